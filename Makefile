@@ -1,0 +1,36 @@
+# make help lists what there is; every target sets up what it needs in .venv
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test check docs bench clean
+help:            ## this list
+	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)   ## an example job, augmented: its main figures and what to open
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
+
+test: $(STAMP)   ## all tests
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+check: $(STAMP)  ## style, types, layers, and that generated pages are up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+docs: $(STAMP)   ## write the generated pages anew
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP)  ## CPU and memory against the floor, on simulated traces of 200 MB and 1.5 GB
+	$(BIN)/python benchmarks/bench.py
+
+clean:           ## remove what make made
+	rm -rf $(VENV) demo-output benchmarks/.cache

@@ -1,0 +1,51 @@
+"""The registry of analyses. To add one: a module beside this file, and two lines here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from augment.analyses import (
+    communication_computation_overlap,
+    idle_time_breakdown,
+    kernel_breakdown,
+    kernel_type_breakdown,
+    memory_bandwidth,
+    queue_length,
+    temporal_breakdown,
+)
+from augment.findings import Outcome
+from augment.trace import Category
+
+
+class Analysis(Protocol):
+    """What a module in this folder offers. Its docstring is its page in docs/analyses.md."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802
+        """Its name everywhere: in the sidecar, on the command line, in the category of what it draws."""
+
+    @property
+    def NEEDS(self) -> tuple[tuple[Category, ...], ...]:  # noqa: N802
+        """Groups of categories: of each group at least one slice, else the analysis is skipped."""
+
+    @property
+    def ROW(self) -> type[Any]:  # noqa: N802
+        """The dataclass of its metric rows."""
+
+    @property
+    def analyze(self) -> Callable[..., Outcome]:
+        """``analyze(trace, *, option=default, …)``; an option has its unit in its name."""
+
+
+ANALYSES: tuple[Analysis, ...] = (
+    temporal_breakdown,
+    idle_time_breakdown,
+    communication_computation_overlap,
+    kernel_type_breakdown,
+    kernel_breakdown,
+    memory_bandwidth,
+    queue_length,
+)
+
+__all__ = ["ANALYSES", "Analysis", "Outcome"]

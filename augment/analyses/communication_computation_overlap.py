@@ -1,0 +1,97 @@
+"""How much of the communication is hidden behind computation?
+
+For each device::
+
+    overlap_ratio = overlap_ns / communication_ns
+
+``communication_ns`` and ``computation_ns`` are the time in which at least one kernel of that type runs on any stream,
+``overlap_ns`` the time in which both do. The rest of the communication is exposed: the device computes nothing
+meanwhile. It is drawn on a track ``Exposed communication``, each slice named after a communication kernel that runs
+when it begins. A device without communication has no ratio.
+
+How HTA's ``get_comm_comp_overlap`` differs: it gives the ratio alone, NaN without communication, for the process
+instead of the device, and takes RCCL, NVSHMEM and custom all-reduce kernels for computation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import SliceTrack, Texts
+from augment.derived.gpu_work import Device, GpuWork, gpu_work
+from augment.derived.kernel_types import KernelType
+from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.findings import Findings, column
+from augment.intervals import Places
+from augment.trace import GPU_WORK, Identity, Int64s, Trace
+
+NAME = "communication_computation_overlap"
+NEEDS = (GPU_WORK,)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    communication_ns: int = column("Time in which communication runs.", "ns")
+    computation_ns: int = column("Time in which computation runs.", "ns")
+    overlap_ns: int = column("Time in which both run.", "ns")
+    overlap_ratio: float | None = column("Share of the communication during which computation runs.", "ratio")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings:
+    """Measure the overlap on each device, and draw what is exposed."""
+    coverages = type_coverage(trace)
+    tracks = (_exposed(trace, one) for one in coverages)
+    return Findings([_row(one) for one in coverages], [track for track in tracks if track is not None])
+
+
+def _row(one: TypeCoverage) -> Row:
+    communication = one.time_of(any_of=COMMUNICATION)
+    overlap = communication - one.time_of(any_of=COMMUNICATION, none_of=COMPUTATION)
+    return Row(
+        rank=one.device.rank,
+        device=one.device.device,
+        communication_ns=communication,
+        computation_ns=one.time_of(any_of=COMPUTATION),
+        overlap_ns=overlap,
+        overlap_ratio=overlap / communication if communication else None,
+    )
+
+
+def _exposed(trace: Trace, one: TypeCoverage) -> SliceTrack | None:
+    """The device's exposed communication; None where there is none."""
+    exposed = one.intervals_of(any_of=COMMUNICATION, none_of=COMPUTATION)
+    if not len(exposed.start):
+        return None
+    work = gpu_work(trace)
+    rows = work.row[_running(work, one.device, exposed.start)]
+    return SliceTrack(
+        analysis=NAME,
+        name="Exposed communication",
+        under=one.device.track,
+        ts=exposed.start,
+        dur=exposed.end - exposed.start,
+        names=Texts(trace.events.name[rows], trace.strings),
+        args={"correlation": trace.events.correlation[rows]},
+        description="communication runs and no computation does",
+    )
+
+
+def _running(work: GpuWork, device: Device, at: Int64s) -> Places:
+    """A communication kernel that runs at each moment ``at``, at which one does: of those begun, the last to end."""
+    places = work.by_time[device.places]
+    places = places[work.type[places] == KernelType.COMMUNICATION]
+    end = work.end[places]
+    is_last = end == np.maximum.accumulate(end)
+    last_to_end = np.maximum.accumulate(np.where(is_last, np.arange(len(places)), 0))
+    begun = np.searchsorted(work.ts[places], at, side="right") - 1
+    running: Places = places[last_to_end[begun]]
+    return running

@@ -1,0 +1,50 @@
+"""Which types of GPU work run, alone and at the same time?
+
+The busy time of each device is divided by what runs at each moment: ``COMPUTATION``, ``COMMUNICATION``, ``MEMORY``,
+or several of them, such as ``COMMUNICATION overlapping COMPUTATION`` (their names in the order of the alphabet).
+The times of a device add up to its ``busy_ns`` in the temporal breakdown, the ratios to 1. Combinations that do not
+occur have no row. What is of which type is decided by a table in ``augment/derived/kernel_types.py``.
+
+How HTA's ``get_gpu_kernel_breakdown`` differs: its fourth type OTHER is in no row, so that its percentages are not of
+the busy time; kernels with "Sync" or "dma" in their names fall into it, RCCL, NVSHMEM and custom all-reduces are
+computation there, and everything whose name starts with "hip" is communication. It adds up the ranks; here each device
+has its own rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from augment.derived.type_coverage import all_masks, mask_name, type_coverage
+from augment.findings import Findings, column
+from augment.trace import GPU_WORK, Identity, Trace
+
+NAME = "kernel_type_breakdown"
+NEEDS = (GPU_WORK,)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One combination of kernel types on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    kernel_types: str = column("The kernel types that run at the same time, joined by ' overlapping '.")
+    time_ns: int = column("Time in which exactly these types run.", "ns")
+    time_ratio: float = column("Share of the device's busy time.", "ratio")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings:
+    """Divide each device's busy time."""
+    rows = []
+    for one in type_coverage(trace):
+        busy = sum(one.time_ns[mask] for mask in all_masks())
+        rows += [
+            Row(one.device.rank, one.device.device, mask_name(mask), one.time_ns[mask], one.time_ns[mask] / busy)
+            for mask in all_masks()
+            if one.time_ns[mask]
+        ]
+    return Findings(rows)

@@ -1,0 +1,118 @@
+"""How much work waits on each stream: does the host keep ahead of the device?
+
+The queue of a stream grows by one when a call launches work onto it (at the call's start) and shrinks by one when that
+work begins: launched and not yet started. An empty queue means that the device waits for the host, a full one
+(:data:`FULL_QUEUE` pieces of work) that the host is blocked. Work that began before its launch, by the clocks, counts
+as launched when it began. Work without a known launch is left out. The series is a counter track
+``Queue Length stream N``.
+
+All statistics are weighted by time, from the first change to the last; a stream whose queue changes at one moment
+alone has none. A percentile is the least length that the queue is at or below for that share of the time.
+
+How HTA's ``get_queue_length_summary`` differs: it describes the *events*, so that a length that held for a second
+weighs as one that held for a microsecond; it knows only certain launching calls, and so is blind to CUDA graphs; it
+mixes devices that have the same stream number; and of several streams with a full queue it reports the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment import intervals
+from augment.annotations import CounterTrack
+from augment.derived.gpu_work import GpuWork, Stream, gpu_work
+from augment.derived.launches import NO_ROW
+from augment.derived.statistics import time_weighted
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, LAUNCHES, Diagnostic, Identity, Int64s, Trace
+
+NAME = "queue_length"
+NEEDS = (GPU_WORK, LAUNCHES)
+FULL_QUEUE = 1024  #: CUDA's limit of launches that wait on a stream; the next call blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One stream."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    stream: Identity = column("The stream.")
+    mean: float | None = column("Mean queue length, weighted by time.", "count")
+    std: float | None = column("Standard deviation of the queue length, weighted by time.", "count")
+    p25: float | None = column("Queue length not exceeded for a quarter of the time.", "count")
+    p50: float | None = column("Queue length not exceeded for half of the time.", "count")
+    p75: float | None = column("Queue length not exceeded for three quarters of the time.", "count")
+    max: int = column("Greatest queue length.", "count")
+    full_queue_ns: int = column("Time at a queue length of 1024 or more.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Follow the queue of each stream."""
+    work = gpu_work(trace)
+    linked = work.launch != NO_ROW
+    if not linked.any():
+        return Skipped("no GPU work whose correlation names a launch")
+    rows, tracks, early = [], [], 0
+    for stream in work.streams:
+        chosen = linked[stream.places]
+        if not chosen.any():
+            continue
+        started = work.ts[stream.places][chosen]
+        launched = trace.events.ts[work.launch[stream.places][chosen]]
+        early += int((launched > started).sum())
+        ts, length = _series(np.minimum(launched, started), started)
+        rows.append(_row(stream, ts, length))
+        tracks.append(_track(stream, ts, length))
+    return Findings(rows, tracks, _diagnostics(work, int(linked.sum()), early))
+
+
+def _series(launched: Int64s, started: Int64s) -> tuple[Int64s, Int64s]:
+    """The queue's length after every change: ``ts`` strictly ascending, int64."""
+    ones = np.ones(len(started), np.int64)
+    return intervals.steps(np.concatenate((launched, started)), np.concatenate((ones, -ones)))
+
+
+def _row(stream: Stream, ts: Int64s, length: Int64s) -> Row:
+    held = np.diff(ts)
+    weighted = time_weighted(length[:-1], held)
+    return Row(
+        rank=stream.rank,
+        device=stream.device,
+        stream=stream.stream,
+        mean=weighted and weighted.mean,
+        std=weighted and weighted.std,
+        p25=weighted and weighted.p25,
+        p50=weighted and weighted.p50,
+        p75=weighted and weighted.p75,
+        max=int(length.max()),
+        full_queue_ns=int(held[length[:-1] >= FULL_QUEUE].sum()),
+    )
+
+
+def _track(stream: Stream, ts: Int64s, length: Int64s) -> CounterTrack:
+    """The points at which the length changes, the first and the last."""
+    keep = np.ones(len(ts), np.bool_)
+    keep[1:-1] = length[1:-1] != length[:-2]
+    return CounterTrack(
+        analysis=NAME,
+        name=f"Queue Length stream {stream.stream}",
+        under=stream.track,
+        ts=ts[keep],
+        values=length[keep],
+        unit="count",
+        description="operations launched and not yet started",
+    )
+
+
+def _diagnostics(work: GpuWork, linked: int, early: int) -> list[Diagnostic]:
+    found = (
+        Diagnostic("gpu_work_without_launch", len(work) - linked, "pieces of GPU work have no known launch"),
+        Diagnostic("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
+    )
+    return [one for one in found if one.count]

@@ -1,0 +1,78 @@
+"""How much of the time do the devices compute, and what do they do with the rest?
+
+For each device, the span from the start of its first to the end of its last piece of GPU work (kernels, copies,
+memsets on any stream) is divided without rest::
+
+    compute_ns + exposed_communication_ns + exposed_memory_ns + idle_ns = span_ns
+
+- **compute**: at least one computation kernel runs, whatever else does.
+- **exposed communication**: communication runs and no computation does; the device waits for others.
+- **exposed memory**: only copies or memsets run.
+- **idle**: nothing runs. **busy** is the span less idle; **non-compute** is busy less compute.
+
+Each is the length of a union of intervals: time in which two kernels overlap counts once.
+
+How HTA's ``get_temporal_breakdown`` differs: it counts everything that carries a stream number as busy, also the
+``cuda_sync`` rows that mark the host's waiting, it rounds each event to whole microseconds (dropping shorter ones),
+mixes the devices of a process, leaves out the last profiler step, and does not divide the non-compute time. Here
+only GPU work counts, in nanoseconds, for each device, over the whole trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from augment.derived.gpu_work import gpu_work
+from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.findings import Findings, column
+from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
+
+NAME = "temporal_breakdown"
+NEEDS = (GPU_WORK,)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    span_ns: int = column("From the start of the first to the end of the last GPU work.", "ns")
+    busy_ns: int = column("Time in which any GPU work runs.", "ns")
+    idle_ns: int = column("Time of the span in which no GPU work runs.", "ns")
+    compute_ns: int = column("Time in which computation runs.", "ns")
+    exposed_communication_ns: int = column("Time in which communication and no computation runs.", "ns")
+    exposed_memory_ns: int = column("Time in which copies or memsets alone run.", "ns")
+    non_compute_ns: int = column("Time in which GPU work but no computation runs.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings:
+    """Divide each device's span."""
+    return Findings([_row(one) for one in type_coverage(trace)], diagnostics=_diagnostics(trace))
+
+
+def _row(one: TypeCoverage) -> Row:
+    busy = one.time_of(any_of=COMPUTATION | COMMUNICATION | MEMORY)
+    compute = one.time_of(any_of=COMPUTATION)
+    return Row(
+        rank=one.device.rank,
+        device=one.device.device,
+        span_ns=one.span_ns,
+        busy_ns=busy,
+        idle_ns=one.span_ns - busy,
+        compute_ns=compute,
+        exposed_communication_ns=one.time_of(any_of=COMMUNICATION, none_of=COMPUTATION),
+        exposed_memory_ns=one.time_of(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
+        non_compute_ns=busy - compute,
+    )
+
+
+def _diagnostics(trace: Trace) -> list[Diagnostic]:
+    work = gpu_work(trace)
+    negative = int((work.end < work.ts).sum())
+    if not negative:
+        return []
+    return [Diagnostic("negative_duration", negative, "pieces of GPU work end before they start: they hold no time")]

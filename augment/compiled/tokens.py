@@ -1,0 +1,252 @@
+"""Compiled JSON token scanning: the innermost loops of the fast reader.
+
+Positions are addresses. The text must be padded by at least 8 bytes after ``stop``; nothing at or beyond ``stop`` is
+taken as text. ``INCOMPLETE`` as a result means that the text ends within the token.
+"""
+# numba's uint64 arithmetic falls to float64 when mixed with int64: every word operation below is uint64 on both sides
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.compiled.memory import compiled, load_byte, load_word, trailing_zeros
+
+PLAIN, ESCAPED, BAD_ESCAPE = 0, 1, 2
+INCOMPLETE = -1
+ODD = -2  #: a form that the general reader has to take
+
+LOW = np.uint64(0x0101010101010101)
+HIGH = np.uint64(0x8080808080808080)
+QUOTES = np.uint64(0x2222222222222222)
+LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
+BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+EIGHT = np.uint64(8)
+SHIFT = np.uint64(29)
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+ZERO = np.uint64(0)
+
+QUOTE, BACKSLASH, COMMA, COLON = 34, 92, 44, 58
+OPEN_BRACE, CLOSE_BRACE, OPEN_BRACKET, CLOSE_BRACKET = 123, 125, 91, 93
+LARGEST_MICROSECONDS = 9_000_000_000_000_000  #: of which the nanoseconds fit int64, with room to round
+MINUS, PLUS, DOT, ZERO_DIGIT, NINE_DIGIT = 45, 43, 46, 48, 57
+IS_ESCAPE = np.zeros(256, np.bool_)
+IS_ESCAPE[[ord(character) for character in '"\\/bfnrtu']] = True
+
+
+IS_NUMBER_PART = np.zeros(256, np.bool_)
+IS_NUMBER_PART[[ord(character) for character in "0123456789+-.eE"]] = True
+SPACES = np.uint64(0x2020202020202020)
+ZERO_DIGITS = np.uint64(0x3030303030303030)
+HIGH_HALVES = np.uint64(0xF0F0F0F0F0F0F0F0)
+SIXES = np.uint64(0x0606060606060606)
+
+
+@compiled
+def skip_blank(stop: int, i: int) -> int:
+    """The first position from ``i`` that holds no blank, or one at or beyond ``stop``."""
+    while i < stop and load_byte(i) <= 32:
+        i += 1
+        if load_word(i) == SPACES:
+            i += 8
+    return i
+
+
+@compiled
+def string_end(stop: int, i: int) -> tuple[int, np.uint64, int]:
+    """Scan a string's body from ``i``: the position of its closing quote, the body's hash, and its escapes:
+
+    :data:`PLAIN`, :data:`ESCAPED`, or :data:`BAD_ESCAPE` where JSON knows no such escape.
+    """
+    hashed = ZERO
+    while i < stop:
+        word = load_word(i)
+        quotes = word ^ QUOTES
+        slashes = word ^ BACKSLASHES
+        # the lowest high bit of each is exact: only bytes above a true match can be false ones
+        found = ((quotes - LOW) & ~quotes & HIGH) | ((slashes - LOW) & ~slashes & HIGH)
+        if found == ZERO:
+            hashed = (hashed ^ word) * MULTIPLIER
+            hashed ^= hashed >> SHIFT
+            i += 8
+            continue
+        bit = trailing_zeros(found) - np.uint64(7)
+        at = i + np.int64(bit >> np.uint64(3))
+        if at >= stop:
+            return INCOMPLETE, hashed, PLAIN
+        if load_byte(at) == BACKSLASH:
+            return escaped_string_end(stop, at, hashed)
+        if bit != ZERO:
+            hashed = (hashed ^ (word & (ALL >> (np.uint64(64) - bit)))) * MULTIPLIER
+            hashed ^= hashed >> SHIFT
+        return at, hashed, PLAIN
+    return INCOMPLETE, hashed, PLAIN
+
+
+@compiled
+def escaped_string_end(stop: int, i: int, hashed: np.uint64) -> tuple[int, np.uint64, int]:
+    """The rest of a string from its first backslash on, byte by byte."""
+    escapes = ESCAPED
+    while i < stop:
+        character = load_byte(i)
+        if character == QUOTE:
+            return i, hashed, escapes
+        width = 1
+        if character == BACKSLASH:
+            width = 2
+            if i + 1 < stop and not IS_ESCAPE[load_byte(i + 1)]:
+                escapes = BAD_ESCAPE
+        for k in range(i, min(i + width, stop)):
+            hashed = (hashed ^ np.uint64(load_byte(k))) * MULTIPLIER
+            hashed ^= hashed >> SHIFT
+        i += width
+    return INCOMPLETE, hashed, escapes
+
+
+@compiled
+def skip_nested(stop: int, i: int, strict: bool) -> int:
+    """The position after the object or array that opens at ``i``, by brackets and strings alone.
+
+    If ``strict``, :data:`ODD` where a string has a bad escape.
+    """
+    depth = 0
+    while i < stop:
+        character = load_byte(i)
+        if character == QUOTE:
+            i, _, escapes = string_end(stop, i + 1)
+            if i < 0:
+                return INCOMPLETE
+            if strict and escapes == BAD_ESCAPE:
+                return ODD
+        elif character == OPEN_BRACE or character == OPEN_BRACKET:
+            depth += 1
+        elif character == CLOSE_BRACE or character == CLOSE_BRACKET:
+            depth -= 1
+            if depth == 0:
+                return i + 1
+        i += 1
+    return INCOMPLETE
+
+
+@compiled
+def skip_value(stop: int, i: int) -> int:
+    """The position after the value that begins at ``i``; :data:`ODD` for what is no string, number or bracket."""
+    if i >= stop:
+        return INCOMPLETE
+    character = load_byte(i)
+    if character == QUOTE:
+        end, _, escapes = string_end(stop, i + 1)
+        if end < 0:
+            return INCOMPLETE
+        return ODD if escapes == BAD_ESCAPE else end + 1
+    if character == OPEN_BRACE or character == OPEN_BRACKET:
+        return skip_nested(stop, i, True)
+    if not (ZERO_DIGIT <= character <= NINE_DIGIT or character == MINUS):
+        return skip_word(stop, i)
+    i += 1
+    while IS_NUMBER_PART[load_byte(i)]:
+        i += 1
+    return i if i < stop else INCOMPLETE
+
+
+@compiled
+def skip_word(stop: int, i: int) -> int:
+    """The position after ``true``, ``false`` or ``null`` at ``i``; :data:`ODD` for anything else."""
+    word = load_word(i)
+    first_four = word & np.uint64(0xFFFFFFFF)
+    if first_four == np.uint64(0x65757274) or first_four == np.uint64(0x6C6C756E):  # true, null
+        end = i + 4
+    elif word & np.uint64(0xFFFFFFFFFF) == np.uint64(0x65736C6166):  # false
+        end = i + 5
+    else:
+        return ODD
+    return end if end < stop else INCOMPLETE
+
+
+@compiled
+def eight_digits(word: np.uint64) -> int:
+    """The number that 8 bytes spell in decimal digits; -1 if one is none."""
+    if (word & HIGH_HALVES) != ZERO_DIGITS or ((word + SIXES) & HIGH_HALVES) != ZERO_DIGITS:
+        return -1
+    word -= ZERO_DIGITS
+    word = (word * np.uint64(10)) + (word >> np.uint64(8))  # pairs of digits, then of those, then of those
+    low = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
+    high = ((word >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
+    return np.int64((low + high) >> np.uint64(32))
+
+
+@compiled
+def read_int(stop: int, i: int) -> tuple[int, int]:
+    """The integer at ``i`` and the position after it; :data:`ODD` where it is none or passes 18 digits."""
+    negative = i < stop and load_byte(i) == MINUS
+    if negative:
+        i += 1
+    first = i
+    value = np.int64(0)
+    while i < stop and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
+        value = value * 10 + load_byte(i) - ZERO_DIGIT
+        i += 1
+    if i >= stop:
+        return 0, INCOMPLETE
+    if i == first or i - first > 18 or IS_NUMBER_PART[load_byte(i)] or load_byte(i) == QUOTE:
+        return 0, ODD
+    return (-value if negative else value), i
+
+
+@compiled
+def read_ns(stop: int, i: int) -> tuple[int, int]:
+    """Decimal microseconds at ``i`` as integer ns, a half rounded to even, and the position after them.
+
+    A quoted number is taken, too. :data:`ODD` where there is an exponent, or more than int64 ns can hold.
+    """
+    quoted = i < stop and load_byte(i) == QUOTE
+    if quoted:
+        i += 1
+    negative = i < stop and load_byte(i) == MINUS
+    if negative:
+        i += 1
+    first = i
+    value = np.int64(0)
+    if i + 8 <= stop:
+        leading = eight_digits(load_word(i))
+        if leading >= 0:
+            value = np.int64(leading)
+            i += 8
+    while i < stop and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT and i - first < 17:
+        value = value * 10 + load_byte(i) - ZERO_DIGIT
+        i += 1
+    if i >= stop:
+        return 0, INCOMPLETE
+    if i == first or value > LARGEST_MICROSECONDS:
+        return 0, ODD
+    digits = 0
+    rest = 0  # what follows the third decimal, compared to a half: 0 nothing, 1 below, 2 exactly, 3 above
+    if load_byte(i) == DOT:
+        i += 1
+        fraction = i
+        while i < stop and ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT:
+            digit = load_byte(i) - ZERO_DIGIT
+            digits = i - fraction
+            if digits < 3:
+                value = value * 10 + digit
+            elif digits == 3:
+                rest = 3 if digit > 5 else 2 if digit == 5 else 1 if digit > 0 else 0
+            elif digit > 0:
+                rest = 3 if rest >= 2 else 1
+            i += 1
+        digits = min(i - fraction, 3)
+        if i == fraction:
+            return 0, ODD
+    if i >= stop:
+        return 0, INCOMPLETE
+    if IS_NUMBER_PART[load_byte(i)]:
+        return 0, ODD
+    for _ in range(3 - digits):
+        value *= 10
+    if rest == 3 or (rest == 2 and value & 1):
+        value += 1
+    if quoted:
+        if load_byte(i) != QUOTE:
+            return 0, ODD
+        i += 1
+    return (-value if negative else value), i

@@ -1,0 +1,138 @@
+"""Why a stream or a device stands idle: the category of each gap, and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.annotations import ArgColumn, Texts
+from augment.derived.gpu_work import Device, Stream, gpu_work
+from augment.derived.idle_gaps import IdleGaps, device_gaps, stream_gaps
+from augment.derived.launches import NO_ROW
+from augment.derived.occupancy import occupants
+from augment.derived.sync_calls import longest_in, sync_calls, waited_for
+from augment.intervals import Intervals
+from augment.trace import Bools, Bytes, Category, Int64s, Trace
+
+Integer = TypeVar("Integer", bound=np.signedinteger)
+
+
+class GapCategory(IntEnum):
+    """HTA's categories of idle time."""
+
+    HOST_WAIT = 0
+    KERNEL_WAIT = 1
+    OTHER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Of the gaps of one stream or device: the :class:`GapCategory` (uint8) and the evidence, columns as long."""
+
+    gaps: IdleGaps
+    category: Bytes
+    evidence: Mapping[str, ArgColumn]
+
+
+def causes(trace: Trace, consecutive_kernel_delay_ns: int) -> tuple[list[Cause], list[Cause]]:
+    """The causes of the gaps on each stream and on each device, in ``gpu_work``'s order."""
+    work = gpu_work(trace)
+    lanes: list[tuple[Stream | Device, IdleGaps]] = list(zip(work.streams, stream_gaps(trace), strict=True))
+    lane_of = {(one.start, one.stop): index for index, one in enumerate(work.streams)}
+    for device, gaps in zip(work.devices, device_gaps(trace), strict=True):
+        if (device.start, device.stop) not in lane_of:  # else its only stream's gaps are its own
+            lane_of[device.start, device.stop] = len(lanes)
+            lanes.append((device, gaps))
+    categories = [_categories(trace, gaps, consecutive_kernel_delay_ns) for _, gaps in lanes]
+    host = _host_evidence(trace, [gaps for _, gaps in lanes], categories)
+    found = [
+        Cause(
+            gaps, category, _common_evidence(trace, gaps, category) | late | _sync_evidence(trace, one, gaps, category)
+        )
+        for (one, gaps), category, late in zip(lanes, categories, host, strict=True)
+    ]
+    return found[: len(work.streams)], [found[lane_of[one.start, one.stop]] for one in work.devices]
+
+
+def _categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int) -> Bytes:
+    """The category of each gap, by the work that ends it."""
+    launch = gpu_work(trace).launch[gaps.next]
+    launched = launch != NO_ROW
+    late = launched & (trace.events.ts[launch] > gaps.start)
+    short = launched & (gaps.end - gaps.start < consecutive_kernel_delay_ns)
+    category = np.full(len(gaps), GapCategory.OTHER, np.uint8)
+    category[short] = GapCategory.KERNEL_WAIT
+    category[late] = GapCategory.HOST_WAIT
+    return category
+
+
+def _common_evidence(trace: Trace, gaps: IdleGaps, category: Bytes) -> dict[str, ArgColumn]:
+    """The work on both sides, and the launch that came late."""
+    work, events = gpu_work(trace), trace.events
+    late = category == GapCategory.HOST_WAIT
+    following = work.row[gaps.next]
+    launch = work.launch[gaps.next]
+    launched = events.ts[launch] + events.dur[launch]
+    return {
+        "previous_kernel": _names(trace, work.row[gaps.previous], ~late),
+        "next_kernel": _names(trace, following, np.ones(len(gaps), np.bool_)),
+        "correlation": events.correlation[following],
+        "launch": _names(trace, launch, late),
+        "launch_delay_ns": np.where(late, np.maximum(gaps.end - launched, 0), -1),
+    }
+
+
+def _names(trace: Trace, rows: Int64s, known: Bools) -> Texts:
+    """The names of ``rows``, of those that are ``known``."""
+    return Texts(np.where(known, trace.events.name[rows], np.int32(-1)), trace.strings)
+
+
+def _host_evidence(trace: Trace, gaps: Sequence[IdleGaps], categories: Sequence[Bytes]) -> list[dict[str, ArgColumn]]:
+    """What the launching thread did meanwhile, of each of the lanes; one look at each thread for all of them."""
+    late = [category == GapCategory.HOST_WAIT for category in categories]
+    if not any(one.any() for one in late):
+        return [{} for _ in gaps]
+    start = np.concatenate([one.start[which] for one, which in zip(gaps, late, strict=True)])
+    end = np.concatenate([one.end[which] for one, which in zip(gaps, late, strict=True)])
+    following = np.concatenate([one.next[which] for one, which in zip(gaps, late, strict=True)])
+    thread = trace.events.track[gpu_work(trace).launch[following]]
+    evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
+    for arg, category in (("owner", Category.CPU_OP), ("python_function", Category.PYTHON_FUNCTION)):
+        name, ns = occupants(trace, category, start, end, thread)
+        if not (name >= 0).any():
+            continue
+        bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
+        for one, which, low, high in zip(evidence, late, bounds, bounds[1:], strict=False):
+            one[arg] = Texts(_spread(name[low:high], which), trace.strings)
+            one[f"{arg}_ns"] = _spread(ns[low:high], which)
+    return evidence
+
+
+def _sync_evidence(trace: Trace, lane: Stream | Device, gaps: IdleGaps, category: Bytes) -> dict[str, ArgColumn]:
+    """What waited for a device during the gaps that the host did not cause."""
+    stream = lane.stream if isinstance(lane, Stream) else None
+    candidates = sync_calls(trace).near(lane.device, stream)
+    asked = category != GapCategory.HOST_WAIT
+    if not len(candidates) or not asked.any():
+        return {}
+    call = _spread(longest_in(trace, candidates, Intervals(gaps.start[asked], gaps.end[asked])), asked)
+    known = call != NO_ROW
+    if not known.any():
+        return {}
+    rows, which = np.unique(call[known], return_inverse=True)
+    waited = waited_for(trace, rows)
+    texts = [waited.get(row, "") for row in rows.tolist()]
+    codes = np.array([index if text else -1 for index, text in enumerate(texts)], np.int32)
+    return {"sync_call": _names(trace, call, known), "waited_for": Texts(_spread(codes[which], known), texts)}
+
+
+def _spread(values: npt.NDArray[Integer], which: Bools) -> npt.NDArray[Integer]:
+    """``values`` at the places of ``which``, -1 elsewhere."""
+    spread = np.full(len(which), -1, values.dtype)
+    spread[which] = values
+    return spread

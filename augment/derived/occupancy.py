@@ -1,0 +1,145 @@
+"""What a thread was busy with during given intervals: the innermost slice at each moment, summed by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from augment.derived.ordering import compressed, group_bounds, grouped, settled
+from augment.intervals import Intervals, Places, expand, touched, union
+from augment.trace import Category, Int32s, Int64s, Trace
+
+PAIRS_AT_ONCE = 1 << 18  #: of an interval and a slice; bounds the memory
+
+
+class Timeline(NamedTuple):
+    """The innermost slice is ``row[i]`` from ``start[i]`` until ``end[i]``: int64, ns, disjoint."""
+
+    start: Int64s
+    end: Int64s
+    row: Int64s
+
+
+class Occupants(NamedTuple):
+    """Of each interval: the name (int32, into ``trace.strings``, -1 none) that took most of it, and its time (-1)."""
+
+    name: Int32s
+    ns: Int64s
+
+
+def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
+    """The innermost of nested slices at each moment.
+
+    After a slice ends, the innermost is the one that last began at the depth that is left. So the ends need no
+    owner, only their times; one stable sort by depth and a forward fill replace a stack. Slices that overlap
+    without nesting give, while they do, either of them.
+
+    Args:
+        row: int64, any id.
+        start: int64 ns, ascending.
+        end: int64 ns.
+    """
+    real = end > start  # an empty slice is innermost at no moment
+    row, start, end = row[real], start[real], end[real]
+    if (outer_first := settled(start[1:] == start[:-1], -end)) is not None:
+        row, start, end = row[outer_first], start[outer_first], end[outer_first]
+    ends = np.sort(end)
+    begins = np.zeros(2 * len(row), np.bool_)
+    begins[np.arange(len(row)) + np.searchsorted(ends, start, side="right")] = True
+    ts = np.empty(len(begins), np.int64)
+    ts[begins], ts[~begins] = start, ends
+    depth = np.cumsum(np.where(begins, np.int8(1), np.int8(-1)), dtype=np.int32)
+    order = grouped(depth, int(depth.max(initial=0)) + 1)
+    begun = np.where(begins, np.cumsum(begins, dtype=np.int32) - 1, np.int32(-1))[order]  # which slice begins there
+    last_begun = np.maximum.accumulate(np.where(begun >= 0, np.arange(len(order), dtype=np.int32), 0))
+    inner = np.empty(len(order), np.int32)
+    inner[order] = begun[last_begun]
+    busy = np.flatnonzero((depth[:-1] > 0) & (ts[1:] > ts[:-1]))
+    return Timeline(ts[busy], ts[busy + 1], row[inner[busy]])
+
+
+def occupants(trace: Trace, category: Category, start: Int64s, end: Int64s, thread: Int32s) -> Occupants:
+    """The name among the slices of ``category`` that each ``thread`` spent most of ``[start, end)`` innermost in.
+
+    Args:
+        trace: whose events.
+        category: of the slices that count.
+        start: int64 ns, any order.
+        end: int64 ns, above ``start``.
+        thread: int32, into ``trace.tracks``.
+    """
+    found = Occupants(np.full(len(start), -1, np.int32), np.full(len(start), -1, np.int64))
+    threads, code_of_track = compressed(thread, len(trace.tracks))
+    rows = trace.events.slices_of(category)
+    code = code_of_track[trace.events.track[rows]]
+    rows, code = rows[code >= 0], code[code >= 0]
+    slices = rows[grouped(code, len(threads))]
+    asked = grouped(code_of_track[thread], len(threads))
+    slice_bounds = group_bounds(code, len(threads)).tolist()
+    asked_bounds = group_bounds(code_of_track[thread], len(threads)).tolist()
+    for index in range(len(threads)):
+        own = asked[asked_bounds[index] : asked_bounds[index + 1]]
+        near = _near(trace, slices[slice_bounds[index] : slice_bounds[index + 1]], union(start[own], end[own]))
+        if not len(near):
+            continue
+        timeline = innermost(near, trace.events.ts[near], trace.events.ts[near] + trace.events.dur[near])
+        for some, names, ns in _longest(trace, timeline, start[own], end[own]):
+            found.name[own[some]] = names
+            found.ns[own[some]] = ns
+    return found
+
+
+def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
+    """Those of ``rows`` that overlap an interval of ``when``."""
+    start = trace.events.ts[rows]
+    place = np.searchsorted(when.end, start, side="right")
+    begins = np.concatenate((when.start, [np.iinfo(np.int64).max]))[place]
+    return rows[begins < start + trace.events.dur[rows]]
+
+
+def _longest(trace: Trace, timeline: Timeline, start: Int64s, end: Int64s) -> Iterator[tuple[Places, Int32s, Int64s]]:
+    """Pieces of the answer: which intervals, the name that took most of each, and its time."""
+    name = trace.events.name[timeline.row]
+    names, code_of_name = compressed(name, len(trace.strings))
+    code = code_of_name[name]
+    dur = timeline.end - timeline.start
+    first, stop = touched(start, end, Intervals(timeline.start, timeline.end))
+    some = np.flatnonzero(stop > first)
+    first, stop, start, end = first[some], stop[some], start[some], end[some]
+    before = np.maximum(start - timeline.start[first], 0)  # what lies outside of the first and last slice's interval
+    after = np.maximum(timeline.end[stop - 1] - end, 0)
+    until = np.cumsum(stop - first)
+    low = 0
+    while low < len(some):
+        high = max(low + 1, int(np.searchsorted(until, until[low] + PAIRS_AT_ONCE)))
+        whose, place = expand(first[low:high], stop[low:high])
+        held = dur[place]
+        firsts = until[low:high] - (stop - first)[low:high] - (until[low] - (stop - first)[low])
+        held[firsts] -= before[low:high]
+        held[np.concatenate((firsts[1:], [len(held)])) - 1] -= after[low:high]
+        named, ns = _most(whose, code[place], held, high - low, len(names))
+        yield some[low:high], names[named].astype(np.int32), ns
+        low = high
+
+
+def _most(whose: Places, code: Int32s, held: Int64s, count: int, codes: int) -> tuple[Int64s, Int64s]:
+    """Of each of ``count`` owners, all of which ascending ``whose`` names: the code with the greatest sum of ``held``,
+    and that sum. Of equals, the least code."""
+    key = whose * codes + code
+    if count * codes <= 8 * len(key):  # a table of sums is smaller than sorting is dear
+        table = np.zeros(count * codes, np.int64)
+        np.add.at(table, key, held)
+        most = table.reshape(count, codes).argmax(axis=1)
+        return most, table[np.arange(count) * codes + most]
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    sums = np.add.reduceat(held[order], starts)
+    owner, named = np.divmod(key[starts], codes)
+    firsts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+    most = np.maximum.reduceat(sums, firsts)
+    winners = np.flatnonzero(sums == most[owner])
+    first_of_equals = np.concatenate(([True], owner[winners][1:] != owner[winners][:-1]))
+    return named[winners[first_of_equals]], most

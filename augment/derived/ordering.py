@@ -1,0 +1,52 @@
+"""Orders that cost linear time, because numpy sorts narrow integers by radix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.intervals import Places
+from augment.trace import Bools, Int64s
+
+
+def grouped(codes: npt.NDArray[Any], count: int) -> Places:
+    """The places of ``codes`` (integers in ``range(count)``), those of code 0 first, each group in its old order."""
+    narrow = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int64
+    return np.argsort(codes.astype(narrow, copy=False), kind="stable")
+
+
+def group_bounds(codes: npt.NDArray[Any], count: int) -> Places:
+    """Where each group starts once :func:`grouped`, and the end: ``count + 1`` places."""
+    if count < 64:  # compares narrow integers, where bincount would widen them all
+        sizes = np.array([np.count_nonzero(codes == code) for code in range(count)], np.intp)
+    else:
+        sizes = np.bincount(codes, minlength=count)
+    return np.concatenate((np.zeros(1, np.intp), np.cumsum(sizes)))
+
+
+def settled(tied: Bools, key: Int64s) -> Places | None:
+    """The order that puts each run of ties in ascending ``key``, ties of that in their old order; None if it is so.
+
+    Args:
+        tied: one fewer than ``key``: whether a place ties with the one before it.
+        key: int64.
+    """
+    if not (tied & (key[1:] < key[:-1])).any():
+        return None
+    places = np.flatnonzero(np.concatenate(([False], tied)) | np.concatenate((tied, [False])))
+    run = np.cumsum(~np.concatenate(([False], tied))[places])
+    order = np.arange(len(key))
+    order[places] = places[np.lexsort((key[places], run))]
+    return order
+
+
+def compressed(codes: npt.NDArray[Any], size: int) -> tuple[Int64s, npt.NDArray[np.int32]]:
+    """The distinct values of ``codes`` (integers in ``range(size)``), ascending, and a table from value to its rank."""
+    seen = np.zeros(size, np.bool_)
+    seen[codes] = True
+    distinct = np.flatnonzero(seen)
+    table = np.full(size, -1, np.int32)
+    table[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, table

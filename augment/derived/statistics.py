@@ -1,0 +1,65 @@
+"""Mean, deviation and percentiles: of values, and of stepping series weighted by time."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.trace import Int64s
+
+
+class Distribution(NamedTuple):
+    """Of durations: sample deviation (over n - 1; 0 of one), percentiles interpolated linearly, as pandas does."""
+
+    mean: float
+    std: float
+    min: int
+    p25: float
+    p50: float
+    p75: float
+    max: int
+
+
+class TimeWeighted(NamedTuple):
+    """Of a stepping series: deviation over the whole time; a percentile is the least value that the series is at or
+    below for that share of the time."""
+
+    mean: float
+    std: float
+    p25: float
+    p50: float
+    p75: float
+
+
+def distribution(durations: Int64s) -> Distribution | None:
+    """The distribution of ``durations`` (int64, any order); None of none."""
+    if not len(durations):
+        return None
+    ascending = np.sort(durations)
+    std = float(ascending.std(ddof=1)) if len(ascending) > 1 else 0.0
+    p25, p50, p75 = (_interpolated(ascending, quarter) for quarter in (1, 2, 3))
+    return Distribution(float(ascending.mean()), std, int(ascending[0]), p25, p50, p75, int(ascending[-1]))
+
+
+def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | None:
+    """The statistics of a series that held each of ``values`` for ``held_ns`` (int64, >= 0); None of no time."""
+    time = int(held_ns.sum())
+    if not time:
+        return None
+    narrow = values.dtype.kind == "i" and values.min() >= 0 and values.max() < 1 << 16
+    order = np.argsort(values.astype(np.uint16) if narrow else values, kind="stable")  # 16 bits: sorted by radix
+    until = np.cumsum(held_ns[order])
+    p25, p50, p75 = (float(values[order[np.searchsorted(until, -(-time * quarter // 4))]]) for quarter in (1, 2, 3))
+    weight = held_ns / time
+    mean = float(np.dot(values, weight))
+    std = float(np.sqrt(np.dot((values - mean) ** 2, weight)))
+    return TimeWeighted(mean, std, p25, p50, p75)
+
+
+def _interpolated(ascending: Int64s, quarter: int) -> float:
+    """The ``quarter`` * 25th percentile: exact, then one division."""
+    place, rest = divmod((len(ascending) - 1) * quarter, 4)
+    low = int(ascending[place])
+    return low + (int(ascending[place + 1]) - low) * rest / 4 if rest else float(low)

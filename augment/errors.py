@@ -1,0 +1,70 @@
+"""Every exception that this library raises on purpose.
+
+::
+
+    AugmentError
+    ├── UsageError            what was asked for cannot be asked for (exit code 2)
+    ├── InputError            the input cannot be read (exit code 3)
+    │   ├── UnknownFormat     not a trace that any reader knows
+    │   ├── MalformedTrace    a trace, but broken at a byte that is named
+    │   └── LimitExceeded     a trace, but larger than a limit allows
+    └── OutputError           the output cannot be written (exit code 1)
+
+Any other exception is a bug and propagates.
+"""
+
+from __future__ import annotations
+
+
+class AugmentError(Exception):
+    """Base of the tree. Its text is one line that a person can act on."""
+
+    exit_code = 1
+
+
+class UsageError(AugmentError):
+    """An option, an analysis or a writer that does not exist, or a value it cannot take."""
+
+    exit_code = 2
+
+
+class InputError(AugmentError):
+    """The input cannot be read.
+
+    Args:
+        path: the file, as the user named it.
+        because: what is wrong, and what to do about it.
+    """
+
+    exit_code = 3
+
+    def __init__(self, path: str, because: str) -> None:
+        super().__init__(f"{path}: {because}")
+        self.path = path
+        self.because = because
+
+
+class UnknownFormat(InputError):
+    """No reader recognises the content."""
+
+
+class MalformedTrace(InputError):
+    """The content is a trace but breaks its own format.
+
+    Args:
+        path: the file, as the user named it.
+        offset: the byte of the decompressed text where it breaks.
+        because: what is wrong there.
+    """
+
+    def __init__(self, path: str, offset: int, because: str) -> None:
+        super().__init__(path, f"byte {offset}: {because}")
+        self.offset = offset
+
+
+class LimitExceeded(InputError):
+    """The content is larger than a limit that the caller set."""
+
+
+class OutputError(AugmentError):
+    """An output cannot be written."""

@@ -1,0 +1,96 @@
+"""Run analyses over a trace."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from augment.analyses import ANALYSES, Analysis
+from augment.errors import UsageError
+from augment.findings import AugmentedTrace, Outcome, Skipped
+from augment.trace import COMPLETE, Category, Trace
+
+Options = Mapping[str, Mapping[str, Any]]  #: {analysis: {option: value}}
+Progress = Callable[[str, int, int], None]  #: called with an analysis's name, how many are done, and of how many
+
+
+def augment(
+    trace: Trace,
+    *,
+    only: Collection[str] = (),
+    skip: Collection[str] = (),
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> AugmentedTrace:
+    """Ask every analysis, or ``only`` some, or all but those to ``skip``.
+
+    Args:
+        trace: what to analyse; it is not changed.
+        only: names of analyses; empty means all.
+        skip: names of analyses.
+        options: of analyses, as ``augment list`` shows them.
+        progress: called before each analysis.
+
+    Raises:
+        UsageError: an analysis or option that does not exist, or a value of another type than the option's default.
+    """
+    options = options or {}
+    known = {analysis.NAME: analysis for analysis in ANALYSES}
+    for name in (*only, *skip, *options):
+        _expect(name, known, "analysis")
+    for name, values in options.items():
+        _check_options(known[name], values)
+    asked = [one for one in ANALYSES if (not only or one.NAME in only) and one.NAME not in skip]
+    outcomes = {}
+    for done, analysis in enumerate(asked):
+        if progress:
+            progress(analysis.NAME, done, len(asked))
+        outcomes[analysis.NAME] = _outcome(trace, analysis, options.get(analysis.NAME, {}))
+    return AugmentedTrace(trace, outcomes)
+
+
+def options_of(analysis: Analysis) -> dict[str, Any]:
+    """The options of an analysis and their defaults."""
+    parameters = inspect.signature(analysis.analyze).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:
+    for group in analysis.NEEDS:
+        if not any(_has(trace, category) for category in group):
+            return Skipped(f"no event of category {_listed([one.name.lower() for one in group], 'or')}")
+    return analysis.analyze(trace, **options)
+
+
+def _has(trace: Trace, category: Category) -> bool:
+    """Whether there is a slice of ``category``."""
+    return bool(np.any((trace.events.category == category) & (trace.events.phase == COMPLETE)))
+
+
+def _check_options(analysis: Analysis, values: Mapping[str, Any]) -> None:
+    known = options_of(analysis)
+    for name, value in values.items():
+        _expect(name, known, f"option of {analysis.NAME}")
+        default = known[name]
+        if type(value) is not type(default):
+            wanted = type(default).__name__
+            raise UsageError(f"{analysis.NAME}: {name} must be of type {wanted} (such as {default!r}), not {value!r}")
+
+
+def _expect(name: str, known: Collection[str], what: str) -> None:
+    """Refuse a name that is not known, with the nearest and all that are."""
+    if name in known:
+        return
+    near = get_close_matches(name, known, 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    names = f"known: {', '.join(known)}" if known else "it has none"
+    raise UsageError(f"no {what} is called {name!r}{meant} ({names})")
+
+
+def _listed(names: list[str], conjunction: str) -> str:
+    """``a, b or c``."""
+    return f" {conjunction} ".join(filter(None, (", ".join(names[:-1]), names[-1])))

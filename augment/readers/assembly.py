@@ -1,0 +1,205 @@
+"""From a scanner's raw columns to a Trace: categories, tracks, absolute times, order."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.readers.containers import TextAgain
+from augment.readers.dialects import CATEGORIES, RANK_IN_NAME, UNCATEGORISED
+from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
+from augment.trace import (
+    ON_DEVICE,
+    Bytes,
+    Category,
+    Diagnostic,
+    EventTable,
+    Identity,
+    Int32s,
+    Int64s,
+    Source,
+    SparseColumn,
+    Trace,
+    Track,
+)
+
+if TYPE_CHECKING:
+    from augment.readers.chrome import Outline
+
+_MESSAGES = {
+    "malformed_event": "elements of traceEvents that are no JSON objects",
+    "event_without_time": "events without a usable ts",
+    "event_without_phase": "events without a phase",
+    "slice_without_duration": "X events without a usable dur",
+    "unknown_phase": "events of a phase that the Trace Event Format does not know",
+    "time_out_of_range": "events whose time does not fit 64-bit nanoseconds",
+}
+_INT64_MAX = np.iinfo(np.int64).max
+
+
+def assemble(path: str, format_name: str, sha256: str, raw: RawEvents, outline: Outline) -> Trace:
+    """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become the table's."""
+    rank, rank_from = _rank(path, outline.members)
+    base_ns = _integer(outline.members.get("baseTimeNanoseconds")) or 0
+    beyond = _drop_unusable(raw, base_ns)
+    category = _categories(raw)
+    tracks, track = _tracks(raw, category, rank)
+    events = _table(raw, category, track, base_ns)
+    closing = None
+    if outline.partial:
+        closing = b"]" if outline.array else b"]}"
+    source = Source(
+        path=path,
+        name=os.path.basename(path),
+        sha256=sha256,
+        format=format_name,
+        event_count=raw.event_count,
+        text=TextAgain(path, outline.text_bytes),
+        text_bytes=outline.text_bytes,
+        base_ns=base_ns,
+        insert_at=outline.insert_at,
+        insert_comma=outline.insert_comma,
+        closing=closing,
+        rank_from=rank_from,
+        metadata=outline.members,
+        devices=_devices(outline.members),
+    )
+    diagnostics = _diagnostics(raw, outline, beyond)
+    return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial)
+
+
+def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
+    distributed = members.get("distributedInfo")
+    rank = _integer(distributed.get("rank")) if isinstance(distributed, dict) else None
+    if rank is not None:
+        return rank, "distributedInfo"
+    match = RANK_IN_NAME.search(os.path.basename(path))
+    return (int(match.group(1)), "file name") if match else (None, None)
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(value) if value is not None and not isinstance(value, bool) else None
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _devices(members: dict[str, Any]) -> tuple[tuple[Identity, str], ...]:
+    listed = members.get("deviceProperties")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    return tuple((identity(row.get("id")), str(row["name"])) for row in rows if row.get("name"))
+
+
+def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
+    """Take out rows of phase 0, and rows whose end is beyond int64; how many the latter are."""
+    room = _INT64_MAX - max(base_ns, 0)
+    beyond = (raw.dur > 0) & (raw.ts > room - raw.dur) if len(raw.ts) else np.zeros(0, np.bool_)
+    beyond |= raw.ts > room
+    beyond &= raw.phase != 0
+    keep = (raw.phase != 0) & ~beyond
+    if not keep.all():
+        new_row = np.cumsum(keep) - 1
+        for name in COLUMNS:
+            setattr(raw, name, getattr(raw, name)[keep])
+        for name in ("sizes", "flows"):
+            rows, values = getattr(raw, name)
+            kept = keep[rows]
+            setattr(raw, name, (new_row[rows[kept]], values[kept]))
+    return int(beyond.sum())
+
+
+def _categories(raw: RawEvents) -> Bytes:
+    known = np.zeros(max(len(raw.strings), 1), np.uint8)
+    for index in np.flatnonzero(np.bincount(raw.category, minlength=1)).tolist():
+        known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
+    category: Bytes = known[raw.category]
+    named = {pid: UNCATEGORISED[name] for pid, name in raw.names.processes.items() if name in UNCATEGORISED}
+    if named:
+        of_place = np.array([named.get(pid, Category.OTHER) for pid, *_ in raw.places], np.uint8)
+        bare = (category == Category.OTHER) & np.isin(raw.category, _indexes(raw.strings, ""))
+        category[bare] = of_place[raw.place[bare]]
+    return category
+
+
+def _indexes(strings: list[str], text: str) -> list[int]:
+    return [index for index, string in enumerate(strings) if string == text]
+
+
+def _tracks(raw: RawEvents, category: Bytes, rank: int | None) -> tuple[tuple[Track, ...], Int32s]:
+    """The tracks in order of appearance, and each row's."""
+    on_device = np.zeros(256, np.int32)
+    on_device[list(ON_DEVICE)] = 1
+    place = 2 * raw.place + on_device[category]
+    used = np.flatnonzero(np.bincount(place, minlength=1)) if len(place) else np.zeros(0, np.int64)
+    known: dict[Track, int] = {}
+    index = np.zeros(2 * max(len(raw.places), 1), np.int32)
+    for key in used.tolist():
+        pid, tid, device, stream = raw.places[key // 2]
+        names = raw.names.processes.get(pid), raw.names.threads.get((pid, tid))
+        if key % 2:
+            device = pid if isinstance(device, Absent) else device
+            stream = tid if isinstance(stream, Absent) else stream
+            track = Track(rank, pid, tid, identity(device), identity(stream), *names)
+        else:
+            track = Track(rank, pid, tid, None, None, *names)
+        index[key] = known.setdefault(track, len(known))
+    return tuple(known), index[place]
+
+
+def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> EventTable:
+    if base_ns:
+        raw.ts += base_ns
+    order: Int64s | None = None
+    if len(raw.ts) and np.any(raw.ts[1:] < raw.ts[:-1]):
+        order = np.argsort(raw.ts, kind="stable")
+
+    def column(values: Any) -> Any:
+        values = values if order is None else values[order]
+        values.flags.writeable = False
+        return values
+
+    columns: list[Any] = []
+    # one column at a time, each freed once it is in order: the table is never in memory twice
+    raw_names = ("ts", "dur", "phase", "category", "name", "correlation", "offset", "length")
+    for name in raw_names:
+        columns.append(column(getattr(raw, name)))
+        setattr(raw, name, None)
+    ts, dur, phase, category_name, name_column, correlation, offset, length = columns
+    sizes, flows = (_sparse(pair, order) for pair in (raw.sizes, raw.flows))
+    return EventTable(
+        ts, dur, phase, column(category), category_name, name_column, column(track), correlation, offset, length,
+        sizes, flows,
+    )  # fmt: skip
+
+
+def _sparse(pair: tuple[Int64s, Int64s], order: Int64s | None) -> SparseColumn:
+    rows, values = pair
+    if order is not None and len(rows):
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        rows = place[rows]
+        by_row = np.argsort(rows)
+        rows, values = rows[by_row], values[by_row]
+    return SparseColumn(rows, values)
+
+
+def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnostic, ...]:
+    found = [
+        Diagnostic(code, count, f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; kept, not analysed")
+        for code, count in sorted(raw.tally.counts.items())
+    ]
+    if beyond:
+        found.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; kept, not analysed"))
+    if outline.partial:
+        at = outline.insert_at or 0
+        left = outline.text_bytes - at
+        found.append(Diagnostic("truncated_text", 1, f"{outline.partial}; the last {left} bytes are not in the output"))
+    if outline.arrays_seen > 1:
+        found.append(Diagnostic("repeated_trace_events", outline.arrays_seen, "traceEvents occurs again; all are read"))
+    if outline.byte_order_mark:
+        found.append(Diagnostic("byte_order_mark", 1, "the text begins with a byte order mark, which Perfetto refuses"))
+    if outline.trailing is not None:
+        found.append(Diagnostic("trailing_text", 1, f"text after the JSON ends, from byte {outline.trailing} on"))
+    return tuple(found)

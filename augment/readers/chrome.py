@@ -1,0 +1,189 @@
+"""Chrome JSON (Trace Event Format): Kineto's own form, as an object with ``traceEvents`` or as a bare array."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from augment.errors import MalformedTrace, UnknownFormat
+from augment.readers.assembly import assemble
+from augment.readers.containers import OpenText, check_ratio
+from augment.readers.general_scan import GeneralScanner
+from augment.readers.members import Ended, Members
+from augment.readers.raw import Announce, Broken, Scanner
+from augment.readers.window import Window
+from augment.trace import Trace
+
+NAME = "chrome_json"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+GENERAL_CHUNK, COMPILED_CHUNK = 2 << 20, 4 << 20
+COMPILED_FROM = 24 << 20  #: bytes of text from which on compiled code earns its start
+TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
+MAX_EVENT_BYTES = 256 << 20
+
+
+@dataclass
+class Outline:
+    """What stands around the events."""
+
+    members: dict[str, Any] = field(default_factory=dict)
+    array: bool = False
+    arrays_seen: int = 0
+    insert_at: int | None = None
+    insert_comma: bool = False
+    partial: str | None = None
+    text_bytes: int = 0
+    byte_order_mark: bool = False
+    trailing: int | None = None
+
+
+def recognizes(head: bytes) -> bool:
+    """Whether ``head``, the first bytes of a text, begin a JSON object or array."""
+    return head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[")
+
+
+def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str = "auto") -> Trace:
+    """The trace in ``text``, of which ``head`` has been taken already.
+
+    Args:
+        engine: ``auto`` chooses by size; ``general`` and ``compiled`` insist.
+
+    Raises:
+        UnknownFormat: JSON, but no trace.
+        MalformedTrace: broken where nothing after it can be trusted.
+    """
+    stream = _Counted(head, text)
+    scanner, chunk = _scanner(path, engine, announce)
+    window = Window(stream, chunk)
+    try:
+        outline = _Reading(path, window, scanner).all()
+    except Broken as error:
+        raise MalformedTrace(path, error.offset, error.because) from error
+    while stream.read(1 << 20):
+        pass
+    outline.text_bytes = stream.count
+    check_ratio(path, stream.count)
+    if text.damage:
+        outline.partial = outline.partial or text.damage
+    return assemble(path, NAME, text.stored.sha256(), scanner.finish(), outline)
+
+
+class _Counted:
+    """The text, counted."""
+
+    def __init__(self, head: bytes, text: OpenText) -> None:
+        self._head, self._text, self.count = head, text, 0
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+        if self._head:
+            data, self._head = self._head[:size], self._head[size:]
+        else:
+            data = self._text.read(size)
+        self.count += len(data)
+        return data
+
+
+def _scanner(path: str, engine: str, announce: Announce) -> tuple[Scanner, int]:
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        likely = size if recognizes(file.read(64)) else size * TYPICAL_RATIO
+    if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
+        try:
+            from augment.readers.compiled_scanner import CompiledScanner
+
+            return CompiledScanner(announce), COMPILED_CHUNK
+        except ImportError:
+            if engine == "compiled":
+                raise
+            announce("numba is not installed: reading takes some ten times as long")
+    return GeneralScanner(), GENERAL_CHUNK
+
+
+class _Reading:
+    """One pass over a text."""
+
+    def __init__(self, path: str, window: Window, scanner: Scanner) -> None:
+        self._path, self._window, self._scanner = path, window, scanner
+        self._members = Members(window)
+        self._outline = Outline()
+
+    def all(self) -> Outline:
+        """The outline of the whole text; its events are with the scanner."""
+        window, outline = self._window, self._outline
+        window.fill()
+        if window.data[:3].tobytes() == BYTE_ORDER_MARK:
+            outline.byte_order_mark = True
+            window.drop(3)
+        first = self._members.blank()
+        window.drop(1)
+        if first == ord("["):
+            outline.array = True
+            if self._members.blank() not in (ord("{"), ord("]"), -1):
+                raise UnknownFormat(self._path, "a JSON array, but not of events")
+            self._events()
+        else:
+            self._object()
+        if not outline.partial and self._members.blank() != -1:
+            outline.trailing = window.base
+        return outline
+
+    def _object(self) -> None:
+        """From after the opening brace to after the closing one. What breaks after the events costs only itself."""
+        outline, members = self._outline, self._members
+        try:
+            while members.blank() != ord("}"):
+                if members.blank() == ord(","):
+                    self._window.drop(1)
+                    continue
+                name = members.key()
+                if name == "traceEvents" and members.blank() == ord("["):
+                    self._window.drop(1)
+                    self._events()
+                    if outline.partial:
+                        return
+                else:
+                    outline.members[name] = members.value()
+            self._window.drop(1)
+        except (Ended, Broken) as error:
+            if not outline.arrays_seen:
+                self._refuse(error)
+            where = error.offset if isinstance(error, Broken) else self._window.base + self._window.size
+            what = error.because if isinstance(error, Broken) else "the text ends"
+            outline.partial = f"after traceEvents, at byte {where}: {what}"
+            return
+        if not outline.arrays_seen:
+            known = ", ".join(list(outline.members)[:6]) or "none"
+            raise UnknownFormat(self._path, f"a JSON object without traceEvents (its members: {known})")
+
+    def _refuse(self, error: Ended | Broken) -> None:
+        if isinstance(error, Broken):
+            raise error
+        end = self._window.base + self._window.size
+        raise MalformedTrace(self._path, end, "the text ends before traceEvents; record or copy the file again")
+
+    def _events(self) -> None:
+        """From after the opening bracket to after the closing one, or to the end of a text that lacks it."""
+        outline, window, scanner = self._outline, self._window, self._scanner
+        outline.arrays_seen += 1
+        first = window.base
+        scanned = 0
+        while True:
+            at, closed = scanner.scan(window.data, 0, window.size, window.base) if window.size > scanned else (0, False)
+            window.drop(at)
+            if closed:
+                window.drop(1)
+                break
+            scanned = window.size
+            if window.size > MAX_EVENT_BYTES:
+                raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
+            if not window.fill():
+                begun = (
+                    f"inside the event that begins at byte {window.base}" if window.size else f"at byte {window.base}"
+                )
+                outline.partial = f"the text ends {begun}, before traceEvents is closed"
+                break
+        last = scanner.last_end
+        outline.insert_comma = last is not None and last > first
+        outline.insert_at = last if outline.insert_comma else first

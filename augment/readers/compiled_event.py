@@ -1,0 +1,270 @@
+"""The compiled reading of one event into a few integers.
+
+Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.compiled.memory import compiled, load_byte, load_int, load_word, store_int, trailing_zeros
+from augment.compiled.tokens import (
+    ALL,
+    BACKSLASH,
+    BAD_ESCAPE,
+    CLOSE_BRACE,
+    COLON,
+    COMMA,
+    HIGH,
+    INCOMPLETE,
+    LINE_ENDS,
+    LOW,
+    MULTIPLIER,
+    ODD,
+    OPEN_BRACE,
+    PLAIN,
+    QUOTE,
+    SHIFT,
+    ZERO,
+    read_int,
+    read_ns,
+    skip_blank,
+    skip_value,
+    string_end,
+)
+
+# what `fields` holds of the event at hand: its int64 at these byte offsets
+(PHASE, TS, DUR, NAME, NAME_END, NAME_HASH, CATEGORY, CATEGORY_END, CATEGORY_HASH, PID_KIND, PID, PID_END, PID_HASH,
+ TID_KIND, TID, TID_END, TID_HASH, ID, CORRELATION, DEVICE, STREAM, SIZE, SEEN, LINE) = range(0, 24 * 8, 8)  # fmt: skip
+HEAD_AT = 24 * 8  #: where the head is put together
+FIELDS = 24 + 6
+TO_END, TO_HASH = 8, 16  #: from where a string field begins to where it ends, and its hash
+HAS_PHASE, HAS_TS, HAS_DUR, HAS_NAME, HAS_ID, HAS_SIZE, HAS_DEVICE, HAS_STREAM = (1 << k for k in range(8))
+HAS_CATEGORY, HAS_HEAD = 1 << 8, 1 << 9
+HEAD = HAS_PHASE | HAS_NAME | HAS_CATEGORY  #: what a line that is worth keeping gives, besides pid and tid
+LONGEST_LINE = 2048
+GIVE_UP_LINES = 256  #: so many events without a line end nearby: the text is not laid out in lines
+NUMBER, STRING, MISSING = 0, 1, 2  #: kinds of a pid or tid
+SLICE, METADATA = ord("X"), ord("M")
+ABSENT = np.iinfo(np.int64).min  #: a device or stream that args do not give
+
+
+def key_word(key: str) -> np.uint64:
+    """A key as :func:`next_key` compares it: its first eight bytes, mixed with its last eight if it is longer."""
+    text = key.encode()
+    word = int.from_bytes(text[:8].ljust(8, b"\0"), "little")
+    if len(text) > 8:
+        word ^= int.from_bytes(text[-8:], "little") * int(MULTIPLIER) & (2**64 - 1)
+    return np.uint64(word)
+
+
+K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = map(
+    key_word, ("ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args")
+)
+K_CORRELATION, K_DEVICE, K_STREAM, K_BYTES = map(key_word, ("correlation", "device", "stream", "bytes"))
+
+
+@compiled
+def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64]:
+    """From after a value (or an opening brace, if ``first``) to the next member.
+
+    Returns the position of its value, the length of its key and its :func:`key_word`; length -1 and the
+    position after the brace where the object closes; else :data:`INCOMPLETE` or :data:`ODD` as the position.
+    """
+    i = skip_blank(stop, i)
+    if i >= stop:
+        return INCOMPLETE, 0, ZERO
+    if load_byte(i) == CLOSE_BRACE:
+        return i + 1, -1, ZERO
+    if not first:
+        if load_byte(i) != COMMA:
+            return ODD, 0, ZERO
+        i = skip_blank(stop, i + 1)
+        if i >= stop:
+            return INCOMPLETE, 0, ZERO
+    if load_byte(i) != QUOTE:
+        return ODD, 0, ZERO
+    at, _, escapes = string_end(stop, i + 1)
+    if at < 0:
+        return INCOMPLETE, 0, ZERO
+    if escapes != PLAIN:
+        return ODD, 0, ZERO
+    length = at - i - 1
+    word = load_word(i + 1)
+    if length < 8:
+        word &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+    elif length > 8:
+        word ^= load_word(at - 8) * MULTIPLIER
+    i = skip_blank(stop, at + 1)
+    if i >= stop:
+        return INCOMPLETE, 0, ZERO
+    if load_byte(i) != COLON:
+        return ODD, 0, ZERO
+    i = skip_blank(stop, i + 1)
+    return (i if i < stop else INCOMPLETE), length, word
+
+
+@compiled
+def saw(fields: int, what: int) -> None:
+    """Note that the event at hand has ``what``."""
+    store_int(fields + SEEN, load_int(fields + SEEN) | what)
+
+
+@compiled
+def read_args(stop: int, i: int, fields: int) -> int:
+    """Take what is wanted of the args object that opens at ``i``; the position after it."""
+    store_int(fields + CORRELATION, -1)
+    store_int(fields + SEEN, load_int(fields + SEEN) & ~(HAS_SIZE | HAS_DEVICE | HAS_STREAM))
+    i, length, key = next_key(stop, i + 1, True)
+    while i >= 0 and length >= 0:
+        field, seen = -1, 0
+        if length == 11 and key == K_CORRELATION:
+            field = CORRELATION
+        elif length == 6 and key == K_DEVICE:
+            field, seen = DEVICE, HAS_DEVICE
+        elif length == 6 and key == K_STREAM:
+            field, seen = STREAM, HAS_STREAM
+        elif length == 5 and key == K_BYTES:
+            field, seen = SIZE, HAS_SIZE
+        if field >= 0:
+            value, i = read_int(stop, i)
+            store_int(fields + field, value)
+            saw(fields, seen)
+        else:
+            i = skip_value(stop, i)
+        if i < 0:
+            return i
+        i, length, key = next_key(stop, i, False)
+    return i
+
+
+@compiled
+def read_string(stop: int, i: int, field: int) -> int:
+    """A string's place and hash into the three integers at ``field``; the position after it."""
+    if load_byte(i) != QUOTE:
+        return ODD
+    at, hashed, escapes = string_end(stop, i + 1)
+    if at < 0:
+        return INCOMPLETE
+    if escapes == BAD_ESCAPE:
+        return ODD
+    store_int(field, i + 1)
+    store_int(field + TO_END, at)
+    store_int(field + TO_HASH, np.int64(hashed))
+    return at + 1
+
+
+@compiled
+def read_identity(stop: int, i: int, kind: int) -> int:
+    """A pid or tid into the integers at ``kind`` and after it; the position after it."""
+    if load_byte(i) == QUOTE:
+        store_int(kind, STRING)
+        return read_string(stop, i, kind + 8)
+    value, after = read_int(stop, i)
+    store_int(kind, NUMBER)
+    store_int(kind + 8, value)
+    return after
+
+
+@compiled
+def read_phase(stop: int, i: int, fields: int) -> int:
+    """The one letter of ``ph``; the position after it."""
+    if i + 2 >= stop:
+        return INCOMPLETE
+    letter = load_byte(i + 1)
+    if load_byte(i) != QUOTE or load_byte(i + 2) != QUOTE or letter == BACKSLASH or letter == QUOTE:
+        return ODD
+    store_int(fields + PHASE, letter)
+    saw(fields, HAS_PHASE | HAS_HEAD)
+    return i + 3
+
+
+@compiled
+def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int) -> int:
+    """One member of an event into ``fields``; the position after its value."""
+    if length == 2 and key == K_PH:
+        return read_phase(stop, i, fields)
+    if (length == 2 and key == K_TS) or (length == 3 and key == K_DUR):
+        value, after = read_ns(stop, i)
+        store_int(fields + (TS if length == 2 else DUR), value)
+        saw(fields, HAS_TS if length == 2 else HAS_DUR)
+        return after
+    if length == 4 and key == K_NAME:
+        saw(fields, HAS_NAME | HAS_HEAD)
+        return read_string(stop, i, fields + NAME)
+    if length == 3 and key == K_CAT:
+        saw(fields, HAS_CATEGORY | HAS_HEAD)
+        return read_string(stop, i, fields + CATEGORY)
+    if length == 3 and (key == K_PID or key == K_TID):
+        saw(fields, HAS_HEAD)
+        return read_identity(stop, i, fields + (PID_KIND if key == K_PID else TID_KIND))
+    if length == 2 and key == K_ID:
+        value, after = read_int(stop, i)
+        store_int(fields + ID, value)
+        saw(fields, HAS_ID)
+        return after
+    if length == 4 and key == K_ARGS:
+        return read_args(stop, i, fields) if load_byte(i) == OPEN_BRACE else ODD
+    return skip_value(stop, i)
+
+
+@compiled
+def read_event(stop: int, i: int, fields: int, line_end: int) -> int:
+    """The event that opens at ``i`` into ``fields``; the position after it.
+
+    ``fields[LINE]`` becomes ``line_end`` if the text up to there is whole members that are an event's head.
+    """
+    store_int(fields + SEEN, 0)
+    store_int(fields + LINE, -1)
+    store_int(fields + PID_KIND, MISSING)
+    store_int(fields + TID_KIND, MISSING)
+    store_int(fields + PID, 0)
+    store_int(fields + TID, 0)
+    store_int(fields + CORRELATION, -1)
+    i, length, key = next_key(stop, i + 1, True)
+    while i >= 0 and length >= 0:
+        i = read_member(stop, i, length, key, fields)
+        if i < 0:
+            return i
+        if i + 1 == line_end and load_byte(i) == COMMA and load_int(fields + SEEN) == HEAD | HAS_HEAD:
+            store_int(fields + LINE, line_end)
+            store_int(fields + SEEN, HEAD)
+        i, length, key = next_key(stop, i, False)
+    return i
+
+
+@compiled
+def read_rest(stop: int, i: int, fields: int) -> int:
+    """The members from ``i``, after a comma, to the end of the event; :data:`ODD` if they name its head again."""
+    i = skip_blank(stop, i)
+    if i < stop and load_byte(i) == CLOSE_BRACE:
+        return ODD
+    i, length, key = next_key(stop, i, True)
+    while i >= 0 and length >= 0:
+        i = read_member(stop, i, length, key, fields)
+        if i < 0:
+            return i
+        i, length, key = next_key(stop, i, False)
+    return ODD if i >= 0 and load_int(fields + SEEN) & HAS_HEAD else i
+
+
+@compiled
+def line_at(stop: int, i: int) -> tuple[int, np.uint64]:
+    """The position of the line end after ``i`` and the hash of the text before it; -1 if none is near."""
+    hashed = ZERO
+    last = min(stop, i + LONGEST_LINE)
+    while i < last:
+        word = load_word(i)
+        ends = word ^ LINE_ENDS
+        found = (ends - LOW) & ~ends & HIGH
+        if found != ZERO:
+            bit = trailing_zeros(found) - np.uint64(7)
+            at = i + np.int64(bit >> np.uint64(3))
+            if bit != ZERO:
+                hashed = (hashed ^ (word & (ALL >> (np.uint64(64) - bit)))) * MULTIPLIER
+                hashed ^= hashed >> SHIFT
+            return (at if at < stop else -1), hashed
+        hashed = (hashed ^ word) * MULTIPLIER
+        hashed ^= hashed >> SHIFT
+        i += 8
+    return -1, hashed

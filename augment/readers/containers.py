@@ -1,0 +1,279 @@
+"""From a path to its decompressed text: plain, gzip, zstd or a zip with one file, told apart by content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Protocol
+
+from augment.errors import InputError, LimitExceeded, UnknownFormat
+from augment.trace import Int32s, Int64s
+
+CHUNK = 1 << 20  #: bytes asked of the file, and of the decompressor, at a time
+GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+MAX_RATIO = 2_000  #: deflate cannot pass about 1032:1; a chain of containers that does is an attack
+MAX_LAYERS = 4
+
+
+class Stream(Protocol):
+    """Bytes in order."""
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+
+
+class StoredFile:
+    """The file's own bytes, hashed on the way so that the file is read once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+        data = self._file.read(size)
+        self._hash.update(data)
+        return data
+
+    def sha256(self) -> str:
+        """The digest of the whole file, of which the rest is read now."""
+        while self.read(CHUNK):
+            pass
+        return self._hash.hexdigest()
+
+
+class Replayed:
+    """A stream whose first bytes were taken to look at."""
+
+    def __init__(self, head: bytes, rest: Stream) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+        if self._head:
+            data, self._head = self._head[:size], self._head[size:]
+            return data
+        return self._rest.read(size)
+
+
+class GzipText:
+    """One or more gzip members as one text. ``damage`` says why it ended early, if it did."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._new = _gzip_decompressor()
+        self._member: Any = self._new()
+        self._waiting = b""
+        self._members = 0
+        self.damage: str | None = None
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end, or where the data are damaged."""
+        while not self.damage:
+            if self._member.eof and not self._next_member():
+                break
+            if not self._waiting and self._member.needs_input:
+                self._waiting = self._stream.read(CHUNK)
+                if not self._waiting:
+                    self.damage = "the gzip stream is cut off"
+                    break
+            try:
+                data: bytes = self._member.decompress(self._waiting, size)
+            except (zlib.error, _isal_error()) as error:
+                self.damage = f"the gzip stream is damaged ({error})"
+                break
+            self._waiting = b""
+            if data:
+                return data
+        return b""
+
+    def _next_member(self) -> bool:
+        self._members += 1
+        rest: bytes = self._member.unused_data or self._stream.read(CHUNK)
+        rest = rest.lstrip(b"\0")  # padding, as tape and block tools leave it
+        while rest == b"":
+            more = self._stream.read(CHUNK)
+            if not more:
+                return False
+            rest = more.lstrip(b"\0")
+        if not rest.startswith(GZIP[: len(rest)]):
+            return False  # bytes after the last member: gzip itself ignores them
+        self._member, self._waiting = self._new(), rest
+        return True
+
+
+class ZstdText:
+    """One or more zstd frames as one text."""
+
+    def __init__(self, stream: Stream) -> None:
+        import zstandard
+
+        self._reader: Any = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)  # type: ignore[arg-type]
+        self._error = zstandard.ZstdError
+        self.damage: str | None = None
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end, or where the data are damaged."""
+        try:
+            data: bytes = self._reader.read(size)
+        except self._error as error:
+            self.damage = f"the zstd stream is damaged ({error})"
+            return b""
+        return data
+
+
+class _ZlibMember:
+    """zlib's decompressor with the shape of isal's: input that was not taken yet stays inside."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, size)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+
+def _gzip_decompressor() -> Any:
+    try:
+        from isal import igzip_lib
+    except ImportError:
+        return _ZlibMember
+    return lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+
+
+def _isal_error() -> type[Exception]:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib.error
+    error: Any = isal_zlib.error  # its stub calls the class an instance
+    return error  # type: ignore[no-any-return]
+
+
+class OpenText:
+    """The decompressed text of one file, open from its beginning. Close it, or use it in a ``with``."""
+
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        self._file = file
+        self.stored = StoredFile(file)
+        self.layers: list[Any] = []
+        stream: Stream = self.stored
+        for _ in range(MAX_LAYERS):
+            head = _at_least(stream, 4)
+            stream = Replayed(head, stream)
+            if head.startswith(GZIP):
+                stream = GzipText(stream)
+            elif head.startswith(ZSTD):
+                stream = ZstdText(stream)
+            elif head.startswith(ZIP) and not self.layers:
+                stream = _only_member(path, file)
+            else:
+                break
+            self.layers.append(stream)
+        else:
+            raise UnknownFormat(path, f"more than {MAX_LAYERS} layers of compression; unpack it first")
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes of the text; empty at the end or where a layer is damaged."""
+        return self._stream.read(size)
+
+    @property
+    def damage(self) -> str | None:
+        """Why the text ended early, if a layer of compression was damaged."""
+        return next((layer.damage for layer in self.layers if getattr(layer, "damage", None)), None)
+
+    def __enter__(self) -> OpenText:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _at_least(stream: Stream, size: int) -> bytes:
+    head = b""
+    while len(head) < size and (more := stream.read(size - len(head))):
+        head += more
+    return head
+
+
+def _only_member(path: str, file: BinaryIO) -> Stream:
+    try:
+        archive = zipfile.ZipFile(file)
+        members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith(("__MACOSX", "."))]
+        if len(members) != 1:
+            raise UnknownFormat(path, f"a zip of {len(members)} files; only one with a single trace can be read")
+        member: Any = archive.open(members[0])
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        raise UnknownFormat(path, f"the zip cannot be opened ({error})") from error
+    return member  # type: ignore[no-any-return]
+
+
+def open_text(path: str) -> OpenText:
+    """Open ``path`` and look through its layers of compression.
+
+    Raises:
+        InputError: there is no such file, or it may not be read.
+        UnknownFormat: a zip that does not hold exactly one file.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - OpenText closes it
+    except OSError as error:
+        raise InputError(path, (error.strerror or str(error)).lower()) from error
+    try:
+        return OpenText(path, file)
+    except BaseException:
+        file.close()
+        raise
+
+
+class TextAgain:
+    """The text of a file, for those who need it a second time (``SourceBytes``)."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path, self.size = path, size
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The text in order, whole, in pieces of at most :data:`CHUNK` bytes."""
+        left = self.size
+        with open_text(self.path) as text:
+            while left > 0 and (data := text.read(min(CHUNK, left))):
+                left -= len(data)
+                yield memoryview(data)
+        if left:
+            raise InputError(self.path, "the file changed while it was worked on; run again")
+
+    def read_at(self, offsets: Int64s, lengths: Int32s) -> list[bytes]:
+        """The text at each of the ascending ``offsets``; stops decompressing at the last."""
+        texts: list[bytes] = []
+        wanted = zip(offsets.tolist(), lengths.tolist(), strict=True)
+        held, base = b"", 0
+        chunks = iter(self.chunks())
+        for offset, length in wanted:
+            while base + len(held) < offset + length:
+                kept = held[max(0, offset - base) :]
+                base += len(held) - len(kept)
+                held = kept + bytes(next(chunks))
+            texts.append(held[offset - base : offset - base + length])
+        return texts
+
+
+def check_ratio(path: str, text_bytes: int) -> None:
+    """Refuse a text that is absurdly larger than its file."""
+    stored = os.path.getsize(path)
+    if text_bytes > 64 * CHUNK and text_bytes > MAX_RATIO * max(stored, 1):
+        raise LimitExceeded(path, f"{stored} bytes decompress to more than {MAX_RATIO} times as many")

@@ -1,0 +1,38 @@
+"""What other years and other vendors call Kineto's categories: data, no code. Extend it here."""
+
+from __future__ import annotations
+
+import re
+
+from augment.trace import Category
+
+#: category of the file, lower case → ours. Kineto's own names first, then 2020's, then other vendors'.
+CATEGORIES: dict[str, Category] = {
+    **{category.name.lower(): category for category in Category if category},
+    "operator": Category.CPU_OP,
+    "runtime": Category.CUDA_RUNTIME,
+    "driver": Category.CUDA_DRIVER,
+    "memcpy": Category.GPU_MEMCPY,
+    "memset": Category.GPU_MEMSET,
+    "async": Category.AC2G,
+    "async_cpu_to_gpu": Category.AC2G,
+    "forward_backward": Category.FWDBWD,
+    "hip_runtime": Category.CUDA_RUNTIME,
+    "hip_driver": Category.CUDA_DRIVER,
+    "xpu_runtime": Category.CUDA_RUNTIME,
+    "xpu_driver": Category.CUDA_DRIVER,
+    "privateuse1_runtime": Category.CUDA_RUNTIME,
+    "privateuse1_driver": Category.CUDA_DRIVER,
+    "mtia_runtime": Category.CUDA_RUNTIME,
+    "mtia_ccp_events": Category.KERNEL,
+    "async_npu": Category.AC2G,
+}
+
+#: name of the process → what its events without a category are (Ascend's trace_view gives its kernels none)
+UNCATEGORISED: dict[str, Category] = {"Ascend Hardware": Category.KERNEL}
+
+#: the phases of the Trace Event Format, those of its older versions included
+PHASES = frozenset("XBEIiCbnestfSTpFPNODMvRc(){}VO=")
+
+#: where a file name gives the rank
+RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d+)", re.IGNORECASE)

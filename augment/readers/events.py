@@ -1,0 +1,172 @@
+"""One event, any form: the reading that both scanners fall back to, and the one that defines what a field means."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+import msgspec
+
+from augment.readers.dialects import PHASES
+from augment.readers.raw import ABSENT, Absent, Names, Tally, clean, identity
+from augment.trace import COMPLETE, NO_CORRELATION, Identity
+
+INT64 = 1 << 63
+
+
+class Args(msgspec.Struct):
+    """The args that are columns; what is absent is :data:`ABSENT`."""
+
+    correlation: Any = None
+    device: Any = ABSENT
+    stream: Any = ABSENT
+    bytes: Any = None
+
+
+class Event(msgspec.Struct):
+    """The members of an event that are columns, numbers of times as their own text."""
+
+    ph: Any = None
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+    dur: msgspec.Raw = msgspec.Raw(b"null")
+    name: Any = ""
+    cat: Any = ""
+    pid: Any = None
+    tid: Any = None
+    id: Any = None
+    args: Args | None = None
+
+
+decode_event = msgspec.json.Decoder(Event).decode
+decode_events = msgspec.json.Decoder(list[Event]).decode
+
+
+class Row(NamedTuple):
+    """One row of the table, in the file's words."""
+
+    ts: int
+    dur: int
+    phase: int
+    category: str
+    name: str
+    pid: Identity
+    tid: Identity
+    device: Identity | Absent
+    stream: Identity | Absent
+    correlation: int
+    size: int | None
+    flow_id: int | str | None
+
+
+def parse_event(text: bytes) -> Event | None:
+    """One element of traceEvents; None if it is no JSON object by any leniency."""
+    try:
+        return decode_event(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _parse_leniently(text)
+
+
+def _parse_leniently(text: bytes) -> Event | None:
+    try:  # Decimal keeps the digits of a time; a float would not
+        loaded = json.loads(text.decode("utf-8", "replace"), parse_float=Decimal, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(loaded, dict):
+        return None
+    args = loaded.get("args")
+    taken = {k: _plain(args[k]) for k in Args.__struct_fields__ if k in args} if isinstance(args, dict) else {}
+    event = Event(**{k: _plain(loaded[k]) for k in ("ph", "name", "cat", "pid", "tid", "id") if k in loaded})
+    event.args = Args(**taken)
+    event.ts, event.dur = (msgspec.Raw(_number_text(loaded.get(k)).encode()) for k in ("ts", "dur"))
+    return event
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _number_text(value: Any) -> str:
+    return str(value) if isinstance(value, (int, Decimal, str)) and not isinstance(value, bool) else "null"
+
+
+def ns_of(raw: bytes) -> int | None:
+    """Decimal microseconds as text (quoted or not) to integer ns, a half to even; None if it is no finite number."""
+    text = raw.decode("utf-8", "replace").strip('"')
+    whole, _, fraction = text.partition(".")
+    if len(fraction) <= 3 and whole.lstrip("-").isdigit() and (fraction.isdigit() or not fraction):
+        value = int(whole + fraction.ljust(3, "0"))
+    else:
+        try:
+            value = round(Decimal(text) * 1000)
+        except (InvalidOperation, ValueError, OverflowError):
+            return None
+    return value if -INT64 <= value < INT64 else None
+
+
+def integer(value: Any) -> int | None:
+    """A number as JSON gives it, quoted or not, wrapped to 64 bits; None if it is none."""
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return (value + INT64) % (2 * INT64) - INT64
+
+
+def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: Tally) -> Row | None:
+    """The row that an event makes; None, told to ``names`` or counted in ``tally``, if it makes none."""
+    if event is None:
+        tally.add("malformed_event", offset)
+        return None
+    if event.ph == "M":
+        names.add(_as_dict(text))
+        return None
+    ts = ns_of(bytes(event.ts))
+    if not isinstance(event.ph, str) or not event.ph or ts is None:
+        tally.add("event_without_time" if isinstance(event.ph, str) else "event_without_phase", offset)
+        return None
+    if event.ph not in PHASES:
+        tally.add("unknown_phase", offset)
+        return None
+    phase, dur = ord(event.ph), 0
+    if phase == COMPLETE:
+        known = ns_of(bytes(event.dur))
+        if known is None:
+            tally.add("slice_without_duration", offset)
+            return None
+        dur = known
+    args = event.args or Args()
+    correlation = integer(args.correlation)
+    return Row(
+        ts,
+        dur,
+        phase,
+        _text(event.cat),
+        _text(event.name),
+        identity(event.pid),
+        identity(event.tid),
+        args.device if args.device is ABSENT else identity(args.device),
+        args.stream if args.stream is ABSENT else identity(args.stream),
+        NO_CORRELATION if correlation is None else correlation,
+        integer(args.bytes),
+        clean(event.id) if isinstance(event.id, str) else integer(event.id),
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return clean(value)
+    return "" if value is None else str(value)
+
+
+def _as_dict(text: bytes) -> dict[str, Any]:
+    try:
+        loaded = json.loads(bytes(text).decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}

@@ -1,0 +1,112 @@
+"""The members of the outer object, before and after ``traceEvents``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from augment.jsontext import lenient_json
+from augment.readers.raw import Broken
+from augment.readers.structure import nested_end
+from augment.readers.window import Window
+
+MAX_MEMBER_BYTES = 64 << 20  #: of one member other than traceEvents
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_WORD = re.compile(rb"[^\s,\]}]+")
+
+
+class Ended(Exception):
+    """The text ends within a member."""
+
+
+class Members:
+    """Reads members one by one from the front of a window."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    def blank(self) -> int:
+        """Drop blanks; the byte that comes next, -1 at the end."""
+        window = self._window
+        while True:
+            for at in range(window.size):
+                if window.data[at] > 32:
+                    window.drop(at)
+                    return int(window.data[0])
+            window.drop(window.size)
+            if not window.fill():
+                return -1
+
+    def key(self) -> str:
+        """The next key and its colon."""
+        if self.blank() == -1:
+            raise Ended
+        if self._window.data[0] != ord('"'):
+            raise Broken(self._window.base, "expected a member's name in double quotes")
+        text = self._take_string()
+        following = self.blank()
+        if following == -1:
+            raise Ended
+        if following != ord(":"):
+            raise Broken(self._window.base, f"expected ':' after {text.decode('utf-8', 'replace')}")
+        self._window.drop(1)
+        return str(lenient_json(text))
+
+    def value(self) -> Any:
+        """The next value, decoded; None for one that is larger than :data:`MAX_MEMBER_BYTES`."""
+        first = self.blank()
+        if first == -1:
+            raise Ended
+        base = self._window.base
+        if first in b"{[":
+            text = self._take_nested()
+        elif first == ord('"'):
+            text = self._take_string()
+        else:
+            text = self._take_word()
+        try:
+            return lenient_json(text)
+        except ValueError as error:
+            raise Broken(base, "this value is no JSON") from error
+
+    def _take(self, size: int) -> bytes:
+        text = self._window.data[:size].tobytes()
+        self._window.drop(size)
+        return text
+
+    def _more(self) -> None:
+        window = self._window
+        if window.size > MAX_MEMBER_BYTES:
+            raise Broken(window.base, f"a member here is larger than {MAX_MEMBER_BYTES >> 20} MiB")
+        if not window.fill():
+            raise Ended
+
+    def _take_nested(self) -> bytes:
+        tried = 0
+        while True:
+            if self._window.size >= 2 * tried:  # only ever twice the work, however long the value is
+                tried = self._window.size
+                end = nested_end(self._window.data[:tried])
+                if end >= 0:
+                    return self._take(end)
+            elif self._window.ended:
+                tried = 0
+                continue
+            self._more()
+
+    def _take_string(self) -> bytes:
+        while True:
+            match = _STRING.match(self._window.data[: self._window.size].tobytes())
+            if match:
+                return self._take(match.end())
+            self._more()
+
+    def _take_word(self) -> bytes:
+        while True:
+            match = _WORD.match(self._window.data[: self._window.size].tobytes())
+            if match is None:
+                raise Broken(self._window.base, "expected a value")
+            if match.end() < self._window.size or self._window.ended:
+                return self._take(match.end())
+            if not self._window.fill():
+                return self._take(match.end())

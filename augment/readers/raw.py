@@ -1,0 +1,144 @@
+"""What a scanner hands on: columns in file order, in the file's own words. ``assembly.py`` makes a Trace of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.trace import Bytes, Identity, Int32s, Int64s
+
+
+class Absent:
+    """The device or stream that an event's args do not give (they may give null)."""
+
+
+ABSENT = Absent()
+Place = tuple[Identity, Identity, Identity | Absent, Identity | Absent]  #: pid, tid, device, stream
+
+
+@dataclass
+class Tally:
+    """Counts of what could not be used, with the byte where each was first seen."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, int] = field(default_factory=dict)
+
+    def add(self, code: str, offset: int) -> None:
+        """One more ``code``, at byte ``offset`` of the text."""
+        self.counts[code] += 1
+        self.first.setdefault(code, offset)
+
+
+@dataclass
+class Names:
+    """What metadata (``M``) events say of processes and threads."""
+
+    processes: dict[Identity, str] = field(default_factory=dict)
+    threads: dict[tuple[Identity, Identity], str] = field(default_factory=dict)
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take one metadata event."""
+        args = event.get("args")
+        name = args.get("name") if isinstance(args, dict) else None
+        if not isinstance(name, str):
+            return
+        if event.get("name") == "process_name":
+            self.processes[identity(event.get("pid"))] = name
+        elif event.get("name") == "thread_name":
+            self.threads[identity(event.get("pid")), identity(event.get("tid"))] = name
+
+
+#: the columns that every row has, in the scanners' order, and their types
+COLUMNS: dict[str, type[np.generic]] = {
+    "ts": np.int64,
+    "dur": np.int64,
+    "phase": np.uint8,
+    "category": np.int32,
+    "name": np.int32,
+    "place": np.int32,
+    "correlation": np.int64,
+    "offset": np.int64,
+    "length": np.int32,
+}
+
+
+@dataclass
+class RawEvents:
+    """One entry a row, in file order; times are the file's, in ns; a row of phase 0 is none.
+
+    ``name`` and ``category`` index ``strings``, ``place`` indexes ``places``; ``sizes`` and ``flows`` are pairs of
+    ascending row and value.
+    """
+
+    ts: Int64s
+    dur: Int64s
+    phase: Bytes
+    category: Int32s
+    name: Int32s
+    place: Int32s
+    correlation: Int64s
+    offset: Int64s
+    length: Int32s
+    sizes: tuple[Int64s, Int64s]
+    flows: tuple[Int64s, Int64s]
+    strings: list[str]
+    places: list[Place]
+    names: Names
+    tally: Tally
+    event_count: int
+
+
+Text = npt.NDArray[np.uint8]  #: padded by at least 8 bytes
+
+
+class Scanner(Protocol):
+    """Takes the elements of ``traceEvents``, piece by piece."""
+
+    def scan(self, text: Text, start: int, size: int, base: int) -> tuple[int, bool]:
+        """Take the whole elements of ``text[start:size]``; ``base`` is the offset of ``text[0]`` in all the text.
+
+        Returns:
+            The first position that was not taken, and whether the closing bracket stands there.
+
+        Raises:
+            Broken: neither an element nor the bracket stands there.
+        """
+
+    @property
+    def last_end(self) -> int | None:
+        """The offset after the last element that was taken; None if there was none."""
+
+    def finish(self) -> RawEvents:
+        """Everything that was taken."""
+
+
+class Broken(Exception):
+    """The text is no JSON at this offset. Readers turn it into MalformedTrace."""
+
+    def __init__(self, offset: int, because: str) -> None:
+        super().__init__(because)
+        self.offset, self.because = offset, because
+
+
+def identity(value: Any) -> Identity:
+    """A pid, tid, device or stream as JSON gives it."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    return clean(value) if isinstance(value, str) else str(value)
+
+
+def clean(text: str) -> str:
+    """``text`` without lone surrogates, which no file can hold as UTF-8."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+Announce = Callable[[str], None]  #: told, in a sentence, of what takes long

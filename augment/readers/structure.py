@@ -1,0 +1,52 @@
+"""Where JSON values begin and end, by numpy over bytes: no compiler, any layout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from augment.readers.raw import Text
+from augment.trace import Bools, Int32s, Int64s
+
+_KIND = np.zeros(256, np.int8)
+_KIND[[ord("{"), ord("[")]] = 1
+_KIND[[ord("}"), ord("]")]] = -1
+
+
+class Structure(NamedTuple):
+    """For each byte: the bracket it is (1 opens, -1 closes, 0 none), the depth after it, whether it is in a string."""
+
+    brackets: Int32s
+    depth: Int32s
+    in_string: Bools
+
+
+def structure(text: Text) -> Structure:
+    """The structure of ``text``, which must begin outside of any string. Arrays of ``len(text)``."""
+    quotes = text == ord('"')
+    quotes[_escaped(text)] = False
+    # a byte is in a string if an odd number of quotes stands before it; the closing quote itself counts as inside
+    open_after = np.cumsum(quotes, dtype=np.int32) & 1
+    in_string = (open_after | quotes).astype(np.bool_)
+    brackets = np.where(in_string, np.int8(0), _KIND[text]).astype(np.int32)
+    return Structure(brackets, np.cumsum(brackets, dtype=np.int32), in_string)
+
+
+def _escaped(text: Text) -> Int64s:
+    """Positions that a backslash escapes: those after a run of backslashes of odd length."""
+    slashes = np.flatnonzero(text == ord("\\"))
+    if not len(slashes):
+        return slashes
+    first = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
+    run = np.diff(first, append=len(slashes))
+    after = slashes[first] + run
+    escaped: Int64s = after[(run % 2 == 1) & (after < len(text))]
+    return escaped
+
+
+def nested_end(text: Text) -> int:
+    """The position after the object or array that ``text`` begins with; -1 if it does not end in ``text``."""
+    closed = structure(text).depth == 0
+    end = int(np.argmax(closed)) if len(closed) else 0
+    return end + 1 if len(closed) and closed[end] else -1

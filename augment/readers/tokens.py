@@ -1,0 +1,2 @@
+from augment.compiled.memory import *  # noqa
+from augment.compiled.tokens import *  # noqa

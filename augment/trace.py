@@ -1,0 +1,223 @@
+"""The waist: what every reader makes and every analysis and writer takes.
+
+A :class:`Trace` is an :class:`EventTable` (equal-length numpy columns, ascending ``ts``), the tracks and strings
+that its columns point into, and where it all came from. Nothing here reads, analyses or writes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.jsontext import lenient_json
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+Identity = int | str | None  #: a pid, tid, device or stream as the trace names it
+
+COMPLETE = ord("X")  #: the phase of a slice with a duration; the other phases are ``ord`` of their letter, too
+NO_CORRELATION = -1
+
+
+class Category(IntEnum):
+    """What a row is, in Kineto's words; the older and foreign names are mapped by ``readers/dialects.py``."""
+
+    OTHER = 0
+    CPU_OP = 1
+    USER_ANNOTATION = 2
+    PYTHON_FUNCTION = 3
+    CUDA_RUNTIME = 4
+    CUDA_DRIVER = 5
+    KERNEL = 6
+    GPU_MEMCPY = 7
+    GPU_MEMSET = 8
+    GPU_USER_ANNOTATION = 9
+    CUDA_SYNC = 10
+    CPU_INSTANT_EVENT = 11
+    AC2G = 12
+    FWDBWD = 13
+    OVERHEAD = 14
+    TRACE = 15
+
+
+GPU_WORK = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)
+LAUNCHES = (Category.CUDA_RUNTIME, Category.CUDA_DRIVER)
+ON_DEVICE = (*GPU_WORK, Category.GPU_USER_ANNOTATION, Category.CUDA_SYNC)  #: whose tracks have device and stream
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Where events lie: a thread of a process, or a stream of a device.
+
+    ``device`` and ``stream`` are set for rows of the categories in :data:`ON_DEVICE` alone, from their args, else
+    from pid and tid. A string pid or tid ("stream 7") is another track than the number.
+    """
+
+    rank: int | None
+    pid: Identity
+    tid: Identity
+    device: Identity = None
+    stream: Identity = None
+    process_name: str | None = None
+    thread_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SparseColumn:
+    """A value that few rows have: ``rows`` ascending (int64), ``values`` (int64), of equal length."""
+
+    rows: Int64s
+    values: Int64s
+
+    def at(self, rows: Int64s, missing: int) -> Int64s:
+        """The value of each of ``rows``, or ``missing``; same length as ``rows``."""
+        if not len(self.rows):
+            return np.full(len(rows), missing, np.int64)
+        where = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        return np.where(self.rows[where] == rows, self.values[where], missing)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """Equal-length read-only columns, one row an event that has a time, ascending ``ts``, ties in file order.
+
+    ``ts, dur`` int64 ns (absolute; ``dur`` is 0 unless the phase is ``X``); ``phase`` uint8, ``ord`` of the letter;
+    ``category`` uint8, a :class:`Category`; ``category_name`` and ``name`` int32, indexes into ``Trace.strings``;
+    ``track`` int32, index into ``Trace.tracks``; ``correlation`` int64, :data:`NO_CORRELATION` where there is none;
+    ``offset`` int64 and ``length`` int32: the event's own bytes in the decompressed source.
+    ``bytes`` and ``flow_id`` are sparse: the size of a copy, and the id of a flow (``s``, ``t``, ``f``) or async
+    event; a string id is ``-2 - index`` of that string.
+    """
+
+    ts: Int64s
+    dur: Int64s
+    phase: Bytes
+    category: Bytes
+    category_name: Int32s
+    name: Int32s
+    track: Int32s
+    correlation: Int64s
+    offset: Int64s
+    length: Int32s
+    bytes: SparseColumn
+    flow_id: SparseColumn
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @property
+    def end(self) -> Int64s:
+        """``ts + dur``, int64 ns, made anew at each call: take rows first where few are needed."""
+        return self.ts + self.dur
+
+    def slices_of(self, *categories: Category) -> Int64s:
+        """Rows of phase ``X`` in any of ``categories``, ascending."""
+        wanted = np.zeros(len(self), np.bool_)
+        for category in categories:  # compares of bytes: far cheaper than a look-up, which would widen them first
+            wanted |= self.category == category
+        wanted &= self.phase == COMPLETE
+        return np.flatnonzero(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something repaired, dropped or doubtful, counted."""
+
+    code: str
+    count: int
+    message: str
+
+
+class SourceBytes(Protocol):
+    """The decompressed text of the source, as often as it is asked for."""
+
+    def read_at(self, offsets: Int64s, lengths: Int32s) -> list[bytes]:
+        """The text at each of the ascending ``offsets``, in one pass over the source."""
+
+    def chunks(self) -> Iterable[memoryview]:
+        """The whole text in order, in bounded pieces; a piece is only valid until the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a trace came from.
+
+    ``format`` is the reader's name; ``event_count`` counts every element of ``traceEvents``, also those that are no
+    row of the table; ``base_ns`` is what was added to every time of the file (``baseTimeNanoseconds``);
+    ``insert_at`` is the byte of the text before which events may be added, ``None`` where the format has no such
+    place; ``insert_comma`` says that a comma must come first; ``closing`` is what a truncated text lacks after it.
+    """
+
+    path: str
+    name: str
+    sha256: str
+    format: str
+    event_count: int
+    text: SourceBytes
+    text_bytes: int
+    base_ns: int = 0
+    insert_at: int | None = None
+    insert_comma: bool = False
+    closing: bytes | None = None
+    rank_from: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    devices: tuple[tuple[Identity, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One rank's events and what their columns point into. Immutable; ``facts`` caches :func:`derived` functions."""
+
+    events: EventTable
+    strings: Sequence[str]
+    tracks: tuple[Track, ...]
+    source: Source
+    diagnostics: tuple[Diagnostic, ...] = ()
+    partial: str | None = None  #: why the trace is not whole, if it is not
+    facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of the process that recorded the trace, if known."""
+        return self.tracks[0].rank if self.tracks else None
+
+    def names_of(self, rows: Int64s) -> list[str]:
+        """The name of each of ``rows``."""
+        return [self.strings[i] for i in self.events.name[rows].tolist()]
+
+    def args_of(self, rows: Int64s) -> list[dict[str, Any]]:
+        """The decoded ``args`` of each of ``rows``, read again from the source: one pass, however many rows."""
+        order = np.argsort(self.events.offset[rows], kind="stable")
+        chosen = rows[order]
+        texts = self.source.text.read_at(self.events.offset[chosen], self.events.length[chosen])
+        decoded: list[dict[str, Any]] = [{} for _ in texts]
+        for place, text in zip(order.tolist(), texts, strict=True):
+            event = lenient_json(text)
+            args = event.get("args") if isinstance(event, dict) else None
+            decoded[place] = args if isinstance(args, dict) else {}
+        return decoded
+
+
+Fact = TypeVar("Fact")
+
+
+def derived(compute: Callable[[Trace], Fact]) -> Callable[[Trace], Fact]:
+    """Make ``compute`` a fact of the trace: computed when first asked for, then kept with the trace."""
+    key = f"{compute.__module__}.{compute.__qualname__}"
+
+    @functools.wraps(compute)
+    def fact(trace: Trace) -> Fact:
+        if key not in trace.facts:
+            trace.facts[key] = compute(trace)
+        known: Fact = trace.facts[key]
+        return known
+
+    return fact

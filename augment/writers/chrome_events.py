@@ -1,0 +1,157 @@
+"""Annotations as templates of Chrome trace events: what each kind of track looks like in the file.
+
+Every event is a line of its own and begins with its category, ``augment.ANALYSIS``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from augment.annotations import Annotation, ArgColumn, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.trace import Int64s, Trace
+from augment.writers.chrome_layout import Layout, fresh_flow_ids
+from augment.writers.perfetto_time import fitting_durations
+from augment.writers.render import (
+    MISSING,
+    Args,
+    Choice,
+    Column,
+    Number,
+    Rendered,
+    Template,
+    choice,
+    json_text,
+    micros,
+    number,
+    renderer,
+)
+
+
+@dataclass
+class ChromeEvents:
+    """The events to add to a trace; the counts are right when :meth:`render` has come to its end."""
+
+    trace: Trace
+    shortened: int = 0  #: slices whose ``dur`` is not their own, see ``perfetto_time``
+    not_finite: int = 0  #: counter points left out
+    _layout: Layout = field(init=False)
+    _next_flow: int = 0
+
+    def __post_init__(self) -> None:
+        self._layout = Layout(self.trace)
+
+    def render(self, annotations: Sequence[Annotation]) -> Iterator[Rendered]:
+        """The text of all events, each ``,`` and a line; one annotation's columns are held at a time."""
+        render = renderer(sum(map(_rows, annotations)))
+        for annotation in annotations:
+            if _rows(annotation):
+                template = self._template(annotation)
+                yield from (_opening(analysis) + text for analysis, text in self._layout.take_metadata())
+                yield from render(template)
+
+    def _template(self, annotation: Annotation) -> Template:
+        match annotation:
+            case SliceTrack():
+                return self._slices(annotation)
+            case CounterTrack():
+                return self._counter(annotation)
+            case InstantTrack():
+                return self._instants(annotation)
+            case Flows():
+                return self._flows(annotation)
+
+    def _time(self, ts: Int64s) -> Number:
+        return micros(ts - self.trace.source.base_ns)
+
+    def _slices(self, track: SliceTrack) -> Template:
+        pid, tid = self._layout.thread(track)
+        dur = fitting_durations(track.ts, track.dur, self.trace.source.base_ns)
+        args = {name: _arg(column) for name, column in track.args.items()}
+        changed = dur != track.dur
+        if changed.any():
+            self.shortened += int(changed.sum())
+            args.setdefault("dur_ns", Number(np.where(changed, track.dur, MISSING)))
+        return [
+            _opening(track.analysis) + b'"ph":"X","ts":',
+            self._time(track.ts),
+            b',"dur":',
+            micros(dur),
+            b',"pid":%d,"tid":%d,"name":' % (pid, tid),
+            _names(track.names),
+            *([b',"args":{', Args(args), b"}}"] if args else [b"}"]),
+        ]
+
+    def _counter(self, track: CounterTrack) -> Template:
+        """The arg's key is part of the name that people see, so it is the unit: ``Memcpy HtoD bandwidth GB/s``."""
+        pid, name = self._layout.counter(track)
+        ts, values = track.ts, track.values
+        if values.dtype.kind == "f":  # NaN is no JSON, and makes Perfetto loop for ever
+            finite = np.isfinite(values)
+            self.not_finite += len(ts) - int(finite.sum())
+            ts, values = ts[finite], values[finite]
+        return [
+            _opening(track.analysis) + b'"ph":"C","ts":',
+            self._time(ts),
+            b',"pid":%d,"name":%s,"args":{%s:' % (pid, json_text(name), json_text(track.unit or "value")),
+            number(values),
+            b"}}",
+        ]
+
+    def _instants(self, track: InstantTrack) -> Template:
+        pid, tid = self._layout.thread(track)
+        return [
+            _opening(track.analysis) + b'"ph":"i","s":"t","ts":',
+            self._time(track.ts),
+            b',"pid":%d,"tid":%d,"name":' % (pid, tid),
+            _names(track.names),
+            b"}",
+        ]
+
+    def _flows(self, flows: Flows) -> Template:
+        """Both ends of an arrow, on the threads of the source as the source names them."""
+        count = len(flows.from_ts)
+        first, self._next_flow = fresh_flow_ids(self.trace, count, self._next_flow)
+        ids = Number(np.arange(first, first + count))
+        threads = [b'"pid":%s,"tid":%s' % (_identity(t.pid), _identity(t.tid)) for t in self.trace.tracks]
+        end = b',"name":%s}' % json_text(flows.name)
+        return [
+            _opening(flows.analysis) + b'"ph":"s","id":',
+            ids,
+            b',"ts":',
+            self._time(flows.from_ts),
+            b",",
+            Choice(flows.from_track.astype(np.int64), threads),
+            end + _opening(flows.analysis) + b'"ph":"f","bp":"e","id":',
+            ids,
+            b',"ts":',
+            self._time(flows.to_ts),
+            b",",
+            Choice(flows.to_track.astype(np.int64), threads),
+            end,
+        ]
+
+
+def _rows(annotation: Annotation) -> int:
+    return len(annotation.from_ts if isinstance(annotation, Flows) else annotation.ts)
+
+
+def _opening(analysis: str) -> bytes:
+    return b',\n{"cat":%s,' % json_text(f"augment.{analysis}")
+
+
+def _arg(column: ArgColumn) -> Column:
+    return choice(column) if isinstance(column, Texts) else number(column)
+
+
+def _names(texts: Texts) -> Choice:
+    """Names, of which every event needs one: no text is the empty one."""
+    chosen = choice(texts)
+    return Choice(np.where(chosen.codes == MISSING, len(chosen.values), chosen.codes), [*chosen.values, b'""'])
+
+
+def _identity(value: object) -> bytes:
+    return json_text(value) if isinstance(value, str) else json.dumps(value).encode()

@@ -1,0 +1,136 @@
+"""The sidecar: every metric of a trace as JSON, ``STEM.metrics.json``.
+
+``source.start_ns`` is the time of the first event and ``source.duration_ns`` from there to the last end of one,
+whatever their phase: the span of the recording. ``source.steps`` are the numbers of the ``ProfilerStep#n``
+annotations that occur. A number that does not exist, such as a mean of nothing, is ``null``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from augment.findings import AugmentedTrace, Findings, Outcome
+from augment.trace import Category, Diagnostic, Trace
+from augment.writers.files import METRICS_SUFFIX, replacing
+
+SUFFIX = METRICS_SUFFIX
+SCHEMA_VERSION = "1.0"
+DISTRIBUTION = "kineto-augment"
+
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+
+
+def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> None:
+    """Write the sidecar to ``path``; ``more`` is what writers of the same trace had to change.
+
+    Raises:
+        OutputError: ``path`` cannot be written.
+    """
+    with replacing(path, augmented.trace.source.path) as file:
+        file.write(encode(document(augmented, more)))
+
+
+def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict[str, Any]:
+    """The sidecar as plain data; its rows are still the analyses' own."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": DISTRIBUTION, "version": _version()},
+        "source": _source(augmented.trace),
+        "analyses": {name: _analysis(outcome) for name, outcome in augmented.outcomes.items()},
+        "diagnostics": [*augmented.diagnostics, *more],
+    }
+
+
+def encode(sidecar: dict[str, Any]) -> bytes:
+    """``sidecar`` as JSON for people and programs: a line for each member, metric row and diagnostic."""
+    members = {name: _json(value) for name, value in sidecar.items()}
+    members["source"] = _members({name: _json(value) for name, value in sidecar["source"].items()}, b"  ")
+    members["analyses"] = _members({name: _analysis_text(one) for name, one in sidecar["analyses"].items()}, b"  ")
+    members["diagnostics"] = _lines(sidecar["diagnostics"], b"  ")
+    return _members(members, b"") + b"\n"
+
+
+def _analysis_text(analysis: dict[str, Any]) -> bytes:
+    head = _json({name: value for name, value in analysis.items() if name != "rows"})
+    return head[:-1] + b',"rows":' + _lines(analysis["rows"], b"    ") + b"}"
+
+
+def _members(values: dict[str, bytes], indent: bytes) -> bytes:
+    """A JSON object with a line for each of ``values``, which are JSON."""
+    return b"{%s\n%s}" % (b",".join(b"\n%s  %s: %s" % (indent, _json(k), v) for k, v in values.items()), indent)
+
+
+def _lines(values: Sequence[Any], indent: bytes) -> bytes:
+    """A JSON array with a line for each of ``values``."""
+    if not values:
+        return b"[]"
+    return b"[%s\n%s]" % (b",".join(b"\n%s  %s" % (indent, _json(value)) for value in values), indent)
+
+
+def _json(value: Any) -> bytes:
+    return _ENCODER.encode(value)
+
+
+def _plain_number(value: Any) -> Any:
+    """Numpy's scalars as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no part of a metric row")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain_number)  # writes NaN and Infinity as null
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # run from a checkout that is not installed
+
+
+def _analysis(outcome: Outcome) -> dict[str, Any]:
+    if not isinstance(outcome, Findings):
+        return {"status": "skipped", "reason": outcome.reason, "rows": []}
+    if outcome.partial is not None:
+        return {"status": "partial", "reason": outcome.partial, "rows": outcome.rows}
+    return {"status": "ok", "rows": outcome.rows}
+
+
+def _source(trace: Trace) -> dict[str, Any]:
+    source = trace.source
+    start_ns, duration_ns = _extent(trace)
+    return {
+        "name": source.name,
+        "sha256": source.sha256,
+        "format": source.format,
+        "events": source.event_count,
+        "ranks": sorted({track.rank for track in trace.tracks if track.rank is not None}),
+        "rank_from": source.rank_from,
+        "partial": trace.partial,
+        "devices": [{"rank": trace.rank, "device": device, "name": name} for device, name in source.devices],
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+        "steps": _steps(trace),
+    }
+
+
+def _extent(trace: Trace) -> tuple[int | None, int]:
+    """First start and length, ns, of all that has a time."""
+    if not len(trace.events):
+        return None, 0
+    start = int(trace.events.ts[0])
+    return start, int(trace.events.end.max()) - start
+
+
+def _steps(trace: Trace) -> list[int]:
+    """The numbers of the steps, ascending."""
+    names = np.unique(trace.events.name[trace.events.slices_of(Category.USER_ANNOTATION)])
+    found = (_STEP.fullmatch(trace.strings[i]) for i in names.tolist())
+    return sorted({int(step[1]) for step in found if step})

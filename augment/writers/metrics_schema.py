@@ -1,0 +1,124 @@
+"""The JSON Schema of the sidecar, made from the analyses' row declarations."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any
+
+from augment.writers.metrics import SCHEMA_VERSION
+
+Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_STATUS = ("ok", "partial", "skipped")
+
+
+def schema(rows: Mapping[str, type[Any]], *, closed: bool = False) -> Schema:
+    """The schema of a sidecar.
+
+    Args:
+        rows: the row dataclass of each analysis, by the analysis's name.
+        closed: also refuse what the schema does not know. A later version may add members, so the published schema
+            is open; tests close it, to see what somebody forgot to declare.
+    """
+    return {
+        "$schema": _DIALECT,
+        "title": "kineto-augment metrics",
+        **_record(
+            {
+                "schema_version": {"const": SCHEMA_VERSION},
+                "tool": _record({"name": {"type": "string"}, "version": {"type": "string"}}, closed),
+                "source": _source(closed),
+                "analyses": {
+                    "type": "object",
+                    "properties": {name: _analysis(row, closed) for name, row in rows.items()},
+                    "additionalProperties": not closed,
+                },
+                "diagnostics": _list_of(_diagnostic(closed)),
+            },
+            closed,
+        ),
+    }
+
+
+def _source(closed: bool) -> Schema:
+    device = {"rank": _type(int | None), "device": _type(int | str | None), "name": _type(str)}
+    return _record(
+        {
+            "name": _type(str),
+            "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "of the file as it was read"},
+            "format": {"type": "string", "description": "name of the reader"},
+            "events": {"type": "integer", "minimum": 0},
+            "ranks": _list_of(_type(int)),
+            "rank_from": {"type": ["string", "null"], "description": "what told the rank"},
+            "partial": {"type": ["string", "null"], "description": "why the trace is not whole"},
+            "devices": _list_of(_record(device, closed)),
+            "start_ns": {"type": ["integer", "null"], "description": "time of the first event"},
+            "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the last end"},
+            "steps": _list_of(_type(int)),
+        },
+        closed,
+    )
+
+
+def _analysis(row: type[Any], closed: bool) -> Schema:
+    """An outcome: a reason unless it is ok, and no row if it was skipped."""
+    outcome = _record({"status": {"enum": list(_STATUS)}, "rows": _list_of(_row(row, closed))}, closed)
+    outcome["properties"]["reason"] = {"type": "string"}
+    outcome["if"] = {"properties": {"status": {"const": "ok"}}}
+    outcome["else"] = {"required": ["reason"]}
+    return outcome
+
+
+def _row(row: type[Any], closed: bool) -> Schema:
+    hints = typing.get_type_hints(row)
+    fields = {}
+    for column in dataclasses.fields(row):
+        described = {"description": column.metadata["doc"], **_type(hints[column.name])}
+        if column.metadata["unit"]:
+            described["unit"] = column.metadata["unit"]
+        fields[column.name] = described
+    return _record(fields, closed)
+
+
+def _diagnostic(closed: bool) -> Schema:
+    return _record({"code": _type(str), "count": {"type": "integer", "minimum": 0}, "message": _type(str)}, closed)
+
+
+def _record(properties: dict[str, Schema], closed: bool) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": not closed,
+    }
+
+
+def _list_of(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _type(hint: Any) -> Schema:
+    """The schema of one field's type; a float may be null, for JSON has no NaN."""
+    origin = typing.get_origin(hint)
+    if origin in (list, tuple) or getattr(origin, "__name__", "") == "Sequence":
+        return _list_of(_type(typing.get_args(hint)[0]))
+    if origin is typing.Literal:
+        return {"enum": list(typing.get_args(hint))}
+    members = typing.get_args(hint) if origin in (typing.Union, UnionType) else (hint,)
+    names: list[str] = []
+    for member in members:
+        names += [name for name in _NAMES[member] if name not in names]
+    return {"type": names[0] if len(names) == 1 else names}
+
+
+_NAMES: dict[Any, tuple[str, ...]] = {
+    bool: ("boolean",),
+    int: ("integer",),
+    float: ("number", "null"),
+    str: ("string",),
+    NoneType: ("null",),
+}

@@ -1,0 +1,110 @@
+"""The job: ranks that play steps and write their traces as they go, with the true figures beside them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator import kineto
+from simulator.gz import open_gzip
+from simulator.model import build_step
+from simulator.options import JobOptions
+from simulator.program import ID_KINDS
+from simulator.timing import Clock, StepTimes
+from simulator.truth import Truth
+
+MARGIN_NS = 50_000  #: the recorded window beyond the first and last event
+START_NS = 6_322_354_000_000_000  #: since ``baseTimeNanoseconds``
+FIRST_IDS = {
+    "external": 1025,
+    "correlation": 45001,
+    "sequence": 11001,
+    "fwdbwd": 1,
+    "python": 1,
+    "address": 139637976727552,
+}
+
+
+class _RankFile:
+    """One rank's trace being written."""
+
+    def __init__(self, options: JobOptions, rank: int, directory: Path) -> None:
+        self.options, self.rank = options, rank
+        self.pid = 4200 + 7 * rank
+        self.tids = self.pid, self.pid + 350
+        self.device = rank % kineto.DEVICES_A_NODE
+        self.program = build_step(options, self.pid, self.tids, self.device)
+        self.truth = Truth(self.program, str(self.device))
+        self.path = directory / f"rank{rank}.pt.trace.json.gz"
+        self.raw_bytes = self.events = 0
+        self.first_ns = self.last_ns = 0
+        self._file, self._beneath = open_gzip(self.path)
+        self._bases = np.array([FIRST_IDS.get(kind, 0) for kind in ID_KINDS], np.int64)
+        self._bases[ID_KINDS.index("step")] = options.first_step
+        self._lines = options.layout == "lines"
+        self._write(kineto.header(options, rank))
+        if self._lines:
+            self._write(kineto.one_key_a_line(self._names()))
+
+    def _names(self) -> str:
+        """The metadata events."""
+        threads = ((self.tids[0], "python"), (self.tids[1], "pt_autograd_0"))
+        streams = sorted({op.stream for op in self.program.ops})
+        start = START_NS + self.options.offset_of(self.rank)
+        return kineto.names(start, self.pid, threads, self.device, streams)
+
+    def _write(self, text: str) -> None:
+        self._file.write(text.encode())
+        self.raw_bytes += len(text)  # the simulator writes ASCII alone
+
+    def step(self, times: StepTimes) -> None:
+        """Write one step and count it."""
+        offset = self.options.offset_of(self.rank)
+        host, start, end = times.host + offset, times.start + offset, times.end + offset
+        self._write(self.program.render(host, start, end, self._bases))
+        self._bases += self.program.id_counts
+        self.events += self.program.event_count
+        self.truth.add(host, start, end)
+        self.first_ns = self.first_ns or int(host[0])
+        self.last_ns = int(host[-1])
+
+    def close(self, steps: list[int]) -> dict[str, Any]:
+        """Finish the file; write and return the truth."""
+        if not self._lines:
+            self._write(self._names())
+        end = kineto.footer(self.path.name.removesuffix(".gz"), self.first_ns - MARGIN_NS, self.last_ns + MARGIN_NS)
+        self._write(kineto.one_key_a_line(end) if self._lines else end)
+        self._file.close()
+        self._beneath.close()
+        truth = self.truth.figures()
+        truth["file"] = {
+            "rank": self.rank,
+            "raw_bytes": self.raw_bytes,
+            "step_events": self.events,
+            "steps": steps,
+            "options": asdict(self.options),
+        }
+        stem = self.path.name.removesuffix(".pt.trace.json.gz")
+        (self.path.parent / f"{stem}.truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+        return truth
+
+
+def simulate(options: JobOptions, directory: str | Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Write each rank's ``rankN.pt.trace.json.gz`` and ``rankN.truth.json`` into ``directory``; paths and truths."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks = options.write_ranks if options.write_ranks is not None else tuple(range(options.ranks))
+    files = [_RankFile(options, rank, folder) for rank in ranks]
+    clock = Clock(options, files[0].program, START_NS)
+    steps: list[int] = []
+    while len(steps) < options.steps or files[0].raw_bytes < options.size_bytes:
+        number = options.first_step + len(steps)
+        times = clock.step(number)
+        for file in files:
+            file.step(times[file.rank])
+        steps.append(number)
+    return [(file.path, file.close(steps)) for file in files]

@@ -1,0 +1,77 @@
+"""What can be asked of the simulated job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Collectives = Literal["ddp", "fsdp", "none"]
+Layout = Literal["classic", "lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU model: its name in the trace, how fast it is beside an H100, and what the trace's header says of it."""
+
+    name: str
+    speed: float
+    multiprocessors: int
+    memory_bytes: int
+    compute: tuple[int, int]
+    host_copy_gbps: float
+    device_copy_gbps: float
+    link_gbps: float
+
+
+GPUS = {
+    "H100": Gpu("NVIDIA H100 80GB HBM3", 1.0, 132, 85028372480, (9, 0), 48.0, 1350.0, 320.0),
+    "A100": Gpu("NVIDIA A100-SXM4-80GB", 0.45, 108, 84974239744, (8, 0), 22.0, 790.0, 210.0),
+    "V100": Gpu("Tesla V100-SXM2-32GB", 0.18, 80, 34079637504, (7, 0), 11.0, 390.0, 120.0),
+    "T4": Gpu("Tesla T4", 0.08, 40, 15642329088, (7, 5), 5.5, 110.0, 5.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """One training job. Equal options give equal bytes; change one field to have a known difference."""
+
+    ranks: int = 2
+    steps: int = 3
+    layers: int = 4
+    collectives: Collectives = "ddp"
+    gpu: str = "H100"
+    stacks: bool = False
+    memory: bool = False
+    jitter: float = 0.05  #: standard deviation of the logarithm of each host and GPU duration
+    seed: int = 0
+    first_step: int = 0
+    layout: Layout = "classic"  #: "lines": a line for each key, names first, as PyTorch 2.13 writes
+    work: float = 1.0  #: factor on every kernel: small makes the job host-bound
+    size_bytes: int = 0  #: go on with steps until rank 0's text is this long
+    write_ranks: tuple[int, ...] | None = None  #: simulate all, write these only
+    clock_offset_ns: tuple[int, ...] = ()  #: how far each rank's clock is ahead of rank 0's
+    straggler: int | None = None  #: a rank whose kernels run slower
+    straggler_factor: float = 1.4
+    host_stall_us: float = 0.0  #: the data loader takes this much longer
+    host_stall_step: int | None = None  #: in this step only
+    slow_kernel: str | None = None  #: kernels whose name contains this ...
+    slow_percent: float = 20.0  #: ... take so much longer
+    extra_operator: str | None = None  #: an operator added to each layer's forward
+    drop_collective: int | None = None  #: the collective of this index is left out of each step
+
+    def __post_init__(self) -> None:
+        """Refuse what would simulate nonsense."""
+        if self.gpu not in GPUS:
+            raise ValueError(f"unknown GPU {self.gpu!r}: one of {', '.join(GPUS)}")
+        if self.ranks < 1 or self.layers < 1 or self.steps < 1:
+            raise ValueError("ranks, layers and steps must be at least 1")
+        if self.straggler is not None and not 0 <= self.straggler < self.ranks:
+            raise ValueError(f"straggler {self.straggler} is no rank of 0 to {self.ranks - 1}")
+        if self.write_ranks is not None and not all(0 <= rank < self.ranks for rank in self.write_ranks):
+            raise ValueError(f"ranks to write must be among 0 to {self.ranks - 1}")
+        if self.collectives not in ("ddp", "fsdp", "none"):
+            raise ValueError(f"unknown collectives {self.collectives!r}: ddp, fsdp or none")
+
+    def offset_of(self, rank: int) -> int:
+        """How far the clock of ``rank`` is ahead, ns."""
+        return self.clock_offset_ns[rank] if rank < len(self.clock_offset_ns) else 0

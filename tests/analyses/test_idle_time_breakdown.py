@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from augment.analyses import idle_time_breakdown
+from augment.annotations import SliceTrack
+from augment.findings import Findings
+from tables import Event, call, kernel, op, python, rows_of, slices_of, sync, trace_of
+
+
+def findings_of(*events: Event) -> Findings:
+    return idle_time_breakdown.analyze(trace_of(*events), consecutive_kernel_delay_ns=30)
+
+
+def idle_of(findings: Findings) -> dict[Any, tuple[int, int]]:
+    rows = rows_of(findings, "device", "stream", "category", "idle_ns", "gap_count")
+    return {row[:3]: row[3:] for row in rows if row[4]}
+
+
+def gaps_of(findings: Findings, name: str = "Idle stream 7") -> list[dict[str, Any]]:
+    (track,) = [one for one in findings.annotations if one_is(one, name)]
+    assert isinstance(track, SliceTrack)
+    return slices_of(track)
+
+
+def one_is(track: object, name: str) -> bool:
+    return isinstance(track, SliceTrack) and track.name == name
+
+
+def test_a_gap_is_of_the_category_of_the_work_that_ends_it() -> None:
+    findings = findings_of(
+        call("cudaLaunchKernel", 5, 6, correlation=2),
+        kernel("a", 0, 10),
+        kernel("b", 20, 30, correlation=2),  # launched before the gap, short: kernel_wait
+        call("cudaLaunchKernel", 31, 32, correlation=3),
+        kernel("c", 40, 50, correlation=3),  # launched within: host_wait
+        call("cudaLaunchKernel", 41, 42, correlation=4),
+        kernel("d", 80, 90, correlation=4),  # launched before, but 30: other
+        kernel("e", 95, 99),  # launch not known: other
+    )
+    assert rows_of(findings, "category", "idle_ns", "gap_count", "idle_ratio") == [
+        ("host_wait", 10, 1, 10 / 55),
+        ("kernel_wait", 10, 1, 10 / 55),
+        ("other", 35, 2, 35 / 55),
+    ]
+    assert [one["name"] for one in gaps_of(findings)] == ["kernel_wait", "host_wait", "other", "other"]
+
+
+def test_a_launch_at_the_very_moment_of_the_end_is_in_time() -> None:
+    findings = findings_of(
+        kernel("a", 0, 10), call("cudaLaunchKernel", 10, 11, correlation=1), kernel("b", 20, 30, correlation=1)
+    )
+    assert idle_of(findings) == {(0, 7, "kernel_wait"): (10, 1)}
+
+
+def test_statistics_of_the_gaps() -> None:
+    findings = findings_of(*(kernel("k", ts, ts + 10) for ts in (0, 11, 23, 36, 50)))
+    columns = ("mean_ns", "std_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "max_ns")
+    assert rows_of(findings, *columns) == [
+        (None,) * 7,
+        (None,) * 7,
+        (2.5, pytest.approx(1.2909944), 1, 1.75, 2.5, 3.25, 4),
+    ]
+
+
+def test_overlapping_work_leaves_no_gap_before_the_longest_ends() -> None:
+    findings = findings_of(kernel("long", 0, 100), kernel("short", 10, 20), kernel("next", 110, 120))
+    assert idle_of(findings) == {(0, 7, "other"): (10, 1)}
+    assert gaps_of(findings)[0]["previous_kernel"] == "long"
+    assert [(one.code, one.count) for one in findings.diagnostics] == [("overlapping_gpu_work", 1)]
+
+
+def test_the_device_is_idle_where_no_stream_works() -> None:
+    findings = findings_of(
+        kernel("a", 0, 10), kernel("b", 50, 60), kernel("c", 5, 20, stream=8), kernel("d", 40, 55, stream=8)
+    )
+    assert [(one["ts"], one["dur"]) for one in gaps_of(findings, "Idle")] == [(20, 20)]
+    assert gaps_of(findings, "Idle")[0]["next_kernel"] == "d"
+    assert gaps_of(findings, "Idle")[0]["previous_kernel"] == "c"
+
+
+def test_streams_of_one_number_on_two_devices_are_apart() -> None:
+    findings = findings_of(kernel("a", 0, 10, device=0), kernel("b", 20, 30, device=0), kernel("c", 12, 18, device=1))
+    assert idle_of(findings) == {(0, 7, "other"): (10, 1)}
+    assert len(findings.rows) == 6
+
+
+def test_a_stream_may_be_named_by_a_string() -> None:
+    findings = findings_of(kernel("a", 0, 10, stream="compute"), kernel("b", 20, 30, stream="compute"))
+    assert gaps_of(findings, "Idle stream compute") == gaps_of(findings, "Idle")
+
+
+def test_work_of_no_duration_ends_a_gap_and_begins_the_next() -> None:
+    findings = findings_of(kernel("a", 0, 10), kernel("none", 20, 20), kernel("b", 30, 40))
+    assert [(one["ts"], one["dur"]) for one in gaps_of(findings)] == [(10, 10), (20, 10)]
+
+
+def test_kernels_of_one_graph_launch_share_it() -> None:
+    graph = [kernel("k", ts, ts + 5, correlation=9) for ts in (20, 30, 40)]
+    findings = findings_of(kernel("a", 0, 5), call("cudaGraphLaunch", 10, 15, correlation=9), *graph)
+    assert idle_of(findings) == {(0, 7, "host_wait"): (15, 1), (0, 7, "kernel_wait"): (10, 2)}
+
+
+def test_the_owner_of_a_host_wait_is_the_operator_that_took_most_of_it() -> None:
+    findings = findings_of(
+        kernel("first", 0, 100),
+        op("aten::outer", 50, 400),
+        op("aten::inner", 110, 150),
+        op("aten::inner", 160, 230),  # 110 in all; outer alone has 100..110, 150..160, 230..300 = 90
+        op("aten::elsewhere", 100, 300, thread=2),
+        python("train.py(3): step", 0, 1000),
+        python("model.py(7): forward", 120, 390),
+        call("cudaLaunchKernel", 240, 260, correlation=5),
+        kernel("second", 300, 350, correlation=5),
+    )
+    assert gaps_of(findings) == [
+        {
+            "ts": 100,
+            "dur": 200,
+            "name": "host_wait",
+            "next_kernel": "second",
+            "correlation": 5,
+            "launch": "cudaLaunchKernel",
+            "launch_delay_ns": 40,
+            "owner": "aten::inner",
+            "owner_ns": 110,
+            "python_function": "model.py(7): forward",
+            "python_function_ns": 180,
+        }
+    ]
+    assert gaps_of(findings, "Idle") == gaps_of(findings)
+
+
+def test_without_operators_a_gap_has_no_owner() -> None:
+    findings = findings_of(
+        kernel("a", 0, 10), call("cudaLaunchKernel", 15, 16, correlation=1), kernel("b", 20, 30, correlation=1)
+    )
+    assert not {"owner", "owner_ns", "python_function"} & set(gaps_of(findings)[0])
+
+
+def test_a_gap_that_the_host_did_not_cause_names_the_longest_wait() -> None:
+    findings = findings_of(
+        call("cudaLaunchKernel", 0, 1, correlation=1),
+        kernel("a", 0, 10),
+        call("cudaEventSynchronize", 5, 15, correlation=2, thread=2),
+        call("cudaStreamSynchronize", 12, 45, correlation=3),
+        sync("Event Sync", 13, 45, correlation=3, wait_on_stream=20, wait_on_cuda_event_id=8),
+        sync("Stream Wait Event", 10, 50, stream=9),  # of another stream
+        kernel("b", 50, 60, correlation=1),
+    )
+    (gap,) = gaps_of(findings)
+    assert (gap["name"], gap["previous_kernel"], gap["next_kernel"]) == ("other", "a", "b")
+    assert (gap["sync_call"], gap["waited_for"]) == ("cudaStreamSynchronize", "event 8 of stream 20")
+
+
+def test_a_sync_slice_of_the_stream_speaks_for_itself() -> None:
+    findings = findings_of(
+        kernel("a", 0, 10), sync("Stream Wait Event", 10, 20, stream=7, wait_on_stream=3), kernel("b", 50, 60)
+    )
+    assert gaps_of(findings)[0]["sync_call"] == "Stream Wait Event"
+    assert gaps_of(findings)[0]["waited_for"] == "stream 3"
+
+
+def test_an_unsigned_minus_one_is_no_stream() -> None:
+    nowhere = 2**32 - 1
+    findings = findings_of(
+        kernel("a", 0, 10),
+        call("cudaDeviceSynchronize", 8, 30, correlation=2),
+        sync(
+            "Context Sync", 9, 30, stream=nowhere, correlation=2, wait_on_stream=nowhere, cuda_sync_kind="Context Sync"
+        ),
+        kernel("b", 50, 60),
+    )
+    assert gaps_of(findings)[0]["sync_call"] == "cudaDeviceSynchronize"
+    assert gaps_of(findings)[0]["waited_for"] == "every stream"
+
+
+def test_one_piece_of_work_has_no_gap() -> None:
+    findings = findings_of(kernel("a", 0, 10))
+    assert rows_of(findings, "idle_ns", "idle_ratio") == [(0, None)] * 3
+    assert findings.annotations == []

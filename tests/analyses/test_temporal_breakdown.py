@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from augment.analyses import temporal_breakdown
+from augment.findings import Findings
+from tables import copy, kernel, rows_of, trace_of
+
+COLUMNS = (
+    "device", "span_ns", "busy_ns", "idle_ns", "compute_ns",
+    "exposed_communication_ns", "exposed_memory_ns", "non_compute_ns",
+)  # fmt: skip
+
+
+def test_a_span_is_divided_without_rest() -> None:
+    trace = trace_of(
+        kernel("gemm", 0, 10),
+        kernel("ncclKernel", 5, 20, stream=8),
+        copy("Memcpy HtoD", 15, 25, stream=9),
+        kernel("gemm", 30, 40),
+    )
+    assert rows_of(temporal_breakdown.analyze(trace), *COLUMNS) == [(0, 40, 35, 5, 20, 10, 5, 15)]
+
+
+def test_overlapping_kernels_of_a_stream_count_once() -> None:
+    trace = trace_of(kernel("a", 0, 10), kernel("b", 2, 5), kernel("c", 4, 12))
+    assert rows_of(temporal_breakdown.analyze(trace), "busy_ns", "compute_ns") == [(12, 12)]
+
+
+def test_devices_of_equal_stream_numbers_are_apart() -> None:
+    trace = trace_of(kernel("a", 0, 10, device=1), kernel("b", 0, 7, device=0), kernel("c", 0, 3, device="GPU b"))
+    assert rows_of(temporal_breakdown.analyze(trace), "device", "span_ns") == [(0, 7), (1, 10), ("GPU b", 3)]
+
+
+def test_several_tracks_of_one_stream_are_one_device() -> None:
+    trace = trace_of(kernel("a", 0, 10, pid=0), kernel("b", 20, 30, pid="GPU 0"))
+    assert rows_of(temporal_breakdown.analyze(trace), "device", "span_ns", "idle_ns") == [(0, 30, 10)]
+
+
+def test_work_of_no_or_negative_duration_holds_no_time() -> None:
+    findings = temporal_breakdown.analyze(trace_of(kernel("a", 0, 0), kernel("b", 10, 8), kernel("c", 20, 25)))
+    assert rows_of(findings, "span_ns", "busy_ns", "idle_ns") == [(25, 5, 20)]
+    assert isinstance(findings, Findings)
+    assert [(one.code, one.count) for one in findings.diagnostics] == [("negative_duration", 1)]

@@ -1,0 +1,166 @@
+"""Tiny traces made by hand, straight as tables: times in ns, an event a line.
+
+trace_of(
+    call("cudaLaunchKernel", 0, 5, correlation=1),
+    kernel("gemm", 10, 30, correlation=1),
+)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from augment.annotations import SliceTrack, Texts
+from augment.findings import Findings, Outcome
+from augment.trace import (
+    COMPLETE,
+    NO_CORRELATION,
+    Category,
+    EventTable,
+    Identity,
+    Int32s,
+    Int64s,
+    Source,
+    SparseColumn,
+    Trace,
+    Track,
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A slice of a trace made by hand."""
+
+    category: Category
+    name: str
+    ts: int
+    end: int
+    track: Track
+    correlation: int = NO_CORRELATION
+    bytes: int | None = None
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+def kernel(
+    name: str, ts: int, end: int, *, device: Identity = 0, stream: Identity = 7, correlation: int = NO_CORRELATION,
+    pid: Identity = 0,
+) -> Event:  # fmt: skip
+    """A kernel on a stream."""
+    return Event(Category.KERNEL, name, ts, end, Track(0, pid, stream, device, stream), correlation)
+
+
+def copy(
+    name: str, ts: int, end: int, bytes: int | None = None, *, device: Identity = 0, stream: Identity = 7,
+    correlation: int = NO_CORRELATION,
+) -> Event:  # fmt: skip
+    """A copy, or a memset if its name says so."""
+    category = Category.GPU_MEMSET if name.startswith("Memset") else Category.GPU_MEMCPY
+    return Event(category, name, ts, end, Track(0, 0, stream, device, stream), correlation, bytes)
+
+
+def call(name: str, ts: int, end: int, *, thread: int = 1, correlation: int = NO_CORRELATION) -> Event:
+    """A call of the runtime, or of the driver if its name begins with ``cu`` and not ``cuda``."""
+    driver = name.startswith("cu") and not name.startswith("cuda")
+    category = Category.CUDA_DRIVER if driver else Category.CUDA_RUNTIME
+    return Event(category, name, ts, end, Track(0, 100, thread), correlation)
+
+
+def op(name: str, ts: int, end: int, *, thread: int = 1) -> Event:
+    """An operator on the host."""
+    return Event(Category.CPU_OP, name, ts, end, Track(0, 100, thread))
+
+
+def python(name: str, ts: int, end: int, *, thread: int = 1) -> Event:
+    """A Python function on the host."""
+    return Event(Category.PYTHON_FUNCTION, name, ts, end, Track(0, 100, thread))
+
+
+def sync(name: str, ts: int, end: int, *, stream: int = -1, correlation: int = NO_CORRELATION, **args: Any) -> Event:
+    """A ``cuda_sync`` slice."""
+    return Event(Category.CUDA_SYNC, name, ts, end, Track(0, 0, stream, 0, stream), correlation, None, args)
+
+
+def trace_of(*events: Event) -> Trace:
+    """The trace of ``events``, which may come in any order."""
+    ordered = sorted(events, key=lambda one: one.ts)
+    strings = _Numbered(text for one in ordered for text in (one.name, one.category.name.lower()))
+    tracks = _Numbered(one.track for one in ordered)
+    texts = [json.dumps({"args": one.args}).encode() for one in ordered]
+    sized = [row for row, one in enumerate(ordered) if one.bytes is not None]
+    table = EventTable(
+        ts=_int64(one.ts for one in ordered),
+        dur=_int64(one.end - one.ts for one in ordered),
+        phase=np.full(len(ordered), COMPLETE, np.uint8),
+        category=np.array([one.category for one in ordered], np.uint8),
+        category_name=_int32(strings[one.category.name.lower()] for one in ordered),
+        name=_int32(strings[one.name] for one in ordered),
+        track=_int32(tracks[one.track] for one in ordered),
+        correlation=_int64(one.correlation for one in ordered),
+        offset=np.cumsum([0, *map(len, texts)])[:-1].astype(np.int64),
+        length=_int32(map(len, texts)),
+        bytes=SparseColumn(_int64(sized), _int64(ordered[row].bytes or 0 for row in sized)),
+        flow_id=SparseColumn(_int64(()), _int64(())),
+    )
+    text = b"".join(texts)
+    source = Source("t.json", "t.json", "0" * 64, "chrome_json", len(ordered), _Text(text), len(text))
+    return Trace(table, list(strings), tuple(tracks), source)
+
+
+def rows_of(outcome: Outcome, *columns: str) -> list[tuple[Any, ...]]:
+    """``columns`` of the rows of an outcome."""
+    assert isinstance(outcome, Findings)
+    return [tuple(getattr(row, column) for column in columns) for row in outcome.rows]
+
+
+def slices_of(track: SliceTrack) -> list[dict[str, Any]]:
+    """The slices of an added track with their args, those without a value left out."""
+    columns = {"name": track.names, **track.args}
+    slices = []
+    for index, (ts, dur) in enumerate(zip(track.ts.tolist(), track.dur.tolist(), strict=True)):
+        values = {name: _value(column, index) for name, column in columns.items()}
+        slices.append({"ts": ts, "dur": dur} | {name: value for name, value in values.items() if value is not None})
+    return slices
+
+
+def _value(column: Texts | Int64s, index: int) -> str | int | None:
+    if isinstance(column, Texts):
+        code = int(column.codes[index])
+        return None if code < 0 else column.values[code]
+    value = int(column[index])
+    return None if value == -1 else value
+
+
+class _Numbered(dict[Any, int]):
+    """Distinct values and their numbers, in the order in which they come."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        super().__init__()
+        for value in values:
+            self.setdefault(value, len(self))
+
+
+class _Text:
+    """The decompressed source."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    def read_at(self, offsets: Int64s, lengths: Int32s) -> list[bytes]:
+        pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
+        return [self.text[offset : offset + length] for offset, length in pairs]
+
+    def chunks(self) -> Iterable[memoryview]:
+        yield memoryview(self.text)
+
+
+def _int64(values: Iterable[int]) -> Int64s:
+    return np.array(list(values), np.int64)
+
+
+def _int32(values: Iterable[int]) -> Int32s:
+    return np.array(list(values), np.int32)

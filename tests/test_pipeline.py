@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from augment.analyses import ANALYSES, idle_time_breakdown, queue_length, temporal_breakdown
+from augment.errors import UsageError
+from augment.findings import Findings, Skipped
+from augment.pipeline import augment, options_of
+from augment.trace import Trace
+from tables import call, copy, kernel, op, trace_of
+
+
+def some_trace() -> Trace:
+    return trace_of(
+        op("aten::mm", 0, 30),
+        call("cudaLaunchKernel", 5, 6, correlation=1),
+        kernel("gemm", 10, 20, correlation=1),
+        copy("Memcpy HtoD", 40, 50, 10),
+    )
+
+
+def test_every_analysis_is_asked_in_the_registrys_order() -> None:
+    outcomes = augment(some_trace()).outcomes
+    assert list(outcomes) == [one.NAME for one in ANALYSES]
+    assert all(isinstance(outcome, Findings) for outcome in outcomes.values())
+
+
+def test_only_and_skip_choose() -> None:
+    assert list(augment(some_trace(), only=["queue_length", "temporal_breakdown"]).outcomes) == [
+        "temporal_breakdown",
+        "queue_length",
+    ]
+    assert "queue_length" not in augment(some_trace(), skip=["queue_length"]).outcomes
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda one: one.NAME)
+def test_an_empty_trace_skips_every_analysis(analysis: object) -> None:
+    name = analysis.NAME  # type: ignore[attr-defined]
+    assert augment(trace_of(), only=[name]).outcomes == {
+        name: Skipped("no event of category kernel, gpu_memcpy or gpu_memset")
+    }
+
+
+def test_the_reason_names_the_group_that_is_missing() -> None:
+    outcome = augment(trace_of(kernel("a", 0, 1)), only=["queue_length"]).outcomes["queue_length"]
+    assert outcome == Skipped("no event of category cuda_runtime or cuda_driver")
+
+
+def test_options_reach_their_analysis() -> None:
+    trace = trace_of(
+        call("cudaLaunchKernel", 5, 6, correlation=1), kernel("a", 0, 10), kernel("b", 20, 30, correlation=1)
+    )
+    options = {idle_time_breakdown.NAME: {"consecutive_kernel_delay_ns": 10}}
+    outcome = augment(trace, options=options).outcomes[idle_time_breakdown.NAME]
+    assert isinstance(outcome, Findings)
+    assert [row.gap_count for row in outcome.rows] == [0, 0, 1]
+    assert options_of(idle_time_breakdown) == {"consecutive_kernel_delay_ns": 30_000}
+    assert options_of(temporal_breakdown) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"only": ["queue_lenght"]},
+            "no analysis is called 'queue_lenght'; did you mean queue_length\\? \\(known: temporal",
+        ),
+        ({"skip": ["nothing like it"]}, "no analysis is called 'nothing like it' \\(known"),
+        ({"options": {"idle_time": {}}}, "did you mean idle_time_breakdown"),
+        ({"options": {"queue_length": {"x": 1}}}, "no option of queue_length is called 'x' \\(it has none\\)"),
+        (
+            {"options": {"idle_time_breakdown": {"consecutive_kernel_delay": 1}}},
+            "did you mean consecutive_kernel_delay_ns",
+        ),
+        (
+            {"options": {"idle_time_breakdown": {"consecutive_kernel_delay_ns": "30"}}},
+            "must be of type int \\(such as 30000\\)",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        augment(some_trace(), **arguments)  # type: ignore[arg-type]
+
+
+def test_an_exception_in_an_analysis_propagates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Trace) -> Findings:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(queue_length, "analyze", broken)
+    with pytest.raises(ZeroDivisionError):
+        augment(some_trace())
+
+
+def test_progress_is_told_before_each_analysis() -> None:
+    told: list[tuple[str, int, int]] = []
+    augment(some_trace(), only=["kernel_breakdown", "queue_length"], progress=lambda *one: told.append(one))
+    assert told == [("kernel_breakdown", 0, 2), ("queue_length", 1, 2)]
+
+
+def test_a_second_look_and_a_shift_in_time_change_no_figure() -> None:
+    def figures(shift: int) -> list[list[object]]:
+        trace = trace_of(
+            op("aten::mm", shift, shift + 30),
+            call("cudaLaunchKernel", shift + 12, shift + 13, correlation=1),
+            kernel("nccl", shift, shift + 10),
+            kernel("gemm", shift + 20, shift + 25, correlation=1),
+            copy("Memcpy HtoD", shift + 22, shift + 50, 10, stream=8),
+        )
+        return [[*one.rows] for one in augment(trace).outcomes.values() if isinstance(one, Findings)]
+
+    assert figures(0) == figures(0) == figures(1_712_195_495_406_752_797)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema
+import numpy as np
+import pytest
+
+from augment.analyses import ANALYSES
+from augment.findings import UNITS, AugmentedTrace, Findings, Outcome, Skipped, column
+from augment.pipeline import augment
+from augment.readers import read
+from augment.trace import Diagnostic, Trace, Track
+from augment.writers import metrics, write_all
+from augment.writers.metrics_schema import schema
+from writer_traces import augmented, chrome_trace, with_source
+
+STEPS = [
+    {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": 5 + n, "dur": 1}
+    for n in (11, 9, 9)
+]
+ROWS = {analysis.NAME: analysis.ROW for analysis in ANALYSES}
+
+
+@dataclass(frozen=True)
+class Row:
+    rank: int | None = column("Rank of the process.")
+    kind: Literal["a", "b"] = column("What it is.")
+    mean_ns: float = column("Mean of the gaps.", "ns")
+    pattern: list[str] = column("Names of kernels.")
+
+
+def sidecar(trace: Trace, outcomes: dict[str, Outcome], *more: Diagnostic) -> Any:
+    """The sidecar as a reader gets it, valid by a schema that allows nothing else."""
+    text = metrics.encode(metrics.document(AugmentedTrace(trace, outcomes), more))
+    document = json.loads(text, parse_constant=pytest.fail)
+    jsonschema.validate(document, schema(dict.fromkeys(outcomes, Row), closed=True))
+    return document
+
+
+def test_source() -> None:
+    tracks = [Track(3, 1, 1), Track(3, 0, 7, 0, 7)]
+    trace = with_source(chrome_trace(STEPS, tracks), rank_from="file name", devices=((0, "H100"), (1, "H100")))
+    assert sidecar(trace, {})["source"] == {
+        "name": "t.json",
+        "sha256": "0" * 64,
+        "format": "chrome_json",
+        "events": 3,
+        "ranks": [3],
+        "rank_from": "file name",
+        "partial": None,
+        "devices": [{"rank": 3, "device": 0, "name": "H100"}, {"rank": 3, "device": 1, "name": "H100"}],
+        "start_ns": 14000,
+        "duration_ns": 3000,
+        "steps": [9, 11],
+    }
+    assert sidecar(chrome_trace(), {})["source"]["start_ns"] is None
+
+
+def test_status_and_rows() -> None:
+    row = Row(None, "a", float("nan"), ["x", "é"])
+    outcomes: dict[str, Outcome] = {
+        "whole": Findings([row, dataclasses.replace(row, mean_ns=np.float64(1.5))]),
+        "half": Findings([], partial="one stream only"),
+        "none": Skipped("no event of category kernel"),
+    }
+    expected = {"rank": None, "kind": "a", "pattern": ["x", "é"]}
+    assert sidecar(chrome_trace(), outcomes)["analyses"] == {
+        "whole": {"status": "ok", "rows": [{**expected, "mean_ns": None}, {**expected, "mean_ns": 1.5}]},
+        "half": {"status": "partial", "reason": "one stream only", "rows": []},
+        "none": {"status": "skipped", "reason": "no event of category kernel", "rows": []},
+    }
+
+
+def test_diagnostics_of_all() -> None:
+    found = Findings([], diagnostics=[Diagnostic("b", 2, "…")])
+    document = sidecar(dataclasses.replace(chrome_trace(), diagnostics=(Diagnostic("a", 1, "…"),)), {"x": found},
+                       Diagnostic("c", 3, "…"))  # fmt: skip
+    assert [one["code"] for one in document["diagnostics"]] == ["a", "b", "c"]
+
+
+def test_a_row_is_a_line() -> None:
+    row = Row(0, "a", 0.5, [])
+    text = metrics.encode(metrics.document(AugmentedTrace(chrome_trace(), {"x": Findings([row, row])}))).decode()
+    assert text.count('\n      {"rank":0,"kind":"a","mean_ns":0.5,"pattern":[]}') == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rank": "0"},
+        {"rank": None, "kind": "c"},
+        {"mean_ns": "1"},
+        {"pattern": [1]},
+        {"undeclared": 1},
+    ],
+)
+def test_the_schema_sees_drift(wrong: dict[str, Any]) -> None:
+    document = sidecar(chrome_trace(), {"x": Findings([Row(0, "a", 0.5, [])])})
+    document["analyses"]["x"]["rows"][0].update(wrong)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema({"x": Row}, closed=True))
+
+
+def test_the_published_schema_is_open_to_additions() -> None:
+    document = sidecar(chrome_trace(), {"x": Findings([Row(0, "a", 0.5, [])])})
+    document["analyses"]["x"]["rows"][0]["later"] = 1
+    document["analyses"]["later"] = {}
+    jsonschema.validate(document, schema({"x": Row}))
+
+
+def test_a_skipped_analysis_needs_a_reason() -> None:
+    document = sidecar(chrome_trace(), {"x": Skipped("because")})
+    del document["analyses"]["x"]["reason"]
+    with pytest.raises(jsonschema.ValidationError, match="reason"):
+        jsonschema.validate(document, schema({"x": Row}))
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
+def test_every_column_is_declared(analysis: Any) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema({analysis.NAME: analysis.ROW}))
+    for field in dataclasses.fields(analysis.ROW):
+        assert field.metadata["doc"].endswith("."), field.name
+        assert field.metadata["unit"] in UNITS, field.name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+        "hta_cpu_only/rank-34_of_300_cpu_only.pt.trace.json.gz",
+    ],
+)
+def test_real_sidecars_are_valid(shared_traces: Path, tmp_path: Path, name: str) -> None:
+    if not (shared_traces / name).exists():
+        pytest.skip(f"no {name}")
+    written = write_all(augment(read(str(shared_traces / name))), tmp_path)
+    assert [path.name.removeprefix(Path(name).name.removesuffix(".pt.trace.json.gz")) for path in written] == [
+        ".augmented.json.gz",
+        ".metrics.json",
+    ]
+    document = json.loads(written[-1].read_bytes(), parse_constant=pytest.fail)
+    jsonschema.validate(document, schema(ROWS, closed=True))
+    assert list(document["analyses"]) == list(ROWS)
+
+
+def test_writing_leaves_only_the_outputs(tmp_path: Path) -> None:
+    write_all(augmented(chrome_trace(path="rank0.pt.trace.json.gz")), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.augmented.json.gz", "rank0.metrics.json"]

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment.trace import Int64s
+from augment.writers.perfetto_time import fitting_durations, seen_ns
+from perfetto_engine import PerfettoEngine
+
+EPOCH_NS = 1_712_195_495_406_752_797
+RANGES = [(0, 10**6), (10**12, 10**15), (10**15, 10**16), (10**17, 10**18), (EPOCH_NS, EPOCH_NS + 10**9)]
+
+
+def times(low: int, high: int, count: int = 5000) -> Int64s:
+    return np.sort(np.random.default_rng(low).integers(low, high, count))
+
+
+@pytest.mark.parametrize(("low", "high"), [*RANGES, (4 * 10**18, 9 * 10**18)])
+def test_seen_is_what_perfetto_sees(perfetto: PerfettoEngine, tmp_path: Path, low: int, high: int) -> None:
+    ts = times(low, high)
+    form = '{"ph":"i","s":"t","pid":1,"tid":1,"name":"a","ts":%d.%03d}'
+    path = tmp_path / "t.json"
+    path.write_text(f"[{','.join(form % divmod(t, 1000) for t in ts.tolist())}]")
+    perfetto.load(path)
+    assert [row[0] for row in perfetto.rows("select ts from slice order by ts")] == seen_ns(ts).tolist()
+
+
+@pytest.mark.parametrize(("low", "high"), RANGES)
+def test_no_slice_reaches_into_the_next(low: int, high: int) -> None:
+    ts = times(low, high)
+    dur = np.diff(ts, append=ts[-1] + 1)
+    fitting = fitting_durations(ts, dur, 0)
+    seen = seen_ns(ts)
+    assert (seen[:-1] + seen_ns(fitting)[:-1] <= seen[1:]).all()
+    assert (fitting >= 0).all()
+    assert (fitting <= dur).all()
+    assert (dur - fitting < 512).all()
+
+
+def test_small_times_are_left_alone() -> None:
+    ts = times(0, 10**9) + EPOCH_NS
+    dur = np.diff(ts, append=ts[-1] + 1)
+    assert (fitting_durations(ts, dur, EPOCH_NS) == dur).all()
+    assert (fitting_durations(ts, dur, 0) != dur).any()

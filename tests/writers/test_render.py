@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from augment.annotations import Texts
+from augment.writers import render as way
+from augment.writers.render import Args, Column, Number, Template, choice, json_text, micros, number, renderer, rows_of
+
+LEAST, MOST = -(2**63), 2**63 - 1
+
+
+def plain(template: Template) -> bytes:
+    return b"".join(way._plain(template))
+
+
+def compiled(template: Template) -> bytes:
+    pytest.importorskip("numba")
+    from augment.writers.render_compiled import render_compiled
+
+    return b"".join(bytes(piece) for piece in render_compiled(template))
+
+
+def random_template(rows: int) -> Template:
+    random = np.random.default_rng(0)
+    codes = random.integers(-1, 3, rows).astype(np.int32)
+    words = choice(Texts(codes, ["host_wait", 'a "b" \\ c\n', "é😀"]))
+    sizes = 10 ** random.integers(0, 18, rows)
+    return [
+        b'{"ts":',
+        micros(random.integers(-sizes, sizes)),
+        b',"args":{',
+        Args({"w": words, "n": Number(random.integers(-1, 3, rows)), 'é"': words}),
+        b'},"more":{',
+        Args({"x": number(random.integers(-1, 1, rows))}),
+        b'},"v":',
+        number(random.normal(size=rows) * sizes.astype(np.float64) / 1e12),
+        b"}\n",
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 4095, 4097, 70_000])
+def test_both_ways_give_the_same_bytes(rows: int) -> None:
+    template = random_template(rows)
+    text = plain(template)
+    assert text == compiled(template)
+    assert len([json.loads(line) for line in text.splitlines()]) == rows == rows_of(template)
+
+
+@pytest.mark.parametrize("way_of", [plain, compiled])
+def test_numbers(way_of: object) -> None:
+    assert callable(way_of)
+    integers = np.array([0, -2, 7, LEAST, MOST, 10, -10])
+    assert way_of([Number(integers), b" "]).split() == [b"%d" % i for i in integers.tolist()]
+    times = np.array([0, 1, 999, 1000, -1, -1001, 1712195495406752797, MOST])
+    assert way_of([micros(times), b" "]).decode().split() == [
+        "0.000", "0.001", "0.999", "1.000", "-0.001", "-1.001", "1712195495406752.797", "9223372036854775.807"
+    ]  # fmt: skip
+    floats = np.array([0.0, -0.0, 12.5, 1 / 3, -2e-7, 1e-6, 100.0, -1.25])
+    assert way_of([number(floats), b" "]).decode().split() == [
+        "0", "0", "12.5", "0.333333", "0", "0.000001", "100", "-1.25"
+    ]  # fmt: skip
+    assert [json.loads(text) for text in way_of([number(np.array([1e15, 1e300])), b" "]).split()] == [1e15, 1e300]
+
+
+@pytest.mark.parametrize("way_of", [plain, compiled])
+def test_missing_args_leave_no_comma(way_of: object) -> None:
+    assert callable(way_of)
+    columns: dict[str, Column] = {
+        "a": Number(np.array([1, -1, -1])),
+        "b": choice(Texts(np.array([0, 0, -1], np.int32), ["x"])),
+    }
+    template = [Number(np.arange(3)), b"{", Args(columns), b"}"]
+    assert way_of(template) == b'0{"a":1,"b":"x"}1{"b":"x"}2{}'
+    nothing = choice(Texts(np.array([-1], np.int32), []))
+    assert way_of([Number(np.arange(1)), b"{", Args({"a": nothing}), b"}"]) == b"0{}"
+
+
+def test_only_texts_that_occur_are_encoded() -> None:
+    chosen = choice(Texts(np.array([70, -1, 7, 70], np.int32), [str(i) for i in range(100)]))
+    assert (chosen.codes.tolist(), chosen.values) == ([1, -1, 0, 1], [b'"7"', b'"70"'])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("é😀", '"é😀"'),
+        ('a"b', '"a\\"b"'),
+        ("C:\\", '"C:\\\\ "'),  # Perfetto before v53 refuses a file with a string that ends in a backslash
+        ("\ud83d", '"?"'),  # and every version one with half a surrogate pair
+        ("a\x00\n", '"a\\u0000\\n"'),
+    ],
+)
+def test_strings_that_perfetto_takes(text: str, expected: str) -> None:
+    assert json_text(text).decode() == expected
+
+
+def test_numba_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "augment.writers.render_compiled", None)
+    template = random_template(5000)
+    assert b"".join(renderer(10**9)(template)) == plain(template)
