@@ -12,7 +12,7 @@ import numpy as np
 from augment.analyses import ANALYSES, Analysis
 from augment.errors import UsageError
 from augment.findings import AugmentedTrace, Outcome, Skipped
-from augment.trace import COMPLETE, Category, Trace
+from augment.trace import COMPLETE, Trace, derived
 
 Options = Mapping[str, Mapping[str, Any]]  #: {analysis: {option: value}}
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, how many are done, and of how many
@@ -61,14 +61,17 @@ def options_of(analysis: Analysis) -> dict[str, Any]:
 
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:
     for group in analysis.NEEDS:
-        if not any(_has(trace, category) for category in group):
+        if not any(category in present_categories(trace) for category in group):
             return Skipped(f"no event of category {_listed([one.name.lower() for one in group], 'or')}")
     return analysis.analyze(trace, **options)
 
 
-def _has(trace: Trace, category: Category) -> bool:
-    """Whether there is a slice of ``category``."""
-    return bool(np.any((trace.events.category == category) & (trace.events.phase == COMPLETE)))
+@derived
+def present_categories(trace: Trace) -> frozenset[int]:
+    """The categories of which there is a slice."""
+    occurs = np.zeros(256, np.bool_)
+    occurs[trace.events.category[trace.events.phase == COMPLETE]] = True
+    return frozenset(np.flatnonzero(occurs).tolist())
 
 
 def _check_options(analysis: Analysis, values: Mapping[str, Any]) -> None:

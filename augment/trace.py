@@ -137,7 +137,15 @@ class Diagnostic:
 
 
 class SourceBytes(Protocol):
-    """The decompressed text of the source, as often as it is asked for."""
+    """The decompressed text of the source, as often as it is asked for.
+
+    ``gzip_tail`` is the end of the text if the file is one whole gzip member, else None: with it a writer can add to
+    the text without compressing all of it again.
+    """
+
+    @property
+    def gzip_tail(self) -> bytes | None:
+        """The last few MiB of the text, or None."""
 
     def read_at(self, offsets: Int64s, lengths: Int32s) -> list[bytes]:
         """The text at each of the ascending ``offsets``, in one pass over the source."""

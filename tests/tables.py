@@ -75,6 +75,11 @@ def op(name: str, ts: int, end: int, *, thread: int = 1) -> Event:
     return Event(Category.CPU_OP, name, ts, end, Track(0, 100, thread))
 
 
+def annotation(name: str, ts: int, end: int, *, thread: int = 1) -> Event:
+    """An annotation of the user, or a step, on the host."""
+    return Event(Category.USER_ANNOTATION, name, ts, end, Track(0, 100, thread))
+
+
 def python(name: str, ts: int, end: int, *, thread: int = 1) -> Event:
     """A Python function on the host."""
     return Event(Category.PYTHON_FUNCTION, name, ts, end, Track(0, 100, thread))
@@ -153,6 +158,10 @@ class _Text:
     def read_at(self, offsets: Int64s, lengths: Int32s) -> list[bytes]:
         pairs = zip(offsets.tolist(), lengths.tolist(), strict=True)
         return [self.text[offset : offset + length] for offset, length in pairs]
+
+    @property
+    def gzip_tail(self) -> bytes | None:
+        return None
 
     def chunks(self) -> Iterable[memoryview]:
         yield memoryview(self.text)

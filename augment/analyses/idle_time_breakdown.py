@@ -12,14 +12,14 @@ of one category, by the work that ends it:
 ``idle_ratio`` is the category's share of the idle time of the stream; the time before its first and after its last
 work is not counted. The deviation is a sample's (over n - 1), percentiles are interpolated linearly.
 
-The gaps are drawn on ``Idle stream N`` and, for the device as a whole (no stream works), on ``Idle``. A slice names the
-``next_kernel``, its ``correlation``, and what is known of the cause:
+The gaps are drawn on ``Idle stream N`` and, for the device as a whole (no stream works), on ``Idle``. A slice has the
+``correlation`` of the work that ends it, and what is known of the cause:
 
-- host_wait: the ``launch`` that came late, ``launch_delay_ns`` from its end to the work's start, and the ``owner``: the
-  operator in which its thread spent most of the gap (innermost at each moment, summed by name), for ``owner_ns``;
-  likewise the ``python_function``, if functions were recorded.
-- kernel_wait and other: the ``previous_kernel``, and the ``sync_call`` that overlaps the gap most and what it
-  ``waited_for``.
+- host_wait: ``launch_delay_ns`` (on a stream) from the end of the launch that came late to the work's start, and the
+  ``owner``: the operator or annotation in which its thread spent most of the gap (innermost at each moment, summed by
+  name; steps do not count), for ``owner_ns``; likewise the ``python_function``, if functions were recorded.
+- kernel_wait and other: the ``previous_kernel`` (on a stream), and the ``sync_call`` that overlaps the gap most and
+  what it ``waited_for``.
 
 Options:
     consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait; 30,000 as in HTA.

@@ -105,7 +105,7 @@ def _track(stream: Stream, ts: Int64s, length: Int64s) -> CounterTrack:
         under=stream.track,
         ts=ts[keep],
         values=length[keep],
-        unit="count",
+        unit="operations",
         description="operations launched and not yet started",
     )
 

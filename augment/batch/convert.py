@@ -48,7 +48,7 @@ def convert(one: Input, settings: Settings, announce: Told, stage: Told = lambda
         return Result(one.path, "augmented", tuple(map(str, _convert(one, settings, announce, stage))))
     except UnknownFormat as error:
         return failure(one.path, error) if one.named else Result(one.path, "passed_over", message=str(error))
-    except Exception as error:  # noqa: BLE001 - one bad file never stops the rest
+    except Exception as error:  # one bad file never stops the rest
         return failure(one.path, error)
 
 

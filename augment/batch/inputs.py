@@ -71,9 +71,7 @@ def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
     other = taken.setdefault(target, one.path)
     if other != one.path:
         advice = "convert them apart, with another -o"
-        made.refused.append(
-            (one.path, OutputError(f"{one.path}: would write the same outputs as {other}; {advice}"))
-        )
+        made.refused.append((one.path, OutputError(f"{one.path}: would write the same outputs as {other}; {advice}")))
         return
     made.inputs.append(one)
 

@@ -65,43 +65,36 @@ class _Crew:
         while waiting and len(self.running) < self._size:
             index, one = waiting[0]
             try:
-                self.running[self._executor.submit(self._work, one, self._settings)] = index
+                self.running[self._executor.submit(_guarded, self._work, one, self._settings)] = index
             except BrokenProcessPool:
                 broken = True
                 break
             waiting.popleft()
-        suspects = []
+        suspects: list[int] = []
         done = set(self.running) if broken else wait(self.running, return_when=FIRST_COMPLETED).done
         for future in sorted(done, key=self.running.__getitem__):
-            index = self.running.pop(future)
-            try:
-                finished[index] = future.result()
-            except BrokenProcessPool:
-                suspects.append(index)
+            self._take(future, finished, suspects)
         if not (suspects or broken):
             return []
-        if self.running:  # they broke, too, or came home just before
-            suspects += self._rest(finished)
+        for future in sorted(self.running, key=self.running.__getitem__):  # they died, too, or came home just before
+            self._take(future, finished, suspects)
         self._executor.shutdown()
         self._executor = _executor(self._size)
         return suspects
 
-    def _rest(self, finished: dict[int, Result]) -> list[int]:
-        lost = []
-        for future, index in self.running.items():
-            try:
-                finished[index] = future.result()
-            except BrokenProcessPool:
-                lost.append(index)
-        self.running.clear()
-        return lost
+    def _take(self, future: Future[Result], finished: dict[int, Result], lost: list[int]) -> None:
+        index = self.running.pop(future)
+        try:
+            finished[index] = future.result()
+        except BrokenProcessPool:
+            lost.append(index)
 
     def alone(self, one: Input) -> Result:
         """Convert ``one`` in a process of its own; if that dies, it is to blame."""
         _sweep(one)
         with _executor(1) as executor:
             try:
-                return executor.submit(self._work, one, self._settings).result()
+                return executor.submit(_guarded, self._work, one, self._settings).result()
             except BrokenProcessPool:
                 pass
             except BaseException:
@@ -126,14 +119,35 @@ def _executor(size: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(size, mp_context=spawn, initializer=_begin)
 
 
+class _Ended(BaseException):
+    """The parent wants the worker to end."""
+
+
+_working = False
+
+
 def _begin() -> None:
     """In a worker: the parent decides what an interrupt means, and says so with SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _end)
 
 
-def _leave(*_: object) -> None:
-    raise SystemExit(143)  # not killed at once, so that half-written files are taken away
+def _end(*_: object) -> None:
+    if _working:
+        raise _Ended  # by way of every ``finally``, so that half-written files are taken away
+    os._exit(143)  # by way of none: the queues' locks stay taken, and no other worker reads half a message
+
+
+def _guarded(work: Work, one: Input, settings: Settings) -> Result:
+    """In a worker: ``work``, which SIGTERM ends in good order."""
+    global _working
+    try:
+        _working = True
+        result = work(one, settings)
+        _working = False
+    except _Ended:
+        os._exit(143)
+    return result
 
 
 def _end_children() -> None:

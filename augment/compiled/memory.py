@@ -17,8 +17,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """``function`` compiled by numba, without the GIL, cached on disk."""
-    made: Function = njit(cache=True, nogil=True)(function)
+    """``function`` compiled by numba for calls from compiled code; ``native.py`` makes it callable from Python."""
+    made: Function = njit(nogil=True)(function)
     return made
 
 

@@ -22,12 +22,14 @@ LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
 BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 EIGHT = np.uint64(8)
+SALT = np.uint64(0xD6E8FEB86659FD93)
 SHIFT = np.uint64(29)
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZERO = np.uint64(0)
 
 QUOTE, BACKSLASH, COMMA, COLON = 34, 92, 44, 58
 OPEN_BRACE, CLOSE_BRACE, OPEN_BRACKET, CLOSE_BRACKET = 123, 125, 91, 93
+LONGEST_WORD = 6  #: ``false`` and what comes after it
 LARGEST_MICROSECONDS = 9_000_000_000_000_000  #: of which the nanoseconds fit int64, with room to round
 MINUS, PLUS, DOT, ZERO_DIGIT, NINE_DIGIT = 45, 43, 46, 48, 57
 IS_ESCAPE = np.zeros(256, np.bool_)
@@ -58,7 +60,7 @@ def string_end(stop: int, i: int) -> tuple[int, np.uint64, int]:
 
     :data:`PLAIN`, :data:`ESCAPED`, or :data:`BAD_ESCAPE` where JSON knows no such escape.
     """
-    hashed = ZERO
+    hashed, salt = ZERO, SALT
     while i < stop:
         word = load_word(i)
         quotes = word ^ QUOTES
@@ -66,8 +68,8 @@ def string_end(stop: int, i: int) -> tuple[int, np.uint64, int]:
         # the lowest high bit of each is exact: only bytes above a true match can be false ones
         found = ((quotes - LOW) & ~quotes & HIGH) | ((slashes - LOW) & ~slashes & HIGH)
         if found == ZERO:
-            hashed = (hashed ^ word) * MULTIPLIER
-            hashed ^= hashed >> SHIFT
+            hashed += (word ^ salt) * MULTIPLIER  # a sum of products: no product waits for the one before
+            salt += SALT
             i += 8
             continue
         bit = trailing_zeros(found) - np.uint64(7)
@@ -77,9 +79,8 @@ def string_end(stop: int, i: int) -> tuple[int, np.uint64, int]:
         if load_byte(at) == BACKSLASH:
             return escaped_string_end(stop, at, hashed)
         if bit != ZERO:
-            hashed = (hashed ^ (word & (ALL >> (np.uint64(64) - bit)))) * MULTIPLIER
-            hashed ^= hashed >> SHIFT
-        return at, hashed, PLAIN
+            hashed += ((word & (ALL >> (np.uint64(64) - bit))) ^ salt) * MULTIPLIER
+        return at, hashed ^ (hashed >> SHIFT), PLAIN
     return INCOMPLETE, hashed, PLAIN
 
 
@@ -101,6 +102,34 @@ def escaped_string_end(stop: int, i: int, hashed: np.uint64) -> tuple[int, np.ui
             hashed ^= hashed >> SHIFT
         i += width
     return INCOMPLETE, hashed, escapes
+
+
+@compiled
+def plain_end(stop: int, i: int) -> int:
+    """The position of the closing quote of a string's body at ``i``; :data:`ODD` if a backslash comes first."""
+    while i < stop:
+        word = load_word(i)
+        quotes = word ^ QUOTES
+        slashes = word ^ BACKSLASHES
+        found = ((quotes - LOW) & ~quotes & HIGH) | ((slashes - LOW) & ~slashes & HIGH)
+        if found != ZERO:
+            at = i + np.int64(trailing_zeros(found) >> np.uint64(3))
+            if at >= stop:
+                return INCOMPLETE
+            return at if load_byte(at) == QUOTE else ODD
+        i += 8
+    return INCOMPLETE
+
+
+@compiled
+def skip_string(stop: int, i: int) -> int:
+    """The position after the string that opens at ``i``; :data:`ODD` where JSON knows no such escape."""
+    at = plain_end(stop, i + 1)
+    if at == ODD:
+        at, _, escapes = string_end(stop, i + 1)
+        if at >= 0 and escapes == BAD_ESCAPE:
+            return ODD
+    return at + 1 if at >= 0 else INCOMPLETE
 
 
 @compiled
@@ -135,10 +164,7 @@ def skip_value(stop: int, i: int) -> int:
         return INCOMPLETE
     character = load_byte(i)
     if character == QUOTE:
-        end, _, escapes = string_end(stop, i + 1)
-        if end < 0:
-            return INCOMPLETE
-        return ODD if escapes == BAD_ESCAPE else end + 1
+        return skip_string(stop, i)
     if character == OPEN_BRACE or character == OPEN_BRACKET:
         return skip_nested(stop, i, True)
     if not (ZERO_DIGIT <= character <= NINE_DIGIT or character == MINUS):
@@ -159,7 +185,7 @@ def skip_word(stop: int, i: int) -> int:
     elif word & np.uint64(0xFFFFFFFFFF) == np.uint64(0x65736C6166):  # false
         end = i + 5
     else:
-        return ODD
+        return ODD if stop - i >= LONGEST_WORD else INCOMPLETE
     return end if end < stop else INCOMPLETE
 
 

@@ -19,6 +19,12 @@ from augment.derived.sync_calls import longest_in, sync_calls, waited_for
 from augment.intervals import Intervals
 from augment.trace import Bools, Bytes, Category, Int64s, Trace
 
+#: what may own a gap: an operator, or an annotation where it is in none (``enumerate(DataLoader)``); and a function
+OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
+    ("owner", (Category.CPU_OP, Category.USER_ANNOTATION)),
+    ("python_function", (Category.PYTHON_FUNCTION,)),
+)
+
 Integer = TypeVar("Integer", bound=np.signedinteger)
 
 
@@ -52,7 +58,9 @@ def causes(trace: Trace, consecutive_kernel_delay_ns: int) -> tuple[list[Cause],
     host = _host_evidence(trace, [gaps for _, gaps in lanes], categories)
     found = [
         Cause(
-            gaps, category, _common_evidence(trace, gaps, category) | late | _sync_evidence(trace, one, gaps, category)
+            gaps,
+            category,
+            _own_evidence(trace, one, gaps, category) | late | _sync_evidence(trace, one, gaps, category),
         )
         for (one, gaps), category, late in zip(lanes, categories, host, strict=True)
     ]
@@ -71,20 +79,17 @@ def _categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int) 
     return category
 
 
-def _common_evidence(trace: Trace, gaps: IdleGaps, category: Bytes) -> dict[str, ArgColumn]:
-    """The work on both sides, and the launch that came late."""
+def _own_evidence(trace: Trace, lane: Stream | Device, gaps: IdleGaps, category: Bytes) -> dict[str, ArgColumn]:
+    """The launch that ended the gap; on a stream, what ran before, too: a device's gap is a gap of its streams."""
     work, events = gpu_work(trace), trace.events
     late = category == GapCategory.HOST_WAIT
-    following = work.row[gaps.next]
-    launch = work.launch[gaps.next]
-    launched = events.ts[launch] + events.dur[launch]
-    return {
-        "previous_kernel": _names(trace, work.row[gaps.previous], ~late),
-        "next_kernel": _names(trace, following, np.ones(len(gaps), np.bool_)),
-        "correlation": events.correlation[following],
-        "launch": _names(trace, launch, late),
-        "launch_delay_ns": np.where(late, np.maximum(gaps.end - launched, 0), -1),
-    }
+    evidence: dict[str, ArgColumn] = {"correlation": events.correlation[work.row[gaps.next]]}
+    if isinstance(lane, Stream):
+        launch = work.launch[gaps.next]
+        launched = events.ts[launch] + events.dur[launch]
+        evidence["previous_kernel"] = _names(trace, work.row[gaps.previous], ~late)
+        evidence["launch_delay_ns"] = np.where(late, np.maximum(gaps.end - launched, 0), -1)
+    return evidence
 
 
 def _names(trace: Trace, rows: Int64s, known: Bools) -> Texts:
@@ -102,8 +107,8 @@ def _host_evidence(trace: Trace, gaps: Sequence[IdleGaps], categories: Sequence[
     following = np.concatenate([one.next[which] for one, which in zip(gaps, late, strict=True)])
     thread = trace.events.track[gpu_work(trace).launch[following]]
     evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
-    for arg, category in (("owner", Category.CPU_OP), ("python_function", Category.PYTHON_FUNCTION)):
-        name, ns = occupants(trace, category, start, end, thread)
+    for arg, owning in OWNERS:
+        name, ns = occupants(trace, owning, start, end, thread)
         if not (name >= 0).any():
             continue
         bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,19 +60,21 @@ def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
     return Timeline(ts[busy], ts[busy + 1], row[inner[busy]])
 
 
-def occupants(trace: Trace, category: Category, start: Int64s, end: Int64s, thread: Int32s) -> Occupants:
-    """The name among the slices of ``category`` that each ``thread`` spent most of ``[start, end)`` innermost in.
+def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: Int64s, thread: Int32s) -> Occupants:
+    """The name among the slices of ``categories`` that each ``thread`` spent most of ``[start, end)`` innermost in.
+
+    Steps do not count: that a thread was in one says nothing.
 
     Args:
         trace: whose events.
-        category: of the slices that count.
+        categories: of the slices that count.
         start: int64 ns, any order.
         end: int64 ns, above ``start``.
         thread: int32, into ``trace.tracks``.
     """
     found = Occupants(np.full(len(start), -1, np.int32), np.full(len(start), -1, np.int64))
     threads, code_of_track = compressed(thread, len(trace.tracks))
-    rows = trace.events.slices_of(category)
+    rows = _without_steps(trace, trace.events.slices_of(*categories))
     code = code_of_track[trace.events.track[rows]]
     rows, code = rows[code >= 0], code[code >= 0]
     slices = rows[grouped(code, len(threads))]
@@ -89,6 +91,15 @@ def occupants(trace: Trace, category: Category, start: Int64s, end: Int64s, thre
             found.name[own[some]] = names
             found.ns[own[some]] = ns
     return found
+
+
+def _without_steps(trace: Trace, rows: Int64s) -> Int64s:
+    steps = [code for code, name in enumerate(trace.strings) if name.startswith("ProfilerStep")]
+    if not steps:
+        return rows
+    is_step = np.zeros(len(trace.strings), np.bool_)
+    is_step[steps] = True
+    return rows[~is_step[trace.events.name[rows]]]
 
 
 def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:

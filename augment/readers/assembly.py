@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from augment.readers.containers import TextAgain
 from augment.readers.dialects import CATEGORIES, RANK_IN_NAME, UNCATEGORISED
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 from augment.trace import (
@@ -20,6 +20,7 @@ from augment.trace import (
     Int32s,
     Int64s,
     Source,
+    SourceBytes,
     SparseColumn,
     Trace,
     Track,
@@ -39,7 +40,7 @@ _MESSAGES = {
 _INT64_MAX = np.iinfo(np.int64).max
 
 
-def assemble(path: str, format_name: str, sha256: str, raw: RawEvents, outline: Outline) -> Trace:
+def assemble(path: str, format_name: str, sha256: str, text: SourceBytes, raw: RawEvents, outline: Outline) -> Trace:
     """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become the table's."""
     rank, rank_from = _rank(path, outline.members)
     base_ns = _integer(outline.members.get("baseTimeNanoseconds")) or 0
@@ -56,7 +57,7 @@ def assemble(path: str, format_name: str, sha256: str, raw: RawEvents, outline: 
         sha256=sha256,
         format=format_name,
         event_count=raw.event_count,
-        text=TextAgain(path, outline.text_bytes),
+        text=text,
         text_bytes=outline.text_bytes,
         base_ns=base_ns,
         insert_at=outline.insert_at,
@@ -94,11 +95,13 @@ def _devices(members: dict[str, Any]) -> tuple[tuple[Identity, str], ...]:
 
 def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
     """Take out rows of phase 0, and rows whose end is beyond int64; how many the latter are."""
-    room = _INT64_MAX - max(base_ns, 0)
-    beyond = (raw.dur > 0) & (raw.ts > room - raw.dur) if len(raw.ts) else np.zeros(0, np.bool_)
-    beyond |= raw.ts > room
-    beyond &= raw.phase != 0
-    keep = (raw.phase != 0) & ~beyond
+    keep = raw.phase != 0
+    beyond = 0
+    if len(raw.ts) and int(raw.ts.max()) + int(raw.dur.max()) + max(base_ns, 0) > _INT64_MAX:
+        room = _INT64_MAX - max(base_ns, 0)
+        over = keep & ((raw.ts > room) | ((raw.dur > 0) & (raw.ts > room - np.maximum(raw.dur, 0))))
+        beyond = int(over.sum())
+        keep &= ~over
     if not keep.all():
         new_row = np.cumsum(keep) - 1
         for name in COLUMNS:
@@ -107,12 +110,12 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
             rows, values = getattr(raw, name)
             kept = keep[rows]
             setattr(raw, name, (new_row[rows[kept]], values[kept]))
-    return int(beyond.sum())
+    return beyond
 
 
 def _categories(raw: RawEvents) -> Bytes:
     known = np.zeros(max(len(raw.strings), 1), np.uint8)
-    for index in np.flatnonzero(np.bincount(raw.category, minlength=1)).tolist():
+    for index in _used(raw.category, len(known)).tolist():
         known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
     category: Bytes = known[raw.category]
     named = {pid: UNCATEGORISED[name] for pid, name in raw.names.processes.items() if name in UNCATEGORISED}
@@ -129,10 +132,12 @@ def _indexes(strings: list[str], text: str) -> list[int]:
 
 def _tracks(raw: RawEvents, category: Bytes, rank: int | None) -> tuple[tuple[Track, ...], Int32s]:
     """The tracks in order of appearance, and each row's."""
-    on_device = np.zeros(256, np.int32)
+    on_device = np.zeros(256, np.uint8)
     on_device[list(ON_DEVICE)] = 1
-    place = 2 * raw.place + on_device[category]
-    used = np.flatnonzero(np.bincount(place, minlength=1)) if len(place) else np.zeros(0, np.int64)
+    place = raw.place  # whose memory becomes the column of tracks
+    place *= 2
+    place += on_device[category]
+    used = _used(place, 2 * max(len(raw.places), 1))
     known: dict[Track, int] = {}
     index = np.zeros(2 * max(len(raw.places), 1), np.int32)
     for key in used.tolist():
@@ -145,7 +150,15 @@ def _tracks(raw: RawEvents, category: Bytes, rank: int | None) -> tuple[tuple[Tr
         else:
             track = Track(rank, pid, tid, None, None, *names)
         index[key] = known.setdefault(track, len(known))
-    return tuple(known), index[place]
+    np.take(index, place, out=place, mode="clip")
+    return tuple(known), place
+
+
+def _used(codes: Int32s, count: int) -> npt.NDArray[np.intp]:
+    """Which of ``count`` codes occur."""
+    occurs = np.zeros(count, np.bool_)
+    occurs[codes] = True
+    return np.flatnonzero(occurs)
 
 
 def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> EventTable:
@@ -155,33 +168,42 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
     if len(raw.ts) and np.any(raw.ts[1:] < raw.ts[:-1]):
         order = np.argsort(raw.ts, kind="stable")
 
+    room = np.empty(len(raw.ts), np.int64)  # one buffer to reorder every column through: fresh memory is dear
+
     def column(values: Any) -> Any:
-        values = values if order is None else values[order]
+        if order is not None:
+            moved = room.view(values.dtype)[: len(values)]
+            np.take(values, order, out=moved, mode="clip")
+            values[:] = moved
         values.flags.writeable = False
         return values
 
     columns: list[Any] = []
-    # one column at a time, each freed once it is in order: the table is never in memory twice
     raw_names = ("ts", "dur", "phase", "category", "name", "correlation", "offset", "length")
     for name in raw_names:
         columns.append(column(getattr(raw, name)))
         setattr(raw, name, None)
     ts, dur, phase, category_name, name_column, correlation, offset, length = columns
-    sizes, flows = (_sparse(pair, order) for pair in (raw.sizes, raw.flows))
+    row_of = None if order is None else _inverse(order)
+    sizes, flows = (_sparse(pair, row_of) for pair in (raw.sizes, raw.flows))
     return EventTable(
         ts, dur, phase, column(category), category_name, name_column, column(track), correlation, offset, length,
         sizes, flows,
     )  # fmt: skip
 
 
-def _sparse(pair: tuple[Int64s, Int64s], order: Int64s | None) -> SparseColumn:
+def _inverse(order: Int64s) -> Int32s:
+    inverse = np.empty(len(order), np.int32)
+    inverse[order] = np.arange(len(order), dtype=np.int32)
+    return inverse
+
+
+def _sparse(pair: tuple[Int64s, Int64s], row_of: Int32s | None) -> SparseColumn:
     rows, values = pair
-    if order is not None and len(rows):
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        rows = place[rows]
-        by_row = np.argsort(rows)
-        rows, values = rows[by_row], values[by_row]
+    if row_of is not None and len(rows):
+        moved = row_of[rows]
+        by_row = np.argsort(moved, kind="stable")
+        rows, values = moved[by_row].astype(np.int64), values[by_row]
     return SparseColumn(rows, values)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import assemble
-from augment.readers.containers import OpenText, check_ratio
+from augment.readers.containers import CHUNK, OpenText, TextAgain, check_ratio
 from augment.readers.general_scan import GeneralScanner
 from augment.readers.members import Ended, Members
 from augment.readers.raw import Announce, Broken, Scanner
@@ -21,6 +22,7 @@ GENERAL_CHUNK, COMPILED_CHUNK = 2 << 20, 4 << 20
 COMPILED_FROM = 24 << 20  #: bytes of text from which on compiled code earns its start
 TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
 MAX_EVENT_BYTES = 256 << 20
+KEPT_CHUNKS = 20  #: from the end of the text
 
 
 @dataclass
@@ -60,20 +62,23 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         outline = _Reading(path, window, scanner).all()
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
-    while stream.read(1 << 20):
+    while stream.read(CHUNK):
         pass
     outline.text_bytes = stream.count
     check_ratio(path, stream.count)
     if text.damage:
-        outline.partial = outline.partial or text.damage
-    return assemble(path, NAME, text.stored.sha256(), scanner.finish(), outline)
+        outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
+    sha256 = text.stored.sha256()
+    tail = stream.tail() if text.is_one_gzip_member else None
+    return assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), scanner.finish(), outline)
 
 
 class _Counted:
-    """The text, counted."""
+    """The text, counted, and its end kept."""
 
     def __init__(self, head: bytes, text: OpenText) -> None:
         self._head, self._text, self.count = head, text, 0
+        self._last: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; empty at the end."""
@@ -82,23 +87,38 @@ class _Counted:
         else:
             data = self._text.read(size)
         self.count += len(data)
+        if data:
+            self._last.append(data)
         return data
+
+    def tail(self) -> bytes:
+        """The last pieces of the text."""
+        return b"".join(self._last)
 
 
 def _scanner(path: str, engine: str, announce: Announce) -> tuple[Scanner, int]:
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        likely = size if recognizes(file.read(64)) else size * TYPICAL_RATIO
+    likely = _likely_text_bytes(path)
     if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
         try:
             from augment.readers.compiled_scanner import CompiledScanner
 
-            return CompiledScanner(announce), COMPILED_CHUNK
+            return CompiledScanner(announce, likely), COMPILED_CHUNK
         except ImportError:
             if engine == "compiled":
                 raise
             announce("numba is not installed: reading takes some ten times as long")
     return GeneralScanner(), GENERAL_CHUNK
+
+
+def _likely_text_bytes(path: str) -> int:
+    """The size of the text, as well as can be told without reading it."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        if recognizes(file.read(64)):
+            return size
+        file.seek(-min(size, 4), os.SEEK_END)
+        told = int.from_bytes(file.read(), "little")  # gzip's last four bytes: the text's size, modulo 2**32
+    return told if size < told < TYPICAL_RATIO * 8 * size else size * TYPICAL_RATIO
 
 
 class _Reading:
@@ -131,31 +151,42 @@ class _Reading:
 
     def _object(self) -> None:
         """From after the opening brace to after the closing one. What breaks after the events costs only itself."""
-        outline, members = self._outline, self._members
-        try:
-            while members.blank() != ord("}"):
-                if members.blank() == ord(","):
-                    self._window.drop(1)
-                    continue
-                name = members.key()
-                if name == "traceEvents" and members.blank() == ord("["):
-                    self._window.drop(1)
-                    self._events()
-                    if outline.partial:
-                        return
-                else:
-                    outline.members[name] = members.value()
-            self._window.drop(1)
-        except (Ended, Broken) as error:
-            if not outline.arrays_seen:
-                self._refuse(error)
-            where = error.offset if isinstance(error, Broken) else self._window.base + self._window.size
-            what = error.because if isinstance(error, Broken) else "the text ends"
-            outline.partial = f"after traceEvents, at byte {where}: {what}"
-            return
+        outline = self._outline
+        while True:
+            try:
+                events_follow = self._members_up_to_events()
+            except (Ended, Broken) as error:
+                if not outline.arrays_seen:
+                    self._refuse(error)
+                where = error.offset if isinstance(error, Broken) else self._window.base + self._window.size
+                what = error.because if isinstance(error, Broken) else "the text ends"
+                outline.partial = f"after traceEvents, at byte {where}: {what}"
+                return
+            if not events_follow:
+                break
+            self._events()
+            if outline.partial:
+                return
         if not outline.arrays_seen:
             known = ", ".join(list(outline.members)[:6]) or "none"
             raise UnknownFormat(self._path, f"a JSON object without traceEvents (its members: {known})")
+
+    def _members_up_to_events(self) -> bool:
+        """Take members until traceEvents has been opened, or until the object is closed: then False."""
+        members = self._members
+        while True:
+            following = members.blank()
+            if following == ord("}"):
+                self._window.drop(1)
+                return False
+            if following == ord(","):
+                self._window.drop(1)
+                continue
+            name = members.key()
+            if name == "traceEvents" and members.blank() == ord("["):
+                self._window.drop(1)
+                return True
+            self._outline.members[name] = members.value()
 
     def _refuse(self, error: Ended | Broken) -> None:
         if isinstance(error, Broken):

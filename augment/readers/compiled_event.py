@@ -22,31 +22,52 @@ from augment.compiled.tokens import (
     MULTIPLIER,
     ODD,
     OPEN_BRACE,
-    PLAIN,
     QUOTE,
+    SALT,
     SHIFT,
     ZERO,
+    plain_end,
     read_int,
     read_ns,
     skip_blank,
     skip_value,
     string_end,
 )
-
-# what `fields` holds of the event at hand: its int64 at these byte offsets
-(PHASE, TS, DUR, NAME, NAME_END, NAME_HASH, CATEGORY, CATEGORY_END, CATEGORY_HASH, PID_KIND, PID, PID_END, PID_HASH,
- TID_KIND, TID, TID_END, TID_HASH, ID, CORRELATION, DEVICE, STREAM, SIZE, SEEN, LINE) = range(0, 24 * 8, 8)  # fmt: skip
-HEAD_AT = 24 * 8  #: where the head is put together
-FIELDS = 24 + 6
-TO_END, TO_HASH = 8, 16  #: from where a string field begins to where it ends, and its hash
-HAS_PHASE, HAS_TS, HAS_DUR, HAS_NAME, HAS_ID, HAS_SIZE, HAS_DEVICE, HAS_STREAM = (1 << k for k in range(8))
-HAS_CATEGORY, HAS_HEAD = 1 << 8, 1 << 9
-HEAD = HAS_PHASE | HAS_NAME | HAS_CATEGORY  #: what a line that is worth keeping gives, besides pid and tid
-LONGEST_LINE = 2048
-GIVE_UP_LINES = 256  #: so many events without a line end nearby: the text is not laid out in lines
-NUMBER, STRING, MISSING = 0, 1, 2  #: kinds of a pid or tid
-SLICE, METADATA = ord("X"), ord("M")
-ABSENT = np.iinfo(np.int64).min  #: a device or stream that args do not give
+from augment.readers.scan_layout import (
+    CATEGORY,
+    CORRELATION,
+    DEVICE,
+    DUR,
+    HAS_CATEGORY,
+    HAS_DEVICE,
+    HAS_DUR,
+    HAS_HEAD,
+    HAS_ID,
+    HAS_NAME,
+    HAS_PHASE,
+    HAS_SIZE,
+    HAS_STREAM,
+    HAS_TS,
+    HEAD,
+    ID,
+    LINE,
+    LONGEST_LINE,
+    MISSING,
+    NAME,
+    NUMBER,
+    PHASE,
+    PID,
+    PID_KIND,
+    SEEN,
+    SIZE,
+    STREAM,
+    STRING,
+    TID,
+    TID_KIND,
+    TO_END,
+    TO_HASH,
+    TS,
+)
 
 
 def key_word(key: str) -> np.uint64:
@@ -84,11 +105,9 @@ def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64]:
             return INCOMPLETE, 0, ZERO
     if load_byte(i) != QUOTE:
         return ODD, 0, ZERO
-    at, _, escapes = string_end(stop, i + 1)
+    at = plain_end(stop, i + 1)
     if at < 0:
-        return INCOMPLETE, 0, ZERO
-    if escapes != PLAIN:
-        return ODD, 0, ZERO
+        return at, 0, ZERO
     length = at - i - 1
     word = load_word(i + 1)
     if length < 8:
@@ -251,7 +270,7 @@ def read_rest(stop: int, i: int, fields: int) -> int:
 @compiled
 def line_at(stop: int, i: int) -> tuple[int, np.uint64]:
     """The position of the line end after ``i`` and the hash of the text before it; -1 if none is near."""
-    hashed = ZERO
+    hashed, salt = ZERO, SALT
     last = min(stop, i + LONGEST_LINE)
     while i < last:
         word = load_word(i)
@@ -261,10 +280,9 @@ def line_at(stop: int, i: int) -> tuple[int, np.uint64]:
             bit = trailing_zeros(found) - np.uint64(7)
             at = i + np.int64(bit >> np.uint64(3))
             if bit != ZERO:
-                hashed = (hashed ^ (word & (ALL >> (np.uint64(64) - bit)))) * MULTIPLIER
-                hashed ^= hashed >> SHIFT
-            return (at if at < stop else -1), hashed
-        hashed = (hashed ^ word) * MULTIPLIER
-        hashed ^= hashed >> SHIFT
+                hashed += ((word & (ALL >> (np.uint64(64) - bit))) ^ salt) * MULTIPLIER
+            return (at if at < stop else -1), hashed ^ (hashed >> SHIFT)
+        hashed += (word ^ salt) * MULTIPLIER
+        salt += SALT
         i += 8
     return -1, hashed

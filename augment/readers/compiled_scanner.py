@@ -1,45 +1,47 @@
 """The fast event scanner's Python side: makes room, follows the notes, hands on the columns.
 
-Importing this module imports numba; where that fails, the general scanner serves.
+Making one raises ImportError where there is neither numba nor the code that it compiled; the general scanner then
+serves.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from augment.readers import compiled_event as event
-from augment.readers import compiled_scan as kernel
-from augment.readers import compiled_tables as table
+from augment.compiled.native import native
+from augment.readers import scan_layout as layout
 from augment.readers.events import parse_event, row_of
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
 from augment.trace import Identity
 
-BLOCK = 1 << 17  #: rows that are made room for at a time
-_SLOW_CALL = 1.0  #: seconds; no call takes that long but the first, while numba compiles
+LEAST_ROOM = 1 << 16  #: rows
+LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
+TABLES = "augment.readers.compiled_tables"
 
 
 class CompiledScanner:
     """See :class:`augment.readers.raw.Scanner`."""
 
-    def __init__(self, announce: Announce) -> None:
+    def __init__(self, announce: Announce, likely_bytes: int = 0) -> None:
+        """Reserve columns for a text of ``likely_bytes``: memory that is not written to is not taken."""
         self.last_end: int | None = None
-        self._announce = announce
-        self._state = np.zeros(table.STATE, np.int64)
-        self._fields = np.zeros(event.FIELDS, np.int64)
-        self._tables = np.zeros(table.TABLES, np.int64)
+        self._scan = native("augment.readers.compiled_scan", "scan", 6, announce)
+        self._state = np.zeros(layout.STATE, np.int64)
+        self._fields = np.zeros(layout.FIELDS, np.int64)
+        self._tables = np.zeros(layout.TABLES, np.int64)
         self._strings = _Dictionary(1 << 12, 1 << 20)
         self._lines = _Dictionary(1 << 14, 4 << 20)
-        self._heads = np.empty((1 << 14, table.HEAD_WIDTH // 8), np.int64)
-        self._place_keys = np.empty((1 << 8, table.PLACE_WIDTH // 8), np.int64)
+        self._heads = np.empty((1 << 14, layout.HEAD_WIDTH // 8), np.int64)
+        self._place_keys = np.empty((1 << 8, layout.PLACE_WIDTH // 8), np.int64)
         self._place_slots = _slots(1 << 9)
-        self._blocks: list[tuple[npt.NDArray[Any], ...]] = []
-        self._rows_before = 0
-        self._new_block()
+        room = max(LEAST_ROOM, likely_bytes // LEAST_EVENT_BYTES)
+        self._rows: list[Any] = [np.empty(room, kind) for kind in COLUMNS.values()]
+        self._pairs: list[Any] = [np.empty(room, np.int64) for _ in range(4)]
+        self._notes = np.empty((1 << 13, layout.NOTE_WIDTH // 8), np.int64)
         self._extra_strings: dict[str, int] = {}
         self._extra_places: dict[Place, int] = {}
         self._extra_sizes: list[tuple[int, int]] = []
@@ -47,8 +49,8 @@ class CompiledScanner:
         self._text_flows: list[tuple[int, int]] = []
         self._names, self._tally = Names(), Tally()
         self._strings.put_empty()
-        self._set(table.STRINGS, 1)
-        self._set(table.LAST_END, -1)
+        self._set(layout.STRINGS, 1)
+        self._set(layout.LAST_END, -1)
 
     def _get(self, counter: int) -> int:
         return int(self._state[counter // 8])
@@ -58,34 +60,41 @@ class CompiledScanner:
 
     def scan(self, text: Text, start: int, size: int, base: int) -> tuple[int, bool]:
         """See :meth:`augment.readers.raw.Scanner.scan`."""
-        self._set(table.POSITION, start)
-        with _said_if_slow(self._announce):
-            status = self._run(text, size, base)
-        while status == kernel.GROW:
+        self._set(layout.POSITION, start)
+        status = self._run(text, size, base)
+        while status == layout.GROW:
             self._follow_notes(text, base)
             self._grow()
             status = self._run(text, size, base)
         self._follow_notes(text, base)
-        at = self._get(table.POSITION)
-        if status == kernel.BROKEN:
+        at = self._get(layout.POSITION)
+        if status == layout.BROKEN:
             raise Broken(base + at, "expected an event, ',' or ']'")
-        if self._get(table.LAST_END) >= 0:
-            self.last_end = self._get(table.LAST_END)
-        return at, status == kernel.END
+        if self._get(layout.LAST_END) >= 0:
+            self.last_end = self._get(layout.LAST_END)
+        return at, status == layout.END
 
     def _run(self, text: Text, size: int, base: int) -> int:
         strings, lines = self._strings.addresses(), self._lines.addresses()
-        blocks = [column.ctypes.data for column in (*self._rows, *self._pairs, self._notes)]
+        columns = [column.ctypes.data for column in (*self._rows, *self._pairs, self._notes)]
         places = [self._place_slots.ctypes.data, self._place_keys.ctypes.data, len(self._place_keys)]
-        self._tables[:] = [*blocks, BLOCK, len(self._notes), *strings, *lines, self._heads.ctypes.data, *places]
+        self._tables[:] = [
+            *columns,
+            len(self._rows[0]),
+            len(self._notes),
+            *strings,
+            *lines,
+            self._heads.ctypes.data,
+            *places,
+        ]
         addresses = (array.ctypes.data for array in (self._fields, self._tables, self._state))
-        return int(kernel.scan(text.ctypes.data, size, base, *addresses))
+        return self._scan(text.ctypes.data, size, base, *addresses)
 
     def _follow_notes(self, text: Text, base: int) -> None:
-        for kind, row, start, end in self._notes[: self._get(table.NOTES)].tolist():
+        for kind, row, start, end in self._notes[: self._get(layout.NOTES)].tolist():
             data = text[start:end].tobytes()
             made = row_of(parse_event(data), data, base + start, self._names, self._tally)
-            if made is None or kind != kernel.NOTE_ODD:
+            if made is None or kind != layout.NOTE_ODD:
                 continue
             place = self._extra_places.setdefault(
                 (made.pid, made.tid, made.device, made.stream), len(self._extra_places)
@@ -95,49 +104,39 @@ class CompiledScanner:
             for column, value in zip(self._rows, values, strict=False):  # the kernel set offset and length
                 column[row] = value
             if made.size is not None:
-                self._extra_sizes.append((self._rows_before + row, made.size))
+                self._extra_sizes.append((row, made.size))
             if isinstance(made.flow_id, int):
-                self._extra_flows.append((self._rows_before + row, made.flow_id))
+                self._extra_flows.append((row, made.flow_id))
             elif made.flow_id is not None:
-                self._text_flows.append((self._rows_before + row, self._extra(made.flow_id)))
-        self._set(table.NOTES, 0)
+                self._text_flows.append((row, self._extra(made.flow_id)))
+        self._set(layout.NOTES, 0)
 
     def _extra(self, text: str) -> int:
         """A string that the compiled table does not know, as a negative index until the end."""
         return -1 - self._extra_strings.setdefault(text, len(self._extra_strings))
 
-    def _new_block(self) -> None:
-        self._rows = [np.empty(BLOCK, kind) for kind in COLUMNS.values()]
-        self._pairs = [np.empty(BLOCK, np.int64) for _ in range(4)]
-        self._notes = np.empty((BLOCK // 16, table.NOTE_WIDTH // 8), np.int64)
-
-    def _close_block(self) -> None:
-        """Put the rows of the block away, in no more memory than they need."""
-        count, sizes, flows = (self._get(k) for k in (table.ROWS, table.SIZES, table.FLOWS))
-        rows = [column if count == BLOCK else column[:count].copy() for column in self._rows]
-        pairs = [self._pairs[0][:sizes] + self._rows_before, self._pairs[1][:sizes].copy()]
-        pairs += [self._pairs[2][:flows] + self._rows_before, self._pairs[3][:flows].copy()]
-        self._blocks.append((*rows, *pairs))
-        self._rows_before += count
-        for counter in (table.ROWS, table.SIZES, table.FLOWS):
-            self._set(counter, 0)
-
     def _grow(self) -> None:
-        """Make room in every table that is nearly full, and a new block if that one is."""
-        if self._get(table.ROWS) >= BLOCK:
-            self._close_block()
-            self._new_block()
-        self._strings.grow(self._get(table.STRINGS), self._get(table.POOL_WANTED))
+        """Make room in every table that is full."""
+        room = len(self._rows[0])
+        if self._get(layout.ROWS) >= room:
+            self._rows = [_longer(column, 2 * room) for column in self._rows]
+            self._pairs = [_longer(column, 2 * room) for column in self._pairs]
+        self._strings.grow(self._get(layout.STRINGS), self._get(layout.POOL_WANTED))
         room = len(self._place_keys)
-        if self._get(table.PLACES) >= room:
+        if self._get(layout.PLACES) >= room:
             self._place_keys.resize((2 * room, self._place_keys.shape[1]), refcheck=False)
             self._place_slots = _slots(4 * room)
-            table.fill_place_slots(self._place_slots, self._place_keys, room)
+            fill = native(TABLES, "fill_place_slots", 4)
+            fill(self._place_slots.ctypes.data, 4 * room - 1, self._place_keys.ctypes.data, room)
 
     def finish(self) -> RawEvents:
         """See :meth:`augment.readers.raw.Scanner.finish`."""
-        self._close_block()
-        columns: dict[str, Any] = {name: self._joined(number) for number, name in enumerate(COLUMNS)}
+        count, sizes, flows = (self._get(k) for k in (layout.ROWS, layout.SIZES, layout.FLOWS))
+        columns: dict[str, Any] = dict(zip(COLUMNS, self._rows, strict=True))
+        self._rows = []
+        for column in columns.values():
+            column.resize(count, refcheck=False)  # gives back what was reserved, where it lies
+        size_rows, size_values, flow_rows, flow_values = self._pairs
         strings = self._decoded_strings()
         places = self._decoded_places(strings)
         if self._extra_places:
@@ -145,43 +144,35 @@ class CompiledScanner:
                 extra = np.flatnonzero(columns[name] < 0)
                 columns[name][extra] = known - 1 - columns[name][extra]
         texts = [(row, -2 - (len(strings) - 1 - index)) for row, index in self._text_flows]
-        first = len(COLUMNS)
         return RawEvents(
             **columns,
-            sizes=_merged(self._joined(first), self._joined(first + 1), self._extra_sizes),
-            flows=_merged(self._joined(first + 2), self._joined(first + 3), self._extra_flows + texts),
+            sizes=_merged(size_rows[:sizes].copy(), size_values[:sizes].copy(), self._extra_sizes),
+            flows=_merged(flow_rows[:flows].copy(), flow_values[:flows].copy(), self._extra_flows + texts),
             strings=[*strings, *self._extra_strings],
             places=[*places, *self._extra_places],
             names=self._names,
             tally=self._tally,
-            event_count=self._get(table.EVENTS),
+            event_count=self._get(layout.EVENTS),
         )
 
-    def _joined(self, column: int) -> Any:
-        """One column of all blocks, which let go of it: the rows are never in memory twice."""
-        joined = np.concatenate([block[column] for block in self._blocks])
-        nothing = joined[:0].copy()
-        self._blocks = [(*block[:column], nothing, *block[column + 1 :]) for block in self._blocks]
-        return joined
-
     def _decoded_strings(self) -> list[str]:
-        known, count = self._strings, self._get(table.STRINGS)
-        pool = known.pool[: self._get(table.POOL)].tobytes()
+        known, count = self._strings, self._get(layout.STRINGS)
+        pool = known.pool[: self._get(layout.POOL)].tobytes()
         edges = zip(known.start[:count].tolist(), known.size[:count].tolist(), strict=True)
         return [_unescaped(pool[start : start + size]) for start, size in edges]
 
     def _decoded_places(self, texts: list[str]) -> list[Place]:
-        keys = self._place_keys[: self._get(table.PLACES)].tolist()
+        keys = self._place_keys[: self._get(layout.PLACES)].tolist()
 
         def one(kind: int, value: int) -> Identity:
-            return value if kind == event.NUMBER else texts[value] if kind == event.STRING else None
+            return value if kind == layout.NUMBER else texts[value] if kind == layout.STRING else None
 
         return [
             (
                 one(kinds // 4, pid),
                 one(kinds % 4, tid),
-                ABSENT if device == event.ABSENT else device,
-                ABSENT if stream == event.ABSENT else stream,
+                ABSENT if device == layout.ABSENT else device,
+                ABSENT if stream == layout.ABSENT else stream,
             )
             for kinds, pid, tid, device, stream in keys
         ]
@@ -189,6 +180,12 @@ class CompiledScanner:
 
 def _slots(size: int) -> npt.NDArray[np.int32]:
     return np.full(size, -1, np.int32)
+
+
+def _longer(column: Any, room: int) -> Any:
+    longer = np.empty(room, column.dtype)
+    longer[: len(column)] = column
+    return longer
 
 
 class _Dictionary:
@@ -220,7 +217,7 @@ class _Dictionary:
             for column in (self.hashes, self.start, self.size):
                 column.resize(2 * count, refcheck=False)
             self.slots = _slots(4 * count)
-            table.fill_slots(self.slots, self.hashes, count)
+            native(TABLES, "fill_slots", 4)(self.slots.ctypes.data, 4 * count - 1, self.hashes.ctypes.data, count)
 
 
 def _merged(rows: Any, values: Any, extra: list[tuple[int, int]]) -> tuple[Any, Any]:
@@ -241,19 +238,3 @@ def _unescaped(body: bytes) -> str:
         return clean(json.loads(f'"{body.decode("utf-8", "replace")}"', strict=False))
     except ValueError:  # \u without four hex digits
         return body.decode("utf-8", "replace")
-
-
-class _said_if_slow:  # noqa: N801 - used as a statement
-    """Says what takes so long if the block is not through within :data:`_SLOW_CALL`."""
-
-    def __init__(self, announce: Announce) -> None:
-        self._timer = threading.Timer(
-            _SLOW_CALL, announce, ["compiling the fast reader (about 15 s, once on this machine)"]
-        )
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()

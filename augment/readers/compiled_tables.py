@@ -5,8 +5,6 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from augment.compiled.memory import (
@@ -19,27 +17,26 @@ from augment.compiled.memory import (
     store_int,
     store_int32,
 )
-
-FULL = -3  #: a table must grow first
-
-# what `state` counts: its int64 at these byte offsets
-(POSITION, ROWS, STRINGS, POOL, PLACES, NOTES, SIZES, FLOWS, EVENTS, LAST_END, POOL_WANTED, LINES, LINE_POOL,
- NO_LINES) = range(0, 14 * 8, 8)  # fmt: skip
-STATE = 14
-
-# where the tables are: their addresses and sizes, at these byte offsets of `tables`
-(TS_COLUMN, DUR_COLUMN, PHASE_COLUMN, CATEGORY_COLUMN, NAME_COLUMN, PLACE_COLUMN, CORRELATION_COLUMN, OFFSET_COLUMN,
- LENGTH_COLUMN, SIZE_ROWS, SIZE_VALUES, FLOW_ROWS, FLOW_VALUES, NOTE_TABLE, ROW_ROOM,
- NOTE_ROOM) = range(0, 16 * 8, 8)  # fmt: skip
-# a dictionary of byte strings: open-addressing slots (int32) of ids, and for each id hash, start and size in the pool
-SLOTS, MASK, HASHES, STARTS, SIZES_OF, ROOM, BYTES, BYTES_ROOM, DICTIONARY = range(0, 9 * 8, 8)
-STRING_DICTIONARY = NOTE_ROOM + 8
-LINE_DICTIONARY = STRING_DICTIONARY + DICTIONARY
-LINE_HEADS, PLACE_SLOTS, PLACE_KEYS, PLACE_ROOM, END_OF_TABLES = range(
-    LINE_DICTIONARY + DICTIONARY, LINE_DICTIONARY + DICTIONARY + 5 * 8, 8
+from augment.readers.scan_layout import (
+    BYTES,
+    BYTES_ROOM,
+    FULL,
+    HASHES,
+    MASK,
+    PLACE_KEYS,
+    PLACE_ROOM,
+    PLACE_SLOTS,
+    PLACE_WIDTH,
+    PLACES,
+    POOL,
+    POOL_WANTED,
+    ROOM,
+    SIZES_OF,
+    SLOTS,
+    STARTS,
+    STRING_DICTIONARY,
+    STRINGS,
 )
-TABLES = END_OF_TABLES // 8
-PLACE_WIDTH, HEAD_WIDTH, NOTE_WIDTH = 5 * 8, 6 * 8, 4 * 8
 
 
 @compiled
@@ -105,14 +102,14 @@ def intern(start: int, size: int, hashed: np.uint64, tables: int, state: int) ->
 
 
 @compiled
-def fill_slots(slots: Any, hashes: Any, count: int) -> None:
+def fill_slots(slots: int, mask: int, hashes: int, count: int) -> int:
     """Put the first ``count`` strings into a new, empty slot table."""
-    mask = len(slots) - 1
     for k in range(count):
-        slot = np.int64(hashes[k] >> np.uint64(20)) & mask
-        while slots[slot] >= 0:
+        slot = np.int64(load_word(hashes + 8 * k) >> np.uint64(20)) & mask
+        while load_int32(slots + 4 * slot) >= 0:
             slot = (slot + 1) & mask
-        slots[slot] = k
+        store_int32(slots + 4 * slot, k)
+    return 0
 
 
 @compiled
@@ -125,14 +122,16 @@ def place_hash(kinds: int, pid: int, tid: int, device: int, stream: int) -> int:
 
 
 @compiled
-def fill_place_slots(slots: Any, keys: Any, count: int) -> None:
+def fill_place_slots(slots: int, mask: int, keys: int, count: int) -> int:
     """Put the first ``count`` places into a new, empty slot table."""
-    mask = len(slots) - 1
     for k in range(count):
-        slot = place_hash(keys[k, 0], keys[k, 1], keys[k, 2], keys[k, 3], keys[k, 4]) & mask
-        while slots[slot] >= 0:
+        key = keys + PLACE_WIDTH * k
+        slot = place_hash(load_int(key), load_int(key + 8), load_int(key + 16), load_int(key + 24), load_int(key + 32))
+        slot &= mask
+        while load_int32(slots + 4 * slot) >= 0:
             slot = (slot + 1) & mask
-        slots[slot] = k
+        store_int32(slots + 4 * slot, k)
+    return 0
 
 
 @compiled

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, Protocol
 from augment.errors import InputError, LimitExceeded, UnknownFormat
 from augment.trace import Int32s, Int64s
 
-CHUNK = 1 << 20  #: bytes asked of the file, and of the decompressor, at a time
-GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
+GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")
 MAX_RATIO = 2_000  #: deflate cannot pass about 1032:1; a chain of containers that does is an attack
 MAX_LAYERS = 4
 
@@ -67,7 +67,7 @@ class GzipText:
         self._new = _gzip_decompressor()
         self._member: Any = self._new()
         self._waiting = b""
-        self._members = 0
+        self.members = 1
         self.damage: str | None = None
 
     def read(self, size: int) -> bytes:
@@ -91,7 +91,6 @@ class GzipText:
         return b""
 
     def _next_member(self) -> bool:
-        self._members += 1
         rest: bytes = self._member.unused_data or self._stream.read(CHUNK)
         rest = rest.lstrip(b"\0")  # padding, as tape and block tools leave it
         while rest == b"":
@@ -102,6 +101,7 @@ class GzipText:
         if not rest.startswith(GZIP[: len(rest)]):
             return False  # bytes after the last member: gzip itself ignores them
         self._member, self._waiting = self._new(), rest
+        self.members += 1
         return True
 
 
@@ -172,7 +172,7 @@ class OpenText:
         self.stored = StoredFile(file)
         self.layers: list[Any] = []
         stream: Stream = self.stored
-        for _ in range(MAX_LAYERS):
+        for _ in range(MAX_LAYERS + 1):
             head = _at_least(stream, 4)
             stream = Replayed(head, stream)
             if head.startswith(GZIP):
@@ -196,6 +196,11 @@ class OpenText:
     def damage(self) -> str | None:
         """Why the text ended early, if a layer of compression was damaged."""
         return next((layer.damage for layer in self.layers if getattr(layer, "damage", None)), None)
+
+    @property
+    def is_one_gzip_member(self) -> bool:
+        """Whether the file is gzip and nothing else; to be asked at the end."""
+        return len(self.layers) == 1 and getattr(self.layers[0], "members", 0) == 1 and not self.damage
 
     def __enter__(self) -> OpenText:
         return self
@@ -244,8 +249,8 @@ def open_text(path: str) -> OpenText:
 class TextAgain:
     """The text of a file, for those who need it a second time (``SourceBytes``)."""
 
-    def __init__(self, path: str, size: int) -> None:
-        self.path, self.size = path, size
+    def __init__(self, path: str, size: int, gzip_tail: bytes | None = None) -> None:
+        self.path, self.size, self.gzip_tail = path, size, gzip_tail
 
     def chunks(self) -> Iterator[memoryview]:
         """The text in order, whole, in pieces of at most :data:`CHUNK` bytes."""
@@ -275,5 +280,5 @@ class TextAgain:
 def check_ratio(path: str, text_bytes: int) -> None:
     """Refuse a text that is absurdly larger than its file."""
     stored = os.path.getsize(path)
-    if text_bytes > 64 * CHUNK and text_bytes > MAX_RATIO * max(stored, 1):
+    if text_bytes > 256 * CHUNK and text_bytes > MAX_RATIO * max(stored, 1):
         raise LimitExceeded(path, f"{stored} bytes decompress to more than {MAX_RATIO} times as many")

@@ -78,7 +78,7 @@ def _parse_leniently(text: bytes) -> Event | None:
     taken = {k: _plain(args[k]) for k in Args.__struct_fields__ if k in args} if isinstance(args, dict) else {}
     event = Event(**{k: _plain(loaded[k]) for k in ("ph", "name", "cat", "pid", "tid", "id") if k in loaded})
     event.args = Args(**taken)
-    event.ts, event.dur = (msgspec.Raw(_number_text(loaded.get(k)).encode()) for k in ("ts", "dur"))
+    event.ts, event.dur = (msgspec.Raw(_number_text(loaded.get(k)).encode("utf-8", "replace")) for k in ("ts", "dur"))
     return event
 
 

@@ -12,8 +12,10 @@ from augment.readers.events import Event, Row, decode_events, parse_event, row_o
 from augment.readers.raw import COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
 from augment.readers.structure import structure
 
-_BARE = re.compile(rb'[\s,]*(?:(?:"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null)[\s,]*)*', re.DOTALL)
-_BARE_VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,]+', re.DOTALL)
+_VALUE = rb'"(?:[^"\\]|\\["\\/bfnrtu])*"|[-0-9][0-9.eE+-]*|true|false|null'
+_BARE = re.compile(rb"[\s,]*(?:(?:%s)(?=[\s,\]{\[\x22]|\Z)[\s,]*)*" % _VALUE, re.DOTALL)
+_BARE_VALUE = re.compile(_VALUE, re.DOTALL)
+_LONGEST_WORD = 6  #: ``false`` and what comes after it
 
 
 class GeneralScanner:
@@ -40,31 +42,43 @@ class GeneralScanner:
         ends = np.flatnonzero((brackets == -1) & (depth == 0)) + 1
         starts = starts[: len(ends)]
         data = piece.tobytes()
-        taken = int(ends[-1]) if len(ends) else 0
         at = start + base
-        self._check_between(data, starts, ends, at, whole if len(closing) else taken)
+        taken = self._take_between(data, [0, *ends.tolist()], [*starts.tolist(), whole], at, bool(len(closing)))
         if len(ends):
             self._take(data, starts.tolist(), ends.tolist(), at)
-            self.last_end = at + taken
+            self.last_end = max(self.last_end or 0, at + int(ends[-1]))
         if len(closing):
             return start + whole, True
         return start + taken, False
 
-    def _check_between(self, data: bytes, starts: Any, ends: Any, at: int, whole: int) -> None:
-        """Between elements stand blanks, commas and bare values alone; the latter are counted."""
-        edges = zip([0, *ends.tolist()], [*starts.tolist(), whole], strict=True)
-        for left, right in edges:
+    def _take_between(self, data: bytes, lefts: list[int], rights: list[int], at: int, closed: bool) -> int:
+        """Between elements stand blanks, commas and bare values alone; the latter are counted.
+
+        Returns how far the text is taken: unless it is ``closed``, what stands last may go on in the next piece.
+        """
+        end = 0
+        for left, right in zip(lefts, rights, strict=True):
             between = data[left:right]
             if not between.strip(b" \t\r\n,"):
+                end = right
                 continue
+            last = right == rights[-1] and not closed
             match = _BARE.match(between)
-            good = match.end() if match else 0
-            if good < len(between):
-                raise Broken(at + left + good, "expected an event, ',' or ']'")
-            for value in _BARE_VALUE.finditer(between):
+            end = left + (match.end() if match else 0)
+            if end < right and not (last and self._may_go_on(data[end:right])):
+                raise Broken(at + end, "expected an event, ',' or ']'")
+            for value in _BARE_VALUE.finditer(between, 0, end - left):
+                if last and value.end() == len(between):
+                    return left + value.start()
                 self._count += 1
                 self._tally.add("malformed_event", at + left + value.start())
                 self.last_end = at + left + value.end()
+        return end
+
+    @staticmethod
+    def _may_go_on(rest: bytes) -> bool:
+        """Whether a piece of text may be the beginning of a value."""
+        return rest[:1] in (b"{", b"[", b'"') or len(rest) < _LONGEST_WORD
 
     def _take(self, data: bytes, starts: list[int], ends: list[int], at: int) -> None:
         events: list[Event | None]

@@ -76,22 +76,21 @@ class Members:
 
     def _more(self) -> None:
         window = self._window
+        if window.ended:
+            raise Ended
         if window.size > MAX_MEMBER_BYTES:
             raise Broken(window.base, f"a member here is larger than {MAX_MEMBER_BYTES >> 20} MiB")
-        if not window.fill():
-            raise Ended
+        window.fill()
 
     def _take_nested(self) -> bytes:
         tried = 0
         while True:
-            if self._window.size >= 2 * tried:  # only ever twice the work, however long the value is
+            # only ever twice the work, however long the value is
+            if self._window.ended or self._window.size >= 2 * tried:
                 tried = self._window.size
                 end = nested_end(self._window.data[:tried])
                 if end >= 0:
                     return self._take(end)
-            elif self._window.ended:
-                tried = 0
-                continue
             self._more()
 
     def _take_string(self) -> bytes:

@@ -31,7 +31,7 @@ class Tally:
     def add(self, code: str, offset: int) -> None:
         """One more ``code``, at byte ``offset`` of the text."""
         self.counts[code] += 1
-        self.first.setdefault(code, offset)
+        self.first[code] = min(offset, self.first.get(code, offset))
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.readers.containers import Stream
+from augment.readers.containers import CHUNK, Stream
 from augment.readers.raw import Text
 
 PADDING = 16  #: bytes after the text that compiled code may load, but not take as text
@@ -25,7 +25,7 @@ class Window:
         before = self.size
         want = self.size + self._chunk
         while self.size < want and not self.ended:
-            data = self._stream.read(min(want - self.size, 1 << 20))
+            data = self._stream.read(min(want - self.size, CHUNK))
             if not data:
                 self.ended = True
                 break

@@ -16,10 +16,12 @@ from augment.trace import Diagnostic, Source
 from augment.writers.chrome_events import ChromeEvents
 from augment.writers.compression import GzipWriter
 from augment.writers.files import replacing
+from augment.writers.gzip_splice import Splice, find_splice, write_spliced
 from augment.writers.render import Rendered
 
 NAME = "chrome"
 SUFFIX = ".augmented.json.gz"
+SPLICED_FROM = 32 << 20  #: bytes of text
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
@@ -35,12 +37,24 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
         )
     events = ChromeEvents(augmented.trace)
     added = _block(source, events.render(augmented.annotations))
+    splice, tail = _splice(source, source.insert_at)
     with replacing(path, source.path) as file:
-        out = GzipWriter(file)
-        for piece in _spliced(source, source.insert_at, added):
-            out.write(piece)
-        out.finish()
+        if splice is not None:
+            write_spliced(file, source.path, splice, tail, source.text_bytes, source.insert_at, added)
+        else:
+            out = GzipWriter(file)
+            for piece in _spliced(source, source.insert_at, added):
+                out.write(piece)
+            out.finish()
     return _diagnostics(events)
+
+
+def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
+    """Where the source's own compressed bytes can be copied up to; small files are not worth the search."""
+    tail = source.text.gzip_tail
+    if tail is None or source.closing is not None or source.text_bytes < SPLICED_FROM:
+        return None, b""
+    return find_splice(source.path, tail, source.text_bytes, insert_at), tail
 
 
 def _block(source: Source, added: Iterator[Rendered]) -> Iterator[Rendered]:

@@ -1,14 +1,13 @@
 """Columns to JSON text: a template of an event and its columns in, one text a row out.
 
 There are two ways that give the same bytes: :func:`_plain`, and for many rows the compiled one of
-``render_compiled.py``, where numba can be had.
+``render_native.py``, where numba can be had.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,8 +22,7 @@ MISSING = -1  #: a member of :class:`Args` with this value or code is left out
 
 _PLAIN_ROWS = 4096
 _FEW_ROWS = 2000  #: for fewer rows of one template the compiled way is not worth its preparation
-_LOAD_ROWS = 200_000  #: loading the compiled code costs about as much as rendering so many rows without it
-_IMPORT_ROWS = 400_000  #: and importing numba first, so many
+_MANY_ROWS = 50_000  #: loading the compiled code costs about as much as rendering so many rows without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +116,21 @@ Renderer: TypeAlias = Callable[[Template], Iterator[Rendered]]
 
 def renderer(total: int) -> Renderer:
     """How to make the texts of every row of a template, in order and in bounded pieces, if ``total`` rows will come."""
-    compiled = _compiled() if total >= (_LOAD_ROWS if "numba" in sys.modules else _IMPORT_ROWS) else None
+    compiled = _compiled() if total >= _MANY_ROWS else None
     if compiled is None:
         return _plain
     return lambda template: (compiled if rows_of(template) >= _FEW_ROWS else _plain)(template)
 
 
 def _compiled() -> Renderer | None:
-    """The compiled way, if numba is installed."""
+    """The compiled way, if there is a compiler or what it once compiled."""
     try:
-        from augment.writers.render_compiled import render_compiled
-    except (ImportError, RuntimeError):  # not installed; or numba finds no folder where it may keep compiled code
+        from augment.writers import render_native
+
+        render_native.load()
+    except ImportError:
         return None
-    return render_compiled
+    return render_native.render_native
 
 
 def _plain(template: Template) -> Iterator[bytes]:

@@ -1,158 +1,100 @@
-"""The compiled way of ``render.py``: the same bytes, some twenty times faster. The only module of the writers that
-imports numba."""
+"""The loop of ``render_native.py``: rows of integers to text. Importing this module imports numba."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-import numba
 import numpy as np
 
-from augment.trace import Int64s
-from augment.writers.render import MISSING, Args, Choice, Column, Number, Template, argument_key, rows_of
+from augment.compiled.memory import compiled, load_byte, load_int, store_byte, store_int
 
-_BUFFER_BYTES = 1 << 20
-_ROWS = 1 << 16  #: rows whose columns are laid side by side at a time
-_NUMBER_BYTES = 24  #: the longest number: a sign, 19 digits, a point and a leading zero
-
-_LITERAL, _NUMBER, _CHOICE = 0, 1, 2
-
-
-@dataclass
-class _Program:
-    """A template as arrays: one step a literal, column or arg; what it writes first is its prefix."""
-
-    steps: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    columns: list[Int64s] = field(default_factory=list)
-    prefixes: bytearray = field(default_factory=bytearray)
-    pool: bytearray = field(default_factory=bytearray)
-    ends: list[int] = field(default_factory=lambda: [0])  #: text i of the pool is ``ends[i]:ends[i + 1]``
-    row_bytes: int = 0  #: no row is longer
-
-    def add(self, prefix: bytes, column: Column | None, *, arg: bool = False) -> None:
-        """Write ``prefix`` and a value of ``column``; an ``arg`` is both or, without a value, neither."""
-        start = len(self.prefixes)
-        self.prefixes += prefix
-        self.row_bytes += len(prefix)
-        kind, detail, trim = _LITERAL, 0, False
-        if isinstance(column, Number):
-            kind, detail, trim = _NUMBER, column.decimals, column.trim
-            self.columns.append(column.values)
-            self.row_bytes += _NUMBER_BYTES
-        elif isinstance(column, Choice):
-            kind, detail = _CHOICE, len(self.ends) - 1
-            self.columns.append(column.codes)
-            self._add_to_pool(column)
-        self.steps.append((kind, start, len(self.prefixes), detail, trim, arg))
-
-    def _add_to_pool(self, column: Choice) -> None:
-        for text in column.values:
-            self.pool += text
-            self.ends.append(len(self.pool))
-        self.row_bytes += max(map(len, column.values), default=0)
+LITERAL, NUMBER, CHOICE = 0, 1, 2  #: kinds of steps
+# what a step holds: its int64 at these byte offsets
+KIND, PREFIX, PREFIX_END, DETAIL, TRIM, IS_ARG, STEP = range(0, 7 * 8, 8)
+MISSING = -1
+MINUS, POINT, ZERO = 45, 46, 48
+TEN, HUNDRED = np.uint64(10), np.uint64(100)
+PAIRS = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.uint8).copy()
 
 
-def render_compiled(template: Template) -> Iterator[memoryview]:
-    """The text of every row, in pieces that are valid until the next."""
-    program = _Program()
-    for piece in template:
-        if isinstance(piece, Args):
-            for name, column in piece.columns.items():
-                program.add(argument_key(name), column, arg=True)
-            program.add(b"", None)  # args after these begin anew
-        elif isinstance(piece, bytes):
-            program.add(piece, None)
-        else:
-            program.add(b"", piece)
-    yield from _run(program, rows_of(template))
+@compiled
+def copy(target: int, source: int, size: int) -> int:
+    """Copy eight bytes at a time, up to seven beyond ``size``; where the copy ends."""
+    for k in range(0, size, 8):
+        store_int(target + k, load_int(source + k))
+    return target + size
 
 
-def _run(program: _Program, count: int) -> Iterator[memoryview]:
-    steps = np.array(program.steps, np.int64)
-    prefixes = np.frombuffer(bytes(program.prefixes), np.uint8)
-    pool = np.frombuffer(bytes(program.pool) or b" ", np.uint8)
-    ends = np.array(program.ends, np.int64)
-    out = np.empty(max(_BUFFER_BYTES, 4 * program.row_bytes), np.uint8)
-    block = np.empty((_ROWS, len(program.columns)), np.int64)
-    for start in range(0, count, _ROWS):
-        rows = min(_ROWS, count - start)
-        for place, column in enumerate(program.columns):
-            block[:rows, place] = column[start : start + rows]
-        done = 0
-        while done < rows:
-            done, size = _render_rows(steps, prefixes, pool, ends, block, done, rows, out, program.row_bytes)
-            yield out[:size].data
+@compiled
+def write_number(out: int, value: int, decimals: int, trim: bool) -> int:
+    """Write ``value * 10 ** -decimals`` at ``out``; the place after it."""
+    rest = np.uint64(value)
+    if value < 0:
+        rest = np.uint64(0) - rest  # also right for the least int64, which has no positive
+        store_byte(out, MINUS)
+        out += 1
+    digits = 1
+    power = TEN
+    while rest >= power and digits < 19:
+        power *= TEN
+        digits += 1
+    digits = max(digits, decimals + 1)
+    end = out + digits + (1 if decimals > 0 else 0)
+    i = end - 1
+    for _ in range(decimals):
+        store_byte(i, ZERO + np.int64(rest % TEN))
+        rest //= TEN
+        i -= 1
+    if decimals > 0:
+        store_byte(i, POINT)
+        i -= 1
+    while i > out:
+        pair = np.int64(rest % HUNDRED)
+        rest //= HUNDRED
+        store_byte(i, np.int64(PAIRS[2 * pair + 1]))
+        store_byte(i - 1, np.int64(PAIRS[2 * pair]))
+        i -= 2
+    if i == out:
+        store_byte(i, ZERO + np.int64(rest % TEN))
+    if decimals > 0 and trim:
+        while load_byte(end - 1) == ZERO:
+            end -= 1
+        if load_byte(end - 1) == POINT:
+            end -= 1
+    return end
 
 
-@numba.njit(cache=True, nogil=True)
-def _render_rows(steps, prefixes, pool, ends, block, row, stop, out, row_bytes):  # type: ignore[no-untyped-def]
-    """Render from ``row`` on until ``stop`` or until another row might not fit; the next row and the bytes written."""
-    at = 0
-    while row < stop and at + row_bytes <= len(out):
-        column = 0
+@compiled
+def render_rows(
+    steps: int, step_count: int, prefixes: int, pool: int, ends: int, values: int, row: int, stop: int, out: int,
+    last: int, written: int,
+) -> int:  # fmt: skip
+    """Render from ``row`` on until ``stop``, or until ``out`` has passed ``last``; the next row.
+
+    All arguments but the counts and rows are addresses; ``values`` is where the first row's values stand. What ``out``
+    has come to is stored at ``written``.
+    """
+    while row < stop and out <= last:
         comma = False  # whether an arg has been written in this group
-        for step in range(len(steps)):
-            kind = steps[step, 0]
-            prefix = steps[step, 1]
-            prefix_end = steps[step, 2]
-            value = 0
-            if kind != _LITERAL:
-                value = block[row, column]
-                column += 1
-            if steps[step, 5]:
+        for number in range(step_count):
+            step = steps + STEP * number
+            kind, prefix, value = load_int(step + KIND), load_int(step + PREFIX), 0
+            if kind != LITERAL:
+                value = load_int(values)
+                values += 8
+            if load_int(step + IS_ARG):
                 if value == MISSING:
                     continue
                 if not comma:
                     prefix += 1
                 comma = True
-            elif kind == _LITERAL:
+            elif kind == LITERAL:
                 comma = False
-            for i in range(prefix, prefix_end):
-                out[at] = prefixes[i]
-                at += 1
-            if kind == _NUMBER:
-                at = _write_number(out, at, value, steps[step, 3], steps[step, 4])
-            elif kind == _CHOICE:
-                text = steps[step, 3] + value
-                for i in range(ends[text], ends[text + 1]):
-                    out[at] = pool[i]
-                    at += 1
+            out = copy(out, prefixes + prefix, load_int(step + PREFIX_END) - prefix)
+            if kind == NUMBER:
+                out = write_number(out, value, load_int(step + DETAIL), load_int(step + TRIM) != 0)
+            elif kind == CHOICE:
+                text = ends + 8 * (load_int(step + DETAIL) + value)
+                start = load_int(text)
+                out = copy(out, pool + start, load_int(text + 8) - start)
         row += 1
-    return row, at
-
-
-@numba.njit(cache=True, nogil=True)
-def _write_number(out, at, value, decimals, trim):  # type: ignore[no-untyped-def]
-    """Write ``value * 10 ** -decimals`` at ``out[at]``; the place after it."""
-    rest = np.uint64(value)
-    if value < 0:
-        rest = np.uint64(0) - rest  # also right for the least int64, which has no positive
-        out[at] = 45  # -
-        at += 1
-    digits = 1
-    power = np.uint64(10)
-    while rest >= power and digits < 19:
-        power *= np.uint64(10)
-        digits += 1
-    point = decimals > 0
-    digits = max(digits, decimals + 1)
-    end = at + digits + point
-    i = end - 1
-    for _ in range(decimals):
-        out[i] = np.uint64(48) + rest % np.uint64(10)
-        rest //= np.uint64(10)
-        i -= 1
-    if point:
-        out[i] = 46  # .
-        i -= 1
-    while i >= at:
-        out[i] = np.uint64(48) + rest % np.uint64(10)
-        rest //= np.uint64(10)
-        i -= 1
-    if point and trim:
-        while out[end - 1] == 48:
-            end -= 1
-        if out[end - 1] == 46:
-            end -= 1
-    return end
+    store_int(written, out)
+    return row

@@ -7,7 +7,7 @@ import pytest
 from augment.analyses import idle_time_breakdown
 from augment.annotations import SliceTrack
 from augment.findings import Findings
-from tables import Event, call, kernel, op, python, rows_of, slices_of, sync, trace_of
+from tables import Event, annotation, call, kernel, op, python, rows_of, slices_of, sync, trace_of
 
 
 def findings_of(*events: Event) -> Findings:
@@ -77,8 +77,7 @@ def test_the_device_is_idle_where_no_stream_works() -> None:
         kernel("a", 0, 10), kernel("b", 50, 60), kernel("c", 5, 20, stream=8), kernel("d", 40, 55, stream=8)
     )
     assert [(one["ts"], one["dur"]) for one in gaps_of(findings, "Idle")] == [(20, 20)]
-    assert gaps_of(findings, "Idle")[0]["next_kernel"] == "d"
-    assert gaps_of(findings, "Idle")[0]["previous_kernel"] == "c"
+    assert [one["previous_kernel"] for one in gaps_of(findings, "Idle stream 8")] == ["c"]
 
 
 def test_streams_of_one_number_on_two_devices_are_apart() -> None:
@@ -120,9 +119,7 @@ def test_the_owner_of_a_host_wait_is_the_operator_that_took_most_of_it() -> None
             "ts": 100,
             "dur": 200,
             "name": "host_wait",
-            "next_kernel": "second",
             "correlation": 5,
-            "launch": "cudaLaunchKernel",
             "launch_delay_ns": 40,
             "owner": "aten::inner",
             "owner_ns": 110,
@@ -151,7 +148,7 @@ def test_a_gap_that_the_host_did_not_cause_names_the_longest_wait() -> None:
         kernel("b", 50, 60, correlation=1),
     )
     (gap,) = gaps_of(findings)
-    assert (gap["name"], gap["previous_kernel"], gap["next_kernel"]) == ("other", "a", "b")
+    assert (gap["name"], gap["previous_kernel"]) == ("other", "a")
     assert (gap["sync_call"], gap["waited_for"]) == ("cudaStreamSynchronize", "event 8 of stream 20")
 
 
@@ -181,3 +178,16 @@ def test_one_piece_of_work_has_no_gap() -> None:
     findings = findings_of(kernel("a", 0, 10))
     assert rows_of(findings, "idle_ns", "idle_ratio") == [(0, None)] * 3
     assert findings.annotations == []
+
+
+def test_an_annotation_owns_what_no_operator_does_but_a_step_owns_nothing() -> None:
+    events = [
+        kernel("first", 0, 100),
+        annotation("ProfilerStep#3", 0, 400),
+        call("cudaLaunchKernel", 290, 295, correlation=5),
+        kernel("second", 300, 350, correlation=5),
+    ]
+    (gap,) = gaps_of(findings_of(*events))
+    assert "owner" not in gap
+    (gap,) = gaps_of(findings_of(*events, annotation("enumerate(DataLoader)", 90, 280), op("aten::copy_", 100, 110)))
+    assert (gap["owner"], gap["owner_ns"]) == ("enumerate(DataLoader)", 170)

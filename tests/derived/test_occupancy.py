@@ -37,7 +37,7 @@ def test_occupants_are_those_of_each_moment(
     start = np.array([ts for ts, _ in asked], np.int64)
     end = start + np.array([dur for _, dur in asked], np.int64)
     at_once, occupancy.PAIRS_AT_ONCE = occupancy.PAIRS_AT_ONCE, 3 if in_pieces else occupancy.PAIRS_AT_ONCE
-    found = occupancy.occupants(trace, Category.CPU_OP, start, end, np.full(len(asked), thread, np.int32))
+    found = occupancy.occupants(trace, [Category.CPU_OP], start, end, np.full(len(asked), thread, np.int32))
     occupancy.PAIRS_AT_ONCE = at_once
     for index, (low, high) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         held = Counter[str]()

@@ -19,9 +19,9 @@ def plain(template: Template) -> bytes:
 
 def compiled(template: Template) -> bytes:
     pytest.importorskip("numba")
-    from augment.writers.render_compiled import render_compiled
+    from augment.writers.render_native import render_native
 
-    return b"".join(bytes(piece) for piece in render_compiled(template))
+    return b"".join(bytes(piece) for piece in render_native(template))
 
 
 def random_template(rows: int) -> Template:
@@ -99,6 +99,6 @@ def test_strings_that_perfetto_takes(text: str, expected: str) -> None:
 
 
 def test_numba_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "augment.writers.render_compiled", None)
+    monkeypatch.setitem(sys.modules, "augment.writers.render_native", None)
     template = random_template(5000)
     assert b"".join(renderer(10**9)(template)) == plain(template)

@@ -32,6 +32,10 @@ class Text:
     def read_at(self, offsets: Int64s, lengths: Int32s) -> list[bytes]:
         return [self.whole[o : o + n] for o, n in zip(offsets.tolist(), lengths.tolist(), strict=True)]
 
+    @property
+    def gzip_tail(self) -> bytes | None:
+        return None
+
     def chunks(self) -> Iterable[memoryview]:
         for start in range(0, len(self.whole), self.piece):
             chunk = bytearray(self.whole[start : start + self.piece])

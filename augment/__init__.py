@@ -1,0 +1,113 @@
+"""See where GPU time went: PyTorch profiler traces in, augmented traces and exact metrics out.
+
+::
+
+    import augment
+
+    trace = augment.read("rank0.json.gz")
+    augmented = augment.augment(trace)
+    augment.write(augmented)  # rank0.augmented.json.gz and rank0.metrics.json, beside the input
+
+Importing this package loads nothing else; what is asked of it is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from augment.errors import (
+        AugmentError,
+        InputError,
+        LimitExceeded,
+        MalformedTrace,
+        OutputError,
+        UnknownFormat,
+        UsageError,
+    )
+    from augment.findings import AugmentedTrace, Findings, Skipped
+    from augment.pipeline import augment
+    from augment.readers import read
+    from augment.trace import Trace
+
+__version__ = "0.1.0"
+
+#: where each public name lives
+_HOMES = {
+    "read": "augment.readers",
+    "augment": "augment.pipeline",
+    "Trace": "augment.trace",
+    "AugmentedTrace": "augment.findings",
+    "Findings": "augment.findings",
+    "Skipped": "augment.findings",
+    "AugmentError": "augment.errors",
+    "InputError": "augment.errors",
+    "LimitExceeded": "augment.errors",
+    "MalformedTrace": "augment.errors",
+    "OutputError": "augment.errors",
+    "UnknownFormat": "augment.errors",
+    "UsageError": "augment.errors",
+}
+
+__all__ = [
+    "AugmentError",
+    "AugmentedTrace",
+    "Findings",
+    "InputError",
+    "LimitExceeded",
+    "MalformedTrace",
+    "OutputError",
+    "Skipped",
+    "Trace",
+    "UnknownFormat",
+    "UsageError",
+    "__version__",
+    "augment",
+    "read",
+    "write",
+]
+
+
+def write(
+    augmented: AugmentedTrace, folder: str | os.PathLike[str] | None = None, *, formats: Sequence[str] = ("chrome",)
+) -> list[Path]:
+    """Write the augmented trace in each of ``formats``, and its metrics, under the input's STEM.
+
+    Args:
+        augmented: what :func:`augment` returned.
+        folder: where to; beside the input if it is not given.
+        formats: names of writers, as ``augment list`` shows them.
+
+    Returns:
+        The files written, the metrics last.
+
+    Raises:
+        UsageError: there is no such writer.
+        OutputError: a file cannot be written.
+    """
+    from pathlib import Path
+
+    from augment.writers import write_all
+
+    beside = Path(augmented.trace.source.path).parent
+    return write_all(augmented, beside if folder is None else Path(folder), formats)
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for, on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet."""
+    return sorted({*globals(), *__all__})

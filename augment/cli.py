@@ -1,0 +1,58 @@
+"""The command line: the library's verbs, and their arguments. Every error becomes one line and an exit code here.
+
+Exit codes: 0 done; 1 some inputs of a batch failed, or an output cannot be written; 2 usage; 3 the input cannot be
+read; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from typing import NoReturn
+
+DEBUG = "--debug"
+
+
+def main() -> int:
+    """Run the command that ``sys.argv`` names; the exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: spare numpy starting its threads
+    import click
+
+    from augment.commands import group
+    from augment.commands.terminal import complain, finish_output, prepare_output
+    from augment.errors import AugmentError
+
+    prepare_output()
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = group().main(prog_name="augment", standalone_mode=False)
+        return finish_output(code if isinstance(code, int) else 0)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "augment"
+        complain(f"{error.format_message()} (see {where} --help)")
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return 130
+    except AugmentError as error:
+        _trace()
+        complain(str(error))
+        return error.exit_code
+    except Exception as error:  # a bug: still one line, and the rest for whoever asks
+        _trace()
+        complain(f"internal error, {type(error).__name__}: {error}; please report what {DEBUG} shows")
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _trace() -> None:
+    if DEBUG in sys.argv:
+        traceback.print_exc()
+
+
+def _terminated(*_: object) -> NoReturn:
+    """SIGTERM: leave by way of every ``finally``, so that nothing half-written stays."""
+    raise SystemExit(143)

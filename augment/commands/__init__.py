@@ -1,0 +1,27 @@
+"""The registry of commands. To add one: a module beside this file, and two lines here."""
+
+from __future__ import annotations
+
+import click
+
+from augment import __version__
+from augment.commands import doctor, run, show
+from augment.commands import list as listing
+
+COMMANDS: tuple[click.Command, ...] = (run.command, show.command, doctor.command, listing.command)
+
+
+def group() -> click.Group:
+    """``augment`` with all its commands."""
+
+    @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.version_option(__version__, prog_name="augment")
+    @click.pass_context
+    def augment(context: click.Context) -> None:
+        """See where GPU time went: PyTorch profiler traces in, augmented traces and metrics out."""
+        if context.invoked_subcommand is None:
+            click.echo(context.get_help())
+
+    for command in COMMANDS:
+        augment.add_command(command)
+    return augment

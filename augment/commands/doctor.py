@@ -1,0 +1,142 @@
+"""``augment doctor``: what is in a file, what is odd, what will be lost."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import debug
+from augment.commands.units import counted, duration, share, size
+
+if TYPE_CHECKING:
+    from augment.commands.inspection import Report
+
+_EPOCH_NS = 10**18  #: a time after 2001, if it counts from 1970
+
+
+@click.command("doctor")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each file, one a line.")
+@debug
+def command(files: tuple[str, ...], as_json: bool) -> int:
+    """Tell what is in each FILE, what is odd in it, and what of it will be lost; nothing is written."""
+    from augment.commands.terminal import complain, emit
+    from augment.errors import AugmentError
+
+    failed: list[AugmentError] = []
+    for path in files:
+        try:
+            report = examine(path)
+        except AugmentError as error:
+            if len(files) == 1:
+                raise
+            failed.append(error)
+            complain(str(error))
+            continue
+        if as_json:
+            emit(json.dumps(report, ensure_ascii=False))
+        else:
+            print_report(report)
+    return 1 if failed else 0
+
+
+def examine(path: str) -> Report:
+    """The report on one file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from augment.commands.inspection import inspect
+    from augment.commands.terminal import bar
+    from augment.pipeline import augment
+    from augment.readers import read
+
+    with bar(1, quiet=False) as shown:
+        shown.stage(f"reading {path}")
+        trace = read(path, announce=lambda text: shown.say(f"augment: {text}"))
+        shown.stage("examining")
+        return inspect(augment(trace))
+
+
+def print_report(report: Report) -> None:
+    """Print ``report`` for people."""
+    from augment.commands.tables import print_rows
+    from augment.commands.terminal import emit
+
+    for line in _overview(report):
+        emit(line)
+    if report["categories"]:
+        print_rows("Events", report["categories"])
+    for title, name in (("Odd", "odd"), ("In Perfetto, the file as it is", "perfetto")):
+        if report[name]:
+            print_rows(title, report[name])
+    if report["skipped"]:
+        rows = [{"analysis": name, "reason": reason} for name, reason in report["skipped"].items()]
+        print_rows("Analyses that will be skipped", rows)
+    emit("")
+
+
+def _overview(report: Report) -> Iterator[str]:
+    file, recording, tracks, launches = (report[name] for name in ("file", "recording", "tracks", "launches"))
+    yield file["path"]
+    yield _line("file", " in ".join([_layout(file), *reversed(file["compression"])]) + f", {_sizes(file)}")
+    yield _line("events", _events(file))
+    if report["partial"]:
+        yield _line("not whole", report["partial"])
+    yield _line("vendor", file["vendor"] or "no calls of a GPU runtime")
+    ranks = ", ".join(map(str, recording["ranks"])) or "unknown"
+    world = f" of {recording['world_size']}" if recording["world_size"] else ""
+    yield _line("rank", f"{ranks}{world}" + (f" (from {recording['rank_from']})" if recording["ranks"] else ""))
+    yield _line("time", _time(recording))
+    yield _line("steps", ", ".join(map(str, recording["steps"])) or "none")
+    for device, streams in tracks["streams"].items():
+        names = [one["name"] for one in recording["devices"] if str(one["device"]) == device]
+        yield _line(f"device {device}", ", ".join([*names, counted(streams, "stream")]))
+    yield _line("tracks", f"{counted(tracks['threads'], 'thread')}, of {counted(tracks['processes'], 'pid')}")
+    yield _line("recorded", _recorded(report["has"]))
+    if launches["gpu_work_count"]:
+        linked = share(launches["linked_ratio"], 1)
+        yield _line("GPU work", f"{launches['gpu_work_count']:,}, of which {linked} have a known launch")
+    if launches["launch_count"]:
+        unmatched = f"{launches['unmatched_launch_count']:,} without GPU work"
+        yield _line("launches", f"{launches['launch_count']:,}, {unmatched}")
+
+
+def _line(name: str, value: str) -> str:
+    return f"  {name:<10} {value}"
+
+
+def _layout(file: dict[str, Any]) -> str:
+    version = f", schema {file['schema_version']}" if file["schema_version"] is not None else ""
+    return f"{file['format']} ({file['layout']}{version})"
+
+
+def _sizes(file: dict[str, Any]) -> str:
+    unpacked = f" ({size(file['text_bytes'])} unpacked)" if file["compression"] else ""
+    return f"{size(file['bytes'])}{unpacked}"
+
+
+def _events(file: dict[str, Any]) -> str:
+    lost = file["elements"] - file["events"]
+    more = f"; {lost:,} more are metadata or have no time: kept, not analysed"
+    return f"{file['events']:,}" + (more if lost else "")
+
+
+def _time(recording: dict[str, Any]) -> str:
+    start = recording["start_ns"]
+    if start is None:
+        return "no event has one"
+    if start < _EPOCH_NS:
+        return f"{duration(recording['duration_ns'])}, from {duration(start)} on"
+    moment = datetime.datetime.fromtimestamp(start // 10**9, datetime.timezone.utc)
+    return f"{duration(recording['duration_ns'])}, from {moment:%Y-%m-%d %H:%M:%S}.{start % 10**9:09} UTC on"
+
+
+def _recorded(has: dict[str, bool]) -> str:
+    yes = [name.replace("_", " ") for name, there in has.items() if there]
+    no = [name.replace("_", " ") for name, there in has.items() if not there]
+    return "; ".join(filter(None, (", ".join(yes), f"no {', no '.join(no)}" if no else "")))

@@ -1,0 +1,106 @@
+"""What several commands take, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import click
+
+from augment.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def debug(function: Function) -> Function:
+    """``--debug``, which ``cli.main`` looks for itself."""
+    return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")(function)
+
+
+def listed(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    """The names of ``--only a,b --only c``, each once."""
+    names = (name.strip() for value in values for name in value.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def choice_of_analyses(function: Function) -> Function:
+    """``--only``, ``--skip`` and ``--option``."""
+    for option in (
+        click.option(
+            "--option", "options", multiple=True, metavar="ANALYSIS.NAME=VALUE",
+            help="Set an option of an analysis, as augment list shows it; may be given again.",
+        ),
+        click.option("--skip", multiple=True, metavar="NAME,…", callback=listed, help="Leave these analyses out."),
+        click.option("--only", multiple=True, metavar="NAME,…", callback=listed, help="Run these analyses alone."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The values of ``--option``, of the types of the options' defaults.
+
+    Raises:
+        UsageError: no ``ANALYSIS.NAME=VALUE``, or a value of another type.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        analysis, dot, option = name.strip().partition(".")
+        if not equals or not dot:
+            example = "idle_time_breakdown.consecutive_kernel_delay_ns=30000"
+            raise UsageError(f"--option {text}: must be ANALYSIS.NAME=VALUE, such as {example}")
+        values.setdefault(analysis, {})[option.strip()] = _typed(analysis, option.strip(), value.strip())
+    return values
+
+
+def _typed(analysis: str, option: str, text: str) -> Any:
+    """``text`` as the option's default is; as it stands where there is no such option: the pipeline says so."""
+    from augment.analyses import ANALYSES
+    from augment.pipeline import options_of
+
+    defaults = {one.NAME: options_of(one) for one in ANALYSES}.get(analysis, {})
+    default = defaults.get(option)
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+        if isinstance(default, int):
+            return int(text.replace("_", ""))
+        if isinstance(default, float):
+            return float(text)
+    except (ValueError, KeyError) as error:
+        wanted = type(default).__name__
+        problem = f"must be of type {wanted} (such as {default!r}), not {text!r}"
+        raise UsageError(f"{analysis}: {option} {problem}") from error
+    return text
+
+
+def check_analyses(only: Sequence[str], skip: Sequence[str], options: dict[str, dict[str, Any]]) -> None:
+    """Refuse what the pipeline would refuse, before a large trace has been read.
+
+    Raises:
+        UsageError: an analysis or option that does not exist, or no analysis is left.
+    """
+    if not (only or skip or options):
+        return
+    from augment.analyses import ANALYSES
+    from augment.pipeline import options_of
+
+    known = {analysis.NAME: options_of(analysis) for analysis in ANALYSES}
+    for name in (*only, *skip, *options):
+        expect_known(name, known, "analysis")
+    for analysis, values in options.items():
+        for name in values:
+            expect_known(name, known[analysis], f"option of {analysis}")
+    if not set(only or known) - set(skip):
+        raise UsageError("no analysis is left to run: --skip names all of them")
+
+
+def expect_known(name: str, known: Collection[str], what: str) -> None:
+    """Refuse a name that is not known, with the nearest and all that are."""
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        names = f"known: {', '.join(known)}" if known else "it has none"
+        raise UsageError(f"no {what} is called {name!r}{meant} ({names})")

@@ -1,0 +1,173 @@
+"""``augment run``: convert files, folders, globs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import check_analyses, choice_of_analyses, debug, listed, option_values
+
+if TYPE_CHECKING:
+    from augment.batch.convert import Result, Settings
+    from augment.batch.inputs import Input, Plan
+    from augment.commands.terminal import Bar
+
+
+@click.command("run")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
+@click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside each input if not given.")
+@click.option(
+    "--to", "formats", multiple=True, metavar="FORMAT,…", callback=listed, default=["chrome"],
+    help="Formats to write, as augment list shows them.  [default: chrome]",
+)  # fmt: skip
+@choice_of_analyses
+@click.option(
+    "--jobs", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
+    help="Files at once, each in a process of its own; 0: one a processor.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
+@click.option("--quiet", is_flag=True, help="Print no summary and no progress, only errors.")
+@debug
+def command(
+    inputs: tuple[str, ...],
+    out: str | None,
+    formats: tuple[str, ...],
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    options: tuple[str, ...],
+    jobs: int,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Write an augmented trace and its metrics for each INPUT: a file, a folder, a glob.
+
+    Of a folder, every trace below it is taken, but nothing hidden and nothing that augment itself wrote; files in it
+    that turn out to be no traces are passed over. One bad file never stops the rest. The paths written are printed on
+    stdout, one a line.
+    """
+    from augment.batch.convert import Settings
+    from augment.batch.inputs import plan
+
+    values = option_values(options)
+    check_analyses(only, skip, values)
+    _check_formats(formats)
+    settings = Settings(formats, only, skip, values)
+    made = plan(inputs, out)
+    return _Run(made, settings, _processes(jobs), as_json=as_json, quiet=quiet).all()
+
+
+class _Run:
+    """One call of the command."""
+
+    def __init__(self, made: Plan, settings: Settings, jobs: int, *, as_json: bool, quiet: bool) -> None:
+        self._plan, self._settings, self._jobs = made, settings, jobs
+        self._as_json, self._quiet = as_json, quiet
+        self._results: list[Result] = []
+
+    def all(self) -> int:
+        """Convert, tell, and say how it went: the exit code."""
+        from augment.batch.convert import Result, failure
+        from augment.commands.terminal import bar
+
+        for name, error in self._plan.refused:
+            self._take(failure(name, error))
+        for name, why in self._plan.passed_over:
+            self._take(Result(name, "passed_over", message=f"{name}: {why}"))
+        with bar(len(self._plan.inputs), quiet=self._quiet) as shown:
+            for result in self._convert(shown):
+                self._take(result)
+                shown.done()
+        return self._close()
+
+    def _convert(self, shown: Bar) -> Iterator[Result]:
+        from augment.batch.convert import convert
+
+        inputs = self._plan.inputs
+        if min(self._jobs, len(inputs)) > 1:
+            from augment.batch.pool import convert_in_processes
+
+            shown.stage(f"{self._jobs} at once")
+            yield from convert_in_processes(inputs, self._settings, self._jobs)
+            return
+        for one in inputs:
+            yield convert(one, self._settings, lambda text: shown.say(f"augment: {text}"), _stage(shown, one))
+
+    def _take(self, result: Result) -> None:
+        from augment.commands.terminal import emit
+
+        self._results.append(result)
+        if self._as_json:
+            emit(_as_json(result))
+        else:
+            for path in result.outputs:
+                emit(path)
+
+    def _close(self) -> int:
+        """The summary, the failures, the exit code."""
+        from augment.commands.summary import summary
+        from augment.commands.terminal import complain, say
+
+        failed = [one for one in self._results if one.status == "failed"]
+        if not self._quiet:
+            for line in summary(self._results):
+                say(line)
+        for one in failed:
+            if one.traceback and _debugging():
+                say_lines(one.traceback)
+            complain(one.message)
+        if len(self._results) == 1 and failed:
+            return failed[0].exit_code
+        if failed:
+            return 1
+        if not any(one.status == "augmented" for one in self._results):
+            complain(_nothing(self._results))
+            return 3
+        return 0
+
+
+def _stage(shown: Bar, one: Input) -> Callable[[str], None]:
+    name = os.path.basename(one.path)
+    return lambda what: shown.stage(f"{name}: {what}")
+
+
+def _nothing(results: Sequence[Result]) -> str:
+    if len(results) == 1:
+        return results[0].message
+    return f"nothing was augmented: none of the {len(results)} files is a trace; name one to see why"
+
+
+def say_lines(text: str) -> None:
+    """Several lines for people, as they stand."""
+    sys.stderr.write(text)
+
+
+def _debugging() -> bool:
+    return "--debug" in sys.argv
+
+
+def _as_json(result: Result) -> str:
+    import json
+
+    told: dict[str, Any] = {"input": result.path, "status": result.status, "outputs": list(result.outputs)}
+    if result.message:
+        told["message"] = result.message
+    return json.dumps(told, ensure_ascii=False)
+
+
+def _check_formats(formats: Sequence[str]) -> None:
+    if formats != ("chrome",):
+        from augment.writers import writer_named
+
+        for name in formats:
+            writer_named(name)
+
+
+def _processes(jobs: int) -> int:
+    if jobs:
+        return jobs
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,102 @@
+"""What ``augment run`` says at the end: the main figures of what it wrote, read from the sidecars."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from augment.batch.convert import Result
+from augment.commands.tables import source_line
+from augment.commands.units import duration, share
+
+SHOWN = 40  #: devices, and files passed over, that are listed at most
+
+
+def summary(results: Sequence[Result]) -> Iterator[str]:
+    """Lines for people."""
+    augmented = [one for one in results if one.status == "augmented"]
+    passed_over = [one for one in results if one.status == "passed_over"]
+    if len(augmented) == 1:
+        yield from _one(augmented[0])
+    elif augmented:
+        yield from _many(augmented)
+    if len(results) > 1:
+        if passed_over:
+            yield "passed over:"
+            yield from (f"  {one.message}" for one in passed_over[:SHOWN])
+            if len(passed_over) > SHOWN:
+                yield f"  … and {len(passed_over) - SHOWN} more"
+        failed = len(results) - len(augmented) - len(passed_over)
+        yield f"{len(augmented)} augmented, {len(passed_over)} passed over, {failed} failed"
+
+
+def _one(result: Result) -> Iterator[str]:
+    sidecar = _sidecar(result)
+    yield from source_line(sidecar["source"]).splitlines()
+    rows = _devices(sidecar)
+    if rows:
+        yield from _table([["  device", *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)
+    skipped: dict[str, list[str]] = {}
+    for name, one in sidecar["analyses"].items():
+        if one["status"] == "skipped":
+            skipped.setdefault(one["reason"], []).append(name)
+    for reason, names in skipped.items():
+        yield f"  skipped: {', '.join(names)} ({reason})"
+    for one in sidecar["diagnostics"]:
+        yield f"  {one['code']}: {one['count']:,} ({one['message']})"
+
+
+def _many(augmented: Sequence[Result]) -> Iterator[str]:
+    """A table with a line for each device of each file."""
+    lines = [["file", "rank", "device", *_HEADS]]
+    common = os.path.dirname(os.path.commonpath([os.path.abspath(one.path) for one in augmented]) + os.sep)
+    left_out = 0
+    for result in augmented:
+        sidecar = _sidecar(result)
+        rank = sidecar["source"]["ranks"]
+        rows = _devices(sidecar) or [None]
+        for row in rows:
+            if len(lines) > SHOWN:
+                left_out += 1
+                continue
+            figures = _figures(row) if row else ["–"] * len(_HEADS)
+            device = str(row["device"]) if row else "–"
+            lines.append([os.path.relpath(result.path, common), str(rank[0]) if rank else "–", device, *figures])
+    yield f"in {common}:"
+    yield from _table(lines, left=1)
+    if left_out:
+        yield f"… and {left_out} lines more"
+
+
+_HEADS = ("span", "busy", "computing", "exposed comm.", "exposed memory", "idle")
+
+
+def _devices(sidecar: dict[str, Any]) -> list[Any]:
+    rows: list[Any] = sidecar["analyses"].get("temporal_breakdown", {}).get("rows", [])
+    return rows
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    span = row["span_ns"]
+    names = ("busy", "compute", "exposed_communication", "exposed_memory", "idle")
+    return [duration(span), *(share(row[f"{name}_ns"], span) for name in names)]
+
+
+def _sidecar(result: Result) -> dict[str, Any]:
+    decoded: dict[str, Any] = msgspec.json.decode(Path(result.outputs[-1]).read_bytes())
+    return decoded
+
+
+def _table(lines: list[list[str]], left: int) -> Iterator[str]:
+    """Columns aligned with blanks; the first ``left`` to the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,204 @@
+"""Tables of the sidecar: its column names say the units, so that a sidecar of another version shows, too."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from augment.commands.terminal import emit
+from augment.commands.units import counted, duration, size_unit, time_unit
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+IDENTITIES = ("rank", "device", "stream", "step")  #: numbers that name things
+NOTHING = "–"
+_OF_MANY = ("mean", "std", "min", "p25", "p50", "p75", "p99", "max")  #: how columns begin that are statistics
+_BETWEEN = 2  #: blanks between columns
+_LEAST_TEXT = 24  #: what a column of text may be cut to
+_LONG_TEXT = 40  #: text of this width comes last in its line
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is shown. ``key`` says that it tells rows apart; ``head`` may be of two lines."""
+
+    head: tuple[str, str]
+    cells: list[str]
+    key: bool = False
+    text: bool = False
+
+    @property
+    def width(self) -> int:
+        """Of its longest line."""
+        return max(map(len, (*self.head, *self.cells)))
+
+
+def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
+    """Print every table of ``sidecar`` to stdout, of each at most ``limit`` rows (0: all)."""
+    emit(source_line(sidecar["source"]))
+    for name, analysis in sidecar["analyses"].items():
+        if analysis["status"] != "skipped":
+            _print_analysis(name, analysis, limit)
+    skipped = {name: one["reason"] for name, one in sidecar["analyses"].items() if one["status"] == "skipped"}
+    if skipped:
+        print_rows("Skipped", [{"analysis": name, "reason": why} for name, why in skipped.items()])
+    if sidecar["diagnostics"]:
+        print_rows("Diagnostics", sidecar["diagnostics"])
+
+
+def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """A table of ``rows``, which have the same members; what names them all alike goes into the title."""
+    shared = {name: rows[0][name] for name in IDENTITIES if name in rows[0] and len({row[name] for row in rows}) == 1}
+    of = ", ".join(f"{name} {value}" for name, value in shared.items() if value is not None)
+    columns = columns_of({name: [row[name] for row in rows] for name in rows[0] if name not in shared})
+    console = _console()
+    _emit_title(console, f"{title} · {of}" if of else title)
+    for block in _blocks(columns, console.width):
+        _emit(console, _table(_fitted(block, console.width)))
+
+
+def columns_of(table: dict[str, Sequence[Any]]) -> list[Column]:
+    """The columns of ``table`` for people: totals in one unit of time, statistics in one, long text last."""
+    times = {name: [v for v in values if v is not None] for name, values in table.items() if name.endswith("_ns")}
+    totals = [value for name, values in times.items() if not _is_statistic(name) for value in values]
+    single = [value for name, values in times.items() if _is_statistic(name) for value in values if value]
+    units = {False: time_unit(max(totals, default=0)), True: time_unit(statistics.median(single) if single else 0)}
+    columns = [_column(name, values, units[_is_statistic(name)]) for name, values in table.items()]
+    return sorted(columns, key=lambda one: one.text and one.width > _LONG_TEXT)
+
+
+def _is_statistic(name: str) -> bool:
+    return name.split("_")[0] in _OF_MANY
+
+
+def _column(name: str, values: Sequence[Any], time: tuple[int, str]) -> Column:
+    """A column of the sidecar; its unit is what ``name`` ends with."""
+    stem, _, unit = name.rpartition("_")
+    numbers = [value for value in values if value is not None]
+    words, whole = stem.replace("_", " "), all(isinstance(value, int) for value in numbers)
+    if name in IDENTITIES or any(isinstance(value, (str, list)) for value in numbers):
+        text = any(not isinstance(value, int) for value in numbers)
+        return Column((name.replace("_", " "), ""), [_text(value) for value in values], key=True, text=text)
+    if unit == "ns":
+        return _numbers((words, time[1]), values, 1 / time[0], 3 if time[0] > 1 else 1 - whole)
+    if unit == "ratio":
+        return _numbers((words, "%"), values, 100, 2)
+    if unit in ("gbps", "tflops"):
+        return _numbers((words, {"gbps": "GB/s", "tflops": "TFLOP/s"}[unit]), values, 1, 2)
+    if unit == "bytes":
+        scale, sign = size_unit(max(numbers, default=0))
+        return _numbers((words or "size", sign), values, 1 / scale, 3 if scale > 1 else 0)
+    return _numbers((name.replace("_", " "), ""), values, 1, 0 if whole else 2)
+
+
+def _numbers(head: tuple[str, str], values: Iterable[Any], factor: float, digits: int) -> Column:
+    return Column(head, [NOTHING if value is None else f"{value * factor:,.{digits}f}" for value in values])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    text = " → ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " ".join(text.split())
+
+
+def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
+    """The columns in as many tables as ``width`` asks for; each has those that tell rows apart."""
+    used = kept = sum(_least(one) + _BETWEEN for one in columns if one.key)
+    block: set[int] = set()
+    for index, one in enumerate(columns):
+        if one.key:
+            continue
+        if block and used + one.width > width:
+            yield [column for at, column in enumerate(columns) if column.key or at in block]
+            block, used = set(), kept
+        block.add(index)
+        used += one.width + _BETWEEN
+    yield [column for at, column in enumerate(columns) if column.key or at in block]
+
+
+def _least(one: Column) -> int:
+    """The width that a column must have; only long text may be cut."""
+    return min(one.width, _LEAST_TEXT) if one.width > _LONG_TEXT else one.width
+
+
+def _fitted(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns with their long text cut so that lines are of ``width``."""
+    long = [one for one in columns if one.width > _LONG_TEXT and one.text]
+    used = sum(one.width + _BETWEEN for one in columns if one not in long)
+    room = max(_LEAST_TEXT, (width - used) // len(long) - _BETWEEN) if long else 0
+    return [replace(one, cells=[_cut(cell, room) for cell in one.cells]) if one in long else one for one in columns]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _table(columns: Sequence[Column]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0), header_style="dim")
+    units = any(one.head[1] for one in columns)
+    for one in columns:
+        head = Text("\n".join(one.head) if units else one.head[0])
+        table.add_column(head, justify="left" if one.text else "right", no_wrap=True, min_width=one.width)
+    for cells in zip(*(one.cells for one in columns), strict=True):
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _print_analysis(name: str, analysis: dict[str, Any], limit: int) -> None:
+    rows = analysis["rows"]
+    title = name.replace("_", " ").capitalize()
+    if rows:
+        print_rows(title, rows[:limit] if limit else rows)
+    else:
+        _emit_title(_console(), title)
+        emit("no rows")
+    if limit and len(rows) > limit:
+        emit(f"… {counted(len(rows) - limit, 'more row')} (--limit 0 shows all)")
+    if analysis["status"] == "partial":
+        emit(f"partial: {analysis['reason']}")
+
+
+def source_line(source: dict[str, Any]) -> str:
+    """What a sidecar is of."""
+    line = f"{source['name']}: {counted(source['events'], 'event')}, {duration(source['duration_ns'])}"
+    if source["ranks"]:
+        line += f", rank {', '.join(map(str, source['ranks']))}"
+    if source["steps"]:
+        line += f", {counted(len(source['steps']), 'step')}"
+    names = [one["name"] for one in source["devices"]]
+    line += "".join(f", {names.count(name)} × {name}" for name in dict.fromkeys(names))
+    return f"{line}\nnot whole: {source['partial']}" if source.get("partial") else line
+
+
+def _console() -> Console:
+    """stdout; in a pipe as wide as need be, without a style."""
+    from rich.console import Console
+
+    if not sys.stdout.isatty():
+        return Console(width=100_000, color_system=None)
+    return Console(color_system=None) if os.environ.get("NO_COLOR") else Console()
+
+
+def _emit_title(console: Console, title: str) -> None:
+    from rich.text import Text
+
+    emit("")
+    _emit(console, Text(title, style="bold"))
+
+
+def _emit(console: Console, shown: Any) -> None:
+    """Print by way of ``emit``, which bears a reader that left; without the blanks at the ends of lines."""
+    with console.capture() as capture:
+        console.print(shown)
+    for line in capture.get().splitlines():
+        emit(line.rstrip())

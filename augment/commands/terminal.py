@@ -1,0 +1,124 @@
+"""stdout for data, stderr for everything else; a bar that moves on a terminal alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
+
+
+def prepare_output() -> None:
+    """Let any file name pass through, whatever bytes it is of."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            utf8 = stream.encoding.lower().replace("-", "") == "utf8"
+            reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
+
+
+def emit(line: str) -> None:
+    """One line of data. If nobody reads any more, the rest goes nowhere, and the work goes on."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    try:
+        sys.stderr.write(line.translate(_CONTROL) + "\n")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        _discard(sys.stderr)
+
+
+def complain(problem: str) -> None:
+    """An error: one line."""
+    say(f"augment: {problem}")
+
+
+def finish_output(code: int) -> int:
+    """Flush what is left; the exit code, unchanged."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+    return code
+
+
+def _discard(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+class Bar(Protocol):
+    """Shows how far the work is."""
+
+    def stage(self, text: str) -> None:
+        """What is being done."""
+
+    def done(self) -> None:
+        """One more input is finished."""
+
+    def say(self, line: str) -> None:
+        """One line for people, not into the bar."""
+
+
+class _NoBar:
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def stage(self, text: str) -> None:
+        """Nothing moves."""
+
+    def done(self) -> None:
+        """Nothing moves."""
+
+    def say(self, line: str) -> None:
+        """Unless it shall be quiet."""
+        if not self._quiet:
+            say(line)
+
+
+class _RichBar:
+    def __init__(self, progress: Any, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=total if total > 1 else None)
+
+    def stage(self, text: str) -> None:
+        """The text beside the bar."""
+        self._progress.update(self._task, description=text.translate(_CONTROL))
+
+    def done(self) -> None:
+        """The bar grows."""
+        self._progress.advance(self._task)
+
+    def say(self, line: str) -> None:
+        """Above the bar."""
+        self._progress.console.print(line.translate(_CONTROL), markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def bar(total: int, *, quiet: bool) -> Iterator[Bar]:
+    """A bar for ``total`` inputs on stderr, if that is a terminal; rich is loaded for nothing else."""
+    if quiet or not sys.stderr.isatty():
+        yield _NoBar(quiet)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    many = (BarColumn(), MofNCompleteColumn()) if total > 1 else ()
+    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    text = TextColumn("{task.description}", markup=False, table_column=rest)
+    columns = (SpinnerColumn(), *many, TimeElapsedColumn(), text)
+    console = Console(stderr=True, color_system=None if os.environ.get("NO_COLOR") else "auto")
+    with Progress(*columns, console=console, transient=True, refresh_per_second=5, expand=True) as progress:
+        yield _RichBar(progress, total)

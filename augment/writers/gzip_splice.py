@@ -1,0 +1,197 @@
+"""Adding text near the end of a gzip file without compressing the rest again.
+
+A deflate stream is a row of blocks that begin at any bit. Up to the last block that begins before the place of
+insertion the source's own compressed bytes are copied as they are; an empty stored block brings the stream to a byte's
+edge, and what follows is compressed anew. Both checksums follow from the source's by arithmetic (RFC 1951 and 1952).
+
+Where a block begins is not written anywhere: every bit of the file's end that could be a block's header is tried, and
+is believed if what is inflated from there on is, byte for byte, the end of the text that was read.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.writers.compression import fastest
+
+Words = npt.NDArray[np.uint64]
+
+TRAILER = struct.Struct("<II")  #: a gzip member's CRC-32 and its text's size modulo 2**32
+WINDOW = 1 << 15  #: how far back deflate refers
+SEARCHED = (1 << 16, 1 << 18)  #: bytes of the file's end to look through, one after the other
+COPIED = 1 << 20
+POLYNOMIAL = 0xEDB88320  #: of CRC-32, bits reversed
+
+
+class Splice(NamedTuple):
+    """Where a block begins: at ``bit`` of the file and byte ``text_at`` of the text; ``crc`` is the whole text's."""
+
+    bit: int
+    text_at: int
+    crc: int
+
+
+def find_splice(path: str, tail: bytes, text_bytes: int, insert_at: int) -> Splice | None:
+    """The last block of the file that begins at or before ``insert_at``, if one is found near its end.
+
+    Args:
+        path: a file that is one gzip member.
+        tail: the end of its text.
+        text_bytes: the size of all its text.
+        insert_at: a byte of its text.
+    """
+    size = os.path.getsize(path)
+    for searched in SEARCHED:
+        start = max(0, size - searched)
+        with open(path, "rb") as file:
+            file.seek(start)
+            end = file.read()
+        crc, length = TRAILER.unpack(end[-TRAILER.size :])
+        if length != text_bytes % (1 << 32):
+            return None
+        for bit in _possible_headers(end)[::-1].tolist():
+            text_at = _checked(end, bit, tail, text_bytes)
+            if text_at is not None and text_at <= insert_at:
+                return Splice(8 * start + bit, text_at, crc)
+        if start == 0:
+            break
+    return None
+
+
+def _possible_headers(end: bytes) -> npt.NDArray[np.int64]:
+    """Bits of ``end`` where a block with dynamic codes may begin: its code length code has to be complete."""
+    data = np.frombuffer(end + bytes(24), np.uint8)
+    count = len(end)
+    low = np.zeros(count, np.uint64)
+    for byte in range(8):
+        low |= data[byte : byte + count].astype(np.uint64) << np.uint64(8 * byte)
+    high = np.concatenate([low[7:], np.zeros(7, np.uint64)])
+    found = []
+    for shift in range(8):
+        word = low >> np.uint64(shift)
+        likely = np.flatnonzero(
+            ((word >> np.uint64(1)) & np.uint64(3) == 2)
+            & ((word >> np.uint64(3)) & np.uint64(31) <= 29)
+            & ((word >> np.uint64(8)) & np.uint64(31) <= 29)
+        )
+        complete = _is_complete(word[likely], high[likely] >> np.uint64(shift))
+        found.append(8 * likely[complete] + shift)
+    return np.sort(np.concatenate(found))
+
+
+def _is_complete(word: Words, further: Words) -> npt.NDArray[np.bool_]:
+    """Whether the code lengths from bit 17 of ``word`` on make a complete code; ``further`` begins at its bit 56."""
+    lengths_given = ((word >> np.uint64(13)) & np.uint64(15)) + np.uint64(4)
+    total = np.zeros(len(word), np.uint64)
+    for number in range(19):
+        source, at = (word, 17 + 3 * number) if number < 13 else (further, 3 * (number - 13))
+        length = (source >> np.uint64(at)) & np.uint64(7)
+        used = (length > 0) & (np.uint64(number) < lengths_given)
+        total += np.where(used, np.uint64(128) >> length, np.uint64(0))
+    complete: npt.NDArray[np.bool_] = total == 128
+    return complete
+
+
+def _checked(end: bytes, bit: int, tail: bytes, text_bytes: int) -> int | None:
+    """The byte of the text at which a block that begins at ``bit`` begins; None if none does."""
+    aligned = _from_bit(end, bit)
+    size = _inflated_size(aligned)
+    if size is None or size + WINDOW > len(tail):
+        return None
+    at = len(tail) - size
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=tail[at - WINDOW : at])
+    try:
+        if inflate.decompress(aligned, size + 1) != tail[at:]:
+            return None
+    except zlib.error:
+        return None
+    return text_bytes - size
+
+
+def _from_bit(data: bytes, bit: int) -> bytes:
+    """``data`` from ``bit`` on, moved to a byte's edge."""
+    array = np.frombuffer(data, np.uint8)[bit // 8 :].astype(np.uint16)
+    following = np.append(array[1:], np.uint16(0))
+    shift = bit % 8
+    return ((array >> shift) | (following << (8 - shift))).astype(np.uint8).tobytes()
+
+
+def _inflated_size(deflated: bytes) -> int | None:
+    """How much text a raw deflate stream holds that ends where a gzip trailer is left; None if it does not."""
+    inflate: Any = zlib.decompressobj(-zlib.MAX_WBITS, zdict=bytes(WINDOW))
+    size, rest = 0, deflated[:256]
+    following = deflated[256:]
+    try:
+        while not inflate.eof:
+            if not rest:
+                return None
+            size += len(inflate.decompress(rest))
+            rest, following = following, b""
+    except zlib.error:
+        return None
+    left = len(inflate.unused_data) + len(following)
+    return size if TRAILER.size <= left <= TRAILER.size + 1 else None
+
+
+def write_spliced(
+    file: BinaryIO, path: str, splice: Splice, tail: bytes, text_bytes: int, insert_at: int, added: Iterable[Any]
+) -> None:
+    """Write the gzip file at ``path`` into ``file`` with ``added`` before byte ``insert_at`` of its text."""
+    _copy_prefix(file, path, splice.bit)
+    after = memoryview(tail)[len(tail) - (text_bytes - splice.text_at) :]
+    crc32, compress = fastest(-zlib.MAX_WBITS)
+    crc = added_bytes = 0
+    for is_added, piece in _pieces(after, insert_at - splice.text_at, added):
+        crc = crc32(piece, crc)
+        added_bytes += len(piece) if is_added else 0
+        file.write(compress.compress(piece))
+    file.write(compress.flush())
+    crc ^= shifted_crc(splice.crc ^ crc32(after), added_bytes)
+    file.write(TRAILER.pack(crc, (text_bytes + added_bytes) % (1 << 32)))
+
+
+def _pieces(after: memoryview, before: int, added: Iterable[Any]) -> Iterator[tuple[bool, Any]]:
+    yield False, after[:before]
+    for piece in added:
+        yield True, piece
+    yield False, after[before:]
+
+
+def _copy_prefix(file: BinaryIO, path: str, bits: int) -> None:
+    """Copy the first ``bits`` of a file and end them with an empty stored block, whose end is a byte's edge."""
+    whole, part = divmod(bits, 8)
+    with open(path, "rb") as source:
+        while whole and (data := source.read(min(whole, COPIED))):
+            file.write(data)
+            whole -= len(data)
+        last = source.read(1)[0] & ((1 << part) - 1) if part else 0
+    # the block's header is three zero bits after `part` others, then zeros up to the byte's edge
+    file.write(bytes([last]) + (b"\0" if part > 5 else b"") + b"\0\0\xff\xff")
+
+
+def shifted_crc(crc: int, count: int) -> int:
+    """What ``crc`` becomes when ``count`` zero bytes follow, without its own start value: ``crc * x**(8 count)``."""
+    power, square = 1 << 31, 1 << 23  # 1 and x**8, reversed
+    while count:
+        if count & 1:
+            power = _product(power, square)
+        square = _product(square, square)
+        count >>= 1
+    return _product(crc, power)
+
+
+def _product(left: int, right: int) -> int:
+    """The product of two polynomials over GF(2), modulo CRC-32's, bits reversed."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if left >> bit & 1:
+            product ^= right
+        right = (right >> 1) ^ (POLYNOMIAL if right & 1 else 0)
+    return product

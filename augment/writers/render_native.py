@@ -1,0 +1,100 @@
+"""The compiled way of ``render.py``: the same bytes, some twenty times faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from augment.compiled.native import Native, native
+from augment.trace import Int64s
+from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
+
+_BUFFER_BYTES = 1 << 20
+_ROWS = 1 << 14  #: rows whose columns are laid side by side at a time
+_NUMBER_BYTES = 24  #: the longest number: a sign, 19 digits, a point and a leading zero
+_SLACK = 8  #: bytes that a copy may read and write too far
+
+_LITERAL, _NUMBER, _CHOICE = 0, 1, 2
+
+
+@dataclass
+class _Program:
+    """A template as arrays: one step a literal, column or arg; what it writes first is its prefix."""
+
+    steps: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    columns: list[Int64s] = field(default_factory=list)
+    prefixes: bytearray = field(default_factory=bytearray)
+    pool: bytearray = field(default_factory=bytearray)
+    ends: list[int] = field(default_factory=lambda: [0])  #: text i of the pool is ``ends[i]:ends[i + 1]``
+    row_bytes: int = 0  #: no row is longer
+
+    def add(self, prefix: bytes, column: Column | None, *, arg: bool = False) -> None:
+        """Write ``prefix`` and a value of ``column``; an ``arg`` is both or, without a value, neither."""
+        start = len(self.prefixes)
+        self.prefixes += prefix
+        self.row_bytes += len(prefix)
+        kind, detail, trim = _LITERAL, 0, False
+        if isinstance(column, Number):
+            kind, detail, trim = _NUMBER, column.decimals, column.trim
+            self.columns.append(column.values)
+            self.row_bytes += _NUMBER_BYTES
+        elif isinstance(column, Choice):
+            kind, detail = _CHOICE, len(self.ends) - 1
+            self.columns.append(column.codes)
+            self._add_to_pool(column)
+        self.steps.append((kind, start, len(self.prefixes), detail, trim, arg))
+
+    def _add_to_pool(self, column: Choice) -> None:
+        for text in column.values:
+            self.pool += text
+            self.ends.append(len(self.pool))
+        self.row_bytes += max(map(len, column.values), default=0)
+
+
+def render_native(template: Template) -> Iterator[memoryview]:
+    """The text of every row, in pieces that are valid until the next.
+
+    Raises:
+        ImportError: there is no compiler on this machine, and nothing that it compiled.
+    """
+    program = _Program()
+    for piece in template:
+        if isinstance(piece, Args):
+            for name, column in piece.columns.items():
+                program.add(argument_key(name), column, arg=True)
+            program.add(b"", None)  # args after these begin anew
+        elif isinstance(piece, bytes):
+            program.add(piece, None)
+        else:
+            program.add(b"", piece)
+    yield from _run(program, rows_of(template))
+
+
+def load() -> Native:
+    """The compiled loop."""
+    return native("augment.writers.render_compiled", "render_rows", 11)
+
+
+def _run(program: _Program, count: int) -> Iterator[memoryview]:
+    render_rows = load()
+    steps = np.array(program.steps, np.int64)
+    prefixes, pool = (np.frombuffer(bytes(text) + bytes(_SLACK), np.uint8) for text in (program.prefixes, program.pool))
+    ends = np.array(program.ends, np.int64)
+    out = np.empty(max(_BUFFER_BYTES, 4 * program.row_bytes) + _SLACK, np.uint8)
+    written = np.zeros(1, np.int64)
+    block = np.empty((_ROWS, len(program.columns)), np.int64)
+    tables = [array.ctypes.data for array in (prefixes, pool, ends)]
+    last = out.ctypes.data + len(out) - program.row_bytes - _SLACK
+    for start in range(0, count, _ROWS):
+        rows = min(_ROWS, count - start)
+        for place, column in enumerate(program.columns):
+            block[:rows, place] = column[start : start + rows]
+        done = 0
+        while done < rows:
+            values = block.ctypes.data + done * block.strides[0]
+            done = render_rows(
+                steps.ctypes.data, len(steps), *tables, values, done, rows, out.ctypes.data, last, written.ctypes.data
+            )
+            yield out[: int(written[0]) - out.ctypes.data].data

@@ -1,0 +1,215 @@
+"""Write the generated parts of the pages beside this file, from the code that they describe.
+
+    python docs/generate.py           write them anew
+    python docs/generate.py --check   exit 1 and name the files that differ
+
+A page holds ``<!-- generated NAME -->`` and ``<!-- end NAME -->``; what stands between is one of :data:`BLOCKS`.
+``metrics.schema.json`` is generated as a whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import json
+import re
+import sys
+import tempfile
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+import click  # noqa: E402
+
+from augment import __version__  # noqa: E402
+from augment.analyses import ANALYSES, Analysis  # noqa: E402
+from augment.commands import COMMANDS, group  # noqa: E402
+from augment.derived.kernel_types import PATTERNS  # noqa: E402
+from augment.pipeline import augment, options_of  # noqa: E402
+from augment.readers import READERS, read  # noqa: E402
+from augment.readers.dialects import CATEGORIES, UNCATEGORISED  # noqa: E402
+from augment.writers import WRITERS  # noqa: E402
+from augment.writers.metrics import document, encode  # noqa: E402
+from augment.writers.metrics_schema import schema  # noqa: E402
+from simulator import JobOptions, simulate  # noqa: E402
+
+HELP_WIDTH = 100
+SCHEMA = "metrics.schema.json"
+_BLOCK = re.compile(r"(<!-- generated (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+_OPTIONS = re.compile(r"^Options:\n((?: +.*\n?)+)", re.MULTILINE)
+_TYPES = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "null"}
+
+
+def analyses() -> str:
+    """Every analysis: what it answers, its options, its columns."""
+    contents = table(("analysis", "question"), ((f"[`{one.NAME}`](#{one.NAME})", question(one)) for one in ANALYSES))
+    return "\n\n".join([contents, *map(analysis, ANALYSES)])
+
+
+def analysis(one: Analysis) -> str:
+    """The section of one analysis."""
+    text = inspect.getdoc(one) or ""
+    parts = [f"## {one.NAME}", markdown(_OPTIONS.sub("", text)), needs(one)]
+    if values := options_of(one):
+        meant = _option_texts(text)
+        rows = ((f"`{name}`", f"`{value!r}`", meant.get(name, "")) for name, value in values.items())
+        parts += [table(("option", "default", "meaning"), rows)]
+    return "\n\n".join([*parts, columns(one.ROW)])
+
+
+def question(one: object) -> str:
+    """The first paragraph of a module's docstring, on one line."""
+    return markdown(" ".join((inspect.getdoc(one) or "").split("\n\n")[0].split()))
+
+
+def needs(one: Analysis) -> str:
+    """What a trace must contain, in words."""
+    groups = [" or ".join(f"`{category.name.lower()}`" for category in group) for group in one.NEEDS]
+    wanted = "; and ".join(f"an event of category {group}" for group in groups)
+    return f"Needs {wanted}; else it is skipped." if groups else "Needs nothing: it is never skipped."
+
+
+def columns(row: type[Any]) -> str:
+    """The columns of a metric row."""
+    hints = typing.get_type_hints(row)
+    fields = dataclasses.fields(row)
+    each = inspect.getdoc(row) or ""
+    rows = ((f"`{f.name}`", type_name(hints[f.name]), f.metadata["unit"], f.metadata["doc"]) for f in fields)
+    return f"A row: {each[:1].lower()}{each[1:]}\n\n" + table(("column", "type", "unit", "meaning"), rows)
+
+
+def type_name(hint: Any) -> str:
+    """A type as people say it: ``integer or null``."""
+    if typing.get_origin(hint) in (list, tuple):
+        return f"list of {type_name(typing.get_args(hint)[0])}"
+    members = typing.get_args(hint) or (hint,)
+    return " or ".join(_TYPES.get(member, getattr(member, "__name__", str(member))) for member in members)
+
+
+def _option_texts(docstring: str) -> dict[str, str]:
+    """What the section ``Options:`` of a docstring says of each option."""
+    found = _OPTIONS.search(docstring)
+    entries = re.findall(r"(\w+):\s+((?:.|\n)+?)(?=\n\s*\w+:\s|\Z)", found[1]) if found else []
+    return {name: markdown(" ".join(text.split())) for name, text in entries}
+
+
+def cli() -> str:
+    """The help of every command."""
+    program = group()
+    top = program.make_context(
+        "augment", [], resilient_parsing=True, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH
+    )
+    contexts = [top, *(click.Context(one, top, info_name=one.name) for one in COMMANDS)]
+    return "\n\n".join(f"## {one.command_path}\n\n```text\n{one.get_help().rstrip()}\n```" for one in contexts)
+
+
+def dialects() -> str:
+    """What other years and vendors call the categories."""
+    foreign = [(name, category.name.lower()) for name, category in CATEGORIES.items()]
+    rows = [(f"`{name}`", f"`{ours}`") for name, ours in foreign if name != ours]
+    bare = [(f"none, in a process called `{name}`", f"`{ours.name.lower()}`") for name, ours in UNCATEGORISED.items()]
+    return table(("category in the file", "read as"), [*rows, *bare])
+
+
+def kernel_types() -> str:
+    """The table that decides a kernel's type."""
+    rows = [(f"`{pattern.pattern}`".replace("|", r"\|"), kind.name) for kind, pattern in PATTERNS]
+    return table(("found in the name", "type"), [*rows, ("anything else", "COMPUTATION")])
+
+
+def readers() -> str:
+    """The readers."""
+    return table(("reader", "reads"), ((f"`{one.NAME}`", question(one)) for one in READERS))
+
+
+def writers() -> str:
+    """The writers."""
+    rows = ((f"`{one.NAME}`", f"`STEM{one.SUFFIX}`", question(one)) for one in WRITERS)
+    return table(("`--to`", "file", "what"), rows)
+
+
+def example() -> str:
+    """The sidecar of a small simulated trace."""
+    wanted = ("temporal_breakdown", "communication_computation_overlap", "kernel_type_breakdown")
+    with tempfile.TemporaryDirectory() as folder:
+        ((path, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1, collectives="none", jitter=0.0), folder)
+        sidecar = document(augment(read(str(path)), only=wanted))
+    sidecar["tool"]["version"] = __version__
+    sidecar["source"]["sha256"] = "0" * 64  # depends on who compressed it
+    return f"```json\n{encode(sidecar).decode().rstrip()}\n```"
+
+
+def schema_text() -> str:
+    """The JSON Schema of the sidecar."""
+    return json.dumps(schema({one.NAME: one.ROW for one in ANALYSES}), indent=2, ensure_ascii=False) + "\n"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    block.__name__: block for block in (analyses, cli, dialects, kernel_types, readers, writers, example)
+}
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown(docstring: str) -> str:
+    """A docstring as Markdown: its code, and its blocks after ``::``."""
+    return "\n".join(_lines(docstring.strip().replace("``", "`").splitlines()))
+
+
+def _lines(lines: Sequence[str]) -> Iterator[str]:
+    """The lines, with fences around each indented block that follows a line ending in ``::``."""
+    announced = fenced = False
+    for index, line in enumerate(lines):
+        if fenced and line and not line.startswith("    "):
+            fenced = False
+        if announced and line.startswith("    "):
+            announced, fenced = False, True
+            yield "```text"
+        yield line[4:] if fenced else re.sub("::$", ":", line)
+        following = next((one for one in lines[index + 1 :] if one), "")
+        if fenced and not following.startswith("    "):
+            fenced = False
+            yield "```"
+        announced = announced or line.endswith("::")
+
+
+def page(text: str) -> str:
+    """A page with its generated blocks made anew."""
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{BLOCKS[match[2]]()}\n\n{match[3]}", text)
+
+
+def generated() -> Iterator[tuple[Path, str]]:
+    """Each file that is generated, or has generated blocks, and its text."""
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if _BLOCK.search(text):
+            yield path, page(text)
+    yield DOCS / SCHEMA, schema_text()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write, or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not up to date")
+    check = parser.parse_args(arguments).check
+    stale = [(p, text) for p, text in generated() if not p.exists() or p.read_text(encoding="utf-8") != text]
+    for path, text in stale:
+        print(f"{path.relative_to(ROOT)}: {'not up to date; run make docs' if check else 'written'}")  # noqa: T201
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,83 @@
+"""A demonstration: simulate a small job, augment its traces, print the main tables, tell what to open where.
+
+    python examples/demo.py        # or: make demo
+
+Everything is written below ``demo-output/`` in the current folder. The job has two ranks, and the data loader of its
+third step stalls for 4 ms: the tables and the picture show what that does to the devices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator import JobOptions, simulate
+
+OUTPUT = Path("demo-output")
+JOB = JobOptions(ranks=2, steps=4, layers=8, stacks=True, host_stall_us=4000.0, host_stall_step=2)
+TABLES = (
+    "temporal_breakdown",
+    "idle_time_breakdown",
+    "communication_computation_overlap",
+    "memory_bandwidth",
+    "queue_length",
+)
+LOOK = """
+Look at it:
+  1. open https://ui.perfetto.dev in a browser (the file stays on this machine)
+  2. "Open trace file": {trace}
+  3. expand the process "python 0": below the streams of the GPU lie the added tracks
+  4. to have them at the top: type > into the search box, choose "Pin tracks by regex", enter
+     ^Idle|Queue Length|bandwidth|Exposed
+  5. on the track "Idle", click on the long host_wait at about {moment_ms:.0f} ms: its args name the Python function
+     that kept the device waiting for {wait_ms:.1f} ms
+All figures, for programs: {metrics}
+"""
+
+
+def augment_command() -> list[str]:
+    """The command ``augment``, or the same from the checkout."""
+    found = shutil.which("augment")
+    return [found] if found else [sys.executable, "-m", "augment"]
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Show the command, and run it."""
+    print(f"\n$ augment {' '.join(arguments)}", flush=True)
+    root = str(Path(__file__).resolve().parents[1])
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    subprocess.run([*augment_command(), *arguments], check=True, env={**os.environ, "PYTHONPATH": paths})
+
+
+def longest_wait(truth: Path) -> tuple[float, float]:
+    """About when the stalled step begins, ms from the start of the trace, and how long its stall is."""
+    span_ns = json.loads(truth.read_text())["temporal_breakdown"][0]["span_ns"]
+    stall_ns = JOB.host_stall_us * 1000
+    return (span_ns - stall_ns) / JOB.steps * (JOB.host_stall_step or 0) / 1e6, stall_ns / 1e6
+
+
+def main() -> int:
+    """Run the demonstration."""
+    job, augmented = OUTPUT / "job", OUTPUT / "augmented"
+    for folder in (job, augmented):
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"Simulating a job of {JOB.ranks} ranks in {job}/ …", flush=True)
+    written = simulate(JOB, job)
+    try:
+        run(["run", *(str(path) for path, _ in written), "-o", str(augmented)])
+        run(["show", str(augmented / "rank0.metrics.json"), *TABLES])
+    except subprocess.CalledProcessError as failed:
+        return failed.returncode
+    moment_ms, wait_ms = longest_wait(job / "rank0.truth.json")
+    trace, metrics = (augmented / f"rank0.{ending}" for ending in ("augmented.json.gz", "metrics.json"))
+    print(LOOK.format(trace=trace.resolve(), metrics=metrics, moment_ms=moment_ms, wait_ms=wait_ms))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,41 @@
+"""The command, in this process (cheap) or in one of its own (the real thing)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Augment = Callable[..., Ended]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For a process that finds augment."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), **more}
+
+
+def start(*args: object) -> subprocess.Popen[str]:
+    """``augment ARGS…`` in a process of its own, under way."""
+    command = [sys.executable, "-m", "augment", *map(str, args)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment()
+    )

@@ -1,0 +1,45 @@
+"""``augment list``, and ``augment`` itself."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+from running import Augment
+
+import augment as package
+from augment.analyses import ANALYSES
+from augment.pipeline import options_of
+from augment.readers import READERS
+from augment.writers import WRITERS
+
+
+def test_everything_registered_is_listed(augment: Augment) -> None:
+    shown, listed = augment("list"), json.loads(augment("list", "--json").out)
+    assert shown.code == 0
+    for kind, registry in (("analyses", ANALYSES), ("readers", READERS), ("writers", WRITERS)):
+        assert [one["name"] for one in listed[kind]] == [one.NAME for one in registry]
+        for one in listed[kind]:
+            assert f"  {one['name']}" in shown.out
+            assert one["about"] in shown.out
+            assert len(one["about"]) > 10
+    for analysis, told in zip(ANALYSES, listed["analyses"], strict=True):
+        assert told["options"] == options_of(analysis)
+        assert all(one["doc"] for one in told["columns"])
+
+
+def test_schema_is_one(augment: Augment) -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(augment("list", "--schema").out))
+
+
+def test_without_arguments_comes_help(augment: Augment) -> None:
+    bare = augment()
+    assert bare.code == 0
+    assert bare.out == augment("--help").out
+    for name in ("run", "show", "doctor", "list"):
+        assert f"\n  {name} " in bare.out
+        assert augment(name, "--help").code == 0
+
+
+def test_version(augment: Augment) -> None:
+    assert package.__version__ in augment("--version").out

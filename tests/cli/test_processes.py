@@ -1,0 +1,91 @@
+"""Several processes, and processes that end before their time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from running import Augment, start
+
+from augment.batch.convert import Result, Settings
+from augment.batch.inputs import Input
+from augment.batch.pool import convert_in_processes
+from traces import kernel, launch, write_trace
+
+needs_fifo = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apart: Augment) -> None:
+    for rank in range(4):
+        write_trace(tmp_path / "in" / f"rank{rank}.json.gz", launch(), kernel(dur=10 + rank))
+    (tmp_path / "in" / "rank4.json").write_bytes(b'{"a": nope, "traceEvents": []}')
+    one = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    by_one = contents(tmp_path / "out")
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    two = augment_apart("run", tmp_path / "in", "-o", tmp_path / "out", "--jobs", 2)
+    assert contents(tmp_path / "out") == by_one
+    assert (two.code, two.out, two.err) == (one.code, one.out, one.err)
+    assert one.code == 1
+
+
+def dies_of_some(one: Input, _settings: Settings) -> Result:
+    """Work that kills its process when the input is called so, having begun to write."""
+    Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp").write_bytes(b"half")
+    if one.path.startswith("deadly"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp").unlink()
+    return Result(one.path, "augmented")
+
+
+def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
+    names = ["a", "deadly1", "b", "c", "deadly2", "d"]
+    inputs = [Input(name, str(tmp_path), named=True) for name in names]
+    results = list(convert_in_processes(inputs, Settings(), 2, dies_of_some))
+    assert [(one.path, one.status) for one in results] == [
+        (name, "failed" if name.startswith("deadly") else "augmented") for name in names
+    ]
+    assert results[1].message.startswith("deadly1: the process that worked on it died")
+    assert results[1].exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_fifo
+@pytest.mark.parametrize(
+    ("jobs", "number", "code"), [(1, signal.SIGINT, 130), (2, signal.SIGINT, 130), (1, signal.SIGTERM, 143)]
+)
+def test_an_interrupt_ends_it_and_leaves_no_half(tmp_path: Path, jobs: int, number: signal.Signals, code: int) -> None:
+    write_trace(tmp_path / "a.json")
+    os.mkfifo(tmp_path / "never.json")  # nobody writes: whoever opens it waits for ever
+    process = start("run", tmp_path / "a.json", tmp_path / "never.json", "--jobs", jobs)
+    assert process.stdout
+    assert process.stdout.readline().endswith("a.augmented.json.gz\n")
+    assert process.stdout.readline().endswith("a.metrics.json\n")
+    time.sleep(0.2)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.augmented.json.gz", "a.json", "a.metrics.json", "never.json"
+    ]  # fmt: skip
+
+
+def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_trace(tmp_path / f"rank{rank}.json")
+    process = start("run", tmp_path, "--quiet")
+    assert process.stdout
+    process.stdout.close()
+    assert process.stderr
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(timeout=20) == 0
+    assert len(list(tmp_path.glob("*.metrics.json"))) == 2

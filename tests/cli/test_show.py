@@ -1,0 +1,101 @@
+"""``augment show``: the sidecar as tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from running import Augment
+
+from augment.commands.tables import columns_of
+from traces import copy, kernel, launch, op, write_trace
+
+
+def test_metrics_file_and_trace_show_the_same(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "rank3.json.gz")
+    augment("run", trace, "-o", tmp_path / "out")
+    sidecar = tmp_path / "out" / "rank3.metrics.json"
+    from_file, from_trace = augment("show", sidecar), augment("show", trace)
+    assert from_file.code == 0
+    assert from_file.out == from_trace.out
+    assert list(tmp_path.iterdir()) == [trace, sidecar.parent] or len(list(tmp_path.iterdir())) == 2  # nothing written
+    told = json.loads(augment("show", sidecar, "--json").out)
+    assert told == json.loads(sidecar.read_bytes())["analyses"]
+    assert json.loads(augment("show", trace, "--json").out) == told
+
+
+def test_tables_have_units_and_titles(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "rank3.json")
+    lines = augment("show", trace, "temporal_breakdown", "communication_computation_overlap").lines
+    assert lines[0] == "rank3.json: 6 events, 100.000 µs, rank 3, 1 step"
+    assert lines[2] == "Temporal breakdown · rank 3, device 0"
+    assert lines[3].split()[:4] == ["span", "busy", "idle", "compute"]
+    assert set(lines[4].split()) == {"µs"}
+    assert lines[5].split()[:3] == ["30.000", "20.000", "10.000"]
+    assert lines[7] == "Communication computation overlap · rank 3, device 0"
+    assert lines[10].split()[-1] == "–"
+    assert len(lines) == 11
+
+
+def test_analyses_may_be_chosen(tmp_path: Path, augment: Augment) -> None:
+    augment("run", write_trace(tmp_path / "a.json"))
+    sidecar = tmp_path / "a.metrics.json"
+    assert list(json.loads(augment("show", sidecar, "queue_length", "--json").out)) == ["queue_length"]
+    assert "queue_length" not in json.loads(augment("show", sidecar, "--skip", "queue_length", "--json").out)
+    for path in (sidecar, tmp_path / "a.json"):
+        wrong = augment("show", path, "queue_lenght")
+        assert wrong.code == 2
+        assert "did you mean queue_length?" in wrong.err
+
+
+def test_skipped_analyses_say_why(tmp_path: Path, augment: Augment) -> None:
+    shown = augment("show", write_trace(tmp_path / "a.json", op()))
+    assert "Skipped" in shown.lines
+    assert "no event of category kernel, gpu_memcpy or gpu_memset" in shown.out
+
+
+def test_rows_are_limited(tmp_path: Path, augment: Augment) -> None:
+    many = [kernel(f"kernel {number}", 10 + number, 1, correlation=number) for number in range(30)]
+    trace = write_trace(tmp_path / "a.json", launch(), *many, copy(ts=100))
+    few = augment("show", trace, "kernel_breakdown", "--limit", 5)
+    assert "… 26 more rows (--limit 0 shows all)" in few.lines
+    every = augment("show", trace, "kernel_breakdown", "--limit", 0)
+    assert every.out.count("kernel ") >= 30
+    assert "more rows" not in every.out
+
+
+def test_what_is_no_metrics_file(tmp_path: Path, augment: Augment) -> None:
+    for text in (b"{", b"[]", b'{"schema_version": "1.0"}'):
+        (tmp_path / "a.metrics.json").write_bytes(text)
+        ended = augment("show", tmp_path / "a.metrics.json")
+        assert (ended.code, ended.out) == (3, "")
+        assert len(ended.err.splitlines()) == 1
+    assert augment("show", tmp_path / "none.json").code == 3
+    assert augment("show", tmp_path).code == 3
+
+
+def test_columns_are_for_people() -> None:
+    columns = columns_of(
+        {
+            "stream": [7, 13],
+            "name": ["[bold]gemm[/bold]" + 40 * "x", None],
+            "sum_ns": [1_234_567_891, 5],
+            "mean_ns": [1_500.0, None],
+            "overlap_ratio": [0.5, 1.0],
+            "bytes": [13_800_000, 0],
+            "mean_gbps": [1.234, 2.0],
+            "launch_count": [1_000, 2],
+            "p50": [1.0, 2.5],
+        }
+    )
+    assert [(" ".join(one.head).strip(), *one.cells) for one in columns] == [
+        ("stream", "7", "13"),
+        ("sum ms", "1,234.568", "0.000"),
+        ("mean µs", "1.500", "–"),
+        ("overlap %", "50.00", "100.00"),
+        ("size MB", "13.800", "0.000"),
+        ("mean GB/s", "1.23", "2.00"),
+        ("launch count", "1,000", "2"),
+        ("p50", "1.00", "2.50"),
+        ("name", "[bold]gemm[/bold]" + 40 * "x", "–"),
+    ]

@@ -1,0 +1,161 @@
+"""The compiled and the general way of reading Chrome JSON give the same trace, event for event."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from augment.errors import InputError
+from augment.readers import read
+from augment.trace import Trace
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
+FILES = sorted(path for path in SHARED.rglob("*") if path.is_file() and path.name != "SOURCES.md")
+
+pytest.importorskip("numba", reason="the compiled reader needs numba")
+
+
+def described(trace: Trace) -> dict[str, Any]:
+    """Everything of a trace that does not depend on the order in which strings and tracks were first seen."""
+    events = trace.events
+    flows = [value if value > -2 else trace.strings[-2 - value] for value in events.flow_id.values.tolist()]
+    return {
+        "ts": events.ts.tolist(),
+        "dur": events.dur.tolist(),
+        "phase": events.phase.tolist(),
+        "category": events.category.tolist(),
+        "category_name": [trace.strings[code] for code in events.category_name.tolist()],
+        "name": [trace.strings[code] for code in events.name.tolist()],
+        "track": [trace.tracks[code] for code in events.track.tolist()],
+        "correlation": events.correlation.tolist(),
+        "offset": events.offset.tolist(),
+        "length": events.length.tolist(),
+        "bytes": (events.bytes.rows.tolist(), events.bytes.values.tolist()),
+        "flow_id": (events.flow_id.rows.tolist(), flows),
+        "insert": (trace.source.insert_at, trace.source.insert_comma, trace.source.closing),
+        "count": trace.source.event_count,
+        "metadata": trace.source.metadata,
+        "diagnostics": trace.diagnostics,
+        "partial": trace.partial,
+    }
+
+
+def outcome(path: Path, engine: str) -> Any:
+    try:
+        return described(read(str(path), engine=engine))
+    except InputError as error:
+        return str(error)
+
+
+@pytest.mark.skipif(not FILES, reason=f"no traces at {SHARED}")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SHARED)))
+def test_on_every_shared_trace(path: Path) -> None:
+    if path.stat().st_size > 1_500_000:  # the largest take the general way several seconds each
+        pytest.skip("larger than the budget of the suite; the figures of every file are compared elsewhere")
+    general, compiled = outcome(path, "general"), outcome(path, "compiled")
+    assert general == compiled
+
+
+numbers = st.one_of(
+    st.integers(-(10**16), 10**16).map(str),
+    st.decimals(-(10**15), 10**15, places=3).map(str),
+    st.decimals(-(10**12), 10**12, places=7).map(lambda number: f"{number:f}"),
+    st.sampled_from(["1e3", "-2.5E-2", "1E+15", "0", "-0.0", "9223372036854775.807", "99999999999999999999", "null"]),
+)
+quoted = st.text(max_size=12).map(lambda text: json.dumps(text, ensure_ascii=False))
+escaped = st.text(max_size=12).map(json.dumps)
+strings = st.one_of(
+    quoted, escaped, st.sampled_from(['"a\\/b"', '"\\u00e9\\ud83d\\ude00"', '"\\ud83d"', '"tab\there"'])
+)
+values = st.one_of(
+    numbers, strings, st.sampled_from(["true", "false", "null", "[]", "{}", '[[1,"}"],{"a":"]"}]', "NaN"])
+)
+blanks = st.sampled_from(["", " ", "\n    ", "      ", "\t\r\n"])
+keys = st.sampled_from(["ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args", "bp", "s", "extra"])
+arg_keys = st.sampled_from(["correlation", "device", "stream", "bytes", "External id", "correlatiox", "a\\u0062c"])
+
+
+@st.composite
+def objects(draw: st.DrawFn, names: st.SearchStrategy[str], members: st.SearchStrategy[str]) -> str:
+    parts = [
+        f'{draw(blanks)}"{draw(names)}"{draw(blanks)}:{draw(blanks)}{draw(members)}{draw(blanks)}'
+        for _ in range(draw(st.integers(0, 8)))
+    ]
+    return "{" + ",".join(parts) + "}"
+
+
+@st.composite
+def plausible(draw: st.DrawFn) -> str:
+    """An event that is mostly in order, in Kineto's layout or in any other."""
+    args = draw(objects(arg_keys, st.one_of(numbers, values)))
+    gap = draw(st.sampled_from([" ", "\n    "]))
+    name, category = draw(strings), draw(st.sampled_from(["cpu_op", "kernel", "gpu_memcpy", "Kernel", "cuda_runtime"]))
+    phase = draw(st.sampled_from(["X", "X", "X", "i", "s", "f", "M", "C", "?", "XX"]))
+    pid, tid = draw(st.sampled_from(["1", '"1"', "-3", "7.0", "null"])), draw(st.sampled_from(["7", '"stream 7"', "8"]))
+    return (
+        f'{{\n    "ph": "{phase}", "cat": "{category}", "name": {name}, "pid": {pid}, "tid": {tid},{gap}'
+        f'"ts": {draw(numbers)}, "dur": {draw(numbers)},{gap}"args": {args}\n  }}'
+    )
+
+
+elements = st.one_of(plausible(), plausible(), objects(keys, values), st.sampled_from(["null", "[1]", "12", '"text"']))
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    events = draw(st.lists(elements, min_size=1, max_size=12))
+    separator = draw(st.sampled_from([",", ",\n  ", " , "]))
+    body = separator.join([plausible_first, *events])
+    head = draw(st.sampled_from(["[", '{"traceEvents":[', '{"baseTimeNanoseconds": 1000, "traceEvents": [\n']))
+    tail = "]" if head == "[" else '], "traceName": "x"}'
+    text = head + body + tail
+    cut = draw(st.one_of(st.none(), st.none(), st.integers(len(head) + 1, len(text))))
+    return text if cut is None else text[:cut]
+
+
+plausible_first = '{"ph": "X", "name": "first", "pid": 1, "tid": 2, "ts": 1, "dur": 1}'
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=texts())
+def test_on_texts_that_nobody_would_write(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("agree") / "trace.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    assert outcome(path, "general") == outcome(path, "compiled")
+
+
+def test_wherever_a_chunk_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements, members and strings may be cut by the end of what was read so far."""
+    event = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 3}
+    events = [event | {"name": f'k"{i}\\', "ts": i + 0.125, "args": {"correlation": i}} for i in range(40)]
+    path = tmp_path / "trace.json"
+    members = {"deviceProperties": [{"id": 0, "name": "GPU"}], "traceEvents": events, "end": [1, 2]}
+    path.write_text(json.dumps(members, indent=1))
+    whole = outcome(path, "general")
+    assert whole["count"] == 40
+    for size in (1, 2, 3, 7, 61, 256):
+        monkeypatch.setattr("augment.readers.chrome.GENERAL_CHUNK", size)
+        monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", size)
+        assert outcome(path, "general") == whole
+        assert outcome(path, "compiled") == whole
+
+
+def test_tables_grow(tmp_path: Path) -> None:
+    """More distinct strings, places and rows than there is room for at first."""
+    count = 70_000
+    lines = (
+        f'{{"ph":"X","cat":"c{i % 300}","name":"distinct {i}","pid":{i % 700},"tid":"t{i % 50}","ts":{i},"dur":1}}'
+        for i in range(count)
+    )
+    path = tmp_path / "trace.json"
+    path.write_text("[" + ",".join(lines) + "]")
+    trace = read(str(path), engine="compiled")
+    assert len(trace.events) == count
+    assert trace.names_of(np.array([0, count - 1])) == ["distinct 0", f"distinct {count - 1}"]
+    assert described(trace) == outcome(path, "general")

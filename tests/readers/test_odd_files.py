@@ -1,0 +1,238 @@
+"""What real files are like: each oddity is read, counted, or refused in one line that says where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.errors import InputError, MalformedTrace, UnknownFormat
+from augment.readers import read
+from augment.trace import Category, Trace
+
+FIRST = {"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Any:
+    def read_text(text: str | bytes, name: str = "trace.json") -> Trace:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return read(str(path))
+
+    return read_text
+
+
+def events(*some: Any, **members: Any) -> str:
+    return json.dumps({**members, "traceEvents": [FIRST, *some]})
+
+
+def codes(trace: Trace) -> dict[str, int]:
+    return {one.code: one.count for one in trace.diagnostics}
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1712195495406752.797", 1712195495406752797),
+        ("1759276800000001.1235", 1759276800000001124),  # a half to even
+        ("0.0005", 0),
+        ("0.0015", 2),
+        ("1e3", 1_000_000),
+        ('"1704161511420306.491"', 1704161511420306491),  # as Ascend writes them
+        ("-83.561", -83561),
+        ("9223372036854775.807", 9223372036854775807 - 5000),
+    ],
+)
+def test_times_are_exact(reading: Any, text: str, ns: int) -> None:
+    if ns > 9 * 10**18:  # its end would not fit
+        text = "9223372036854770.807"
+    trace = reading(f'[{{"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": {text}, "dur": 5}}]')
+    assert trace.events.ts.tolist() == [ns]
+
+
+def test_the_base_time_makes_times_absolute_and_is_kept(reading: Any) -> None:
+    trace = reading(events(baseTimeNanoseconds=1759276800000000000))
+    assert trace.events.ts.tolist() == [1759276800000010000]
+    assert trace.source.base_ns == 1759276800000000000
+
+
+def test_rows_ascend_and_ties_keep_the_order_of_the_file(reading: Any) -> None:
+    trace = reading(
+        events({**FIRST, "name": "early", "ts": 1}, {**FIRST, "name": "tie"}, {**FIRST, "name": "late", "ts": 99})
+    )
+    assert trace.names_of(np.arange(4)) == ["early", "first", "tie", "late"]
+
+
+def test_string_pids_and_tids_are_tracks_of_their_own(reading: Any) -> None:
+    trace = reading(events({**FIRST, "tid": "2"}, {**FIRST, "tid": "stream 7"}, {**FIRST, "pid": "Spans", "tid": ""}))
+    assert [(track.pid, track.tid) for track in trace.tracks] == [(1, 2), (1, "2"), (1, "stream 7"), ("Spans", "")]
+
+
+def test_device_and_stream_come_from_args_else_from_pid_and_tid(reading: Any) -> None:
+    kernel = {**FIRST, "cat": "kernel", "pid": 0, "tid": 7}
+    trace = reading(
+        events(
+            {**kernel, "args": {"device": 3, "stream": 1 << 62}},
+            {**kernel, "args": {"stream": "copy"}},
+            kernel,
+            {**FIRST, "args": {"device": 0, "stream": 0}},  # a host event that speaks of a stream lies on none
+        )
+    )
+    assert [(track.device, track.stream) for track in trace.tracks] == [(None, None), (3, 1 << 62), (0, "copy"), (0, 7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("Kernel", Category.KERNEL),
+        ("Memcpy", Category.GPU_MEMCPY),
+        ("Runtime", Category.CUDA_RUNTIME),
+        ("Operator", Category.CPU_OP),
+        ("hip_runtime", Category.CUDA_RUNTIME),
+        ("mtia_ccp_events", Category.KERNEL),
+        ("something new", Category.OTHER),
+    ],
+)
+def test_old_and_foreign_categories(reading: Any, name: str, category: Category) -> None:
+    trace = reading(events({**FIRST, "cat": name, "ts": 11}))
+    assert trace.events.category.tolist() == [Category.CPU_OP, category]
+    assert trace.strings[trace.events.category_name[1]] == name
+
+
+def test_ascend_kernels_have_no_category(reading: Any) -> None:
+    trace = reading(
+        json.dumps(
+            [
+                {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "Ascend Hardware"}},
+                {"ph": "X", "name": "MatMul", "pid": 9, "tid": 3, "ts": "1.5", "dur": "2"},
+            ]
+        )
+    )
+    assert trace.events.category.tolist() == [Category.KERNEL]
+    assert (trace.tracks[0].stream, trace.tracks[0].process_name) == (3, "Ascend Hardware")
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "rank", "source"),
+    [
+        ("trace.json", {"distributedInfo": {"rank": 5}}, 5, "distributedInfo"),
+        ("rank-34_of_300.pt.trace.json", {}, 34, "file name"),
+        ("rank7.json", {"distributedInfo": {"backend": "nccl"}}, 7, "file name"),
+        ("frank7.json", {}, None, None),
+        ("trace.json", {}, None, None),
+    ],
+)
+def test_where_the_rank_comes_from(reading: Any, name: str, members: Any, rank: int | None, source: str | None) -> None:
+    trace = reading(events(**members), name)
+    assert (trace.rank, trace.source.rank_from) == (rank, source)
+
+
+def test_what_cannot_be_used_is_counted(reading: Any) -> None:
+    trace = reading(
+        events(
+            {},
+            {**FIRST, "ts": None},
+            {k: v for k, v in FIRST.items() if k != "dur"},
+            {**FIRST, "ph": "?"},
+            None,
+            [1, 2],
+            {**FIRST, "dur": 9.2e15},  # its end is beyond 64 bits
+            baseTimeNanoseconds=1759276800000000000,
+        )
+    )
+    assert len(trace.events) == 1
+    assert trace.source.event_count == 8
+    assert codes(trace) == {
+        "event_without_phase": 1,
+        "event_without_time": 1,
+        "slice_without_duration": 1,
+        "unknown_phase": 1,
+        "malformed_event": 2,
+        "time_out_of_range": 1,
+    }
+
+
+def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
+    """Kineto has written an arg without a value, and names with unescaped quotes."""
+    broken = '{"ph": "X", "name": "b", "ts": 1, "dur": 1, "args": {"Process Group Description": , "a": 1}}'
+    trace = reading(f"[{broken}, {json.dumps(FIRST)}, {json.dumps({**FIRST, 'ts': float('nan')})}]")
+    assert trace.names_of(np.arange(1)) == ["first"]
+    assert codes(trace) == {"malformed_event": 1, "event_without_time": 1}
+    assert "byte 1;" in trace.diagnostics[1].message
+
+
+def test_invalid_utf8_and_control_characters_and_half_surrogates(reading: Any) -> None:
+    names = [b"caf\xe9", b"tab\there", rb"\ud83d", rb"\ud83d\ude00"]
+    trace = reading(b"[" + b",".join(b'{"ph":"i","name":"%s","pid":1,"tid":2,"ts":1}' % name for name in names) + b"]")
+    assert trace.names_of(np.arange(4)) == ["caf�", "tab\there", "�", "\U0001f600"]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 74, 76, 100])
+def test_a_truncated_file_gives_what_is_whole(reading: Any, cut: int) -> None:
+    text = events({**FIRST, "name": "second"}, {**FIRST, "name": "third"})
+    trace = reading(text[:-cut])
+    assert trace.partial is not None
+    assert "byte" in trace.partial
+    assert trace.names_of(np.arange(1)) == ["first"]
+    assert trace.source.closing == b"]}"
+    assert text[: trace.source.insert_at].endswith("}")
+    assert codes(trace) == {"truncated_text": 1}
+
+
+def test_what_breaks_after_the_events_does_not_cost_them(reading: Any) -> None:
+    text = events()[:-1] + ', "traceName" "x"}'
+    trace = reading(text)
+    assert len(trace.events) == 1
+    where = text.index('"x"')
+    assert trace.partial == f"after traceEvents, at byte {where}: expected ':' after \"traceName\""
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        ("", UnknownFormat, "the file is empty"),
+        ("   \n", UnknownFormat, "neither Chrome JSON"),
+        ("hello", UnknownFormat, "neither Chrome JSON"),
+        ('{"nodes": []}', UnknownFormat, "without traceEvents (its members: nodes)"),
+        ("[[1, 2]]", UnknownFormat, "not of events"),
+        ('{"schemaVersion": 1, "trace', MalformedTrace, "byte 27: the text ends before traceEvents"),
+        ('{"schemaVersion" 1}', MalformedTrace, "byte 17: expected ':'"),
+        ('{"traceEvents": [{"ph": "M"}, garbage, {"ph": "M"}]}', MalformedTrace, "byte 30: expected an event"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(
+    reading: Any, text: str, error: type[InputError], says: str
+) -> None:
+    with pytest.raises(error) as refused:
+        reading(text)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "trace.json" in str(refused.value)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read("nowhere.json")
+
+
+def test_members_before_and_after_and_twice(reading: Any) -> None:
+    text = '{"a": [1, {"b": "]}"}], "traceEvents": [%s], "c": "x", "traceEvents": [%s], "d": null}\n'
+    trace = reading(text % (json.dumps(FIRST), json.dumps({**FIRST, "ts": 11})))
+    assert trace.source.metadata == {"a": [1, {"b": "]}"}], "c": "x", "d": None}
+    assert len(trace.events) == 2
+    assert codes(trace) == {"repeated_trace_events": 2}
+
+
+def test_a_byte_order_mark_and_text_after_the_end(reading: Any) -> None:
+    trace = reading(b"\xef\xbb\xbf" + events().encode() + b"\n garbage")
+    assert len(trace.events) == 1
+    assert set(codes(trace)) == {"byte_order_mark", "trailing_text"}
+
+
+def test_args_can_be_asked_for_later(reading: Any) -> None:
+    trace = reading(events({**FIRST, "ts": 1, "args": {"Input Dims": [[2, 3]]}}, {**FIRST, "ts": 0}))
+    assert trace.args_of(np.array([1, 2, 0, 1])) == [{"Input Dims": [[2, 3]]}, {}, {}, {"Input Dims": [[2, 3]]}]

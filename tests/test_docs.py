@@ -1,0 +1,196 @@
+"""The pages tell the truth: generated parts are up to date, links lead somewhere, and snippets run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import augment.pipeline
+from augment.analyses import ANALYSES
+from augment.commands import COMMANDS
+from augment.readers import read
+from augment.writers import WRITERS, metrics
+from augment.writers.metrics_schema import schema
+from simulator import JobOptions, simulate
+from test_registries import CHECKS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+    *(ROOT / "docs").glob("*.md"),
+]
+CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def by_path(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def generate() -> Iterator[ModuleType]:
+    before = list(sys.path)
+    yield module_from("docs_generate", ROOT / "docs" / "generate.py")
+    sys.path[:] = before
+
+
+def module_from(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with the traces that the snippets name."""
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1), tmp_path / "traces")
+    shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_generated_parts_are_up_to_date(generate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    stale = generate.main(["--check"])
+    assert not stale, capsys.readouterr().out
+
+
+def test_check_names_the_file_that_differs(
+    generate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    page = docs / "page.md"
+    page.write_text("before\n<!-- generated dialects -->\nold\n<!-- end dialects -->\nafter\n")
+    monkeypatch.setattr(generate, "DOCS", docs)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.main(["--check"]) == 1
+    told = capsys.readouterr().out
+    assert "docs/page.md: not up to date" in told
+    assert "docs/metrics.schema.json: not up to date" in told
+    assert "old" in page.read_text()
+    assert generate.main([]) == 0
+    assert "old" not in page.read_text()
+    assert page.read_text().startswith("before\n<!-- generated dialects -->\n\n| category in the file |")
+    assert page.read_text().endswith("<!-- end dialects -->\nafter\n")
+    assert generate.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
+def test_every_command_is_documented(command: Any) -> None:
+    assert f"## augment {command.name}\n" in (ROOT / "docs" / "cli.md").read_text()
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda one: one.NAME)
+def test_every_analysis_is_documented(analysis: Any) -> None:
+    assert f"\n## {analysis.NAME}\n" in (ROOT / "docs" / "analyses.md").read_text()
+
+
+def test_every_member_of_the_sidecar_is_documented() -> None:
+    page = (ROOT / "docs" / "sidecar.md").read_text()
+    known = schema({})["properties"]
+    missing = [name for name in known if f"`{name}" not in page]
+    missing += [name for name in known["source"]["properties"] if f"`source.{name}`" not in page]
+    assert not missing
+
+
+def test_every_diagnostic_is_documented() -> None:
+    page = (ROOT / "docs" / "sidecar.md").read_text()
+    codes = {code for path in (ROOT / "augment").rglob("*.py") for code in diagnostics_in(path)}
+    assert len(codes) > 10
+    assert not [code for code in sorted(codes) if f"`{code}`" not in page]
+
+
+def diagnostics_in(path: Path) -> Iterator[str]:
+    """The codes of the diagnostics that a module makes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnostic" and node.args:
+            if isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_path)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/sidecar.md"])
+def test_snippets_run(page: str, traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snippets = [code for code in CODE.findall((ROOT / page).read_text()) if "torch.profiler" not in code]
+    assert snippets
+    augment.write(augment.augment(augment.read("rank0.pt.trace.json.gz")))
+    for code in snippets:
+        exec(compile(code, page, "exec"), {"open": open_text})
+    assert capsys.readouterr().out
+    if page != "docs/sidecar.md":
+        assert {path.name for path in (traces / "augmented").iterdir()} == {
+            "rank0.augmented.json.gz",
+            "rank0.metrics.json",
+        }
+
+
+def open_text(path: str) -> Any:
+    """``open`` for snippets, which leave closing to Python; warnings are errors here."""
+    import io
+
+    return io.StringIO(Path(path).read_text())
+
+
+def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = CODE.findall((ROOT / "CONTRIBUTING.md").read_text())
+    (traces / "step_time.py").write_text(code)
+    example: Any = module_from("step_time", traces / "step_time.py")
+    for check in CHECKS:
+        check(example)
+    monkeypatch.setattr(augment.pipeline, "ANALYSES", (*ANALYSES, example))
+    outcome = augment.augment(read("rank0.pt.trace.json.gz"), only=["step_time"])
+    sidecar = json.loads(metrics.encode(metrics.document(outcome)))
+    ((step,), status) = (sidecar["analyses"]["step_time"][name] for name in ("rows", "status"))
+    assert (status, step["rank"], step["step"]) == ("ok", 0, "ProfilerStep#0")
+    assert step["duration_ns"] > 0
+
+
+def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    demo = module_from("demo", ROOT / "examples" / "demo.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "augment_command", lambda: [sys.executable, "-m", "augment"])
+    assert demo.main() == 0
+    told = capfd.readouterr().out
+    assert "Temporal breakdown" in told
+    (shown,) = re.findall(r'"Open trace file": (.+)', told)
+    assert Path(shown).is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["demo-output"]
+
+
+def test_the_readme_names_what_is_there() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert WRITERS[0].SUFFIX in readme
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", readme + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

@@ -1,0 +1,51 @@
+"""What is not loaded before it is needed: start-up is as fast as the list of modules is short."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import augment
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {
+    "numpy", "numba", "llvmlite", "pandas", "plotly", "grpc", "google.protobuf", "perfetto", "msgspec", "rich", "isal",
+    "zstandard", "multiprocessing", "concurrent.futures", "asyncio", "importlib.metadata",
+}  # fmt: skip
+
+
+def loaded_after(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint('\\n' + ' '.join(sys.modules))"
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(ended.stdout.splitlines()[-1].split())
+
+
+def test_the_package_alone_loads_nothing() -> None:
+    loaded = loaded_after("before = set(sys.modules); import augment; sys.modules.update(); after = set(sys.modules)")
+    assert {name for name in loaded if name.startswith("augment")} == {"augment"}
+    assert not loaded & (HEAVY | {"click", "pathlib", "argparse", "dataclasses"})
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"], []])
+def test_help_loads_no_analysis(args: list[str]) -> None:
+    loaded = loaded_after(f"sys.argv = ['augment', *{args!r}]\nfrom augment.cli import main\nassert main() == 0")
+    assert not loaded & (HEAVY | {"augment.trace", "augment.pipeline", "augment.readers", "augment.writers"})
+
+
+def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'{"traceEvents": []}')
+    argv = ["augment", "run", str(tmp_path / "a.json")]
+    loaded = loaded_after(f"sys.argv = {argv!r}\nfrom augment.cli import main\nassert main() == 0")
+    assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing"}
+
+
+def test_every_public_name_is_there() -> None:
+    for name in augment.__all__:
+        assert getattr(augment, name) is not None
+        assert name in dir(augment)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = augment.nothing

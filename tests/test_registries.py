@@ -1,0 +1,297 @@
+"""What every registered analysis, reader and writer must keep; nothing here counts or names them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.analyses import ANALYSES
+from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
+from augment.errors import UnknownFormat
+from augment.findings import UNITS, AugmentedTrace, Findings, Skipped
+from augment.pipeline import augment, options_of
+from augment.readers import READERS, read
+from augment.trace import NO_CORRELATION, Trace
+from augment.writers import WRITERS, metrics
+from perfetto_engine import PerfettoEngine
+from simulator import JobOptions, simulate
+from tables import trace_of
+
+ROOT = Path(__file__).resolve().parents[1]
+JOB = JobOptions(steps=2, layers=2, stacks=True, memory=True, host_stall_us=900.0, host_stall_step=1)
+SUFFIX_UNITS = {
+    "_ns": "ns",
+    "_bytes": "bytes",
+    "_count": "count",
+    "_ratio": "ratio",
+    "_gbps": "GB/s",
+    "_tflops": "TFLOPS",
+}
+ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOPS")  #: a count may be called ``max``, bytes ``bytes``
+
+analysis_of = pytest.mark.parametrize("analysis", ANALYSES, ids=lambda one: one.NAME)
+writer_of = pytest.mark.parametrize("writer", WRITERS, ids=lambda one: one.NAME)
+reader_of = pytest.mark.parametrize("reader", READERS, ids=lambda one: one.NAME)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trace of a rank that is not 0."""
+    return simulate(JOB, tmp_path_factory.mktemp("job"))[1][0]
+
+
+@pytest.fixture(scope="module")
+def trace(job: Path) -> Trace:
+    return read(str(job))
+
+
+@pytest.fixture(scope="module")
+def augmented(trace: Trace) -> AugmentedTrace:
+    return augment(trace)
+
+
+def has_a_docstring(analysis: Any) -> None:
+    docstring = inspect.getdoc(analysis) or ""
+    first = docstring.split("\n\n")[0]
+    assert first.endswith("?"), "the first paragraph is the question that the analysis answers"
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", analysis.NAME)
+    assert inspect.getdoc(analysis.ROW)
+    assert inspect.getdoc(analysis.analyze)
+
+
+def options_are_documented_and_have_units(analysis: Any) -> None:
+    docstring = inspect.getdoc(analysis) or ""
+    for name, default in options_of(analysis).items():
+        assert f"    {name}: " in docstring.partition("Options:\n")[2]
+        assert isinstance(default, (bool, str)) or name.endswith(tuple(SUFFIX_UNITS)), f"{name} lacks its unit"
+
+
+def columns_have_unit_and_sentence(analysis: Any) -> None:
+    for column in dataclasses.fields(analysis.ROW):
+        unit, doc = column.metadata["unit"], column.metadata["doc"]
+        assert unit in UNITS, column.name
+        assert re.fullmatch(r"\S(?:(?!\. [A-Z]).)*\.", doc), f"{column.name}: one sentence, not {doc!r}"
+        said = next((unit for suffix, unit in SUFFIX_UNITS.items() if column.name.endswith(suffix)), None)
+        assert said in (None, unit), f"{column.name} is declared to be in {unit!r}"
+        assert said or unit not in ALWAYS_IN_THE_NAME, f"{column.name} is in {unit!r}, which its name must say"
+        assert f"{column.name}: " not in doc
+
+
+def rows_are_immutable(analysis: Any) -> None:
+    row: Any = analysis.ROW
+    assert row.__dataclass_params__.frozen
+
+
+def needs_are_groups_of_categories(analysis: Any) -> None:
+    assert all(group for group in analysis.NEEDS)
+
+
+#: of an analysis by itself, without a trace
+CHECKS: Sequence[Callable[[Any], None]] = (
+    has_a_docstring,
+    options_are_documented_and_have_units,
+    columns_have_unit_and_sentence,
+    rows_are_immutable,
+    needs_are_groups_of_categories,
+)
+
+
+@analysis_of
+@pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.__name__)
+def test_every_analysis_is_declared_well(analysis: Any, check: Callable[[Any], None]) -> None:
+    check(analysis)
+
+
+@analysis_of
+def test_an_empty_trace_is_skipped_with_a_reason(analysis: Any) -> None:
+    outcome = augment(trace_of(), only=[analysis.NAME]).outcomes[analysis.NAME]
+    assert isinstance(outcome, Skipped)
+    assert outcome.reason
+
+
+@analysis_of
+def test_a_trace_of_the_host_alone_gives_no_zeros(analysis: Any) -> None:
+    path = ROOT / "examples" / "traces" / "cpu_stacks_shapes_memory.pt.trace.json.gz"
+    outcome = augment(read(str(path)), only=[analysis.NAME]).outcomes[analysis.NAME]
+    assert isinstance(outcome, Skipped) or outcome.rows
+
+
+@analysis_of
+def test_the_same_answer_twice(analysis: Any, trace: Trace, augmented: AugmentedTrace) -> None:
+    again = augment(dataclasses.replace(trace, facts={}), only=[analysis.NAME])
+    assert figures(again, analysis) == figures(augmented, analysis)
+    assert figures(augmented, analysis), "the simulated job has something for every analysis"
+
+
+@analysis_of
+@pytest.mark.parametrize("shift", [-(10**15), 1, 10**17])
+def test_figures_do_not_depend_on_when(analysis: Any, trace: Trace, augmented: AugmentedTrace, shift: int) -> None:
+    events = dataclasses.replace(trace.events, ts=trace.events.ts + shift)
+    moved = augment(dataclasses.replace(trace, events=events, facts={}), only=[analysis.NAME])
+    assert figures(moved, analysis) == figures(augmented, analysis)
+    assert times(moved, analysis) == [[ts + shift for ts in track] for track in times(augmented, analysis)]
+
+
+@analysis_of
+def test_figures_do_not_depend_on_ids(analysis: Any, trace: Trace, augmented: AugmentedTrace) -> None:
+    """Other pids, tids and correlations; device and stream are what the figures are of, and stay."""
+    linked = trace.events.correlation != NO_CORRELATION
+    correlation = np.where(linked, 10**9 - 3 * trace.events.correlation, NO_CORRELATION)
+    tracks = tuple(
+        dataclasses.replace(one, pid=77_000 - one.pid if isinstance(one.pid, int) else f"p{one.pid}", tid=number)
+        for number, one in enumerate(trace.tracks, start=5)
+    )
+    events = dataclasses.replace(trace.events, correlation=correlation)
+    other = augment(dataclasses.replace(trace, events=events, tracks=tracks, facts={}), only=[analysis.NAME])
+    assert figures(other, analysis) == figures(augmented, analysis)
+    assert times(other, analysis) == times(augmented, analysis)
+
+
+def figures(result: AugmentedTrace, analysis: Any) -> list[Any]:
+    """The rows; NaN never equals itself, so it is refused."""
+    outcome = result.outcomes[analysis.NAME]
+    assert isinstance(outcome, Findings)
+    rows = [dataclasses.astuple(row) for row in outcome.rows]
+    assert not any(isinstance(value, float) and value != value for row in rows for value in row)
+    return rows
+
+
+def times(result: AugmentedTrace, analysis: Any) -> list[list[int]]:
+    """When what it draws is drawn."""
+    outcome = result.outcomes[analysis.NAME]
+    assert isinstance(outcome, Findings)
+    return [(one.from_ts if isinstance(one, Flows) else one.ts).tolist() for one in outcome.annotations]
+
+
+@analysis_of
+def test_annotations_are_well_formed(analysis: Any, augmented: AugmentedTrace, trace: Trace) -> None:
+    outcome = augmented.outcomes[analysis.NAME]
+    assert isinstance(outcome, Findings)
+    for annotation in outcome.annotations:
+        assert annotation.analysis == analysis.NAME
+        if not isinstance(annotation, Flows):
+            assert 0 <= annotation.under < len(trace.tracks)
+            assert annotation.ts.dtype == np.int64
+            assert any(pattern.match(annotation.name) for pattern in documented_tracks()), annotation.name
+        WELL_FORMED[type(annotation)](annotation)
+
+
+def slices_are_well_formed(track: SliceTrack) -> None:
+    assert len(track.ts) == len(track.dur) == len(track.names)
+    assert (track.dur >= 0).all()
+    assert (track.ts[1:] >= (track.ts + track.dur)[:-1]).all(), "slices ascend and do not overlap"
+    assert all(len(column) == len(track.ts) for column in track.args.values())
+
+
+def counters_are_well_formed(track: CounterTrack) -> None:
+    assert len(track.ts) == len(track.values)
+    assert (np.diff(track.ts) > 0).all()
+    assert np.isfinite(track.values).all()
+    assert track.values[-1] == 0, "a counter falls to 0 when nothing runs"
+    assert track.unit
+
+
+def instants_are_well_formed(track: InstantTrack) -> None:
+    assert len(track.ts) == len(track.names)
+    assert (np.diff(track.ts) >= 0).all()
+
+
+def flows_are_well_formed(flows: Flows) -> None:
+    assert len({len(column) for column in (flows.from_track, flows.from_ts, flows.to_track, flows.to_ts)}) == 1
+
+
+WELL_FORMED: dict[type[Annotation], Callable[[Any], None]] = {
+    SliceTrack: slices_are_well_formed,
+    CounterTrack: counters_are_well_formed,
+    InstantTrack: instants_are_well_formed,
+    Flows: flows_are_well_formed,
+}
+
+
+def documented_tracks() -> list[re.Pattern[str]]:
+    """How the names begin that docs/formats.md promises: N, KIND and LABEL stand for anything."""
+    section = (ROOT / "docs" / "formats.md").read_text().partition("### Tracks added")[2].partition("\n#")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    names = [name for cell in cells for name in re.findall("`([^`]+)`", cell)]
+    assert names
+    return [re.compile(re.sub(r"\b(N|KIND|LABEL)\b", r"\\S+", re.escape(name).replace("\\ ", " "))) for name in names]
+
+
+def test_names_are_distinct() -> None:
+    for registry in (ANALYSES, READERS, WRITERS):
+        names = [one.NAME for one in registry]
+        assert len(set(names)) == len(names)
+    assert len({one.SUFFIX for one in WRITERS}) == len(WRITERS)
+
+
+@writer_of
+def test_a_writer_is_documented_and_deterministic(writer: Any, trace: Trace, tmp_path: Path) -> None:
+    assert inspect.getdoc(writer)
+    assert writer.SUFFIX.startswith(".augmented.")
+    for name in ("a", "b"):
+        writer.write(augment(dataclasses.replace(trace, facts={})), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_the_sidecar_is_deterministic(trace: Trace) -> None:
+    first, again = (metrics.document(augment(dataclasses.replace(trace, facts={}))) for _ in range(2))
+    assert metrics.encode(first) == metrics.encode(again)
+
+
+@writer_of
+def test_perfetto_shows_all_that_was_added(
+    writer: Any, augmented: AugmentedTrace, tmp_path: Path, perfetto: PerfettoEngine
+) -> None:
+    path = tmp_path / f"out{writer.SUFFIX}"
+    writer.write(augmented, path)
+    perfetto.load(path)
+    assert perfetto.problems() == {}
+    drawn = [one for one in augmented.annotations if not isinstance(one, Flows)]
+    slices = sum(len(one.ts) for one in drawn if not isinstance(one, CounterTrack))
+    assert perfetto.rows("select count(*) from slice where category like 'augment.%'") == [(slices,)]
+    for one in (one for one in drawn if isinstance(one, CounterTrack)):
+        ((count, highest),) = perfetto.rows(
+            "select count(*), max(value) from counter join counter_track t on t.id = track_id "
+            f"where t.name = '{one.name}' or t.name like '{one.name} %'"
+        )
+        assert count == len(one.ts), one.name
+        assert highest == pytest.approx(float(one.values.max()), abs=1e-6), one.name
+
+
+@writer_of
+def test_what_is_written_can_be_read_and_keeps_the_sources_events(
+    writer: Any, augmented: AugmentedTrace, trace: Trace, tmp_path: Path
+) -> None:
+    path = tmp_path / f"rank1{writer.SUFFIX}"
+    writer.write(augmented, path)
+    try:
+        again = read(str(path))
+    except UnknownFormat:
+        pytest.skip(f"there is no reader for {writer.NAME}")
+    own = [not again.strings[code].startswith("augment.") for code in again.events.category_name.tolist()]
+    kept = np.flatnonzero(own)
+    assert len(kept) == len(trace.events)
+    for column in ("ts", "dur", "phase", "category", "correlation"):
+        assert np.array_equal(getattr(again.events, column)[kept], getattr(trace.events, column)), column
+    assert again.names_of(kept) == trace.names_of(np.arange(len(trace.events)))
+
+
+@reader_of
+def test_a_reader_is_documented_and_knows_what_is_not_its_own(reader: Any) -> None:
+    assert inspect.getdoc(reader)
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", reader.NAME)
+    for head in (b"", b" ", b"\xff\xfe\xfd", b"%PDF-1.7", b"\x89PNG\r\n\x1a\n", b"#!/bin/sh\n"):
+        assert reader.recognizes(head) is False
+
+
+def test_a_trace_has_one_reader() -> None:
+    for head in (b'{"schemaVersion": 1, "traceEvents": [', b'\n[\n {"ph": "X"'):
+        assert [reader.recognizes(head) for reader in READERS].count(True) == 1

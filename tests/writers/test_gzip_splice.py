@@ -1,0 +1,55 @@
+"""Adding to a gzip file without compressing it again gives what any reader of gzip takes for the longer text."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from augment.writers.gzip_splice import find_splice, shifted_crc, write_spliced
+
+LINES = random.Random(3)
+TEXT = b"".join(
+    b'{"name": "kernel %d", "ts": %d.%03d},\n' % (LINES.randrange(50), i, LINES.randrange(999)) for i in range(60_000)
+)
+
+
+@pytest.mark.parametrize("level", [1, 6, 9])
+@pytest.mark.parametrize("added", [b"", b"x", b"something new\n" * 100_000])
+def test_the_text_is_the_longer_one(tmp_path: Path, level: int, added: bytes) -> None:
+    path = tmp_path / "source.gz"
+    path.write_bytes(gzip.compress(TEXT, level, mtime=1))
+    insert_at = len(TEXT) - 7
+    splice = find_splice(str(path), TEXT, len(TEXT), insert_at)
+    assert splice is not None
+    assert 0 < splice.text_at <= insert_at
+    out = io.BytesIO()
+    write_spliced(out, str(path), splice, TEXT, len(TEXT), insert_at, [added[:10], added[10:]])
+    assert gzip.decompress(out.getvalue()) == TEXT[:insert_at] + added + TEXT[insert_at:]
+    assert out.getvalue()[: splice.bit // 8] == path.read_bytes()[: splice.bit // 8]
+
+
+def test_no_block_is_believed_that_does_not_give_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "source.gz"
+    path.write_bytes(gzip.compress(TEXT))
+    other = bytearray(TEXT)
+    other[-1000] ^= 1
+    assert find_splice(str(path), bytes(other), len(TEXT), len(TEXT) - 7) is None
+    assert find_splice(str(path), TEXT, len(TEXT) + 1, len(TEXT) - 7) is None
+
+
+def test_stored_blocks_are_not_found(tmp_path: Path) -> None:
+    path = tmp_path / "source.gz"
+    path.write_bytes(gzip.compress(TEXT, 0))
+    assert find_splice(str(path), TEXT, len(TEXT), len(TEXT) - 7) is None
+
+
+@given(st.binary(), st.binary())
+def test_checksums_add_up(left: bytes, right: bytes) -> None:
+    assert zlib.crc32(left + right) == shifted_crc(zlib.crc32(left), len(right)) ^ zlib.crc32(right)
