@@ -17,7 +17,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """``function`` compiled by numba for calls from compiled code; ``native.py`` makes it callable from Python."""
+    """``function`` compiled by numba into its compiled callers; ``native.py`` makes it callable from Python.
+
+    A call of numba's costs several nanoseconds, which is most of what a JSON token costs: all is one piece of code.
+    """
+    made: Function = njit(nogil=True, forceinline=True)(function)
+    return made
+
+
+def compiled_apart(function: Function) -> Function:
+    """``function`` compiled by numba once, to be called: for what is rare, and would only make its callers large."""
     made: Function = njit(nogil=True)(function)
     return made
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_word, trailing_zeros
+from augment.compiled.memory import compiled, compiled_apart, load_byte, load_word, trailing_zeros
 
 PLAIN, ESCAPED, BAD_ESCAPE = 0, 1, 2
 INCOMPLETE = -1
@@ -84,7 +84,7 @@ def string_end(stop: int, i: int) -> tuple[int, np.uint64, int]:
     return INCOMPLETE, hashed, PLAIN
 
 
-@compiled
+@compiled_apart
 def escaped_string_end(stop: int, i: int, hashed: np.uint64) -> tuple[int, np.uint64, int]:
     """The rest of a string from its first backslash on, byte by byte."""
     escapes = ESCAPED
@@ -132,7 +132,7 @@ def skip_string(stop: int, i: int) -> int:
     return at + 1 if at >= 0 else INCOMPLETE
 
 
-@compiled
+@compiled_apart
 def skip_nested(stop: int, i: int, strict: bool) -> int:
     """The position after the object or array that opens at ``i``, by brackets and strings alone.
 

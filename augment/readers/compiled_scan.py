@@ -10,7 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_int, load_word, store_byte, store_int, store_int32
+from augment.compiled.memory import (
+    compiled,
+    compiled_apart,
+    load_byte,
+    load_int,
+    load_word,
+    store_byte,
+    store_int,
+    store_int32,
+)
 from augment.compiled.tokens import (
     CLOSE_BRACKET,
     COMMA,
@@ -103,7 +112,7 @@ KNOWN_PHASE = np.zeros(256, np.bool_)
 KNOWN_PHASE[[ord(phase) for phase in PHASES]] = True
 
 
-@compiled
+@compiled_apart
 def keep_line(slot: int, start: int, size: int, hashed: np.uint64, head: int, tables: int, state: int) -> None:
     """Remember a line that was just read, while there is room; ``head`` is where what it says stands."""
     new, at = load_int(state + LINES), load_int(state + LINE_POOL)
@@ -177,7 +186,7 @@ def keep_row(fields: int, head: int, offset: int, length: int, tables: int, stat
     return True
 
 
-@compiled
+@compiled_apart
 def note(kind: int, start: int, length: int, base: int, tables: int, state: int) -> None:
     """Leave an event to Python; one that may become a row gets a free row (phase 0)."""
     count, row = load_int(state + NOTES), load_int(state + ROWS)
