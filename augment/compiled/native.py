@@ -25,6 +25,7 @@ Native = Callable[..., int]
 Announce = Callable[[str], None]
 
 _FOLDER = Path(__file__).parent.parent
+_known: dict[tuple[str, str], Native] = {}
 _kept: list[Any] = []  #: engines own the code that they loaded: as long as the process lives
 
 
@@ -40,10 +41,11 @@ def native(module: str, function: str, arity: int, announce: Announce = lambda _
     Raises:
         ImportError: there is no llvmlite or no numba on this machine.
     """
-    return _native(module, function, arity, announce)
+    if (module, function) not in _known:
+        _known[module, function] = _native(module, function, arity, announce)
+    return _known[module, function]
 
 
-@functools.cache
 def _native(module: str, function: str, arity: int, announce: Announce) -> Native:
     import llvmlite.binding as llvm
 
@@ -51,7 +53,7 @@ def _native(module: str, function: str, arity: int, announce: Announce) -> Nativ
     path = cache_folder() / f"{module.rpartition('.')[2]}.{function}-{_digest(llvm)}.o"
     code = _kept_code(path)
     if code is None:
-        announce(f"compiling {module.rpartition('.')[2]} (some seconds, once on this machine)")
+        announce("compiling for this machine's processor (some 15 s, once)")
         code = _compile(llvm, module, function, arity)
         _keep(path, code)
     return _load(llvm, code, _symbol(module, function), arity)

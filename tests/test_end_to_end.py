@@ -1,0 +1,103 @@
+"""A simulated job through the command, judged by what the simulator knows and by what Perfetto's engine sees."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfetto_engine import PerfettoEngine
+from simulator import JobOptions, simulate
+
+KEYS = {
+    "temporal_breakdown": ("device",),
+    "idle_time_breakdown": ("device", "stream", "category"),
+    "communication_computation_overlap": ("device",),
+    "kernel_breakdown": ("device", "kernel_type", "name"),
+    "memory_bandwidth": ("device", "kind"),
+    "queue_length": ("device", "stream"),
+}
+OURS = """
+    select t.name, s.name, count(*), sum(s.dur) from slice s join thread_track on thread_track.id = s.track_id
+    join thread t using (utid) where s.category = '{}' group by 1, 2
+"""
+COUNTER = """
+    select ts, value from counter c join process_counter_track t on c.track_id = t.id
+    where t.name like '{}%' order by ts
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """The augmented trace, the sidecar and the truth."""
+    folder = tmp_path_factory.mktemp("job")
+    options = JobOptions(ranks=1, steps=3, layers=2, stacks=True, memory=True, jitter=0.05, seed=5, host_stall_us=3000)
+    ((path, truth),) = simulate(options, folder)
+    subprocess.run([sys.executable, "-m", "augment", "run", str(path), "--quiet"], check=True, capture_output=True)
+    sidecar = json.loads((folder / "rank0.metrics.json").read_text())
+    return folder / "rank0.augmented.json.gz", sidecar, truth
+
+
+@pytest.mark.parametrize("analysis", KEYS)
+def test_the_sidecar_says_what_the_simulator_knows(job: Any, analysis: str) -> None:
+    _, sidecar, truth = job
+    keys = KEYS[analysis]
+    rows = {tuple(str(row[key]) for key in keys): row for row in sidecar["analyses"][analysis]["rows"]}
+    known = {tuple(str(row[key]) for key in keys): row for row in truth[analysis]}
+    assert rows.keys() == known.keys()
+    for key, row in known.items():
+        for column in set(row) - set(keys):
+            assert rows[key][column] == pytest.approx(row[column], rel=1e-12), (key, column)
+
+
+def rows_of(sidecar: dict[str, Any], analysis: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = sidecar["analyses"][analysis]["rows"]
+    return rows
+
+
+def test_perfetto_sees_the_idle_time(job: Any, perfetto: PerfettoEngine) -> None:
+    path, sidecar, _ = job
+    seen = {(track, name): (count, ns) for track, name, count, ns in perfetto.load(path).rows(
+        OURS.format("augment.idle_time_breakdown"))}  # fmt: skip
+    assert perfetto.problems() == {}
+    for row in rows_of(sidecar, "idle_time_breakdown"):
+        drawn = seen.get((f"Idle stream {row['stream']}", row["category"]), (0, 0))
+        assert drawn == (row["gap_count"], row["idle_ns"])
+    device = [ns for (track, _), (_, ns) in seen.items() if track == "Idle"]
+    assert sum(device) == rows_of(sidecar, "temporal_breakdown")[0]["idle_ns"]
+
+
+def test_perfetto_sees_the_exposed_communication(job: Any, perfetto: PerfettoEngine) -> None:
+    path, sidecar, _ = job
+    seen = perfetto.load(path).rows(OURS.format("augment.communication_computation_overlap"))
+    exposed = rows_of(sidecar, "temporal_breakdown")[0]["exposed_communication_ns"]
+    assert exposed > 0
+    assert sum(ns for *_, ns in seen) == exposed  # type: ignore[misc]
+
+
+def test_perfetto_sees_the_queues(job: Any, perfetto: PerfettoEngine) -> None:
+    path, sidecar, _ = job
+    perfetto.load(path)
+    for row in rows_of(sidecar, "queue_length"):
+        points: Any = perfetto.rows(COUNTER.format(f"Queue Length stream {row['stream']}"))
+        held = [(value, later - ts) for (ts, value), (later, _) in itertools.pairwise(points)]
+        assert max(value for _, value in points) == row["max"]
+        assert sum(value * ns for value, ns in held) / sum(ns for _, ns in held) == pytest.approx(
+            row["mean"], rel=1e-12
+        )
+        assert points[-1][1] == 0
+
+
+def test_perfetto_sees_the_bytes_of_the_copies(job: Any, perfetto: PerfettoEngine) -> None:
+    path, sidecar, _ = job
+    perfetto.load(path)
+    for row in rows_of(sidecar, "memory_bandwidth"):
+        points: Any = perfetto.rows(COUNTER.format(f"{row['kind']} bandwidth"))
+        moved = sum(value * (later - ts) for (ts, value), (later, _) in itertools.pairwise(points))
+        assert moved == pytest.approx(row["bytes"], abs=1e-6 * row["busy_ns"])  # drawn with six decimals of GB/s
+        assert points[-1][1] == 0
