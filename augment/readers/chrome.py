@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
 
 from augment.errors import MalformedTrace, UnknownFormat
-from augment.readers.assembly import assemble
-from augment.readers.containers import CHUNK, OpenText, TextAgain, check_ratio
+from augment.readers.assembly import Outline, assemble
+from augment.readers.containers import CHUNK, OpenText, TextAgain, check_ratio, most_text
 from augment.readers.general_scan import GeneralScanner
 from augment.readers.members import Ended, Members
 from augment.readers.raw import Announce, Broken, Scanner
@@ -23,21 +21,6 @@ COMPILED_FROM = 24 << 20  #: bytes of text from which on compiled code earns its
 TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
-
-
-@dataclass
-class Outline:
-    """What stands around the events."""
-
-    members: dict[str, Any] = field(default_factory=dict)
-    array: bool = False
-    arrays_seen: int = 0
-    insert_at: int | None = None
-    insert_comma: bool = False
-    partial: str | None = None
-    text_bytes: int = 0
-    byte_order_mark: bool = False
-    trailing: int | None = None
 
 
 def recognizes(head: bytes) -> bool:
@@ -55,7 +38,7 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         UnknownFormat: JSON, but no trace.
         MalformedTrace: broken where nothing after it can be trusted.
     """
-    stream = _Counted(head, text)
+    stream = _Counted(path, head, text)
     scanner, chunk = _scanner(path, engine, announce)
     window = Window(stream, chunk)
     try:
@@ -65,7 +48,6 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
     while stream.read(CHUNK):
         pass
     outline.text_bytes = stream.count
-    check_ratio(path, stream.count)
     if text.damage:
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
     sha256 = text.stored.sha256()
@@ -76,7 +58,8 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
 class _Counted:
     """The text, counted, and its end kept."""
 
-    def __init__(self, head: bytes, text: OpenText) -> None:
+    def __init__(self, path: str, head: bytes, text: OpenText) -> None:
+        self._path, self._limit = path, most_text(path)
         self._head, self._text, self.count = head, text, 0
         self._last: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
 
@@ -87,6 +70,8 @@ class _Counted:
         else:
             data = self._text.read(size)
         self.count += len(data)
+        if self.count > self._limit:
+            check_ratio(self._path, self.count)
         if data:
             self._last.append(data)
         return data

@@ -108,6 +108,7 @@ from augment.readers.scan_layout import (
     TS_COLUMN,
 )
 
+FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
 KNOWN_PHASE = np.zeros(256, np.bool_)
 KNOWN_PHASE[[ord(phase) for phase in PHASES]] = True
 
@@ -220,11 +221,13 @@ def scan_event(stop: int, start: int, base: int, origin: int, fields: int, table
     known, line, line_end, hashed = -1, start, -1, ZERO
     if load_int(state + NO_LINES) < GIVE_UP_LINES:
         line = skip_blank(stop, start + 1)
-        line_end, hashed = line_at(stop, line)
+        word = load_word(line)
+        if word != FLOW_START and word != FLOW_FINISH:  # their first lines have an id and a time: no two are the same
+            line_end, hashed = line_at(stop, line)
+            if line_end < 0:
+                store_int(state + NO_LINES, load_int(state + NO_LINES) + 1)
         if line_end >= 0:
             known = look_up(line, line_end - line, hashed, tables + LINE_DICTIONARY)
-        else:
-            store_int(state + NO_LINES, load_int(state + NO_LINES) + 1)
     head = fields + HEAD_AT
     if known >= 0:
         head = load_int(tables + LINE_HEADS) + HEAD_WIDTH * known

@@ -15,6 +15,7 @@ from augment.trace import Int32s, Int64s
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")
 MAX_RATIO = 2_000  #: deflate cannot pass about 1032:1; a chain of containers that does is an attack
+SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to
 MAX_LAYERS = 4
 
 
@@ -277,8 +278,12 @@ class TextAgain:
         return texts
 
 
+def most_text(path: str) -> int:
+    """How many bytes of text a file of this size can honestly hold."""
+    return max(SMALL_TEXT, MAX_RATIO * os.path.getsize(path))
+
+
 def check_ratio(path: str, text_bytes: int) -> None:
     """Refuse a text that is absurdly larger than its file."""
-    stored = os.path.getsize(path)
-    if text_bytes > 256 * CHUNK and text_bytes > MAX_RATIO * max(stored, 1):
-        raise LimitExceeded(path, f"{stored} bytes decompress to more than {MAX_RATIO} times as many")
+    if text_bytes > most_text(path):
+        raise LimitExceeded(path, f"decompresses to more than {MAX_RATIO} times its size; not a trace")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from augment.errors import UnknownFormat
+from augment.errors import LimitExceeded, UnknownFormat
 from augment.readers import read
 
 TEXT = json.dumps(
@@ -69,6 +69,14 @@ def test_a_zip_must_hold_one_file(tmp_path: Path, names: tuple[str, ...]) -> Non
     path = tmp_path / "some.zip"
     path.write_bytes(zipped(*names))
     with pytest.raises(UnknownFormat, match=f"a zip of {len(names)} files"):
+        read(str(path))
+
+
+def test_a_bomb_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment.readers.containers.SMALL_TEXT", 1 << 20)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(gzip.compress(b"[" + b" " * (200 << 20))))
+    with pytest.raises(LimitExceeded, match="2000 times its size"):
         read(str(path))
 
 
