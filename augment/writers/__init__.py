@@ -12,7 +12,7 @@ from typing import Protocol
 from augment.errors import UsageError
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic
-from augment.writers import chrome, metrics
+from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.files import output_path
 
 
@@ -26,7 +26,7 @@ class Writer(Protocol):
         """Write the trace to ``path``; what had to be changed or left out."""
 
 
-WRITERS: tuple[Writer, ...] = (chrome,)
+WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
 
 
 def writer_named(name: str) -> Writer:

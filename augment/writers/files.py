@@ -18,7 +18,14 @@ _INPUT_SUFFIXES = (".trace", ".json", ".pftrace", ".perfetto-trace", ".pb", ".zi
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 
 #: how the names end that ``augment`` writes
-_OUTPUT_SUFFIXES = (".augmented.json.gz", ".augmented.pftrace", METRICS_SUFFIX, ".diff.json.gz", ".diff.pftrace")
+_OUTPUT_SUFFIXES = (
+    ".augmented.json.gz",
+    ".augmented.pftrace",
+    ".augmented.zip",
+    METRICS_SUFFIX,
+    ".diff.json.gz",
+    ".diff.pftrace",
+)
 
 
 def stem(name: str) -> str:

@@ -61,7 +61,8 @@ def load(
 
 def args_by_key(perfetto: PerfettoEngine, name: str) -> dict[str, Cell]:
     """The args of the slice with this name."""
-    sql = f"select key, coalesce(int_value, real_value, string_value) from slice join args using (arg_set_id) where name = '{name}'"
+    value = "coalesce(int_value, real_value, string_value)"
+    sql = f"select key, {value} from slice join args using (arg_set_id) where name = '{name}' and key glob 'debug*'"
     return {str(key).removeprefix("debug."): value for key, value in perfetto.rows(sql)}
 
 

@@ -1,2 +1,0 @@
-from augment.compiled.memory import *  # noqa
-from augment.compiled.tokens import *  # noqa

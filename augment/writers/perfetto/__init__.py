@@ -1,0 +1,141 @@
+"""Perfetto's native protobuf: every event of the source and every annotation, as plain track events.
+
+What JSON cannot have: nanoseconds exactly, slices that overlap on one track (side by side on tracks of one name),
+tracks that lie within each other, and units.
+
+Of the source it keeps every event that has a time, with all its args under ``debug.``: slices, pairs of events that
+begin and end one (``B``, ``E`` and the asynchronous ``b``, ``e``, ``S``, ``F``), moments, counters; flows as arrows
+between slices; names of processes and threads; the members of the outer object that are texts or numbers, as metadata.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from augment.annotations import Annotation, Flows
+from augment.findings import AugmentedTrace
+from augment.trace import Diagnostic, Trace
+from augment.writers.files import replacing
+from augment.writers.perfetto.annotations import annotation_events
+from augment.writers.perfetto.args import Interned
+from augment.writers.perfetto.packets import Events, encode, engine_for
+from augment.writers.perfetto.plan import plan
+from augment.writers.perfetto.source import SourceEvents
+from augment.writers.perfetto.tracks import Tracks
+from augment.writers.perfetto.wire import (
+    BUNDLE_METADATA,
+    CLEARED,
+    METADATA_NAME,
+    METADATA_TEXT,
+    PACKET_CHROME_EVENTS,
+    PACKET_FIRST,
+    PACKET_FLAGS,
+    PACKET_INTERNED,
+    message,
+    number,
+    packet,
+    text,
+)
+
+NAME = "perfetto"
+SUFFIX = ".augmented.pftrace"
+
+_MESSAGES = {
+    "overlapping_slices": "slices overlap others of their track in part: drawn beside them, on a track of that name",
+    "negative_duration": "slices of negative duration: drawn without any; dur_ns has the duration",
+    "slice_without_end": "slices have no end: drawn to the end of the trace",
+    "end_without_slice": "ends of slices that never began: drawn as moments",
+    "negative_time": "events lie before time 0, which Perfetto drops: all times are moved so that the first is 0",
+    "phase_as_instant": "events of kinds that Perfetto does not draw: drawn as moments",
+    "flow_without_slices": "ends of flows have no slice, or no other end: not drawn",
+    "flow_turned_round": "flows lead back in time, which Perfetto cannot draw: drawn the other way round",
+    "counter_without_number": "values of counters are no numbers: not drawn",
+}
+
+
+def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
+    """Write the source's events and the annotations to ``path``; equal traces give equal files.
+
+    Raises:
+        OutputError: ``path`` cannot be written.
+    """
+    trace, annotations = augmented.trace, augmented.annotations
+    engine = engine_for(len(trace.events) + _rows(annotations))
+    tracks, interned = Tracks(trace), Interned()
+    planned = plan(trace, tracks, [one for one in annotations if isinstance(one, Flows)])
+    with replacing(path, trace.source.path) as file:
+        out = _File(file, tracks, interned, engine)
+        out.shift_ns = _shift(trace)
+        out.write_metadata(trace)
+        out.write(SourceEvents(trace, planned, tracks, interned, engine).all())
+        out.write_annotations(annotations)
+    planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
+    return _diagnostics(planned.repairs)
+
+
+def write_annotations(augmented: AugmentedTrace, file: _Writable) -> None:
+    """Write the annotations alone, on the clock of the source's text. Flows are left out: they link its slices."""
+    annotations = augmented.annotations
+    out = _File(file, Tracks(augmented.trace), Interned(), engine_for(_rows(annotations)))
+    out.shift_ns = -augmented.trace.source.base_ns
+    out.write_annotations(annotations)
+
+
+class _Writable(Protocol):
+    def write(self, data: bytes | memoryview, /) -> object: ...
+
+
+class _File:
+    """Packets in order: what a packet refers to is written before it."""
+
+    def __init__(self, file: _Writable, tracks: Tracks, interned: Interned, engine: Any) -> None:
+        self._file, self._tracks, self._interned, self._engine = file, tracks, interned, engine
+        self.shift_ns = 0
+        file.write(packet(number(PACKET_FLAGS, CLEARED) + number(PACKET_FIRST, 1)))
+
+    def write(self, pieces: Iterable[Events]) -> None:
+        """Write events."""
+        for events in pieces:
+            if self.shift_ns:
+                events = replace(events, ts=events.ts + self.shift_ns)
+            self._file.write(self._tracks.take_packets())
+            if new := self._interned.take_new():
+                self._file.write(packet(message(PACKET_INTERNED, new)))
+            for piece in encode(events, self._engine):
+                self._file.write(piece)
+
+    def write_annotations(self, annotations: Sequence[Annotation]) -> None:
+        """Write what analyses added."""
+        for annotation in annotations:
+            self.write(annotation_events(annotation, self._tracks, self._interned, self._engine))
+
+    def write_metadata(self, trace: Trace) -> None:
+        """Write the outer object's members that are texts or numbers; they are Perfetto's metadata ``cr-NAME``."""
+        plain = {name: value for name, value in trace.source.metadata.items() if isinstance(value, (str, int, float))}
+        found = b"".join(
+            message(BUNDLE_METADATA, text(METADATA_NAME, name) + text(METADATA_TEXT, str(value)))
+            for name, value in plain.items()
+        )
+        if found:
+            self._file.write(packet(message(PACKET_CHROME_EVENTS, found)))
+
+
+def _shift(trace: Trace) -> int:
+    """What to add to every time, so that none is negative: Perfetto drops events before time 0."""
+    return max(0, -int(trace.events.ts.min(initial=0)))
+
+
+def _rows(annotations: Iterable[Annotation]) -> int:
+    return sum(len(one.from_ts if isinstance(one, Flows) else one.ts) for one in annotations)
+
+
+def _diagnostics(repairs: Counter[str]) -> list[Diagnostic]:
+    return [
+        Diagnostic(f"perfetto_{code}", repairs[code], message_) for code, message_ in _MESSAGES.items() if repairs[code]
+    ]

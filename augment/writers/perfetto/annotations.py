@@ -1,0 +1,62 @@
+"""Annotations as Perfetto's track events, each on a track of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.trace import Int64s
+from augment.writers.perfetto.args import ArgsEncoder, Interned
+from augment.writers.perfetto.packets import Blobs, Events, blobs_of, column, counters, slices, text_args
+from augment.writers.perfetto.tracks import Tracks
+from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
+
+_FEW_ROWS = 2000  #: for fewer rows of a track the compiled way is not worth its preparation
+
+
+def annotation_events(annotation: Annotation, tracks: Tracks, interned: Interned, engine: Any) -> Iterator[Events]:
+    """The events of one annotation, in the pieces in which they are to be written; none of flows and empty tracks."""
+    if isinstance(annotation, Flows) or not len(annotation.ts):
+        return
+    track = tracks.of_annotation(annotation)
+    category = interned.number(INTERNED_CATEGORIES, f"augment.{annotation.analysis}")
+    match annotation:
+        case SliceTrack():
+            blobs = _args(annotation, ArgsEncoder(interned), engine)
+            names = _name_numbers(annotation.names, interned)
+            yield from slices(annotation.ts, annotation.dur, track, category, names, blobs)
+        case CounterTrack():
+            yield counters(annotation.ts, annotation.values.astype(np.float64), track)
+        case InstantTrack():
+            count = len(annotation.ts)
+            kind, track_, category_ = (column(value, count) for value in (INSTANT, track, category))
+            yield Events(kind, annotation.ts, track_, category_, _name_numbers(annotation.names, interned))
+
+
+def _name_numbers(texts: Texts, interned: Interned) -> Int64s:
+    """The number of each name; no text is the empty one."""
+    used = np.zeros(len(texts.values) + 1, np.bool_)  # one more, for -1
+    used[texts.codes] = True
+    numbers = np.zeros(len(used), np.int64)
+    for code in np.flatnonzero(used).tolist():
+        numbers[code] = interned.number(INTERNED_NAMES, texts.values[code] if code < len(texts.values) else "")
+    return numbers[texts.codes]
+
+
+def _args(track: SliceTrack, encoder: ArgsEncoder, engine: Any) -> Blobs:
+    if engine is not None and len(track.ts) >= _FEW_ROWS:
+        return engine.slice_args(track, encoder)  # type: ignore[no-any-return]
+    made = [b""] * len(track.ts)
+    for name, values in track.args.items():
+        if isinstance(values, Texts):
+            codes = text_args(values, name, encoder).pieces()
+            for row, code in enumerate(values.codes.tolist()):
+                made[row] += codes[code] if code >= 0 else b""
+        else:
+            encoder.key(name)
+            for row, value in enumerate(values.tolist()):
+                made[row] += encoder.arg(name, value) if value != -1 else b""
+    return blobs_of(made)

@@ -1,0 +1,339 @@
+"""Compiled code of the Perfetto writer: args from the events' own JSON, without a Python object an event.
+
+Integers are encoded as they stand. Any other value is looked up with its key, by their bytes, in a dictionary that
+Python fills; so is the key of an integer. Events of odd forms are left to Python as a whole. Importing this module
+imports numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from augment.compiled.memory import (
+    compiled,
+    load_byte,
+    load_int,
+    load_int32,
+    load_word,
+    store_byte,
+    store_int,
+    trailing_zeros,
+)
+from augment.compiled.tokens import (
+    BACKSLASH,
+    BAD_ESCAPE,
+    CLOSE_BRACE,
+    COLON,
+    COMMA,
+    DOT,
+    HIGH,
+    LOW,
+    MINUS,
+    NINE_DIGIT,
+    ODD,
+    OPEN_BRACE,
+    OPEN_BRACKET,
+    PLAIN,
+    QUOTE,
+    ZERO,
+    ZERO_DIGIT,
+    skip_blank,
+    skip_value,
+    string_end,
+)
+from augment.writers.perfetto.dictionary_compiled import find_known, hash_bytes
+from augment.writers.perfetto.layout_compiled import (
+    ARGS_END,
+    AT,
+    CODE_SIZES,
+    CODES,
+    DONE,
+    FULL,
+    KEYS,
+    MISS,
+    MISS_END,
+    MISS_HASH,
+    MISS_IS_KEY,
+    MISS_START,
+    MOST_KEYS,
+    ODD_ROW,
+    PACKET_ROOM,
+    POOL,
+    READY,
+    READY_ROW,
+    READY_SIZE,
+    ROW,
+    SUFFIX,
+    SUFFIX_COUNT,
+    SUFFIX_ROWS,
+    SUFFIX_SIZES,
+    SUFFIX_STARTS,
+    SUFFIXES,
+)
+from augment.writers.perfetto.packets_compiled import SEVEN, WORD, copy_bytes, put_varint, varint_size
+
+OPEN_BRACES = np.uint64(0x7B7B7B7B7B7B7B7B)
+ARGS_KEY = int.from_bytes(b'"args"', "little")
+IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: tells a key from a key with its value
+SIGN = np.iinfo(np.int64).min  #: the bit of a float's sign
+MOST_DIGITS = 15  #: of a float that is the quotient of two exact ones
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def quotient_bits(typing_context: Any, dividend: Any, divisor: Any) -> Any:  # noqa: ARG001 - numba gives them
+    """The bits of ``float64(dividend) / float64(divisor)``, both int64, as an int64; numba's own division may raise."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        left, right = (builder.sitofp(argument, ir.DoubleType()) for argument in arguments)
+        return builder.bitcast(builder.fdiv(left, right), ir.IntType(64))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@compiled
+def find_args(start: int, stop: int) -> int:
+    """The address of the args object of the event at ``start``; 0 if there is none, :data:`ODD` if Python must look.
+
+    The first brace after the event's own opens them, unless it is in a string, or of another member.
+    """
+    i: int = start + 1
+    while i < stop:
+        word = load_word(i) ^ OPEN_BRACES
+        found = (word - LOW) & ~word & HIGH
+        if found == ZERO:
+            i += 8
+            continue
+        i += np.int64((trailing_zeros(found) - SEVEN) >> np.uint64(3))
+        if i >= stop:
+            return 0
+        before = i - 1
+        while load_byte(before) <= 32:
+            before -= 1
+        character = load_byte(before)
+        if character == COLON:
+            before -= 1
+            while load_byte(before) <= 32:
+                before -= 1
+            if (load_word(before - 7) >> np.uint64(16)) == np.uint64(ARGS_KEY) and load_byte(before - 6) != BACKSLASH:
+                return i
+            return find_args_by_member(start, stop)
+        if character == COMMA or character == OPEN_BRACKET or character == OPEN_BRACE or character == QUOTE:
+            return find_args_by_member(start, stop)
+        i += 1
+    return 0
+
+
+@compiled
+def find_args_by_member(start: int, stop: int) -> int:
+    """The same, member by member; the last of several."""
+    args: int = 0
+    i: int = skip_blank(stop, start + 1)
+    while load_byte(i) == QUOTE:
+        key_end, _, escapes = string_end(stop, i + 1)
+        if key_end < 0 or escapes != PLAIN:
+            return ODD
+        is_args = key_end - i == 5 and (load_word(key_end - 7) >> np.uint64(16)) == np.uint64(ARGS_KEY)
+        i = skip_blank(stop, key_end + 1)
+        if load_byte(i) != COLON:
+            return ODD
+        i = skip_blank(stop, i + 1)
+        if is_args:
+            args = i if load_byte(i) == OPEN_BRACE else 0
+        i = skip_value(stop, i)
+        if i < 0:
+            return ODD
+        i = skip_blank(stop, i)
+        if load_byte(i) == CLOSE_BRACE:
+            return args
+        if load_byte(i) != COMMA:
+            return ODD
+        i = skip_blank(stop, i + 1)
+    return ODD
+
+
+@compiled
+def put_key(out: int, entry: int, size: int, tables: int) -> int:
+    """The tag, length and key of an arg whose value takes ``size`` bytes."""
+    known: int = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
+    store_byte(out, 0x22)
+    out = put_varint(out + 1, known + size)
+    copy_bytes(out, load_int(tables + POOL) + load_int(load_int(tables + CODES) + WORD * entry), known)
+    return out + known
+
+
+@compiled
+def put_number(i: int, stop: int, entry: int, out: int, tables: int) -> tuple[int, int]:
+    """Write the arg whose number begins at ``i``: the positions after it in the text (:data:`ODD`: not written) and in
+    the output. Taken are integers of up to 18 digits, and floats of which a division gives the nearest double."""
+    negative = load_byte(i) == MINUS
+    if negative:
+        i += 1
+    first = i
+    value = np.int64(0)
+    while ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT and i < stop and i - first < 19:
+        value = value * 10 + load_byte(i) - ZERO_DIGIT
+        i += 1
+    digits = i - first
+    if digits == 0 or digits > 18 or (digits > 1 and load_byte(first) == ZERO_DIGIT):
+        return ODD, out
+    character = load_byte(i)
+    if character == COMMA or character == CLOSE_BRACE or character <= 32:
+        if negative:
+            value = -value
+        out = put_key(out, entry, 1 + varint_size(value), tables)
+        store_byte(out, 0x20)
+        return i, put_varint(out + 1, value)
+    if character != DOT:
+        return ODD, out
+    i += 1
+    point = i
+    while ZERO_DIGIT <= load_byte(i) <= NINE_DIGIT and i < stop and digits + i - point <= MOST_DIGITS:
+        value = value * 10 + load_byte(i) - ZERO_DIGIT
+        i += 1
+    character = load_byte(i)
+    decimals = i - point
+    if decimals == 0 or digits + decimals > MOST_DIGITS:
+        return ODD, out
+    if not (character == COMMA or character == CLOSE_BRACE or character <= 32):
+        return ODD, out
+    power = np.int64(1)
+    for _ in range(decimals):
+        power *= 10
+    bits = quotient_bits(value, power)
+    if negative:
+        bits |= SIGN
+    out = put_key(out, entry, 9, tables)
+    store_byte(out, 0x29)
+    store_int(out + 1, bits)
+    return i, out + 9
+
+
+@compiled
+def repeated(hashed: np.uint64, count: int, bloom: np.uint64, state: int) -> bool:
+    """Whether a key with this hash is among the ``count`` keys of the event so far."""
+    if bloom & (np.uint64(1) << (hashed >> np.uint64(58))) == ZERO:
+        return False
+    for k in range(count):  # noqa: SIM110 - numba compiles no any()
+        if load_word(state + KEYS + WORD * k) == hashed:
+            return True
+    return False
+
+
+@compiled
+def put_args(i: int, stop: int, out: int, last: int, tables: int, state: int) -> int:
+    """Write the args of the object that opens at ``i``: the address after them, or ``-1 -`` why not."""
+    count, bloom = 0, ZERO
+    i = skip_blank(stop, i + 1)
+    if load_byte(i) == CLOSE_BRACE:
+        store_int(state + ARGS_END, i + 1)
+        return out
+    while True:
+        if load_byte(i) != QUOTE or count >= MOST_KEYS:
+            return -1 - ODD_ROW
+        key_end, hashed, escapes = string_end(stop, i + 1)
+        if key_end < 0 or escapes == BAD_ESCAPE or repeated(hashed, count, bloom, state):
+            return -1 - ODD_ROW
+        bloom |= np.uint64(1) << (hashed >> np.uint64(58))
+        store_int(state + KEYS + WORD * count, np.int64(hashed))
+        count += 1
+        value = skip_blank(stop, key_end + 1)
+        if load_byte(value) != COLON:
+            return -1 - ODD_ROW
+        value = skip_blank(stop, value + 1)
+        character = load_byte(value)
+        after = ODD
+        if character == MINUS or ZERO_DIGIT <= character <= NINE_DIGIT:
+            entry = find_known(i + 1, key_end - i - 1, hashed ^ IS_KEY, tables)
+            if entry < 0:
+                return missed(i + 1, key_end, hashed ^ IS_KEY, True, state)
+            if out + PACKET_ROOM + load_int(load_int(tables + CODE_SIZES) + WORD * entry) > last:
+                return -1 - FULL
+            after, out = put_number(value, stop, entry, out, tables)
+        if after == ODD:
+            after = skip_value(stop, value)
+            if after < 0:
+                return -1 - ODD_ROW
+            hashed = hash_bytes(value, after - value, hashed)
+            entry = find_known(i, after - i, hashed, tables)
+            if entry < 0:
+                return missed(i, after, hashed, False, state)
+            size = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
+            if out + size + PACKET_ROOM > last:
+                return -1 - FULL
+            copy_bytes(out, load_int(tables + POOL) + load_int(load_int(tables + CODES) + WORD * entry), size)
+            out += size
+        i = skip_blank(stop, after)
+        if load_byte(i) == CLOSE_BRACE:
+            store_int(state + ARGS_END, i + 1)
+            return out
+        if load_byte(i) != COMMA:
+            return -1 - ODD_ROW
+        i = skip_blank(stop, i + 1)
+
+
+@compiled
+def missed(start: int, end: int, hashed: np.uint64, is_key: bool, state: int) -> int:
+    """Ask Python for the code of these bytes."""
+    store_int(state + MISS_START, start)
+    store_int(state + MISS_END, end)
+    store_int(state + MISS_HASH, np.int64(hashed))
+    store_int(state + MISS_IS_KEY, 1 if is_key else 0)
+    return -1 - MISS
+
+
+@compiled
+def scan_args(
+    origin: int, base: int, rows: int, offsets: int, lengths: int, out: int, room: int, starts: int, sizes: int,
+    first: int, tables: int, state: int,
+) -> int:  # fmt: skip
+    """Write the blobs of the ``rows`` rows at ``offsets``, from ``state[ROW]`` on, to ``out + state[AT]`` and on.
+
+    ``origin`` is where the text's byte ``base`` is; ``first`` is the number of the first row, as SUFFIX_ROWS counts.
+    A row's blob is its args, or what Python put at READY if READY_ROW is the row, and then its suffixes.
+    """
+    last = out + room
+    row, suffix, at = load_int(state + ROW), load_int(state + SUFFIX), out + load_int(state + AT)
+    suffix_count, suffix_rows = load_int(tables + SUFFIX_COUNT), load_int(tables + SUFFIX_ROWS)
+    while row < rows:
+        start = origin + load_int(offsets + WORD * row) - base
+        stop = start + load_int32(lengths + 4 * row)
+        to = at
+        if load_int(state + READY_ROW) == row:
+            size = load_int(state + READY_SIZE)
+            if to + size + PACKET_ROOM > last:
+                return FULL
+            copy_bytes(to, load_int(state + READY), size)
+            to += size
+        else:
+            args = find_args(start, stop)
+            if args == ODD:
+                return ODD_ROW
+            if args:
+                to = put_args(args, stop, to, last, tables, state)
+                if to < 0:
+                    return -1 - to
+                end = skip_blank(stop, load_int(state + ARGS_END))
+                if load_byte(end) != CLOSE_BRACE and find_args_by_member(start, stop) != args:
+                    return ODD_ROW
+        while suffix < suffix_count and load_int(suffix_rows + WORD * suffix) == first + row:
+            size = load_int(load_int(tables + SUFFIX_SIZES) + WORD * suffix)
+            if to + size + PACKET_ROOM > last:
+                return FULL
+            copy_bytes(
+                to, load_int(tables + SUFFIXES) + load_int(load_int(tables + SUFFIX_STARTS) + WORD * suffix), size
+            )
+            to += size
+            suffix += 1
+        store_int(starts + WORD * row, at - out)
+        store_int(sizes + WORD * row, to - at)
+        at = to
+        row += 1
+        store_int(state + ROW, row)
+        store_int(state + AT, at - out)
+        store_int(state + SUFFIX, suffix)
+    return DONE

@@ -1,0 +1,205 @@
+"""The compiled engine's Python side: rooms, addresses, and what compiled code leaves to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.annotations import SliceTrack, Texts
+from augment.compiled.native import Native, native
+from augment.jsontext import lenient_json
+from augment.trace import Int32s, Int64s
+from augment.writers.perfetto import layout_compiled as kernel
+from augment.writers.perfetto.args import ArgsEncoder
+from augment.writers.perfetto.packets import Blobs, Events, text_args
+from augment.writers.perfetto.text import PADDING, Block, args_of, decoded_event
+
+_OUT_BYTES = 4 << 20
+_ARITIES = {
+    "packets_compiled.encode_rows": 13,
+    "packets_compiled.columns_to_args": 6,
+    "args_compiled.scan_args": 12,
+    "dictionary_compiled.fill_slots": 4,
+}
+
+
+def load() -> None:
+    """Have the compiled code at hand.
+
+    Raises:
+        ImportError: there is no compiler on this machine, and nothing that it compiled.
+    """
+    for name in _ARITIES:
+        _compiled(name)
+
+
+def _compiled(name: str) -> Native:
+    module, _, function = name.partition(".")
+    return native(f"augment.writers.perfetto.{module}", function, _ARITIES[name])
+
+
+def encode(events: Events) -> Iterator[memoryview]:
+    """The packets of ``events``, in pieces that are valid until the next."""
+    blobs = events.blobs
+    largest = int(blobs.size.max(initial=0)) if blobs else 0
+    out = np.empty(max(_OUT_BYTES, largest + 2 * kernel.PACKET_ROOM), np.uint8)
+    columns = [column.ctypes.data for column in (events.kind, events.ts, events.track, events.category, events.name)]
+    pieces = [one.ctypes.data for one in (blobs.data, blobs.start, blobs.size)] if blobs else [0, 0, 0]
+    progress = np.zeros(1, np.int64)
+    encode_rows = _compiled("packets_compiled.encode_rows")
+    row, count = 0, len(events)
+    while row < count:
+        row = encode_rows(row, count, *columns, *pieces, out.ctypes.data, len(out), progress.ctypes.data)
+        yield out[: int(progress[0])].data
+
+
+class ArgsScanner:
+    """Blobs of rows of the source: their args, taken from the text, then their suffixes.
+
+    Args:
+        encoder: makes the code of a key, or of a key with its value, when it is met for the first time.
+        suffix_rows: rows of ``suffixes``, ascending, numbered as the rows of :meth:`blobs` are.
+        suffixes: what to add.
+    """
+
+    def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs) -> None:
+        self._encoder = encoder
+        self._known = _Dictionary()
+        self._suffixes = (suffix_rows, suffixes.start, suffixes.size, suffixes.data)
+        self._state = np.zeros(kernel.STATE, np.int64)
+        self._out = np.empty(_OUT_BYTES, np.uint8)
+        self._row, self._args = -1, dict[str, Any]()  # the row met last that had something new
+
+    def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
+        """The blobs of the rows of a block; valid until the next call."""
+        offsets = np.ascontiguousarray(offsets[block.start : block.stop])
+        lengths = np.ascontiguousarray(lengths[block.start : block.stop])
+        count = len(offsets)
+        start, size = np.empty(count, np.int64), np.empty(count, np.int64)
+        state = self._state
+        state[kernel.ROW // 8] = state[kernel.AT // 8] = 0
+        state[kernel.READY_ROW // 8] = -1
+        while True:
+            out = self._out
+            why = _compiled("args_compiled.scan_args")(
+                block.data.ctypes.data + PADDING, block.base, count, offsets.ctypes.data, lengths.ctypes.data,
+                out.ctypes.data, len(out), start.ctypes.data, size.ctypes.data, block.start, self._tables(),
+                state.ctypes.data,
+            )  # fmt: skip
+            if why == kernel.DONE:
+                return Blobs(out, start, size)
+            if why == kernel.FULL:
+                self._out = np.concatenate([out, np.empty(len(out) + int(state[kernel.READY_SIZE // 8]), np.uint8)])
+                continue
+            row = int(state[kernel.ROW // 8])
+            at = int(offsets[row]) - block.base + PADDING
+            text = block.data[at : at + int(lengths[row])].tobytes()
+            if why == kernel.ODD_ROW or not self._learn(block.start + row, text, block.data):
+                self._make_ready(row, text)
+
+    def _tables(self) -> int:
+        columns = [column.ctypes.data for column in self._suffixes]
+        self._held = np.array([*self._known.addresses(), *columns, len(self._suffixes[0])], np.int64)
+        return self._held.ctypes.data
+
+    def _learn(self, row: int, event: bytes, data: npt.NDArray[np.uint8]) -> bool:
+        """Enter what was missed: an integer's key, or a key with its value. False if it is no JSON.
+
+        The event is encoded as a whole before: so texts get the numbers that they get without compiled code.
+        """
+        if row != self._row:
+            self._row, self._args = row, args_of(decoded_event(event))
+            self._encoder.args(self._args)
+        origin = data.ctypes.data
+        start, end = (int(self._state[k // 8]) - origin for k in (kernel.MISS_START, kernel.MISS_END))
+        text = data[start:end].tobytes()
+        is_key = bool(self._state[kernel.MISS_IS_KEY // 8])
+        try:
+            args = lenient_json(b'{"' + text + b'":0}' if is_key else b"{" + text + b"}")
+        except ValueError:
+            return False
+        for key, value in args.items():
+            if key not in self._args or not (is_key or repr(value) == repr(self._args[key])):
+                return False  # not what counts of this event
+        code = self._encoder.key(next(iter(args))) if is_key else self._encoder.args(args)
+        self._known.add(int(self._state[kernel.MISS_HASH // 8]), text, code)
+        return True
+
+    def _make_ready(self, row: int, text: bytes) -> None:
+        self._ready = np.frombuffer(self._encoder.args(args_of(decoded_event(text))) + b"\0" * 8, np.uint8)
+        for place, value in (
+            (kernel.READY_ROW, row), (kernel.READY, self._ready.ctypes.data), (kernel.READY_SIZE, len(self._ready) - 8)
+        ):  # fmt: skip
+            self._state[place // 8] = value
+
+
+class _Dictionary:
+    """Byte strings and their codes: an open-addressing table, as ``find_known`` reads it."""
+
+    def __init__(self) -> None:
+        self._count = self._used = 0
+        self._columns = [np.empty(1 << 12, np.int64) for _ in range(5)]
+        self._slots = np.full(1 << 13, -1, np.int32)
+        self._pool = np.zeros(1 << 18, np.uint8)
+
+    def addresses(self) -> list[int]:
+        """From SLOTS to POOL."""
+        columns = [column.ctypes.data for column in self._columns]
+        return [self._slots.ctypes.data, len(self._slots) - 1, *columns, self._pool.ctypes.data]
+
+    def add(self, hashed: int, text: bytes, code: bytes) -> None:
+        """Enter ``code`` for ``text``."""
+        self._make_room(len(text) + len(code) + 16)
+        at = self._used
+        self._pool[at : at + len(text)] = np.frombuffer(text, np.uint8)
+        code_at = at + len(text)
+        self._pool[code_at : code_at + len(code)] = np.frombuffer(code, np.uint8)
+        self._used = code_at + len(code)
+        for column, value in zip(self._columns, (hashed, at, len(text), code_at, len(code)), strict=True):
+            column[self._count] = value
+        mask = len(self._slots) - 1
+        slot = (hashed & (2**64 - 1)) >> 20 & mask
+        while self._slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        self._slots[slot] = self._count
+        self._count += 1
+
+    def _make_room(self, size: int) -> None:
+        if self._used + size > len(self._pool):
+            self._pool = np.concatenate([self._pool, np.zeros(len(self._pool) + size, np.uint8)])
+        if self._count == len(self._columns[0]):
+            self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
+            self._slots = np.full(2 * len(self._slots), -1, np.int32)
+            slots, hashes = self._slots, self._columns[0]
+            _compiled("dictionary_compiled.fill_slots")(
+                slots.ctypes.data, len(slots) - 1, hashes.ctypes.data, self._count
+            )
+
+
+def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
+    """The args of an added track's slices; the same bytes as ``annotations.py`` makes row by row."""
+    count = len(track.ts)
+    steps: list[tuple[int, ...]] = []
+    held: list[Any] = []
+    widest = 0
+    for name, column in track.args.items():
+        if isinstance(column, Texts):
+            codes = text_args(column, name, encoder)
+            columns: list[npt.NDArray[Any]] = [column.codes.astype(np.int64), codes.data, codes.start, codes.size]
+            widest += int(codes.size.max(initial=0))
+        else:
+            key = np.frombuffer(encoder.key(name) + b"\0" * 8, np.uint8)
+            columns = [np.ascontiguousarray(column, np.int64), key, np.array([len(key) - 8], np.int64)]
+            widest += len(key) + 16
+        held.append(columns)
+        steps.append((*(one.ctypes.data for one in columns), 0)[:4])
+    program = np.array(steps, np.int64).reshape(-1, 4)
+    out = np.empty(count * widest + 8, np.uint8)
+    start, size = np.empty(count, np.int64), np.empty(count, np.int64)
+    _compiled("packets_compiled.columns_to_args")(
+        count, program.ctypes.data, len(steps), out.ctypes.data, start.ctypes.data, size.ctypes.data
+    )
+    return Blobs(out, start, size)

@@ -1,0 +1,142 @@
+"""Arrows: which slices the source's flow events, and the flows that analyses add, link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.annotations import Flows
+from augment.trace import Category, Int32s, Int64s, Trace
+from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices
+
+ENCLOSING = (Category.AC2G, Category.FWDBWD)  #: whose ends bind to the slice around them, as Kineto always says
+_NO_MARK = -3  #: what no slice's mark is
+
+
+@dataclass(frozen=True, slots=True)
+class Arrows:
+    """From the slice in row ``out`` to that in row ``into``, one a row; int64. ``lost`` flow events made none."""
+
+    out: Int64s
+    into: Int64s
+    lost: int
+
+
+def flow_rows(trace: Trace) -> Int64s:
+    """The rows of flow events, ascending."""
+    phase = trace.events.phase
+    return np.flatnonzero((phase == ord("s")) | (phase == ord("f")) | (phase == ord("t")))
+
+
+def rows_to_look_at(trace: Trace) -> Int64s:
+    """The rows of ends of flows whose text must say what they bind to."""
+    events = trace.events
+    doubtful = events.phase == ord("f")
+    for category in ENCLOSING:
+        doubtful &= events.category != category
+    return np.flatnonzero(doubtful)
+
+
+def points(trace: Trace, rows: Int64s, place: Int32s, place_of_track: Int32s, added: Sequence[Flows]) -> Points:
+    """The moments to find slices at: those of ``rows``, then the beginnings and ends of each of ``added``.
+
+    They are not in the order of time yet.
+    """
+    events = trace.events
+    ids = _ids(trace, rows).copy()
+    ids[events.category[rows] != Category.AC2G] = _NO_MARK
+    tracks = [one for flows in added for one in (flows.from_track, flows.to_track)]
+    times = [one for flows in added for one in (flows.from_ts, flows.to_ts)]
+    count = sum(map(len, times))
+    return Points(
+        np.concatenate([place[rows], *(place_of_track[one] for one in tracks)]).astype(np.int32),
+        np.concatenate([events.ts[rows], *times]).astype(np.int64),
+        np.concatenate([ids, np.full(count, _NO_MARK, np.int64)]),
+    )
+
+
+def bind_to_next(found: Int64s, rows: Int64s, slices: Slices, texts: Mapping[int, dict[str, Any]]) -> None:
+    """Of flow ends that do not say ``bp: e``, put the next slice of their track into ``found``, as Perfetto does."""
+    for at in np.flatnonzero(np.isin(rows, list(texts))).tolist():
+        row = int(rows[at])
+        if texts[row].get("ph") != "f" or texts[row].get("bp") == "e":
+            continue
+        own = slices.rows[slices.place[slices.rows] == slices.place[row]]
+        next_one = int(np.searchsorted(slices.ts[own], slices.ts[row]))
+        found[at] = own[next_one] if next_one < len(own) else NO_SLICE
+
+
+def arrows(trace: Trace, rows: Int64s, found: Int64s) -> Arrows:
+    """The arrows of the source: each step or end is led to from the step or beginning before it of its id.
+
+    An end before its beginning (clocks differ) is led to from the beginning all the same.
+    """
+    events = trace.events
+    keys = _keys(trace, rows)
+    order = np.argsort(keys, kind="stable")  # within a key in the order of time
+    keys = keys[order]
+    phase = events.phase[rows][order]
+    slice_of = found[order]
+    position = np.arange(len(rows))
+    new_key = np.ones(len(rows), np.bool_)
+    new_key[1:] = keys[1:] != keys[:-1]
+    first = np.maximum.accumulate(np.where(new_key, position, 0)) if len(rows) else position
+    is_source = phase != ord("f")
+    last = np.maximum.accumulate(np.where(is_source, position, -1)) if len(rows) else position
+    before = np.concatenate([np.full(1, -1), last[:-1]]) if len(rows) else position
+    source = np.where(phase == ord("s"), -1, before)
+    early = (source < first) & (phase == ord("f"))
+    if early.any():
+        starts = np.flatnonzero(phase == ord("s"))
+        after = np.minimum(np.searchsorted(starts, position[early]), max(len(starts) - 1, 0))
+        candidate = starts[after] if len(starts) else np.full(int(early.sum()), -1)
+        known = candidate >= 0
+        known[known] = keys[candidate[known]] == keys[early][known]
+        source[early] = np.where(known, candidate, -1)
+    source = np.where(source < first, np.where(early, source, -1), source)
+    linked = source >= 0
+    out, into = slice_of[source[linked]], slice_of[linked]
+    good = (out != NO_SLICE) & (into != NO_SLICE) & (out != into)
+    used = np.zeros(len(rows), np.bool_)
+    used[source[linked][good]] = True
+    used[np.flatnonzero(linked)[good]] = True
+    return Arrows(out[good], into[good], int((~used).sum()))
+
+
+def _ids(trace: Trace, rows: Int64s) -> Int64s:
+    known = trace.events.flow_id
+    return known.values if np.array_equal(known.rows, rows) else known.at(rows, _NO_MARK)
+
+
+def _keys(trace: Trace, rows: Int64s) -> Int64s:
+    """A number for each flow event, equal where id, name and category are."""
+    events = trace.events
+    ids = _ids(trace, rows)
+    words = len(trace.strings) + 1
+    kinds = events.category_name[rows].astype(np.int64) * words + events.name[rows]
+    if len(rows) and (kinds != kinds[0]).any():
+        kinds = np.unique(kinds, return_inverse=True)[1].reshape(-1)
+    else:
+        kinds = np.zeros(len(rows), np.int64)
+    low = int(ids.min(initial=0))
+    width = int(ids.max(initial=0)) - low + 1
+    if (int(kinds.max(initial=0)) + 1) * width < 2**62:
+        return kinds * width + (ids - low)
+    return np.unique(np.stack([kinds, ids]), axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def added_arrows(added: Sequence[Flows], found: Int64s) -> Arrows:
+    """The arrows of ``added``, whose points' slices are in ``found``."""
+    out, into = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    at = 0
+    for flows in added:
+        count = len(flows.from_ts)
+        out.append(found[at : at + count])
+        into.append(found[at + count : at + 2 * count])
+        at += 2 * count
+    outs, intos = np.concatenate(out), np.concatenate(into)
+    good = (outs != NO_SLICE) & (intos != NO_SLICE) & (outs != intos)
+    return Arrows(outs[good], intos[good], int((~good).sum()))

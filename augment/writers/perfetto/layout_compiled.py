@@ -1,0 +1,19 @@
+"""How Python and ``args_compiled.py`` share memory: the places of what they tell each other, as byte offsets.
+
+Compiled code that is kept on disk is made anew when a module changes whose name ends like this one's.
+"""
+
+from __future__ import annotations
+
+PACKET_ROOM = 96  #: bytes of a packet besides its blob, at most, with those written beyond its end
+
+DONE, MISS, ODD_ROW, FULL = 0, 1, 2, 3  #: why :func:`~augment.writers.perfetto.args_compiled.scan_args` stopped
+# what `state` holds: its int64 at these byte offsets
+(ROW, AT, MISS_START, MISS_END, MISS_HASH, MISS_IS_KEY, SUFFIX, READY_ROW, READY, READY_SIZE, ARGS_END,
+ KEYS) = range(0, 96, 8)  # fmt: skip
+MOST_KEYS = 64  #: of one event's args; more are left to Python
+STATE = 12 + MOST_KEYS
+# what `tables` holds
+(SLOTS, MASK, HASHES, STARTS, SIZES, CODES, CODE_SIZES, POOL, SUFFIX_ROWS, SUFFIX_STARTS, SUFFIX_SIZES, SUFFIXES,
+ SUFFIX_COUNT) = range(0, 104, 8)  # fmt: skip
+TABLES = 13

@@ -1,0 +1,195 @@
+"""Columns of track events to bytes: one packet a row.
+
+There are two ways that give the same bytes: :func:`_plain`, and for many rows the compiled one of
+``fast.py``, where numba can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.annotations import Texts
+from augment.trace import Bytes, Int64s
+from augment.writers.perfetto.args import ArgsEncoder
+from augment.writers.perfetto.wire import (
+    BEGIN,
+    COUNTER,
+    END,
+    EVENT_CATEGORY_IID,
+    EVENT_DOUBLE_COUNTER,
+    EVENT_NAME_IID,
+    EVENT_TRACK,
+    EVENT_TYPE,
+    NEEDED,
+    PACKET_EVENT,
+    PACKET_FLAGS,
+    PACKET_SEQUENCE,
+    PACKET_TIMESTAMP,
+    SEQUENCE,
+    message,
+    number,
+    varint,
+)
+
+COMPILED_FROM = 30_000  #: rows from which on compiled code earns its load
+BLOCK = 1 << 16  #: rows encoded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Blobs:
+    """A piece of bytes a row: row ``i`` has ``data[start[i]:][:size[i]]``. Seven bytes follow the last piece."""
+
+    data: Bytes
+    start: Int64s
+    size: Int64s
+
+    def take(self, rows: npt.NDArray[Any] | slice) -> Blobs:
+        """The pieces of ``rows``; the data are shared."""
+        return Blobs(self.data, self.start[rows], self.size[rows])
+
+    def pieces(self) -> list[bytes]:
+        """Each row's bytes."""
+        return [
+            self.data[start : start + size].tobytes()
+            for start, size in zip(self.start.tolist(), self.size.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Track events, one a row; ``blobs`` holds ready fields. A category or name of 0 is none. All columns int64."""
+
+    kind: Int64s
+    ts: Int64s
+    track: Int64s
+    category: Int64s
+    name: Int64s
+    blobs: Blobs | None = None
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def take(self, rows: npt.NDArray[Any]) -> Events:
+        """The events of ``rows``."""
+        kind, ts, track, category, name = (
+            column[rows] for column in (self.kind, self.ts, self.track, self.category, self.name)
+        )
+        return Events(kind, ts, track, category, name, self.blobs.take(rows) if self.blobs else None)
+
+
+def column(value: int | npt.NDArray[Any], count: int) -> Int64s:
+    """A column of ``count`` rows, of one value or of the values given."""
+    if isinstance(value, int):
+        return np.full(count, value, np.int64)
+    return np.ascontiguousarray(value, np.int64)
+
+
+def blobs_of(pieces: Iterable[bytes]) -> Blobs:
+    """The blobs of pieces in order."""
+    held = list(pieces)
+    size = np.array([len(piece) for piece in held], np.int64)
+    return Blobs(np.frombuffer(b"".join(held) + b"\0" * 8, np.uint8), np.cumsum(size) - size, size)
+
+
+def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> Blobs:
+    """The arg ``name`` for each value of ``texts`` that occurs, by its code."""
+    used = np.zeros(len(texts.values) + 1, np.bool_)  # one more, for -1
+    used[texts.codes] = True
+    pairs = zip(texts.values, used.tolist(), strict=False)
+    return blobs_of(encoder.arg(name, value) if occurs else b"" for value, occurs in pairs)
+
+
+def encode(events: Events, engine: Any = None) -> Iterator[bytes | memoryview]:
+    """The packets of ``events``, in pieces that are valid until the next; ``engine`` is that of :func:`engine_for`."""
+    if engine is not None and len(events) > 64:
+        return engine.encode(events)  # type: ignore[no-any-return]
+    return _plain(events)
+
+
+def engine_for(rows: int) -> Any:
+    """The compiled engine if it is worth its load for so many rows and can be had; else None."""
+    if rows < COMPILED_FROM:
+        return None
+    try:
+        from augment.writers.perfetto import fast
+
+        fast.load()
+    except ImportError:
+        return None
+    return fast
+
+
+_SEQUENCE = number(PACKET_SEQUENCE, SEQUENCE)
+_FLAGS = number(PACKET_FLAGS, NEEDED)
+_KINDS = {kind: number(EVENT_TYPE, kind) for kind in range(5)}
+_TIMESTAMP, _TRACK, _CATEGORY, _NAME = (
+    varint(field << 3) for field in (PACKET_TIMESTAMP, EVENT_TRACK, EVENT_CATEGORY_IID, EVENT_NAME_IID)
+)
+
+
+def _plain(events: Events) -> Iterator[bytes]:
+    for start in range(0, len(events), BLOCK):
+        rows = slice(start, start + BLOCK)
+        columns = (events.kind, events.ts, events.track, events.category, events.name)
+        count = len(events.ts[rows])
+        pieces = events.blobs.take(rows).pieces() if events.blobs else [b""] * count
+        yield b"".join(map(_packet, *(column[rows].tolist() for column in columns), pieces))
+
+
+def _packet(kind: int, ts: int, track: int, category: int, name: int, blob: bytes) -> bytes:
+    event = _KINDS[kind] + _TRACK + varint(track)
+    if category:
+        event += _CATEGORY + varint(category)
+    if name:
+        event += _NAME + varint(name)
+    flags = _FLAGS if kind != END and kind != COUNTER else b""
+    return message(1, _TIMESTAMP + varint(ts) + _SEQUENCE + flags + message(PACKET_EVENT, event + blob))
+
+
+def slices(ts: Int64s, dur: Int64s, track: Any, category: Any, name: Any, blobs: Blobs) -> tuple[Events, Events]:
+    """The ends and the beginnings of slices of ``dur`` >= 0, to be written in this order.
+
+    Perfetto takes packets of equal time in the order of the file: so each slice ends before the next begins. Only that
+    of a slice of no duration comes right after its beginning.
+    """
+    count = len(ts)
+    track, category, name = (column(one, count) for one in (track, category, name))
+    lasting = dur > 0
+    begins = Events(column(BEGIN, count), ts, track, category, name, blobs)
+    return ends((ts + dur)[lasting], track[lasting]), with_ends(begins, ~lasting)
+
+
+def ends(ts: Int64s, track: Int64s) -> Events:
+    """Ends of slices."""
+    none = column(0, len(ts))
+    return Events(column(END, len(ts)), ts, track, none, none)
+
+
+def with_ends(begins: Events, ended: npt.NDArray[np.bool_]) -> Events:
+    """``begins`` with an end at the same time right after each row that is ``ended``."""
+    if not ended.any():
+        return begins
+    rows = np.repeat(np.arange(len(begins)), 1 + ended.astype(np.int64))
+    is_end = np.zeros(len(rows), np.bool_)
+    is_end[1:] = rows[1:] == rows[:-1]
+    both = begins.take(rows)
+    both.kind[is_end] = END
+    for one in (both.category, both.name, *((both.blobs.size,) if both.blobs else ())):
+        one[is_end] = 0
+    return both
+
+
+def counters(ts: Int64s, values: npt.NDArray[np.float64], track: int) -> Events:
+    """Points of a counter."""
+    record = np.empty(len(ts) + 1, np.dtype([("tag", "u1", 2), ("value", "<f8")]))
+    record["tag"] = np.frombuffer(varint(EVENT_DOUBLE_COUNTER << 3 | 1), np.uint8)
+    record["value"][:-1] = values
+    none = column(0, len(ts))
+    start = np.arange(len(ts), dtype=np.int64) * record.itemsize
+    blobs = Blobs(record.view(np.uint8), start, column(record.itemsize, len(ts)))
+    return Events(column(COUNTER, len(ts)), ts, column(track, len(ts)), none, none, blobs)

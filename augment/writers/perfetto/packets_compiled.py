@@ -1,0 +1,139 @@
+"""Compiled code of the Perfetto writer: packets and args from columns.
+
+All arguments are numbers and addresses, as ``compiled/memory.py`` says why. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.compiled.memory import compiled, load_int, store_byte, store_int
+from augment.compiled.tokens import ZERO
+from augment.writers.perfetto.layout_compiled import PACKET_ROOM
+
+SEVEN = np.uint64(7)
+LOW_SEVEN = np.uint64(127)
+MORE_BYTES = np.uint64(128)
+WORD = 8
+
+
+@compiled
+def put_varint(at: int, value: int) -> int:
+    """Write a varint; the address after it."""
+    rest = np.uint64(value)
+    while rest > LOW_SEVEN:
+        store_byte(at, np.int64((rest & LOW_SEVEN) | MORE_BYTES))
+        rest >>= SEVEN
+        at += 1
+    store_byte(at, np.int64(rest))
+    return at + 1
+
+
+@compiled
+def varint_size(value: int) -> int:
+    """How many bytes :func:`put_varint` writes."""
+    rest = np.uint64(value) >> SEVEN
+    size = 1
+    while rest != ZERO:
+        rest >>= SEVEN
+        size += 1
+    return size
+
+
+@compiled
+def copy_bytes(to: int, start: int, size: int) -> None:
+    """Copy by words: up to 7 bytes beyond the end are read and written, too."""
+    k = 0
+    while k < size:
+        store_int(to + k, load_int(start + k))
+        k += WORD
+
+
+@compiled
+def encode_rows(
+    row: int, stop: int, kinds: int, times: int, tracks: int, categories: int, names: int, blobs: int, starts: int,
+    sizes: int, out: int, room: int, progress: int,
+) -> int:  # fmt: skip
+    """Write packets from ``row`` on until ``stop`` or no more fit; the next row. The bytes' end goes to ``progress``.
+
+    ``starts`` is 0 where there are no blobs.
+    """
+    at, last = out, out + room
+    while row < stop:
+        start = size = 0
+        if starts:
+            start, size = load_int(starts + WORD * row), load_int(sizes + WORD * row)
+        if at + size + PACKET_ROOM > last:
+            break
+        kind, ts, track = load_int(kinds + WORD * row), load_int(times + WORD * row), load_int(tracks + WORD * row)
+        category, name = load_int(categories + WORD * row), load_int(names + WORD * row)
+        event = 3 + varint_size(track) + size
+        if category:
+            event += 1 + varint_size(category)
+        if name:
+            event += 1 + varint_size(name)
+        flags = kind != 2 and kind != 4
+        content = 4 + varint_size(ts) + varint_size(event) + event
+        if flags:
+            content += 2
+        store_byte(at, 0x0A)
+        at = put_varint(at + 1, content)
+        store_byte(at, 0x40)
+        at = put_varint(at + 1, ts)
+        store_byte(at, 0x50)
+        store_byte(at + 1, 1)
+        at += 2
+        if flags:
+            store_byte(at, 0x68)
+            store_byte(at + 1, 2)
+            at += 2
+        store_byte(at, 0x5A)
+        at = put_varint(at + 1, event)
+        store_byte(at, 0x48)
+        store_byte(at + 1, kind)
+        store_byte(at + 2, 0x58)
+        at = put_varint(at + 3, track)
+        if category:
+            store_byte(at, 0x18)
+            at = put_varint(at + 1, category)
+        if name:
+            store_byte(at, 0x50)
+            at = put_varint(at + 1, name)
+        copy_bytes(at, blobs + start, size)
+        at += size
+        row += 1
+    store_int(progress, at - out)
+    return row
+
+
+@compiled
+def columns_to_args(rows: int, program: int, steps: int, out: int, starts: int, sizes: int) -> int:
+    """Write the args of ``rows`` rows to ``out``; of each column, ``program`` has four addresses.
+
+    Of texts: codes, then bytes, starts and sizes of what each code stands for. Of integers: values, key, the key's
+    size, and 0. A value or code of -1 is left out.
+    """
+    at = out
+    for row in range(rows):
+        before = at
+        for step in range(steps):
+            column = program + 32 * step
+            value = load_int(load_int(column) + WORD * row)
+            if value == -1:
+                continue
+            data, third, sizes_of = load_int(column + 8), load_int(column + 16), load_int(column + 24)
+            if sizes_of:
+                size = load_int(sizes_of + WORD * value)
+                copy_bytes(at, data + load_int(third + WORD * value), size)
+                at += size
+            else:
+                size = load_int(third)
+                store_byte(at, 0x22)
+                at = put_varint(at + 1, size + 1 + varint_size(value))
+                copy_bytes(at, data, size)
+                at += size
+                store_byte(at, 0x20)
+                at = put_varint(at + 1, value)
+        store_int(starts + WORD * row, before - out)
+        store_int(sizes + WORD * row, at - before)
+    return rows

@@ -1,0 +1,207 @@
+"""What each row of the source becomes in a native Perfetto file: worked out from the columns, before any text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.annotations import Flows
+from augment.trace import COMPLETE, Bytes, Int32s, Int64s, Trace
+from augment.writers.perfetto import flows
+from augment.writers.perfetto.lanes import Points, Slices, by_start, lanes_and_slices
+from augment.writers.perfetto.packets import Blobs
+from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
+from augment.writers.perfetto.text import blocks, decoded
+from augment.writers.perfetto.tracks import Tracks
+from augment.writers.perfetto.wire import BEGIN, EVENT_FLOW, EVENT_LAST_FLOW, INSTANT, varint
+
+NEVER = np.iinfo(np.int64).max  #: the end of a slice that has none
+_FLOW_BYTES = 10
+
+
+@dataclass
+class Plan:
+    """Columns over the trace's rows, and lists of rows.
+
+    ``kind`` uint8 is 0 for rows that make no event of their own; ``end`` int64, :data:`NEVER` for a slice that is not
+    ended; ``track`` int64, the uuid. ``order`` are the rows that make events, as their text lies in the file; of them,
+    those in ``late`` are to be written last, in its order. ``suffix_places`` index ``order``.
+    """
+
+    kind: Bytes
+    end: Int64s
+    track: Int64s
+    slice_rows: Int64s
+    order: Int64s
+    late: Int64s
+    suffix_places: Int64s
+    suffixes: Blobs
+    texts: dict[int, dict[str, Any]]
+    ended_by: dict[int, int]
+    repairs: Counter[str]
+    arrow_count: int
+
+
+def plan(trace: Trace, tracks: Tracks, added: Sequence[Flows]) -> Plan:
+    """The plan of a trace; makes its tracks."""
+    events, repairs = trace.events, Counter[str]()
+    place = tracks.place_of_track[events.track]
+    texts = _texts(trace)
+    groups: dict[int, tuple[int, str]] = {}
+    kind, end, ended_by = _kinds(trace, place, texts, repairs, groups)
+    slice_place, group_names = _with_groups(tracks, place, groups)
+    rows = by_start(np.flatnonzero(kind == BEGIN), events.ts, end)
+    slices = Slices(rows, slice_place, events.ts, end, events.correlation)
+    flow_rows = flows.flow_rows(trace)
+    lane, found = _walk(trace, tracks, slices, flow_rows, added, len(tracks.places) + len(group_names))
+    repairs["overlapping_slices"] = int(np.count_nonzero(lane))
+    flows.bind_to_next(found[: len(flow_rows)], flow_rows, slices, texts)
+    of_source = flows.arrows(trace, flow_rows, found[: len(flow_rows)])
+    of_added = flows.added_arrows(added, found[len(flow_rows) :])
+    repairs["flow_without_slices"] = of_source.lost + of_added.lost
+    out, into = (
+        np.concatenate(pair)
+        for pair in zip((of_source.out, of_source.into), (of_added.out, of_added.into), strict=True)
+    )
+    order = np.flatnonzero(kind)
+    if np.any(np.diff(events.offset[order]) < 0):
+        order = order[np.argsort(events.offset[order])]
+    late = _late(slices, events.offset)
+    suffix_places, suffixes = _suffixes(events.ts, order, late, out, into, repairs)
+    track = _uuids(tracks, kind, slice_place, lane, group_names)
+    return Plan(kind, end, track, rows, order, late, suffix_places, suffixes, texts, ended_by, repairs, len(out))
+
+
+def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
+    """The members of events of which the columns do not say enough."""
+    rows = np.concatenate(
+        [rows_of_phases(trace, BEGINS | ENDS | STEPS | frozenset(b"EC")), flows.rows_to_look_at(trace)]
+    )
+    rows = rows[np.argsort(trace.events.offset[rows])]
+    offsets, lengths = trace.events.offset[rows], trace.events.length[rows]
+    found = (
+        event for block in blocks(trace.source.text, offsets, lengths) for event in decoded(block, offsets, lengths)
+    )
+    return dict(zip(rows.tolist(), found, strict=True)) if len(rows) else {}
+
+
+def _kinds(
+    trace: Trace, place: Int32s, texts: dict[int, dict[str, Any]], repairs: Counter[str],
+    groups: dict[int, tuple[int, str]],
+) -> tuple[Bytes, Int64s, dict[int, int]]:  # fmt: skip
+    events = trace.events
+    kind = np.zeros(len(events), np.uint8)
+    kind[events.phase == COMPLETE] = BEGIN
+    end = events.ts + np.maximum(events.dur, 0)
+    repairs["negative_duration"] = int(np.count_nonzero(events.dur < 0))
+    kind[(events.phase != COMPLETE)] = INSTANT
+    for phase in b"stfCE":
+        kind[events.phase == phase] = 0
+    known = frozenset(b"XstfCBEiIRbenSTpFP")
+    repairs["phase_as_instant"] = len(rows_of_phases(trace, frozenset(range(256)) - known))
+    found = pairs(trace, place, texts)
+    groups.update(found.groups)
+    begins = list(found.ends)
+    kind[begins + found.lone_begins] = BEGIN
+    kind[list(found.ends.values())] = 0
+    kind[found.lone_ends] = INSTANT
+    end[begins] = events.ts[list(found.ends.values())]
+    end[found.lone_begins] = NEVER
+    repairs["slice_without_end"] = len(found.lone_begins)
+    repairs["end_without_slice"] = len(found.lone_ends)
+    return kind, end, found.ends
+
+
+def _with_groups(
+    tracks: Tracks, place: Int32s, groups: dict[int, tuple[int, str]]
+) -> tuple[Int32s, list[tuple[int, str]]]:
+    """The place of each row, those of groups numbered from behind the last place on."""
+    if not groups:
+        return place, []
+    numbers: dict[tuple[int, str], int] = {}
+    place = place.copy()
+    for row, group in groups.items():
+        place[row] = len(tracks.places) + numbers.setdefault(group, len(numbers))
+    return place, list(numbers)
+
+
+def _walk(
+    trace: Trace, tracks: Tracks, slices: Slices, flow_rows: Int64s, added: Sequence[Flows], places: int
+) -> tuple[Int32s, Int64s]:
+    """The lane of each row; the slice of each flow event and then of each point of ``added``."""
+    points = flows.points(trace, flow_rows, slices.place, tracks.place_of_track, added)
+    if not added:  # the rows ascend in time
+        return lanes_and_slices(slices, points, places)
+    order = np.argsort(points.ts, kind="stable")
+    lane, in_order = lanes_and_slices(slices, Points(points.place[order], points.ts[order], points.mark[order]), places)
+    found = np.empty_like(in_order)
+    found[order] = in_order
+    return lane, found
+
+
+def _late(slices: Slices, offset: Int64s) -> Int64s:
+    """Slices of one track and start whose text does not lie in the order outer before inner; in that order."""
+    rows = slices.rows
+    starts = slices.ts[rows]
+    tied = np.zeros(len(rows) + 1, np.bool_)
+    tied[1:-1] = starts[1:] == starts[:-1]
+    rows = rows[tied[1:] | tied[:-1]]
+    rows = rows[np.lexsort((np.arange(len(rows)), slices.place[rows], slices.ts[rows]))]
+    same = np.zeros(len(rows), np.bool_)
+    same[1:] = (slices.ts[rows[1:]] == slices.ts[rows[:-1]]) & (slices.place[rows[1:]] == slices.place[rows[:-1]])
+    wrong = np.zeros(len(rows), np.bool_)
+    wrong[1:] = same[1:] & (offset[rows[1:]] < offset[rows[:-1]])
+    group = np.cumsum(~same) - 1
+    bad = np.bincount(group, wrong) > 0 if len(rows) else wrong
+    return rows[bad[group]] if len(rows) else rows
+
+
+def _suffixes(
+    ts: Int64s, order: Int64s, late: Int64s, out: Int64s, into: Int64s, repairs: Counter[str]
+) -> tuple[Int64s, Blobs]:
+    """The flow fields of each slice. Perfetto draws arrows forward in time alone: others are turned round."""
+    place = np.empty(len(ts), np.int64)
+    place[order] = np.arange(len(order))
+    written = place
+    if len(late):
+        written = place.copy()
+        written[late] = len(order) + np.arange(len(late))
+    turned = (ts[out] > ts[into]) | ((ts[out] == ts[into]) & (written[out] > written[into]))
+    repairs["flow_turned_round"] = int(np.count_nonzero(ts[out] > ts[into]))
+    first, second = np.where(turned, into, out), np.where(turned, out, into)
+    count = len(out)
+    record = np.zeros(2 * count + 1, np.dtype([("tag", "u1", 2), ("id", "<i8")]))
+    record["tag"][:count] = np.frombuffer(varint(EVENT_FLOW << 3 | 1), np.uint8)
+    record["tag"][count:] = np.frombuffer(varint(EVENT_LAST_FLOW << 3 | 1), np.uint8)
+    record["id"][:-1] = np.tile(np.arange(1, count + 1), 2)
+    places = place[np.concatenate([first, second])]
+    by_place = np.argsort(places, kind="stable")
+    blobs = Blobs(record.view(np.uint8), by_place * _FLOW_BYTES, np.full(2 * count, _FLOW_BYTES, np.int64))
+    return places[by_place], blobs
+
+
+def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names: list[tuple[int, str]]) -> Int64s:
+    """The track of each row that makes an event."""
+    count = len(tracks.places)
+
+    def uuid_of(one: int, number: int) -> int:
+        if one < count:
+            return tracks.lane(one, number)
+        beside, name = group_names[one - count]
+        return tracks.of_group(beside, name, number)
+
+    used = np.bincount(place[kind != 0], minlength=count + len(group_names)) > 0
+    uuids = np.zeros(len(used), np.int64)
+    for one in np.flatnonzero(used).tolist():
+        uuids[one] = uuid_of(one, 0)
+    track = uuids[place]
+    beside = np.flatnonzero(lane)
+    pairs_of = place[beside].astype(np.int64) << 32 | lane[beside]
+    for key in np.unique(pairs_of).tolist():
+        one, number = key >> 32, key & 0xFFFFFFFF
+        track[beside[pairs_of == key]] = uuid_of(one, number)
+    return track

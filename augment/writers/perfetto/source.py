@@ -1,0 +1,173 @@
+"""The source's events as Perfetto's: ends first, then beginnings and moments with their args, as the text lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from augment.trace import COMPLETE, Int64s, Trace
+from augment.writers.perfetto.args import ArgsEncoder, Interned
+from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends
+from augment.writers.perfetto.plan import NEVER, Plan
+from augment.writers.perfetto.text import Block, args_of, blocks, decoded
+from augment.writers.perfetto.tracks import Tracks
+from augment.writers.perfetto.wire import BEGIN, INTERNED_CATEGORIES, INTERNED_NAMES
+
+_ROWS = 1 << 18
+
+
+class SourceEvents:
+    """The events of a trace's source, in the pieces in which they are to be written."""
+
+    def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: Interned, engine: Any) -> None:
+        self._trace, self._plan, self._tracks, self._engine = trace, plan, tracks, engine
+        self._encoder = ArgsEncoder(interned)
+        events = trace.events
+        self._names = _numbers(trace, events.name, plan, interned, INTERNED_NAMES)
+        self._categories = _numbers(trace, events.category_name, plan, interned, INTERNED_CATEGORIES)
+        self._late: dict[int, bytes] = {}
+        self._is_late = np.zeros(len(events), np.bool_)
+        self._is_late[plan.late] = True
+        self._add_extras()
+
+    def all(self) -> Iterator[Events]:
+        """Everything, in the order of the file."""
+        yield from self._ends()
+        yield from self._beginnings()
+        yield from self._late_ones()
+        yield from self._counters()
+
+    def _ends(self) -> Iterator[Events]:
+        """The ends of slices that last; Perfetto sorts by time, so that they may all come first."""
+        plan, events = self._plan, self._trace.events
+        for start in range(0, len(plan.slice_rows), _ROWS):
+            rows = plan.slice_rows[start : start + _ROWS]
+            end = plan.end[rows]
+            lasting = (end > events.ts[rows]) & (end != NEVER)
+            yield ends(end[lasting], plan.track[rows[lasting]])
+
+    def _beginnings(self) -> Iterator[Events]:
+        plan, events = self._plan, self._trace.events
+        offsets, lengths = events.offset[plan.order], events.length[plan.order]
+        maker = _maker(self._engine, self._encoder, plan)
+        for block in blocks(self._trace.source.text, offsets, lengths):
+            rows = plan.order[block.start : block.stop]
+            made = self._events(rows, maker.blobs(block, offsets, lengths))
+            late = self._is_late[rows]
+            if late.any():
+                assert made.blobs is not None
+                kept = made.blobs.take(np.flatnonzero(late)).pieces()
+                self._late.update(zip(rows[late].tolist(), kept, strict=True))
+                made, rows = made.take(~late), rows[~late]
+            yield self._with_ends(rows, made)
+
+    def _late_ones(self) -> Iterator[Events]:
+        for start in range(0, len(self._plan.late), _ROWS):
+            rows = self._plan.late[start : start + _ROWS]
+            yield self._with_ends(rows, self._events(rows, blobs_of(self._late[row] for row in rows.tolist())))
+
+    def _events(self, rows: Int64s, blobs: Blobs) -> Events:
+        plan, events = self._plan, self._trace.events
+        return Events(
+            plan.kind[rows].astype(np.int64),
+            events.ts[rows],
+            plan.track[rows],
+            self._categories[events.category_name[rows]],
+            self._names[events.name[rows]],
+            blobs,
+        )
+
+    def _with_ends(self, rows: Int64s, made: Events) -> Events:
+        return with_ends(made, (made.kind == BEGIN) & (self._plan.end[rows] == made.ts))
+
+    def _add_extras(self) -> None:
+        """Args that the text of a slice does not have: a negative duration, and those of the event that ends it."""
+        plan, events = self._plan, self._trace.events
+        extras: dict[int, dict[str, Any]] = {}
+        for row in np.flatnonzero((events.dur < 0) & (events.phase == COMPLETE)).tolist():
+            extras[row] = {"dur_ns": int(events.dur[row])}
+        for row, end in plan.ended_by.items():
+            if args := args_of(plan.texts.get(end, {})):
+                extras[row] = args
+        if not extras:
+            return
+        place = np.empty(len(events), np.int64)
+        place[plan.order] = np.arange(len(plan.order))
+        more = blobs_of(self._encoder.args(args) for args in extras.values())
+        places = np.concatenate([plan.suffix_places, place[list(extras)]])
+        order = np.argsort(places, kind="stable")
+        known = plan.suffixes
+        data = np.concatenate([known.data, more.data])
+        start = np.concatenate([known.start, more.start + len(known.data)])[order]
+        plan.suffix_places = places[order]
+        plan.suffixes = Blobs(data, start, np.concatenate([known.size, more.size])[order])
+
+    def _counters(self) -> Iterator[Events]:
+        """Each number in the args of a counter event is a point of a counter of its own."""
+        trace, plan = self._trace, self._plan
+        points: dict[int, tuple[list[int], list[float]]] = {}
+        for row in np.flatnonzero(trace.events.phase == ord("C")).tolist():
+            event = plan.texts[row]
+            place = int(self._tracks.place_of_track[trace.events.track[row]])
+            for key, value in args_of(event).items():
+                number = _number(value)
+                if number is None:
+                    plan.repairs["counter_without_number"] += 1
+                    continue
+                name = " ".join(filter(None, (str(event.get("name") or ""), _identity(event), key)))
+                ts, values = points.setdefault(self._tracks.of_counter(place, name), ([], []))
+                ts.append(int(trace.events.ts[row]))
+                values.append(number)
+        for track, (ts, values) in points.items():
+            yield counters(np.array(ts, np.int64), np.array(values), track)
+
+
+def _identity(event: dict[str, Any]) -> str:
+    return "" if event.get("id") is None else f"id: {event['id']}"
+
+
+def _number(value: Any) -> float | None:
+    """A counter's value; numbers may be quoted, as Perfetto takes them."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) or not isinstance(value, str) else None
+
+
+def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int) -> Int64s:
+    """The number of each string of the trace that occurs, the more frequent the smaller: it takes fewer bytes."""
+    counts = np.bincount(codes, plan.kind != 0, minlength=len(trace.strings)).astype(np.int64)
+    numbers = np.zeros(len(counts), np.int64)
+    for index in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist():
+        if trace.strings[index] or kind == INTERNED_NAMES:
+            numbers[index] = interned.number(kind, trace.strings[index])
+    return numbers
+
+
+def _maker(engine: Any, encoder: ArgsEncoder, plan: Plan) -> Any:
+    if engine is not None:
+        return engine.ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
+    return _PlainBlobs(encoder, plan)
+
+
+class _PlainBlobs:
+    """What ``fast.ArgsScanner`` does, in Python."""
+
+    def __init__(self, encoder: ArgsEncoder, plan: Plan) -> None:
+        self._encoder = encoder
+        self._places, self._suffixes = plan.suffix_places, plan.suffixes
+
+    def blobs(self, block: Block, offsets: Int64s, lengths: Any) -> Blobs:
+        """The blobs of the rows of a block."""
+        made = [self._encoder.args(args_of(event)) for event in decoded(block, offsets, lengths)]
+        first, last = np.searchsorted(self._places, (block.start, block.stop)).tolist()
+        own = slice(first, last)
+        for place, piece in zip(self._places[own].tolist(), self._suffixes.take(own).pieces(), strict=True):
+            made[place - block.start] += piece
+        return blobs_of(made)

@@ -1,0 +1,277 @@
+"""The tracks of a native Perfetto file: what lies under what, under which name and in which order.
+
+A *place* is a track as the source draws it, a (pid, tid); rows of several ``Trace.tracks`` may share one. Perfetto's
+processes and threads are given to places whose numbers it can hold: from 1 to 2**31 - 1 (0 is its idle process); any
+other is a plain track of the same name. A device lies under the process that launches its work::
+
+    process 4242 (python)
+    ├── thread 4243
+    └── GPU 0
+        ├── Idle, Queue Length stream 7, …   (added)
+        └── stream 7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from augment.annotations import Annotation, CounterTrack, Flows
+from augment.derived.launches import NO_ROW, launches
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Trace
+from augment.writers.perfetto.wire import (
+    BY_RANK,
+    COUNTER_SHARE_KEY,
+    COUNTER_UNIT_NAME,
+    PACKET_DESCRIPTOR,
+    PROCESS_NAME,
+    PROCESS_PID,
+    THREAD_NAME,
+    THREAD_PID,
+    THREAD_TID,
+    TRACK_CHILD_ORDER,
+    TRACK_COUNTER,
+    TRACK_DESCRIPTION,
+    TRACK_NAME,
+    TRACK_PARENT,
+    TRACK_PROCESS,
+    TRACK_RANK,
+    TRACK_THREAD,
+    TRACK_UUID,
+    message,
+    number,
+    packet,
+    text,
+)
+
+_LARGEST = 2**31 - 1
+_HOST = (*LAUNCHES, Category.CPU_OP, Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
+_FIRST_STREAM, _FIRST_OTHER = 10_000, 20_000  #: ranks; added tracks come before
+_MOST_DEVICES = 1024  #: a larger number is no device's
+
+
+@dataclass(slots=True)
+class Place:
+    """What the source says of a (pid, tid)."""
+
+    pid: Identity
+    tid: Identity
+    device: Identity = None
+    stream: Identity = None
+    process_name: str | None = None
+    thread_name: str | None = None
+
+
+@dataclass
+class Tracks:
+    """Makes tracks when they are first asked for; their descriptions wait in :meth:`take_packets`."""
+
+    trace: Trace
+    places: list[Place] = field(default_factory=list)
+    place_of_track: Int32s = field(init=False)
+    _known: dict[object, int] = field(default_factory=dict)
+    _count: int = 0
+    _packets: list[bytes] = field(default_factory=list)
+    _children: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        index: dict[tuple[Identity, Identity], int] = {}
+        self.place_of_track = np.zeros(max(len(self.trace.tracks), 1), np.int32)
+        for number_, track in enumerate(self.trace.tracks):
+            key = track.pid, track.tid
+            if key not in index:
+                index[key] = len(self.places)
+                self.places.append(Place(*key, process_name=track.process_name, thread_name=track.thread_name))
+            place = self.places[index[key]]
+            if place.device is None and track.device is not None:
+                place.device, place.stream = track.device, track.stream
+            self.place_of_track[number_] = index[key]
+        self._owners = _Owners(self.trace, self.places, self.place_of_track)
+        self._devices: dict[tuple[Identity, Identity], None] = {}
+        for place in self.places:
+            if place.device is not None:
+                self._devices.setdefault((place.pid, place.device))
+
+    def take_packets(self) -> bytes:
+        """The descriptions of tracks made since the last call."""
+        taken, self._packets = b"".join(self._packets), []
+        return taken
+
+    def of_place(self, index: int) -> int:
+        """The track of a place."""
+        return self._made(("place", index), lambda: self._place(self.places[index]))
+
+    def lane(self, index: int, lane: int) -> int:
+        """A further track of a place, which Perfetto draws with the others of its name."""
+        if lane == 0:
+            return self.of_place(index)
+        place, first = self.places[index], self.of_place(index)
+        if self._is_thread(place):
+            return self._add(first, place.thread_name or f"Thread {place.tid}")
+        return self._add(self._home(place), self._name_of(place), rank=self._rank_of(place))
+
+    def of_group(self, index: int, name: str, lane: int) -> int:
+        """The track ``name`` beside a place: of asynchronous slices."""
+        return self._made((index, name, lane), lambda: self._add(self._home(self.places[index]), name))
+
+    def of_counter(self, index: int, name: str) -> int:
+        """A counter of the source, in the process (or device) of a place."""
+        home = self._home(self.places[index])
+        return self._made(("counter", home, name), lambda: self._add(home, name, counter=b""))
+
+    def of_annotation(self, annotation: Annotation) -> int:
+        """The track of something added, always a new one."""
+        assert not isinstance(annotation, Flows)
+        index = int(self.place_of_track[annotation.under])
+        place = self.places[index]
+        home = self._home(place) if self._on_device(place) else self.of_place(index)
+        counter = None
+        if isinstance(annotation, CounterTrack):
+            shared = f"{annotation.analysis} {annotation.unit}"
+            counter = text(COUNTER_UNIT_NAME, annotation.unit) + text(COUNTER_SHARE_KEY, shared)
+        whole_device = 0 if "stream" not in annotation.name else 1
+        self._children[home] = rank = self._children.get(home, 0) + 1
+        return self._add(home, annotation.name, rank + 4000 * whole_device, annotation.description, counter)
+
+    def _made(self, key: object, make: Callable[[], int]) -> int:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def _on_device(self, place: Place) -> bool:
+        return place.device is not None or place.pid in self._owners.device_pids
+
+    def _is_thread(self, place: Place) -> bool:
+        return not self._on_device(place) and _fits(place.pid) and _fits(place.tid)
+
+    def _place(self, place: Place) -> int:
+        home = self._home(place)
+        if not self._is_thread(place):
+            return self._add(home, self._name_of(place), rank=self._rank_of(place))
+        thread = number(THREAD_PID, int(place.pid or 0)) + number(THREAD_TID, int(place.tid or 0))
+        if place.thread_name:
+            thread += text(THREAD_NAME, place.thread_name)
+        return self._describe(message(TRACK_THREAD, thread) + number(TRACK_PARENT, home))
+
+    def _name_of(self, place: Place) -> str:
+        if self._on_device(place) and place.stream is not None and not place.thread_name:
+            return f"stream {place.stream}"
+        numbered = f"Thread {place.tid}" if isinstance(place.tid, int) else place.tid
+        return (place.thread_name or "").strip() or numbered or "Events"
+
+    def _rank_of(self, place: Place) -> int:
+        if isinstance(place.stream, int) and 0 <= place.stream < _FIRST_STREAM:
+            return _FIRST_STREAM + place.stream
+        return _FIRST_OTHER
+
+    def _home(self, place: Place) -> int:
+        """The device or process that a place lies in."""
+        if not self._on_device(place):
+            return self._process(place.pid)
+        device = place.device
+        if device is None:
+            device = next((d for pid, d in self._devices if pid == place.pid), place.pid)
+        return self._made(("device", place.pid, device), lambda: self._device(place.pid, device))
+
+    def _process(self, pid: Identity) -> int:
+        return self._made(("process", pid), lambda: self._new_process(pid))
+
+    def _new_process(self, pid: Identity) -> int:
+        name = self._process_name(pid)
+        order = number(TRACK_CHILD_ORDER, BY_RANK)
+        if not _fits(pid):
+            shown = f"Process {pid}" if isinstance(pid, int) else pid or "Trace"
+            return self._describe(text(TRACK_NAME, name or shown) + order)
+        process = number(PROCESS_PID, int(pid or 0)) + (text(PROCESS_NAME, name) if name else b"")
+        return self._describe(message(TRACK_PROCESS, process) + order)
+
+    def _process_name(self, pid: Identity) -> str | None:
+        return next((place.process_name for place in self.places if place.pid == pid and place.process_name), None)
+
+    def _device(self, pid: Identity, device: Identity) -> int:
+        owner = self._owners.of(pid, device)
+        alike = [known for known in self._devices if known[1] == device]
+        name = f"GPU {device}"
+        if not (isinstance(device, int) and 0 <= device < _MOST_DEVICES):
+            name = self._process_name(pid) or str(device)
+        if len(alike) > 1:
+            name = f"{name} (process {pid})"
+        models = [model for number_, model in self.trace.source.devices if number_ == device]
+        parent = None if owner is None else self._process(owner)
+        rank = device if isinstance(device, int) and 0 <= device < _MOST_DEVICES else _MOST_DEVICES
+        return self._add(parent, name, rank, models[0] if models else "", ordered=True)
+
+    def _add(
+        self, parent: int | None, name: str, rank: int | None = None, description: str = "",
+        counter: bytes | None = None, ordered: bool = False,
+    ) -> int:  # fmt: skip
+        content = text(TRACK_NAME, name)
+        if parent is not None:
+            content += number(TRACK_PARENT, parent)
+        if rank is not None:
+            content += number(TRACK_RANK, rank)
+        if description:
+            content += text(TRACK_DESCRIPTION, description)
+        if counter is not None:
+            content += message(TRACK_COUNTER, counter)
+        if ordered:
+            content += number(TRACK_CHILD_ORDER, BY_RANK)
+        return self._describe(content)
+
+    def _describe(self, content: bytes) -> int:
+        self._count += 1
+        self._packets.append(packet(message(PACKET_DESCRIPTOR, number(TRACK_UUID, self._count) + content)))
+        return self._count
+
+
+class _Owners:
+    """Which process each device works for: the one that launches most of its work, else the busiest."""
+
+    def __init__(self, trace: Trace, places: list[Place], place_of_track: Int32s) -> None:
+        events = trace.events
+        pids = {place.pid: None for place in places}
+        self._number = {pid: index for index, pid in enumerate(pids)}
+        self._pids = list(pids)
+        of_place = np.array([self._number[place.pid] for place in places] or [0], np.int64)
+        of_track = of_place[place_of_track]
+        host = events.slices_of(*_HOST)
+        no_device = np.array([track.device is None for track in trace.tracks] or [True])
+        self._busy = np.bincount(of_track[events.track[host]], minlength=len(pids))
+        with_device = {place.pid for place in places if place.device is not None}
+        self.device_pids = {pid for pid in with_device if not self._busy[self._number[pid]]}
+        any_slice = np.bincount(of_track[events.track], no_device[events.track], minlength=len(pids))
+        for pid in self.device_pids:
+            any_slice[self._number[pid]] = 0
+        self._rest = any_slice
+        self._votes = dict(self._launching(trace, of_track))
+
+    def _launching(self, trace: Trace, of_track: np.ndarray) -> Iterator[tuple[tuple[Identity, Identity], Identity]]:
+        events = trace.events
+        work = events.slices_of(*GPU_WORK)
+        launch = launches(trace).of(events.correlation[work])
+        work, launch = work[launch != NO_ROW], launch[launch != NO_ROW]
+        count = max(len(self._pids), 1)
+        votes = np.bincount(events.track[work] * count + of_track[events.track[launch]])
+        totals: dict[tuple[Identity, Identity], dict[int, int]] = {}
+        for key in np.flatnonzero(votes).tolist():
+            track = trace.tracks[key // count]
+            of_device = totals.setdefault((track.pid, track.device), {})
+            of_device[key % count] = of_device.get(key % count, 0) + int(votes[key])
+        for device, of_device in totals.items():
+            yield device, self._pids[max(of_device, key=lambda number_: of_device[number_])]
+
+    def of(self, pid: Identity, device: Identity) -> Identity:
+        """The pid of the process; None if there is none."""
+        if (pid, device) in self._votes:
+            return self._votes[pid, device]
+        for counts in (self._busy, self._rest):
+            best = int(np.argmax(counts)) if len(counts) else 0
+            if len(counts) and counts[best] > 0 and _fits(self._pids[best]):
+                return self._pids[best]
+        return None
+
+
+def _fits(value: Identity) -> bool:
+    return isinstance(value, int) and 0 < value <= _LARGEST

@@ -1,0 +1,75 @@
+"""Protobuf's wire format and the few messages of Perfetto's schema that we write, by field number.
+
+Numbers are those of perfetto/protos/perfetto/trace; the tests decode what comes out with Perfetto's own classes.
+"""
+
+from __future__ import annotations
+
+import struct
+
+SEQUENCE = 1  #: trusted_packet_sequence_id of every packet of a file
+CLEARED, NEEDED = 1, 2  #: sequence_flags: incremental state begins here, or is relied upon
+
+# TracePacket
+PACKET_CHROME_EVENTS, PACKET_TIMESTAMP, PACKET_SEQUENCE, PACKET_EVENT, PACKET_INTERNED = 5, 8, 10, 11, 12
+PACKET_FLAGS, PACKET_DESCRIPTOR, PACKET_FIRST = 13, 60, 87
+# TrackEvent
+EVENT_CATEGORY_IID, EVENT_ANNOTATION, EVENT_TYPE, EVENT_NAME_IID, EVENT_TRACK = 3, 4, 9, 10, 11
+EVENT_COUNTER, EVENT_DOUBLE_COUNTER, EVENT_FLOW, EVENT_LAST_FLOW = 30, 44, 47, 48
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  #: values of EVENT_TYPE
+# InternedData, whose entries are all {iid = 1, text = 2}
+INTERNED_CATEGORIES, INTERNED_NAMES, INTERNED_KEYS, INTERNED_STRINGS = 1, 2, 3, 29
+# DebugAnnotation
+VALUE_KEY, VALUE_BOOL, VALUE_UINT, VALUE_INT, VALUE_DOUBLE, VALUE_DICT, VALUE_ARRAY, VALUE_STRING = (
+    1, 2, 3, 4, 5, 11, 12, 17,
+)  # fmt: skip
+# TrackDescriptor
+TRACK_UUID, TRACK_NAME, TRACK_PROCESS, TRACK_THREAD, TRACK_PARENT, TRACK_COUNTER = 1, 2, 3, 4, 5, 8
+TRACK_CHILD_ORDER, TRACK_RANK, TRACK_DESCRIPTION, TRACK_MERGE = 11, 12, 14, 15
+BY_RANK = 3  #: TRACK_CHILD_ORDER: children by TRACK_RANK, ascending
+PROCESS_PID, PROCESS_NAME = 1, 6
+THREAD_PID, THREAD_TID, THREAD_NAME = 1, 2, 5
+COUNTER_UNIT_NAME, COUNTER_SHARE_KEY = 6, 7
+# ChromeEventBundle.metadata
+BUNDLE_METADATA, METADATA_NAME, METADATA_TEXT = 2, 1, 2
+
+_UINT64 = (1 << 64) - 1
+_SMALL = [bytes([value]) for value in range(128)]
+
+
+def varint(value: int) -> bytes:
+    """A varint; a negative number as its 64-bit two's complement."""
+    if 0 <= value < 128:
+        return _SMALL[value]
+    value &= _UINT64
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """An integer, enum or bool field."""
+    return varint(field << 3) + varint(value)
+
+
+def message(field: int, content: bytes) -> bytes:
+    """A bytes or message field."""
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def text(field: int, value: str) -> bytes:
+    """A string field."""
+    return message(field, value.encode("utf-8", "replace"))
+
+
+def double(field: int, value: float) -> bytes:
+    """A double field."""
+    return varint(field << 3 | 1) + struct.pack("<d", value)
+
+
+def packet(content: bytes) -> bytes:
+    """One packet of a trace, as a member of the file's sequence."""
+    return message(1, number(PACKET_SEQUENCE, SEQUENCE) + content)

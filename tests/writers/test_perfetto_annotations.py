@@ -1,0 +1,114 @@
+"""What Perfetto's real engine has of annotations, in its native format and in a bundle."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment.annotations import CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.findings import AugmentedTrace
+from augment.pipeline import augment
+from augment.readers import read
+from augment.writers import bundle
+from augment.writers import perfetto as writer
+from perfetto_engine import PerfettoEngine
+from perfetto_traces import KERNEL, KERNEL_ARGS, NAMES, OP, TRACKS, args_by_key, arrows, load, source, trace_of_events
+from writer_traces import augmented, ns, texts
+
+LAUNCH = {**OP, "cat": "cuda_runtime", "name": "launch", "ts": 1, "dur": 2, "args": {"correlation": 5}}
+EVENTS = [*NAMES, LAUNCH, {**KERNEL, "name": "k", "ts": 5, "dur": 2.001, "args": KERNEL_ARGS}]
+HOST, STREAM = 0, 1  #: tracks of EVENTS
+
+IDLE = SliceTrack(
+    "idle", "Idle stream 7", STREAM, ns(7001, 9002), ns(2001, 0), texts("host_wait", "other"),
+    {"correlation": ns(2**62 + 1, -1), "owner": Texts(np.array([0, -1], np.int32), ['gemm<"é">'])}, "why",
+)  # fmt: skip
+QUEUE = CounterTrack("queue", "Queue Length stream 7", STREAM, ns(1000, 5000), ns(1, 0), "count")
+MARKS = InstantTrack("marks", "Marks", HOST, ns(4000), texts("here"))
+
+
+def test_added_tracks_lie_under_their_device(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    load(perfetto, tmp_path, EVENTS, IDLE, QUEUE, MARKS)
+    paths = {text for (text,) in perfetto.rows(TRACKS)}
+    assert {"GPU 0", "GPU 0 > stream 7", "GPU 0 > Idle stream 7", "GPU 0 > Queue Length stream 7"} <= paths
+
+
+def test_slices(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    load(perfetto, tmp_path, EVENTS, IDLE)
+    sql = "select s.ts, s.dur, s.name, s.category, t.name from slice s join track t on t.id = track_id"
+    sql += " where category = 'augment.idle'"
+    assert perfetto.rows(sql) == [
+        (7001, 2001, "host_wait", "augment.idle", "Idle stream 7"),
+        (9002, 0, "other", "augment.idle", "Idle stream 7"),
+    ]
+    assert args_by_key(perfetto, "host_wait") == {"correlation": 2**62 + 1, "owner": 'gemm<"é">'}
+    assert args_by_key(perfetto, "other") == {}
+
+
+def test_counters_have_a_unit_and_share_a_scale(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    copies = CounterTrack("memory_bandwidth", "Memset bandwidth", STREAM, ns(1001), np.array([12.345678]), "GB/s")
+    load(perfetto, tmp_path, EVENTS, QUEUE, copies)
+    sql = "select t.name, t.unit, c.ts, c.value from counter c join counter_track t on t.id = track_id"
+    sql += " order by t.name, ts"
+    assert perfetto.rows(sql) == [
+        ("Memset bandwidth", "GB/s", 1001, 12.345678),
+        ("Queue Length stream 7", "count", 1000, 1.0),
+        ("Queue Length stream 7", "count", 5000, 0.0),
+    ]
+
+
+def test_descriptions_and_share_keys_are_in_the_file(tmp_path: Path) -> None:
+    schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    writer.write(trace_of_events(tmp_path, EVENTS, IDLE, QUEUE), tmp_path / "t.pftrace")
+    trace = schema.Trace.FromString((tmp_path / "t.pftrace").read_bytes())
+    tracks = {p.track_descriptor.name: p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")}
+    assert tracks["Idle stream 7"].description == "why"
+    assert tracks["Queue Length stream 7"].counter.y_axis_share_key == "queue count"
+    assert tracks["Idle stream 7"].sibling_order_rank < tracks["stream 7"].sibling_order_rank
+    assert tracks["GPU 0"].child_ordering == schema.TrackDescriptor.EXPLICIT
+
+
+def test_instants_and_flows(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    flows = Flows("why", "waits", np.array([HOST], np.int32), ns(1500), np.array([STREAM], np.int32), ns(5000))
+    load(perfetto, tmp_path, EVENTS, MARKS, flows)
+    assert perfetto.rows("select ts, name from slice where category = 'augment.marks'") == [(4000, "here")]
+    assert arrows(perfetto) == [("launch", "k")]
+
+
+@pytest.mark.parametrize("base_ns", [0, 1712195495406752797])
+def test_a_bundle_is_one_timeline(perfetto: PerfettoEngine, tmp_path: Path, base_ns: int) -> None:
+    trace = trace_of_events(tmp_path, EVENTS, baseTimeNanoseconds=base_ns).trace
+    shifted = SliceTrack("idle", "Idle", STREAM, IDLE.ts + base_ns, IDLE.dur, IDLE.names)
+    assert bundle.write(augmented(trace, shifted), tmp_path / "t.zip") == []
+    perfetto.load(tmp_path / "t.zip")
+    assert perfetto.problems() == {}
+    assert perfetto.rows("select ts, dur, name from slice order by ts") == [
+        (1000, 2000, "launch"), (5000, 2001, "k"), (7001, 2001, "host_wait"), (9002, 0, "other"),
+    ]  # fmt: skip
+    assert perfetto.rows("select count(*) from process where pid = 42") == [(1,)]
+
+
+def test_a_bundle_keeps_the_source_as_it_is(tmp_path: Path) -> None:
+    plain = source(tmp_path, EVENTS)
+    path = tmp_path / "rank0.pt.trace.json.gz"
+    path.write_bytes(gzip.compress(plain.read_bytes(), 9))
+    trace = augmented(read(str(path)), IDLE)
+    for _ in range(2):
+        bundle.write(trace, tmp_path / "a.zip")
+        archive = zipfile.ZipFile(tmp_path / "a.zip")
+        assert archive.namelist() == [path.name, "annotations.pftrace"]
+        assert archive.getinfo(path.name).compress_type == zipfile.ZIP_STORED
+        assert archive.read(path.name) == path.read_bytes()
+        first = (tmp_path / "a.zip").read_bytes()
+    assert first == (tmp_path / "a.zip").read_bytes()
+
+
+def test_equal_traces_give_equal_files(tmp_path: Path) -> None:
+    trace: AugmentedTrace = augment(read(str(source(tmp_path, EVENTS))))
+    writer.write(trace, tmp_path / "a.pftrace")
+    writer.write(augment(read(str(tmp_path / "t.json"))), tmp_path / "b.pftrace")
+    assert (tmp_path / "a.pftrace").read_bytes() == (tmp_path / "b.pftrace").read_bytes()

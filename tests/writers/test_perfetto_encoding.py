@@ -1,0 +1,213 @@
+"""The bytes of packets and args: as Perfetto's own classes read them, and equal by either way of making them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from augment.annotations import SliceTrack, Texts
+from augment.findings import AugmentedTrace
+from augment.readers import read
+from augment.trace import Int32s, Int64s
+from augment.writers import perfetto as writer
+from augment.writers.perfetto import lanes
+from augment.writers.perfetto import packets as perfetto_packets
+from augment.writers.perfetto.args import ArgsEncoder, Interned
+from augment.writers.perfetto.packets import Events, blobs_of, encode
+from augment.writers.perfetto.text import PADDING, args_of, blocks, decoded
+from augment.writers.perfetto.wire import varint
+from writer_traces import Text, augmented, ns
+
+schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+
+int64s = st.integers(-(2**63), 2**63 - 1)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), int64s, st.integers(0, 2**64 - 1), st.floats(), texts),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+args_dicts = st.dictionaries(texts, values, max_size=6)
+
+
+class Decoder:
+    """Debug annotations back to values."""
+
+    def __init__(self, interned: bytes) -> None:
+        data = schema.InternedData.FromString(interned)
+        self.keys = {one.iid: one.name for one in data.debug_annotation_names}
+        self.strings = {one.iid: one.str.decode() for one in data.debug_annotation_string_values}
+
+    def args(self, annotations: Any) -> dict[str, Any]:
+        return {self.keys[one.name_iid]: self.value(one) for one in annotations}
+
+    def value(self, one: Any) -> Any:
+        if one.array_values:
+            return [self.value(value) for value in one.array_values]
+        if one.dict_entries:
+            return self.args(one.dict_entries)
+        kind = one.WhichOneof("value")
+        return self.strings[one.string_value_iid] if kind == "string_value_iid" else getattr(one, kind)
+
+
+def as_written(value: Any) -> Any:
+    """A value as protobuf can tell it."""
+    if isinstance(value, dict) and value:
+        return {key: as_written(one) for key, one in value.items()}
+    if isinstance(value, list) and value:
+        return [as_written(one) for one in value]
+    return json.dumps(value) if value is None or value in ([], {}) else value
+
+
+@given(args_dicts)
+def test_args_survive(args: dict[str, Any]) -> None:
+    interned = Interned()
+    event = schema.TrackEvent.FromString(ArgsEncoder(interned).args(args))
+    found = Decoder(interned.take_new()).args(event.debug_annotations)
+    wanted = {key: as_written(value) for key, value in args.items()}
+    assert repr(found) == repr(wanted)  # NaN is not equal to itself
+
+
+@given(int64s)
+def test_varints_are_protobufs(value: int) -> None:
+    assert schema.DebugAnnotation.FromString(b"\x20" + varint(value)).int_value == value
+
+
+row = st.tuples(
+    st.integers(1, 4), st.integers(0, 2**63 - 1), st.integers(1, 2**40), st.integers(0, 300), st.integers(0, 70000)
+)
+columns = st.lists(row, min_size=70, max_size=90)
+
+
+@settings(deadline=None, max_examples=30)
+@given(columns, st.integers(0, 400))
+def test_packets_are_equal_by_either_way(rows: list[tuple[int, ...]], size: int) -> None:
+    kind, ts, track, category, name = (np.array([row[k] for row in rows], np.int64) for k in range(5))
+    blob = ArgsEncoder(Interned()).arg("key", "x" * size)
+    events = Events(kind, ts, track, category, name, blobs_of([blob * (k % 3) for k in range(len(rows))]))
+    plain = b"".join(encode(events))
+    packets = schema.Trace.FromString(plain).packet
+    assert [p.timestamp for p in packets] == ts.tolist()
+    assert [(p.track_event.type, p.track_event.track_uuid, p.track_event.name_iid) for p in packets] == list(
+        zip(kind.tolist(), track.tolist(), name.tolist(), strict=True)
+    )
+    assert [list(p.track_event.category_iids) for p in packets] == [[c] if c else [] for c in category.tolist()]
+    engine = compiled_engine()
+    assert b"".join(map(bytes, encode(events, engine))) == plain
+
+
+def compiled_engine() -> Any:
+    pytest.importorskip("numba")
+    with patch.object(perfetto_packets, "COMPILED_FROM", 0):
+        engine = perfetto_packets.engine_for(1)
+    assert engine is not None
+    return engine
+
+
+def scanned(events: list[bytes], engine: Any) -> list[bytes]:
+    """Each event's args, compiled; and the same in Python."""
+    offsets, lengths = places_of(events)
+    encoder = ArgsEncoder(Interned())
+    scanner = engine.ArgsScanner(encoder, ns(), blobs_of([]))
+    made = []
+    for block in blocks(Text(b",".join(events), 64), offsets, lengths):
+        made += scanner.blobs(block, offsets, lengths).pieces()
+    return made
+
+
+def plainly(events: list[bytes]) -> list[bytes]:
+    encoder = ArgsEncoder(Interned())
+    offsets, lengths = places_of(events)
+    found = blocks(Text(b",".join(events), 64), offsets, lengths)
+    return [encoder.args(args_of(event)) for block in found for event in decoded(block, offsets, lengths)]
+
+
+def places_of(events: list[bytes]) -> tuple[Int64s, Int32s]:
+    lengths = np.array([len(event) for event in events], np.int32)
+    return np.cumsum(lengths + 1, dtype=np.int64) - lengths - 1, lengths
+
+
+ODD_EVENTS = [
+    b'{"ph":"X"}',
+    b'{"args":{}}',
+    b'{"args": [1]}',
+    b'{ "name": "lambda{x: {1}}", "args" : { "a" : 1 , "b":2 } }',
+    b'{"name": "\\"args\\": {", "args":{"a":1}}',
+    b'{"x\\"args": {"no": 1}, "args":{"a":1}}',
+    b'{"other": {"args": {"no": 1}}, "args":{"a":1}}',
+    b'{"args":{"no":1},"args":{"a":1}}',
+    b'{"args":{"a":1},"name":"args"}',
+    b'{"name":"args","args":{"a":1,"a":2}}',
+    b'{"args":{"a":NaN,"b":-Infinity,"c":1e400,"d":-0,"e":-0.0,"f":1.50}}',
+    b'{"args":{"g":123456789012345.5,"h":0.1234567890123456,"i":0.0001,"j":99999999999999.9}}',
+    b'{"args":{"a":1234567890123456789012,"b":18446744073709551615,"c":-9223372036854775808,"d":1E5}}',
+    b'{"args":{"e":999999999999999999,"f":-999999999999999999,"g":1000000000000000000}}',
+    b'{"args":{"\\u0061b":"\\u00e9","c":"caf\xc3\xa9","d":"\\ud800","e":"\\ud83d\\ude00"}}',
+    b'{"args":{"bad":"\\x","control":"a\nb","utf8":"\xff"}}',
+    b'{"args":{"n":null,"t":true,"f":false,"o":{"p":{"q":[1,[2,{"r":[]}]]}},"s":"}]"}}',
+    b'{"args":{"broken":}}',
+    b'{"args":{' + b",".join(b'"k%d":%d' % (k, k) for k in range(80)) + b"}}",
+    b'{"args":{"long":"' + b"x" * 10000 + b'"}}',
+]
+
+
+def test_odd_events_have_the_same_args_by_either_way() -> None:
+    assert scanned(ODD_EVENTS, compiled_engine()) == plainly(ODD_EVENTS)
+    assert scanned(ODD_EVENTS[::-1], compiled_engine()) == plainly(ODD_EVENTS[::-1])
+
+
+@settings(deadline=None)
+@given(st.lists(args_dicts, max_size=8), st.sampled_from([None, 1]))
+def test_args_are_equal_by_either_way(args: list[dict[str, Any]], indent: int | None) -> None:
+    events = [json.dumps({"name": "x", "args": one}, indent=indent, ensure_ascii=False).encode() for one in args]
+    assert scanned(events, compiled_engine()) == plainly(events)
+
+
+def test_blocks_have_room_before_and_after(tmp_path: Path) -> None:
+    text = b"0123456789" * 10
+    offsets, lengths = np.array([0, 10, 95], np.int64), np.array([10, 3, 5], np.int32)
+    found = [
+        block.data[PADDING + offset - block.base :][:length].tobytes()
+        for block in blocks(Text(text, 7), offsets, lengths)
+        for offset, length in zip(offsets[block.start : block.stop], lengths[block.start : block.stop], strict=True)
+    ]
+    assert found == [text[:10], text[10:13], text[95:]]
+
+
+def long_track(count: int) -> SliceTrack:
+    codes = np.arange(count, dtype=np.int32) % 3 - 1
+    labels = Texts(codes, ["α" * 50, "b", "unused"])
+    args = {"n": np.arange(count) - 1, "t": labels, "wide": np.arange(count) * -(10**15)}
+    return SliceTrack("example", "Long", 0, 10 * np.arange(count), np.arange(count) % 3, Texts(codes, ["x", "y"]), args)
+
+
+def test_whole_files_are_equal_by_either_way(tmp_path: Path) -> None:
+    compiled_engine()
+    events = [
+        {"ph": "X", "name": f"n{k % 7}", "cat": "cpu_op", "pid": 1, "tid": 2 + k % 2, "ts": k // 3, "dur": k % 5,
+         "args": {"k": k, "half": k / 2, "dims": [k % 4, [k % 3]]}}
+        for k in range(3000)
+    ]  # fmt: skip
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    trace = augmented(read(str(tmp_path / "t.json")), long_track(3000))
+    assert compiled_file(tmp_path, trace) == plain_file(tmp_path, trace)
+
+
+def compiled_file(folder: Path, trace: AugmentedTrace) -> bytes:
+    with patch.object(perfetto_packets, "COMPILED_FROM", 0), patch.object(lanes, "COMPILED_FROM", 0):
+        writer.write(trace, folder / "t.pftrace")
+    return (folder / "t.pftrace").read_bytes()
+
+
+def plain_file(folder: Path, trace: AugmentedTrace) -> bytes:
+    with patch.object(perfetto_packets, "COMPILED_FROM", math.inf), patch.object(lanes, "COMPILED_FROM", math.inf):
+        writer.write(trace, folder / "t.pftrace")
+    return (folder / "t.pftrace").read_bytes()

@@ -1,0 +1,83 @@
+"""Recorded traces in Perfetto's native format: nothing is missing, nothing moved, nothing complained of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment.annotations import CounterTrack, SliceTrack
+from augment.findings import AugmentedTrace
+from augment.pipeline import augment
+from augment.readers import read
+from augment.trace import COMPLETE
+from augment.writers import perfetto as writer
+from perfetto_engine import PerfettoEngine
+from perfetto_traces import codes
+
+TRACES = [
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",  # epoch microseconds with a fraction
+    "h100_8rank_modded_nanogpt/rank0.json.gz",  # baseTimeNanoseconds
+    "mi300_tracelens/torch_compile_triton.json.gz",  # an AMD device, numbered 2
+    "v100_4rank_pair_torchrec/test/pid45920.pt.trace.json.gz",  # epoch microseconds, whole
+    "old_2020_21_kineto/gpu_metrics_expected.json.gz",  # counters
+    "catapult/simple_trace.json",  # counters, begins and ends, instants
+    "catapult/main_thread_has_unclosed_slices.json.gz",
+    "ascend_trace_view/trace_view.json.gz",
+]
+OF_SOURCE = "(category is null or category not glob 'augment.*')"
+
+
+@pytest.fixture(params=TRACES)
+def trace(request: pytest.FixtureRequest, shared_traces: Path) -> AugmentedTrace:
+    path = shared_traces / request.param
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    return augment(read(str(path)))
+
+
+def test_every_slice_is_there_to_the_nanosecond(
+    perfetto: PerfettoEngine, tmp_path: Path, trace: AugmentedTrace
+) -> None:
+    lone_ends = codes(writer.write(trace, tmp_path / "t.pftrace")).get("end_without_slice", 0)
+    perfetto.load(tmp_path / "t.pftrace")
+    assert perfetto.problems() == {}
+    events = trace.trace.events
+    rows = np.flatnonzero(events.phase == COMPLETE)
+    wanted = list(zip(events.ts[rows].tolist(), events.dur[rows].tolist(), trace.trace.names_of(rows), strict=True))
+    seen = perfetto.rows(f"select ts, dur, name from slice where {OF_SOURCE}")
+    kept = set(wanted)
+    assert sorted(row for row in seen if row in kept) == sorted(wanted)
+    begun = int(np.count_nonzero(np.isin(events.phase, [ord(phase) for phase in "BiIRP"])))
+    assert len(seen) == len(wanted) + begun + lone_ends
+
+
+def test_every_annotation_is_there(perfetto: PerfettoEngine, tmp_path: Path, trace: AugmentedTrace) -> None:
+    writer.write(trace, tmp_path / "t.pftrace")
+    perfetto.load(tmp_path / "t.pftrace")
+    for one in trace.annotations:
+        if isinstance(one, SliceTrack):
+            sql = f"select s.ts, s.dur from slice s join track t on t.id = track_id where t.name = '{one.name}'"
+            assert set(zip(one.ts.tolist(), one.dur.tolist(), strict=True)) <= set(perfetto.rows(sql)), one.name
+        elif isinstance(one, CounterTrack):
+            sql = f"select c.ts, c.value from counter c join track t on t.id = track_id where t.name = '{one.name}'"
+            assert set(zip(one.ts.tolist(), one.values.tolist(), strict=True)) <= set(perfetto.rows(sql)), one.name
+
+
+def test_args_of_kernels_are_as_in_the_source(perfetto: PerfettoEngine, tmp_path: Path, shared_traces: Path) -> None:
+    path = shared_traces / TRACES[0]
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    source = read(str(path))
+    writer.write(AugmentedTrace(source, {}), tmp_path / "t.pftrace")
+    perfetto.load(tmp_path / "t.pftrace")
+    sql = (
+        "select correlation.int_value, grid.int_value from slice"
+        " join args correlation on correlation.arg_set_id = slice.arg_set_id and correlation.key = 'debug.correlation'"
+        " join args grid on grid.arg_set_id = slice.arg_set_id and grid.key = 'debug.grid[0]' where category = 'kernel'"
+    )
+    kernels = np.flatnonzero([source.strings[code] == "kernel" for code in source.events.category_name.tolist()])
+    wanted = [(args["correlation"], args["grid"][0]) for args in source.args_of(kernels)]
+    assert sorted(perfetto.rows(sql)) == sorted(wanted)
+    assert len(wanted) > 1000
