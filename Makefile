@@ -29,8 +29,9 @@ check: $(STAMP)  ## style, types, layers, and that generated pages are up to dat
 docs: $(STAMP)   ## write the generated pages anew
 	$(BIN)/python docs/generate.py
 
-bench: $(STAMP)  ## CPU and memory against the floor, on simulated traces of 200 MB and 1.5 GB
+bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 MB and 1.5 GB; native format
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/native.py
 
 clean:           ## remove what make made
 	rm -rf $(VENV) demo-output benchmarks/.cache

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from augment.annotations import CounterTrack, SliceTrack
+from augment.errors import UnknownFormat
 from augment.findings import AugmentedTrace
 from augment.pipeline import augment
 from augment.readers import read
@@ -26,6 +27,12 @@ TRACES = [
     "catapult/main_thread_has_unclosed_slices.json.gz",
     "ascend_trace_view/trace_view.json.gz",
 ]
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
+FILES = sorted(
+    path
+    for path in SHARED.rglob("*")
+    if path.is_file() and path.name != "SOURCES.md" and path.stat().st_size < 700_000  # the rest: by hand, see docs
+)
 OF_SOURCE = "(category is null or category not glob 'augment.*')"
 
 
@@ -51,6 +58,26 @@ def test_every_slice_is_there_to_the_nanosecond(
     assert sorted(row for row in seen if row in kept) == sorted(wanted)
     begun = int(np.count_nonzero(np.isin(events.phase, [ord(phase) for phase in "BiIRP"])))
     assert len(seen) == len(wanted) + begun + lone_ends
+
+
+@pytest.mark.skipif(not FILES, reason=f"no traces at {SHARED}")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SHARED)))
+def test_no_slice_of_any_trace_is_lost(perfetto: PerfettoEngine, tmp_path: Path, path: Path) -> None:
+    """Counts alone, of every shared trace that is not among the largest."""
+    try:
+        trace = read(str(path))
+    except UnknownFormat:
+        pytest.skip("not a trace")
+    writer.write(AugmentedTrace(trace, {}), tmp_path / "t.pftrace")
+    perfetto.load(tmp_path / "t.pftrace")
+    assert perfetto.problems() == {}
+    pairs = {ord(phase) for phase in "BEbeSTFpDNO"}
+    if pairs.isdisjoint(np.unique(trace.events.phase).tolist()):  # else what pairs up decides how many there are
+        instants = sum(int(np.count_nonzero(trace.events.phase == ord(phase))) for phase in "iIRPn")
+        ((slices,),) = perfetto.rows("select count(*) from slice where dur >= 0")
+        ((every,),) = perfetto.rows("select count(*) from slice")
+        assert slices == every
+        assert slices == int(np.count_nonzero(trace.events.phase == COMPLETE)) + instants
 
 
 def test_every_annotation_is_there(perfetto: PerfettoEngine, tmp_path: Path, trace: AugmentedTrace) -> None:
