@@ -54,7 +54,8 @@ class SliceTrack:
 class CounterTrack:
     """A stepping counter: a value holds from its ``ts`` (int64 ns, strictly ascending) until the next point.
 
-    ``values`` is int64 or finite float64; ``unit`` is as in ``GB/s``.
+    ``values`` is int64 or finite float64; ``unit`` is as in ``GB/s``. Counters of an analysis that name the same
+    ``scale`` are worth comparing: where a viewer can, they share a y axis.
     """
 
     analysis: str
@@ -64,6 +65,7 @@ class CounterTrack:
     values: Int64s | npt.NDArray[np.float64]
     unit: str
     description: str = ""
+    scale: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,4 +132,5 @@ def _track(device: Device, kind: str, ts: Int64s, rate: Int64s) -> CounterTrack:
         values=rate / 1e9,
         unit="GB/s",
         description="sum over the copies of this kind that run",
+        scale="host link" if "HtoD" in kind or "DtoH" in kind else "device memory",
     )

@@ -107,6 +107,7 @@ def _track(stream: Stream, ts: Int64s, length: Int64s) -> CounterTrack:
         values=length[keep],
         unit="operations",
         description="operations launched and not yet started",
+        scale="operations",
     )
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import click
 
 from augment import __version__
-from augment.commands import doctor, run, show
+from augment.commands import doctor, query, run, show
 from augment.commands import list as listing
+from augment.commands import open as opening
 
-COMMANDS: tuple[click.Command, ...] = (run.command, show.command, doctor.command, listing.command)
+COMMANDS: tuple[click.Command, ...] = (
+    run.command,
+    show.command,
+    opening.command,
+    query.command,
+    doctor.command,
+    listing.command,
+)
 
 
 def group() -> click.Group:

@@ -25,7 +25,7 @@ def run(cache: Path) -> str:
 
 
 def test_the_second_process_needs_no_compiler(tmp_path: Path) -> None:
-    assert run(tmp_path) == "12345678 -1 [\"compiling for this machine's processor (some 15 s, once)\"] True"
+    assert run(tmp_path) == '12345678 -1 ["compiling for this machine\'s processor (some 15 s, once)"] True'
     assert run(tmp_path) == "12345678 -1 [] False"
 
 

