@@ -124,7 +124,7 @@ def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
         processor.close()
 
 
-STARTING_S = 30  #: for a native engine to answer; a busy machine takes some
+STARTING_S = 15  #: for a native engine to answer; a busy machine takes some
 _PROBLEMS = "select name, sum(value) from stats where severity in ('error', 'data_loss') and value > 0 group by name"
 
 

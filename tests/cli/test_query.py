@@ -159,8 +159,9 @@ def test_what_is_missing_is_named(trace: Path, augment: Augment, monkeypatch: py
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_native_engine_answers_alike(trace: Path, augment: Augment) -> None:
+def test_a_native_engine_answers_alike(trace: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in for the native program, which speaks its protocol."""
+    monkeypatch.setenv("TPQ_PYTHON", sys.executable)  # where the stand-in looks for the engine
     pytest.importorskip("perfetto")
     if not SHIM.exists():
         pytest.skip(f"no stand-in at {SHIM}")
