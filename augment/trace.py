@@ -154,6 +154,14 @@ class SourceBytes(Protocol):
         """The whole text in order, in bounded pieces; a piece is only valid until the next."""
 
 
+Decode = Callable[[bytes, int], Any]  #: an event from its own bytes and their offset, as JSON would have it
+
+
+def json_event(text: bytes, _offset: int) -> Any:
+    """The event that ``text`` is as JSON."""
+    return lenient_json(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a trace came from.
@@ -161,7 +169,8 @@ class Source:
     ``format`` is the reader's name; ``event_count`` counts every element of ``traceEvents``, also those that are no
     row of the table; ``base_ns`` is what was added to every time of the file (``baseTimeNanoseconds``);
     ``insert_at`` is the byte of the text before which events may be added, ``None`` where the format has no such
-    place; ``insert_comma`` says that a comma must come first; ``closing`` is what a truncated text lacks after it.
+    place; ``insert_comma`` says that a comma must come first; ``closing`` is what a truncated text lacks after it;
+    ``decode`` makes an event of the bytes at its offset: an object with ``args``.
     """
 
     path: str
@@ -178,6 +187,7 @@ class Source:
     rank_from: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     devices: tuple[tuple[Identity, str], ...] = ()
+    decode: Decode = json_event
 
 
 @dataclass(frozen=True)
@@ -205,10 +215,11 @@ class Trace:
         """The decoded ``args`` of each of ``rows``, read again from the source: one pass, however many rows."""
         order = np.argsort(self.events.offset[rows], kind="stable")
         chosen = rows[order]
-        texts = self.source.text.read_at(self.events.offset[chosen], self.events.length[chosen])
+        offsets = self.events.offset[chosen]
+        texts = self.source.text.read_at(offsets, self.events.length[chosen])
         decoded: list[dict[str, Any]] = [{} for _ in texts]
-        for place, text in zip(order.tolist(), texts, strict=True):
-            event = lenient_json(text)
+        for place, text, offset in zip(order.tolist(), texts, offsets.tolist(), strict=True):
+            event = self.source.decode(text, offset)
             args = event.get("args") if isinstance(event, dict) else None
             decoded[place] = args if isinstance(args, dict) else {}
         return decoded

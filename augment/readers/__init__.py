@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from augment.errors import UnknownFormat
-from augment.readers import chrome
+from augment.readers import chrome, perfetto
 from augment.readers.containers import OpenText, open_text
 from augment.readers.raw import Announce
 from augment.trace import Trace
@@ -25,7 +25,7 @@ class Reader(Protocol):
         """The trace in ``text``, of which ``head`` has been taken already."""
 
 
-READERS: tuple[Reader, ...] = (chrome,)
+READERS: tuple[Reader, ...] = (chrome, perfetto)
 
 
 def read(path: str, *, announce: Announce = lambda _: None, engine: str = "auto") -> Trace:
@@ -42,12 +42,12 @@ def read(path: str, *, announce: Announce = lambda _: None, engine: str = "auto"
         MalformedTrace: it is broken at a byte that is named.
     """
     with open_text(path) as text:
-        head = text.read(HEAD)
-        while len(head) < HEAD and head.isspace() and (more := text.read(HEAD)):
-            head = (head + more)[-HEAD:] if len(head) > 64 * HEAD else head + more
+        head = b""
+        while len(head) < HEAD and (more := text.read(HEAD - len(head))):
+            head += more
         if not head:
             raise UnknownFormat(path, text.damage or "the file is empty")
         for reader in READERS:
             if reader.recognizes(head):
                 return reader.read(path, text, head, announce, engine)
-    raise UnknownFormat(path, f"neither Chrome JSON nor anything else that is known; it begins with {head[:12]!r}")
+    raise UnknownFormat(path, f"neither Chrome JSON nor Perfetto's protobuf; it begins with {head[:12]!r}")

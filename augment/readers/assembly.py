@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from augment.trace import (
     ON_DEVICE,
     Bytes,
     Category,
+    Decode,
     Diagnostic,
     EventTable,
     Identity,
@@ -24,10 +26,24 @@ from augment.trace import (
     SparseColumn,
     Trace,
     Track,
+    json_event,
 )
 
-if TYPE_CHECKING:
-    from augment.readers.chrome import Outline
+
+@dataclass
+class Outline:
+    """What stands around the events."""
+
+    members: dict[str, Any] = field(default_factory=dict)
+    array: bool = False
+    arrays_seen: int = 0
+    insert_at: int | None = None
+    insert_comma: bool = False
+    partial: str | None = None
+    text_bytes: int = 0
+    byte_order_mark: bool = False
+    trailing: int | None = None
+
 
 _MESSAGES = {
     "malformed_event": "elements of traceEvents that are no JSON objects",
@@ -36,11 +52,24 @@ _MESSAGES = {
     "slice_without_duration": "X events without a usable dur",
     "unknown_phase": "events of a phase that the Trace Event Format does not know",
     "time_out_of_range": "events whose time does not fit 64-bit nanoseconds",
+    # of packets
+    "compressed_packets": "packets that hold others compressed: what those hold is read, but not their args",
+    "damaged_packet": "packets that are no messages",
+    "end_without_slice": "ends of slices that never began",
+    "lost_state": "packets that rely on others which are not in the file",
+    "packet_without_time": "events without a time",
+    "slice_without_end": "slices without an end",
+    "unknown_clock": "events on a clock that nothing tells of",
+    "unknown_event_type": "track events that neither begin nor end a slice, nor are a moment or a counter's point",
+    "unknown_field": "fields beside the packets",
 }
 _INT64_MAX = np.iinfo(np.int64).max
 
 
-def assemble(path: str, format_name: str, sha256: str, text: SourceBytes, raw: RawEvents, outline: Outline) -> Trace:
+def assemble(
+    path: str, format_name: str, sha256: str, text: SourceBytes, raw: RawEvents, outline: Outline,
+    decode: Decode = json_event,
+) -> Trace:  # fmt: skip
     """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become the table's."""
     rank, rank_from = _rank(path, outline.members)
     base_ns = _integer(outline.members.get("baseTimeNanoseconds")) or 0
@@ -49,7 +78,7 @@ def assemble(path: str, format_name: str, sha256: str, text: SourceBytes, raw: R
     tracks, track = _tracks(raw, category, rank)
     events = _table(raw, category, track, base_ns)
     closing = None
-    if outline.partial:
+    if outline.partial and outline.insert_at is not None:
         closing = b"]" if outline.array else b"]}"
     source = Source(
         path=path,
@@ -66,6 +95,7 @@ def assemble(path: str, format_name: str, sha256: str, text: SourceBytes, raw: R
         rank_from=rank_from,
         metadata=outline.members,
         devices=_devices(outline.members),
+        decode=decode,
     )
     diagnostics = _diagnostics(raw, outline, beyond)
     return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial)
@@ -208,15 +238,17 @@ def _sparse(pair: tuple[Int64s, Int64s], row_of: Int32s | None) -> SparseColumn:
 
 
 def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnostic, ...]:
+    fate = "not analysed" if outline.insert_at is None else "kept, not analysed"
     found = [
-        Diagnostic(code, count, f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; kept, not analysed")
+        Diagnostic(code, count, f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {fate}")
         for code, count in sorted(raw.tally.counts.items())
     ]
     if beyond:
-        found.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; kept, not analysed"))
-    if outline.partial:
-        at = outline.insert_at or 0
-        left = outline.text_bytes - at
+        found.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; {fate}"))
+    if outline.partial and outline.insert_at is None:
+        found.append(Diagnostic("truncated_text", 1, outline.partial))
+    elif outline.partial:
+        left = outline.text_bytes - (outline.insert_at or 0)
         found.append(Diagnostic("truncated_text", 1, f"{outline.partial}; the last {left} bytes are not in the output"))
     if outline.arrays_seen > 1:
         found.append(Diagnostic("repeated_trace_events", outline.arrays_seen, "traceEvents occurs again; all are read"))

@@ -26,6 +26,12 @@ CATEGORIES: dict[str, Category] = {
     "mtia_runtime": Category.CUDA_RUNTIME,
     "mtia_ccp_events": Category.KERNEL,
     "async_npu": Category.AC2G,
+    # rocprofv3's
+    "kernel_dispatch": Category.KERNEL,
+    "memory_copy": Category.GPU_MEMCPY,
+    "hip_api": Category.CUDA_RUNTIME,
+    "hsa_api": Category.CUDA_DRIVER,
+    "marker_api": Category.USER_ANNOTATION,
 }
 
 #: name of the process → what its events without a category are (Ascend's trace_view gives its kernels none)

@@ -10,6 +10,7 @@ between slices; names of processes and threads; the members of the outer object 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import (
     BUNDLE_METADATA,
     CLEARED,
+    METADATA_JSON,
     METADATA_NAME,
     METADATA_TEXT,
     PACKET_CHROME_EVENTS,
@@ -116,14 +118,20 @@ class _File:
             self.write(annotation_events(annotation, self._tracks, self._interned, self._engine))
 
     def write_metadata(self, trace: Trace) -> None:
-        """Write the outer object's members that are texts or numbers; they are Perfetto's metadata ``cr-NAME``."""
-        plain = {name: value for name, value in trace.source.metadata.items() if isinstance(value, (str, int, float))}
+        """Write the outer object's members; they are Perfetto's metadata ``cr-NAME``. Nested ones are their JSON."""
         found = b"".join(
-            message(BUNDLE_METADATA, text(METADATA_NAME, name) + text(METADATA_TEXT, str(value)))
-            for name, value in plain.items()
+            message(BUNDLE_METADATA, text(METADATA_NAME, name) + _metadata(value))
+            for name, value in trace.source.metadata.items()
+            if value is not None
         )
         if found:
             self._file.write(packet(message(PACKET_CHROME_EVENTS, found)))
+
+
+def _metadata(value: Any) -> bytes:
+    if isinstance(value, (dict, list)):
+        return text(METADATA_JSON, json.dumps(value, ensure_ascii=False))
+    return text(METADATA_TEXT, str(value))
 
 
 def _shift(trace: Trace) -> int:

@@ -84,7 +84,9 @@ def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
     rows = rows[np.argsort(trace.events.offset[rows])]
     offsets, lengths = trace.events.offset[rows], trace.events.length[rows]
     found = (
-        event for block in blocks(trace.source.text, offsets, lengths) for event in decoded(block, offsets, lengths)
+        event
+        for block in blocks(trace.source.text, offsets, lengths)
+        for event in decoded(block, offsets, lengths, trace.source.decode)
     )
     return dict(zip(rows.tolist(), found, strict=True)) if len(rows) else {}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.trace import COMPLETE, Int64s, Trace
+from augment.trace import COMPLETE, Decode, Int64s, Trace, json_event
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends
 from augment.writers.perfetto.plan import NEVER, Plan
@@ -52,7 +52,7 @@ class SourceEvents:
     def _beginnings(self) -> Iterator[Events]:
         plan, events = self._plan, self._trace.events
         offsets, lengths = events.offset[plan.order], events.length[plan.order]
-        maker = _maker(self._engine, self._encoder, plan)
+        maker = _maker(self._engine, self._encoder, plan, self._trace.source.decode)
         for block in blocks(self._trace.source.text, offsets, lengths):
             rows = plan.order[block.start : block.stop]
             made = self._events(rows, maker.blobs(block, offsets, lengths))
@@ -150,22 +150,22 @@ def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int
     return numbers
 
 
-def _maker(engine: Any, encoder: ArgsEncoder, plan: Plan) -> Any:
-    if engine is not None:
+def _maker(engine: Any, encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
+    if engine is not None and decode is json_event:  # what is compiled reads JSON
         return engine.ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
-    return _PlainBlobs(encoder, plan)
+    return _PlainBlobs(encoder, plan, decode)
 
 
 class _PlainBlobs:
     """What ``fast.ArgsScanner`` does, in Python."""
 
-    def __init__(self, encoder: ArgsEncoder, plan: Plan) -> None:
-        self._encoder = encoder
+    def __init__(self, encoder: ArgsEncoder, plan: Plan, decode: Decode) -> None:
+        self._encoder, self._decode = encoder, decode
         self._places, self._suffixes = plan.suffix_places, plan.suffixes
 
     def blobs(self, block: Block, offsets: Int64s, lengths: Any) -> Blobs:
         """The blobs of the rows of a block."""
-        made = [self._encoder.args(args_of(event)) for event in decoded(block, offsets, lengths)]
+        made = [self._encoder.args(args_of(event)) for event in decoded(block, offsets, lengths, self._decode)]
         first, last = np.searchsorted(self._places, (block.start, block.stop)).tolist()
         own = slice(first, last)
         for place, piece in zip(self._places[own].tolist(), self._suffixes.take(own).pieces(), strict=True):

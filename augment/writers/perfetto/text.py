@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from augment.jsontext import lenient_json
-from augment.trace import Bytes, Int32s, Int64s, SourceBytes
+from augment.trace import Bytes, Decode, Int32s, Int64s, SourceBytes, json_event
 
 _BLOCK_BYTES = 4 << 20
 _MOST_ROWS = 1 << 18  #: of a block
@@ -49,17 +48,18 @@ def blocks(text: SourceBytes, offsets: Int64s, lengths: Int32s) -> Iterator[Bloc
         yield Block(done, len(offsets), data, base)
 
 
-def decoded(block: Block, offsets: Int64s, lengths: Int32s) -> Iterator[dict[str, Any]]:
-    """Each event of a block; empty where it is no JSON object by any leniency."""
-    starts = (offsets[block.start : block.stop] - block.base + PADDING).tolist()
-    for start, length in zip(starts, lengths[block.start : block.stop].tolist(), strict=True):
-        yield decoded_event(block.data[start : start + length].tobytes())
+def decoded(block: Block, offsets: Int64s, lengths: Int32s, decode: Decode = json_event) -> Iterator[dict[str, Any]]:
+    """Each event of a block; empty where it is none of ``decode``'s (of a Chrome file: no JSON object at all)."""
+    own = offsets[block.start : block.stop].tolist()
+    for offset, length in zip(own, lengths[block.start : block.stop].tolist(), strict=True):
+        start = offset - block.base + PADDING
+        yield decoded_event(block.data[start : start + length].tobytes(), offset, decode)
 
 
-def decoded_event(text: bytes) -> dict[str, Any]:
+def decoded_event(text: bytes, offset: int = 0, decode: Decode = json_event) -> dict[str, Any]:
     """The members of an event."""
     try:
-        event = lenient_json(text)
+        event = decode(text, offset)
     except ValueError:
         return {}
     return event if isinstance(event, dict) else {}

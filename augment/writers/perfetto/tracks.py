@@ -23,6 +23,7 @@ from augment.derived.launches import NO_ROW, launches
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Trace
 from augment.writers.perfetto.wire import (
     BY_RANK,
+    COUNTER_CATEGORIES,
     COUNTER_SHARE_KEY,
     COUNTER_UNIT_NAME,
     PACKET_DESCRIPTOR,
@@ -129,7 +130,8 @@ class Tracks:
         home = self._home(place) if self._on_device(place) else self.of_place(index)
         counter = None
         if isinstance(annotation, CounterTrack):
-            counter = text(COUNTER_UNIT_NAME, annotation.unit)
+            counter = text(COUNTER_CATEGORIES, f"augment.{annotation.analysis}")
+            counter += text(COUNTER_UNIT_NAME, annotation.unit)
             if annotation.scale:
                 counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
         whole_device = 0 if "stream" not in annotation.name else 1

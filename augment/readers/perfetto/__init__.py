@@ -1,0 +1,195 @@
+"""Perfetto's native protobuf: our own output, torch's native export, rocprofv3's, and others made of track events.
+
+What augment added to a trace (category ``augment.…``) is left out: it is no event of the source.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from augment.errors import LimitExceeded, MalformedTrace
+from augment.readers.assembly import Outline, assemble
+from augment.readers.containers import CHUNK, MAX_RATIO, OpenText, TextAgain, most_text
+from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto.scan import PacketScanner
+from augment.readers.perfetto.slices import raw_events
+from augment.readers.perfetto.state import Sequence
+from augment.readers.perfetto.values import as_event
+from augment.readers.perfetto.wire import DamagedError, fields, varint
+from augment.readers.raw import Announce, Broken
+from augment.trace import Trace
+
+NAME = "perfetto"
+_WINDOW = 2 << 20  #: bytes of whole packets that are looked at together
+COMPILED_FROM = 400 << 10  #: bytes of text from which on compiled code earns its start
+TYPICAL_RATIO = 5  #: text bytes to compressed bytes
+_LOOK_AT = 4096
+#: what the first packets have, one at least; and types of fields that no packet has otherwise
+_EVIDENCE = frozenset((
+    wire.PACKET_TIMESTAMP, wire.PACKET_SEQUENCE, wire.PACKET_FLAGS, wire.PACKET_CLOCKS, wire.PACKET_EVENT,
+    wire.PACKET_INTERNED, wire.PACKET_COMPRESSED, wire.PACKET_STAGE, wire.PACKET_DESCRIPTOR, wire.PACKET_DEFAULTS,
+    33 << 3 | wire.LENGTH, 36 << 3 | wire.LENGTH, 89 << 3 | wire.LENGTH,
+))  # fmt: skip
+_NUMBERS = frozenset((3, 8, 10, 13, 41, 42, 58, 79, 87, 98))  #: of fields that are varints
+_TEXT = frozenset(range(32, 128)) | frozenset(b"\t\n\r\f")
+
+
+def recognizes(head: bytes) -> bool:
+    """Whether ``head``, the first bytes of a text, begin a trace of packets: their fields and types are a packet's."""
+    if head[:1] != b"\n" or all(byte in _TEXT for byte in head[:64]):
+        return False
+    at, found = 0, 0
+    try:
+        while at < min(len(head), _LOOK_AT):
+            tag, start = varint(head, at, len(head))
+            size, start = varint(head, start, len(head))
+            if tag != wire.TRACE_PACKET:
+                break
+            known = _evidence(head, start, start + size)
+            if known is None:
+                return False
+            found += known
+            at = start + size
+    except DamagedError:
+        pass  # the head ends within a packet's own tag
+    return found > 0
+
+
+def _evidence(head: bytes, start: int, stop: int) -> int | None:
+    """How many fields of a packet are known ones; None if it is no packet. It may end beyond ``head``."""
+    count = 0
+    try:
+        for tag, _, _ in fields(head, start, min(stop, len(head))):
+            number, kind = tag >> 3, tag & 7
+            if not number or number > 10_000 or (number in _NUMBERS and kind != wire.VARINT):
+                return None
+            count += tag in _EVIDENCE
+    except DamagedError:
+        if stop <= len(head):
+            return None
+        count += _unfinished(head, start) in _EVIDENCE
+    return count
+
+
+def _unfinished(head: bytes, at: int) -> int:
+    """The tag of the field within which ``head`` ends; 0 if it ends elsewhere."""
+    stop = len(head)
+    try:
+        while at < stop:
+            tag, at = varint(head, at, stop)
+            if tag & 7 == wire.LENGTH:
+                size, at = varint(head, at, stop)
+                if at + size > stop:
+                    return tag
+                at += size
+            elif tag & 7 == wire.VARINT:
+                _, at = varint(head, at, stop)
+            else:
+                at += 8 if tag & 7 == wire.FIXED64 else 4
+    except DamagedError:
+        pass
+    return 0
+
+
+def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str = "auto") -> Trace:
+    """The trace in ``text``, of which ``head`` has been taken already.
+
+    Raises:
+        MalformedTrace: it has not one whole packet.
+        LimitExceeded: it decompresses to more than a trace of its size would.
+    """
+    likely = os.path.getsize(path) * (TYPICAL_RATIO if text.layers else 1)
+    scanner = _scanner(likely, engine, announce)
+    outline = Outline()
+    try:
+        _scan(_Counted(path, head, text), scanner, outline)
+    except Broken as error:
+        raise MalformedTrace(path, error.offset, error.because) from error
+    if text.damage:
+        outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
+    outline.members = _members(scanner)
+    raw = raw_events(scanner.rows, scanner.tracks, scanner.tally)
+    again = TextAgain(path, outline.text_bytes)
+    return assemble(path, NAME, text.stored.sha256(), again, raw, outline, _Decoder(scanner.sequences))
+
+
+def _scanner(likely: int, engine: str, announce: Announce) -> PacketScanner:
+    if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
+        try:
+            from augment.readers.perfetto.fast import FastScanner
+
+            return FastScanner(announce)
+        except ImportError:
+            if engine == "compiled":
+                raise
+            announce("numba is not installed: reading takes some fifty times as long")
+    return PacketScanner()
+
+
+class _Counted:
+    """The text, counted; no more of it than a file of its size can honestly hold."""
+
+    def __init__(self, path: str, head: bytes, text: OpenText) -> None:
+        self._path, self._head, self._text, self._limit = path, head, text, most_text(path)
+        self.count = 0
+
+    def read(self) -> bytes:
+        """The next piece; empty at the end."""
+        piece, self._head = self._head or self._text.read(CHUNK), b""
+        self.count += len(piece)
+        if self.count > self._limit:
+            raise LimitExceeded(self._path, f"decompresses to more than {MAX_RATIO} times its size; not a trace")
+        return piece
+
+
+def _scan(text: _Counted, scanner: PacketScanner, outline: Outline) -> None:
+    """Take all packets. What comes after the first that is none is not looked at."""
+    held, base, ended = b"", 0, False
+    try:
+        while not ended:
+            pieces, size = [held], len(held)
+            want = max(_WINDOW, 2 * size)
+            while size < want and not ended:
+                pieces.append(text.read())
+                ended = not pieces[-1]
+                size += len(pieces[-1])
+            held = b"".join(pieces)
+            taken = scanner.scan(held, base)
+            base += taken
+            held = held[taken:]
+        if held:
+            outline.partial = f"the text ends inside the packet that begins at byte {base}"
+    except Broken as error:
+        outline.partial = f"byte {error.offset}: {error.because}; what follows is not read"
+        while text.read():
+            pass
+    if outline.partial and not scanner.packets:
+        raise Broken(base, "no whole packet; record or copy the file again")
+    outline.text_bytes = text.count
+
+
+def _members(scanner: PacketScanner) -> dict[str, Any]:
+    """What Kineto has beside the events. Times are absolute here, whatever the Chrome file's base was."""
+    members = {name: value for name, value in scanner.members.items() if name != "baseTimeNanoseconds"}
+    if "deviceProperties" not in members and (models := scanner.tracks.models()):
+        members["deviceProperties"] = [{"id": device, "name": model} for device, model in models]
+    return members
+
+
+class _Decoder:
+    """Turns a packet's bytes into what an event of a Chrome file is: the strings that it relies on are kept."""
+
+    def __init__(self, sequences: dict[int, Sequence]) -> None:
+        self._sequences = sequences
+
+    def __call__(self, text: bytes, offset: int) -> dict[str, Any]:
+        number = 0
+        try:
+            for tag, value, _ in fields(text, 0, len(text)):
+                if tag == wire.PACKET_SEQUENCE:
+                    number = value
+            sequence = self._sequences.get(number) or Sequence()
+            return {"bp": "e", **as_event(text, sequence.at(offset))}
+        except DamagedError:
+            return {}

@@ -1,0 +1,231 @@
+"""The compiled packet scan's Python side: tables, addresses, and the packets that it leaves to Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.compiled.native import native
+from augment.readers.perfetto import layout_compiled as at
+from augment.readers.perfetto.scan import PacketScanner
+from augment.readers.perfetto.state import KEYS, Sequence
+from augment.readers.raw import ABSENT, Announce
+
+_MOST_IIDS = 1 << 20  #: of one kind; what has a larger one is left to Python
+_MOST_SEQUENCES = 1 << 16
+_MODULE = "augment.readers.perfetto.scan_compiled"
+_MASK = (1 << 64) - 1
+
+
+class FastScanner(PacketScanner):
+    """Takes packets in the order of the file, nearly all of them by compiled code.
+
+    Raises:
+        ImportError: there is no compiler on this machine, and nothing that it compiled.
+    """
+
+    def __init__(self, announce: Announce) -> None:
+        super().__init__()
+        self._scan = native(_MODULE, "scan_packets", 5, announce)
+        self._state = np.zeros(at.STATE, np.int64)
+        self._tables = np.zeros(at.TABLES, np.int64)
+        self._texts = [np.frombuffer(key.encode(), np.uint8) for key in KEYS]
+        self._keys = np.array(
+            [(text.ctypes.data, len(text), code) for text, code in zip(self._texts, KEYS.values(), strict=True)],
+            np.int64,
+        )
+        self._track_slots, self._place_slots = _Slots(), _Slots()
+        self._blocks: dict[int, _Block] = {}
+        self._addresses = np.zeros(_MOST_SEQUENCES, np.int64)
+        self._snapshots_seen = 0
+
+    def scan(self, data: bytes, base: int) -> int:
+        """Take the whole packets of ``data``, which is the text from byte ``base`` on; the first byte not taken.
+
+        Raises:
+            Broken: neither a packet nor a field that may be skipped stands there.
+        """
+        size = len(data)
+        padded = np.frombuffer(data + b"\0" * 16, np.uint8)
+        start = padded.ctypes.data
+        state = self._state
+        state[at.POSITION // 8] = 0
+        while True:
+            self._point()
+            why = self._scan(start, start + size, base, self._tables.ctypes.data, state.ctypes.data)
+            self._take_counts()
+            position = int(state[at.POSITION // 8])
+            if why == at.MORE:
+                return position
+            if why == at.GROW:
+                for table in (self.rows.events, self.rows.ends, self.rows.sizes, self.rows.flows):
+                    if table.count * 8 >= table.room * 7:
+                        table.grow(table.room)
+                continue
+            after = self._by_hand(data, position, base)
+            if after == position:
+                return position
+            state[at.POSITION // 8] = after
+
+    def _by_hand(self, data: bytes, position: int, base: int) -> int:
+        """Have Python take one packet."""
+        for number, block in self._blocks.items():
+            block.pull_clock(self.sequences[number])
+        after = self.step(data, position, base)
+        if self.snapshots != self._snapshots_seen:
+            self._snapshots_seen = self.snapshots
+            changed = list(self.sequences)
+        else:
+            changed = [self.last_sequence]
+        for number in changed:
+            if number in self.sequences and number < _MOST_SEQUENCES:
+                self._refresh(number)
+        return after
+
+    def _refresh(self, number: int) -> None:
+        sequence = self.sequences[number]
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = _Block()
+            self._addresses[number] = block.values.ctypes.data
+        block.refresh(sequence, self)
+
+    def _point(self) -> None:
+        """Tell the compiled code where everything is."""
+        rows, state = self.rows, self._state
+        self._track_slots.extend(((uuid, 0, 0), number) for uuid, number in _later(rows.tracks, self._track_slots))
+        self._place_slots.extend((_as_numbers(key), number) for key, number in _later(rows.places, self._place_slots))
+        tables = (rows.events, rows.ends, rows.sizes, rows.flows)
+        columns = [column.ctypes.data for table in tables for column in table.columns.values()]
+        self._tables[:] = (
+            *columns, *(table.room for table in tables), *self._track_slots.where(), *self._place_slots.where(),
+            self._keys.ctypes.data, len(self._keys), self._addresses.ctypes.data, _MOST_SEQUENCES,
+        )  # fmt: skip
+        state[at.EVENTS // 8 :][:4] = [table.count for table in tables]
+        state[at.PACKETS // 8] = self.packets
+
+    def _take_counts(self) -> None:
+        rows, state = self.rows, self._state.tolist()
+        rows.events.count, rows.ends.count = state[at.EVENTS // 8], state[at.ENDS // 8]
+        rows.sizes.count, rows.flows.count = state[at.SIZES // 8], state[at.FLOWS // 8]
+        self.packets = state[at.PACKETS // 8]
+
+
+def _later(numbers: dict[Any, int], slots: _Slots) -> list[tuple[Any, int]]:
+    """What came since the slots were filled last; dictionaries keep their order."""
+    new = len(numbers) - slots.taken
+    if not new:
+        return []
+    slots.taken = len(numbers)
+    latest = reversed(numbers.items())
+    return [next(latest) for _ in range(new)]
+
+
+def _as_numbers(place: tuple[Any, ...]) -> tuple[int, int, int] | None:
+    """A place's key as the compiled code has it; None if it cannot have it."""
+    numbers = [at.ABSENT if one is ABSENT else one for one in place]
+    if all(type(one) is int and -(1 << 63) <= one < 1 << 63 for one in numbers):
+        return (numbers[0], numbers[1], numbers[2])
+    return None
+
+
+class _Slots:
+    """An open-addressing table from three integers to a number."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._known: list[tuple[tuple[int, int, int], int]] = []
+        self._slots = np.full((64, 4), -1, np.int64)
+
+    def where(self) -> tuple[int, int]:
+        """Address and mask."""
+        return self._slots.ctypes.data, len(self._slots) - 1
+
+    def extend(self, items: Any) -> None:
+        """Enter keys."""
+        new = [(key, number) for key, number in items if key is not None]
+        self._known += new
+        if 2 * len(self._known) > len(self._slots):
+            size = 64
+            while size < 4 * len(self._known):
+                size *= 2
+            self._slots = np.full((size, 4), -1, np.int64)
+            new = self._known
+        for key, number in new:
+            first, second, third = ((one + (1 << 63)) % (1 << 64) - (1 << 63) for one in key)
+            slot = _slot_of(first, second, third) & (len(self._slots) - 1)
+            while self._slots[slot, 3] >= 0:
+                slot = (slot + 1) & (len(self._slots) - 1)
+            self._slots[slot] = first, second, third, number
+
+
+def _slot_of(first: int, second: int, third: int) -> int:
+    """The same as the compiled ``slot_of``."""
+    many = 0x9E3779B97F4A7C15
+    hashed = (first * many ^ second * 0xC2B2AE3D27D4EB4F) & _MASK
+    return (((hashed ^ third) & _MASK) * many & _MASK) >> 40
+
+
+class _Block:
+    """What the compiled code knows of a sequence."""
+
+    def __init__(self) -> None:
+        self.values = np.zeros(at.BLOCK, np.int64)
+        self._numbers: list[npt.NDArray[np.int32]] = [np.zeros(64, np.int32) for _ in range(3)]
+        self._taken = 0
+        self._generation: object = None
+
+    def pull_clock(self, sequence: Sequence) -> None:
+        """Tell Python how far a clock has moved."""
+        if self.values[at.CLOCK_KIND // 8] == at.MOVING_CLOCK:
+            sequence.clocks[int(self.values[at.CLOCK_NUMBER // 8])].trace_ns = int(self.values[at.CLOCK_TRACE // 8])
+
+    def refresh(self, sequence: Sequence, scanner: PacketScanner) -> None:
+        """Learn what is new."""
+        now = sequence.now
+        if now is not self._generation:
+            self._generation, self._taken = now, 0
+            self._numbers = [np.zeros(64, np.int32) for _ in range(3)]
+        for kind, iid, number in now.news[self._taken :]:
+            self._enter(kind, iid, number)
+        self._taken = len(now.news)
+        values = self.values
+        values[at.VALID // 8], values[at.DEFAULT_TRACK // 8] = sequence.valid, _signed(sequence.track)
+        for place, numbers in zip((at.NAMES, at.CATEGORIES, at.KEYS), self._numbers, strict=True):
+            values[place // 8], values[place // 8 + 1] = numbers.ctypes.data, len(numbers)
+        self._set_clock(sequence, scanner)
+
+    def _enter(self, kind: int, iid: int, number: int) -> None:
+        if iid >= _MOST_IIDS:
+            return
+        numbers = self._numbers[kind]
+        if iid >= len(numbers):
+            larger = np.zeros(max(2 * len(numbers), iid + 1), np.int32)
+            larger[: len(numbers)] = numbers
+            self._numbers[kind] = numbers = larger
+        numbers[iid] = number
+
+    def _set_clock(self, sequence: Sequence, scanner: PacketScanner) -> None:
+        values = self.values
+        kind, known = at.TRACE_CLOCK, None
+        try:
+            known = scanner.clock(0, sequence)
+        except KeyError:
+            kind = at.NO_CLOCK
+        if known is not None:
+            kind = at.FIXED_CLOCK
+            if known.incremental:  # one that several sequences share cannot move here
+                kind = at.MOVING_CLOCK if sequence.clocks.get(sequence.clock) is known else at.NO_CLOCK
+            if not all(-(1 << 62) < one < 1 << 62 for one in (known.trace_ns, known.shown)) or known.unit_ns > 1 << 20:
+                kind = at.NO_CLOCK
+            else:
+                values[at.CLOCK_TRACE // 8], values[at.CLOCK_SHOWN // 8] = known.trace_ns, known.shown
+                values[at.CLOCK_UNIT // 8] = known.unit_ns
+        values[at.CLOCK_KIND // 8] = kind
+        values[at.CLOCK_NUMBER // 8] = sequence.clock or scanner.trace_clock
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,86 @@
+"""The growing columns that packets fill: beginnings and whole events in one table, ends of slices in another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from augment.readers.perfetto.state import Strings
+from augment.trace import NO_CORRELATION
+
+#: of events: ``kind`` is ``ord`` of B, X, i or C; ``dur`` that of X, or a negative one that B tells; ``track`` counts
+#: tracks in order of appearance, ``place`` counts (track, device, stream); ``correlation`` -1 is none
+EVENT_COLUMNS: dict[str, Any] = {
+    "ts": np.int64, "dur": np.int64, "kind": np.uint8, "category": np.int32, "name": np.int32, "track": np.int32,
+    "place": np.int32, "correlation": np.int64, "offset": np.int64, "length": np.int32,
+}  # fmt: skip
+#: of ends: ``before`` is how many events came before it in the file
+END_COLUMNS: dict[str, Any] = {"ts": np.int64, "track": np.int32, "before": np.int64}
+#: pairs of a row and the size of what it copied; and flows that a row is part of, ``last`` where they end there
+SIZE_COLUMNS: dict[str, Any] = {"row": np.int64, "value": np.int64}
+FLOW_COLUMNS: dict[str, Any] = {"row": np.int64, "value": np.int64, "last": np.int64}
+_FIRST_ROOM = 1 << 12
+
+
+class Table:
+    """Columns of equal length that grow."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self.columns = {name: np.zeros(_FIRST_ROOM, kind) for name, kind in columns.items()}
+        self.count = 0
+
+    @property
+    def room(self) -> int:
+        """How many rows fit before :meth:`grow`."""
+        return len(next(iter(self.columns.values())))
+
+    def grow(self, at_least: int) -> None:
+        """Make room for ``at_least`` rows more."""
+        if self.count + at_least <= self.room:
+            return
+        room = max(2 * self.room, self.count + at_least)
+        for name, column in self.columns.items():
+            larger = np.zeros(room, column.dtype)
+            larger[: self.count] = column[: self.count]
+            self.columns[name] = larger
+
+    def append(self, *values: int) -> int:
+        """Add a row; its number."""
+        self.grow(1)
+        row = self.count
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column[row] = value
+        self.count += 1
+        return row
+
+    def take(self, name: str) -> Any:
+        """A column, as long as the table is."""
+        return self.columns[name][: self.count]
+
+
+class Rows:
+    """All tables, and what their numbers stand for."""
+
+    def __init__(self) -> None:
+        self.events, self.ends = Table(EVENT_COLUMNS), Table(END_COLUMNS)
+        self.sizes, self.flows = Table(SIZE_COLUMNS), Table(FLOW_COLUMNS)
+        self.strings = Strings()
+        self.tracks: dict[int, int] = {}  #: number by uuid
+        self.places: dict[tuple[Any, ...], int] = {}
+
+    def track(self, uuid: int) -> int:
+        """The number of a track."""
+        return self.tracks.setdefault(uuid, len(self.tracks))
+
+    def place(self, track: int, device: Any, stream: Any) -> int:
+        """The number of a place."""
+        return self.places.setdefault((track, device, stream), len(self.places))
+
+    def add_flows(self, row: int, ids: list[int], last: int) -> None:
+        """Tell that a row is part of flows."""
+        for one in ids:
+            self.flows.append(row, one - (1 << 64) if one >> 63 else one, last)
+
+
+__all__ = ["EVENT_COLUMNS", "NO_CORRELATION", "Rows", "Table"]

@@ -1,0 +1,328 @@
+"""Packets to rows, one by one: the reading that defines what a packet means."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Any
+
+from augment.readers.events import integer
+from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto.layout_compiled import (
+    AGENT_ARG,
+    CORRELATION_ARG,
+    DEVICE_ARG,
+    DURATION_ARG,
+    SIZE_ARG,
+    STREAM_ARG,
+)
+from augment.readers.perfetto.rows import Rows
+from augment.readers.perfetto.state import KEYS, Clock, Clocks, Sequence
+from augment.readers.perfetto.tracks import FromAgent, Tracks
+from augment.readers.perfetto.values import metadata, scalar, stage_args
+from augment.readers.perfetto.wire import DamagedError, fields, signed, text, varint
+from augment.readers.raw import ABSENT, Broken, Tally, identity
+from augment.trace import NO_CORRELATION
+
+MAX_PACKET_BYTES = 256 << 20
+MAX_UNPACKED_BYTES = 256 << 20  #: of packets that are compressed within one
+_INT64 = 1 << 63
+_KINDS = {wire.BEGIN: ord("B"), wire.INSTANT: ord("i"), wire.COUNTER: ord("C")}
+_SETS = re.compile(r"memory ?set|memset|fill", re.IGNORECASE)
+_COPIES = re.compile(r"mem(ory)? ?(cpy|copy|transfer)|copy|dma", re.IGNORECASE)
+_NUMBER_OF_QUEUE = re.compile(r".*(?:stream|queue|channel)\D{0,4}(\d+)", re.IGNORECASE | re.DOTALL)
+_GRAPHICS = 1  #: RenderStageCategory
+
+
+class PacketScanner:
+    """Takes packets in the order of the file."""
+
+    def __init__(self) -> None:
+        self.rows, self.tracks, self.tally = Rows(), Tracks(), Tally()
+        self.sequences: dict[int, Sequence] = {}
+        self.members: dict[str, Any] = {}
+        self.packets = self.snapshots = self.last_sequence = 0
+        self._clocks = Clocks()
+
+    def scan(self, data: bytes, base: int) -> int:
+        """Take the whole packets of ``data``, which is the text from byte ``base`` on; the first byte not taken.
+
+        Raises:
+            Broken: neither a packet nor a field that may be skipped stands there.
+        """
+        at = 0
+        while at < len(data):
+            after = self.step(data, at, base)
+            if after == at:
+                break
+            at = after
+        return at
+
+    def step(self, data: bytes, at: int, base: int) -> int:
+        """Take the packet at ``at``; the position after it, ``at`` itself if the packet is not whole.
+
+        Raises:
+            Broken: neither a packet nor a field that may be skipped stands there.
+        """
+        size = len(data)
+        try:
+            tag, start = varint(data, at, size)
+            if tag & 7 != wire.LENGTH or not tag >> 3:
+                raise Broken(base + at, "no packet begins here")
+            length, start = varint(data, start, size)
+        except DamagedError as error:
+            if size - at >= 20:
+                raise Broken(base + at, "no packet begins here") from error
+            return at
+        if length > MAX_PACKET_BYTES:
+            raise Broken(base + at, f"a packet here would be larger than {MAX_PACKET_BYTES >> 20} MiB")
+        if start + length > size:
+            return at
+        if tag == wire.TRACE_PACKET:
+            self.take(data, start, start + length, base + start, length)
+        else:
+            self.tally.add("unknown_field", base + at)
+        return start + length
+
+    def take(self, data: bytes, start: int, stop: int, offset: int, length: int) -> None:
+        """Take one packet, of ``length`` bytes at ``offset`` of the text."""
+        self.packets += 1
+        try:
+            _Packet(self, data, start, stop, offset, length).take()
+        except DamagedError:
+            self.tally.add("damaged_packet", offset)
+
+    def sequence(self, number: int) -> Sequence:
+        """The sequence of this number."""
+        self.last_sequence = number
+        known = self.sequences.get(number)
+        if known is None:
+            known = self.sequences[number] = Sequence()
+        return known
+
+    def clock(self, number: int, sequence: Sequence) -> Clock | None:
+        """The clock that a packet names."""
+        return self._clocks.clock(number or sequence.clock, sequence)
+
+    @property
+    def trace_clock(self) -> int:
+        """The clock that all times are on in the end."""
+        return self._clocks.trace_clock
+
+    def take_snapshot(self, data: bytes, start: int, stop: int, sequence: Sequence) -> None:
+        """Take a ``ClockSnapshot``."""
+        self.snapshots += 1
+        self._clocks.take_snapshot(data, start, stop, sequence)
+
+
+class _Packet:
+    """One packet: its parts are found first, then taken in the order in which they count."""
+
+    def __init__(self, scanner: PacketScanner, data: bytes, start: int, stop: int, offset: int, length: int) -> None:
+        self._scanner, self._data, self._offset, self._length = scanner, data, offset, length
+        self._numbers: dict[int, int] = {}
+        self._parts: dict[int, tuple[int, int]] = {}
+        for tag, value, end in fields(data, start, stop):
+            if tag & 7 == wire.LENGTH:
+                self._parts[tag] = (value, end)
+            else:
+                self._numbers[tag] = value
+        self._sequence = scanner.sequence(self._numbers.get(wire.PACKET_SEQUENCE, 0))
+
+    def take(self) -> None:
+        """Take it."""
+        scanner, sequence, data = self._scanner, self._sequence, self._data
+        flags = self._numbers.get(wire.PACKET_FLAGS, 0)
+        if flags & wire.CLEARED or self._numbers.get(wire.PACKET_CLEARED):
+            sequence.clear(self._offset)
+        for tag, part in self._parts.items():
+            if tag == wire.PACKET_DEFAULTS:
+                sequence.take_defaults(data, *part)
+            elif tag == wire.PACKET_INTERNED:
+                sequence.take_interned(data, *part, scanner.rows.strings)
+            elif tag == wire.PACKET_CLOCKS:
+                scanner.take_snapshot(data, *part, sequence)
+            elif tag == wire.PACKET_DESCRIPTOR:
+                scanner.tracks.take(data, *part)
+            elif tag == wire.PACKET_CHROME_EVENTS:
+                scanner.members.update(metadata(data, *part))
+            elif tag == wire.PACKET_COMPRESSED and self._length:  # else it came out of one itself
+                self._unpack(*part)
+        has_event = wire.PACKET_EVENT in self._parts or wire.PACKET_STAGE in self._parts
+        if has_event and flags & wire.NEEDED and not sequence.valid:
+            scanner.tally.add("lost_state", self._offset)
+        elif has_event:
+            self._take_event()
+
+    def _take_event(self) -> None:
+        ts = self._time()
+        if ts is None:
+            return
+        if wire.PACKET_STAGE in self._parts:
+            self._take_stage(ts, *self._parts[wire.PACKET_STAGE])
+        if wire.PACKET_EVENT in self._parts:
+            event = _Event(self._scanner, self._sequence, self._data, *self._parts[wire.PACKET_EVENT])
+            event.add(ts, self._offset, self._length)
+
+    def _time(self) -> int | None:
+        """The packet's time on the trace's clock; None, counted, if it has none that can be used."""
+        given = self._numbers.get(wire.PACKET_TIMESTAMP)
+        if given is None:
+            given = self._older_time()
+        if given is None:
+            self._scanner.tally.add("packet_without_time", self._offset)
+            return None
+        try:
+            clock = self._scanner.clock(self._numbers.get(wire.PACKET_CLOCK, 0), self._sequence)
+        except KeyError:
+            self._scanner.tally.add("unknown_clock", self._offset)
+            return None
+        ts = clock.trace_time(given) if clock else given
+        if not -_INT64 <= ts < _INT64:
+            self._scanner.tally.add("time_out_of_range", self._offset)
+            return None
+        return ts
+
+    def _older_time(self) -> int | None:
+        if wire.PACKET_EVENT in self._parts:
+            for tag, value, _ in fields(self._data, *self._parts[wire.PACKET_EVENT]):
+                if tag == wire.EVENT_TIME_US:
+                    return signed(value) * 1000
+        return None
+
+    def _unpack(self, start: int, stop: int) -> None:
+        """Take packets that lie compressed in this one; their args cannot be read again."""
+        unpacker = zlib.decompressobj()
+        try:
+            data = unpacker.decompress(self._data[start:stop], MAX_UNPACKED_BYTES)
+        except zlib.error as error:
+            raise DamagedError from error
+        self._scanner.tally.add("compressed_packets", self._offset)
+        for tag, first, last in fields(data, 0, len(data)):
+            if tag == wire.TRACE_PACKET:
+                self._scanner.take(data, first, last, self._offset, 0)
+
+    def _take_stage(self, ts: int, start: int, stop: int) -> None:
+        """Take a ``GpuRenderStageEvent``: work of a GPU, with its duration."""
+        rows, data, now = self._scanner.rows, self._data, self._sequence.now
+        found = {tag: (value, end) for tag, value, end in fields(data, start, stop)}
+        args = stage_args(data, start, stop, now)
+        number = {tag: value for tag, (value, _) in found.items()}
+        stage, kind = now.stages.get(number.get(wire.STAGE_KIND_IID, -1), ("", 0))
+        name = text(data, *found[wire.STAGE_NAME]) if wire.STAGE_NAME in found else ""
+        name = name or rows.strings.all[now.names.get(number.get(wire.STAGE_NAME_IID, -1), 0)]
+        name = name or now.kernels.get(number.get(wire.STAGE_KERNEL_IID, -1), "") or stage
+        category = _category_of_stage(stage or name, kind)
+        device = identity(args.get("device", signed(number.get(wire.STAGE_GPU, 0))))
+        correlation = integer(args.get("correlation", signed(number.get(wire.STAGE_ID, -1))))
+        stream = identity(args["stream"]) if "stream" in args else _queue(number, now.stages)
+        dur = number.get(wire.STAGE_DURATION)
+        row = rows.events.append(
+            ts, min(dur or 0, _INT64 - 1), ord("i") if dur is None else ord("X"), rows.strings.number(category),
+            rows.strings.number(name), 0, rows.place(-1, device, stream),
+            NO_CORRELATION if correlation is None else correlation, self._offset, self._length,
+        )  # fmt: skip
+        size = integer(args.get("bytes"))
+        if size is not None:
+            rows.sizes.append(row, size)
+
+
+class _Event:
+    """A ``TrackEvent``."""
+
+    def __init__(self, scanner: PacketScanner, sequence: Sequence, data: bytes, start: int, stop: int) -> None:
+        self._scanner, self._sequence, self._data = scanner, sequence, data
+        self._track, self._kind = sequence.track, 0
+        self._name = self._category = 0
+        self._flows: list[int] = []
+        self._last_flows: list[int] = []
+        self._launched: list[int] = []
+        self._args: dict[int, Any] = {}
+        self._take(start, stop)
+
+    def _take(self, start: int, stop: int) -> None:
+        data, now, strings = self._data, self._sequence.now, self._scanner.rows.strings
+        for tag, value, end in fields(data, start, stop):
+            if tag == wire.EVENT_ANNOTATION:
+                self._take_annotation(value, end)
+            elif tag == wire.EVENT_TYPE:
+                self._kind = value
+            elif tag == wire.EVENT_TRACK:
+                self._track = value
+            elif tag == wire.EVENT_NAME_IID:
+                self._name = self._name or now.names.get(value, 0)
+            elif tag == wire.EVENT_CATEGORY_IID:
+                self._category = self._category or now.categories.get(value, 0)
+            elif tag == wire.EVENT_NAME:
+                self._name = strings.number(text(data, value, end))
+            elif tag == wire.EVENT_CATEGORY:
+                self._category = self._category or strings.number(text(data, value, end))
+            elif tag in (wire.EVENT_FLOW, wire.EVENT_FLOW_OLD):
+                self._flows.append(value)
+            elif tag in (wire.EVENT_LAST_FLOW, wire.EVENT_LAST_FLOW_OLD):
+                self._last_flows.append(value)
+            elif tag == wire.EVENT_GPU_CORRELATION:
+                self._launched += [v for inner, v, _ in fields(data, value, end) if inner == wire.LAUNCHED_STAGE]
+
+    def _take_annotation(self, start: int, stop: int) -> None:
+        key = None
+        for tag, value, end in fields(self._data, start, stop):
+            if tag == wire.VALUE_KEY_IID:
+                key = self._sequence.now.keys.get(value)
+            elif tag == wire.VALUE_KEY:
+                key = text(self._data, value, end)
+        if key in KEYS:
+            self._args[KEYS[key]] = scalar(self._data, start, stop, self._sequence.now)
+
+    def add(self, ts: int, offset: int, length: int) -> None:
+        """Add its row."""
+        rows = self._scanner.rows
+        track = rows.track(self._track)
+        if self._kind == wire.END:
+            rows.ends.append(ts, track, rows.events.count)
+            return
+        kind = _KINDS.get(self._kind)
+        if kind is None:
+            self._scanner.tally.add("unknown_event_type", offset)
+            return
+        row = rows.events.append(
+            ts, min(integer(self._args.get(DURATION_ARG)) or 0, 0), kind, self._category, self._name, track,
+            self._place(track), self._correlation(), offset, length,
+        )  # fmt: skip
+        size = integer(self._args.get(SIZE_ARG))
+        if size is not None:
+            rows.sizes.append(row, size)
+        rows.add_flows(row, self._flows, 0)
+        rows.add_flows(row, self._last_flows, 1)
+
+    def _place(self, track: int) -> int:
+        """Where it lies: its track, and the device and stream that its args give."""
+        args = self._args
+        device, stream = (identity(args[code]) if code in args else ABSENT for code in (DEVICE_ARG, STREAM_ARG))
+        if (
+            DEVICE_ARG not in args and AGENT_ARG in args
+        ):  # a copy that rocprofv3 shows where it goes to, maybe on the host
+            number = re.search(r"(\d+)$", str(args[AGENT_ARG]))
+            device = FromAgent(int(number[1])) if number and len(number[1]) < 19 else ABSENT
+        return self._scanner.rows.place(track, device, stream)
+
+    def _correlation(self) -> int:
+        known = integer(self._args.get(CORRELATION_ARG))
+        if known is None and len(self._launched) == 1:
+            known = integer(self._launched[0])
+        return NO_CORRELATION if known is None else known
+
+
+def _category_of_stage(stage: str, kind: int) -> str:
+    if kind == _GRAPHICS:
+        return stage
+    return "gpu_memset" if _SETS.search(stage) else "gpu_memcpy" if _COPIES.search(stage) else "kernel"
+
+
+def _queue(number: dict[int, int], stages: dict[int, tuple[str, int]]) -> int | str:
+    """The stream that a queue is: by the number in its name, else by its own."""
+    if wire.STAGE_QUEUE_IID not in number:
+        return signed(number.get(wire.STAGE_QUEUE, 0))
+    name, _ = stages.get(number[wire.STAGE_QUEUE_IID], ("", 0))
+    counted = _NUMBER_OF_QUEUE.fullmatch(name)
+    return int(counted[1]) if counted and len(counted[1]) < 19 else name or signed(number[wire.STAGE_QUEUE_IID])

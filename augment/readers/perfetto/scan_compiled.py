@@ -1,0 +1,391 @@
+"""The packet scan, compiled: what ``scan.py`` does for the packets that are nearly all of a file.
+
+It takes packets with a track event and nothing else, whose track, place and strings are known; any other it leaves to
+Python, byte for byte where it is. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.compiled.memory import (
+    compiled,
+    load_byte,
+    load_int,
+    load_int32,
+    store_byte,
+    store_int,
+    store_int32,
+)
+from augment.readers.perfetto.layout_compiled import (
+    ABSENT,
+    AGENT_ARG,
+    BLOCK_COUNT,
+    BLOCKS,
+    BY_HAND,
+    CATEGORIES,
+    CATEGORY,
+    CATEGORY_COUNT,
+    CLOCK_KIND,
+    CLOCK_NUMBER,
+    CLOCK_SHOWN,
+    CLOCK_TRACE,
+    CLOCK_UNIT,
+    CORRELATION,
+    CORRELATION_ARG,
+    DEFAULT_TRACK,
+    DEVICE_ARG,
+    DUR,
+    DURATION_ARG,
+    END_BEFORE,
+    END_ROOM,
+    END_TRACK,
+    END_TS,
+    ENDS,
+    EVENT_ROOM,
+    EVENTS,
+    FLOW_LAST,
+    FLOW_ROOM,
+    FLOW_ROW,
+    FLOW_VALUE,
+    FLOWS,
+    GROW,
+    KEY_COUNT,
+    KEY_TEXT,
+    KEY_TEXTS,
+    KEYS,
+    KEYS_COUNT,
+    KIND,
+    LENGTH,
+    MORE,
+    MOVING_CLOCK,
+    NAME,
+    NAME_COUNT,
+    NAMES,
+    NO_CLOCK,
+    OFFSET,
+    PACKETS,
+    PLACE,
+    PLACE_MASK,
+    PLACE_SLOTS,
+    POSITION,
+    SIZE_ARG,
+    SIZE_ROOM,
+    SIZE_ROW,
+    SIZE_VALUE,
+    SIZES,
+    SLOT,
+    STREAM_ARG,
+    TRACE_CLOCK,
+    TRACK,
+    TRACK_MASK,
+    TRACK_SLOTS,
+    TS,
+    VALID,
+)
+
+ODD = -1  #: of a position: Python must look
+MANY = np.uint64(0x9E3779B97F4A7C15)
+OTHER_MANY = np.uint64(0xC2B2AE3D27D4EB4F)
+SHIFT = np.uint64(40)
+LOW_SEVEN = np.uint64(127)
+
+
+@compiled
+def long_varint(at: int, stop: int) -> tuple[int, int]:
+    """The varint at ``at`` as an int64 and the position after it, :data:`ODD` if it does not end before ``stop``."""
+    value, shift = np.uint64(0), np.uint64(0)
+    while at < stop and shift < np.uint64(70):
+        byte = np.uint64(load_byte(at))
+        at += 1
+        if shift < np.uint64(64):
+            value |= (byte & LOW_SEVEN) << shift
+        if byte <= LOW_SEVEN:
+            return np.int64(value), at
+        shift += np.uint64(7)
+    return 0, ODD
+
+
+@compiled
+def varint(at: int, stop: int) -> tuple[int, int]:
+    """The same, quicker where it is one byte."""
+    if at < stop:
+        byte = load_byte(at)
+        if byte < 128:
+            return byte, at + 1
+    return long_varint(at, stop)
+
+
+@compiled
+def skip(tag: int, at: int, stop: int) -> int:
+    """The position after the value of a field; :data:`ODD` if it does not end before ``stop``."""
+    kind = tag & 7
+    if kind == 0:
+        _, at = varint(at, stop)
+        return at
+    if kind == 2:
+        size, at = varint(at, stop)
+        if at < 0 or size < 0 or size > stop - at:
+            return ODD
+        return at + size
+    if kind == 1:
+        at += 8
+    elif kind == 5:
+        at += 4
+    else:
+        return ODD
+    return at if at <= stop and tag >= 8 else ODD
+
+
+@compiled
+def slot_of(first: int, second: int, third: int) -> int:
+    """Where to look for a key first, before the mask."""
+    hashed = (np.uint64(first) * MANY) ^ (np.uint64(second) * OTHER_MANY)
+    hashed = (hashed ^ np.uint64(third)) * MANY
+    return np.int64(hashed >> SHIFT)
+
+
+@compiled
+def number_of(slots: int, mask: int, first: int, second: int, third: int) -> int:
+    """The number of a key; -1 if it has none."""
+    slot = slot_of(first, second, third) & mask
+    while True:
+        entry = slots + SLOT * slot
+        number = load_int(entry + 24)
+        if number < 0:
+            return -1
+        if load_int(entry) == first and load_int(entry + 8) == second and load_int(entry + 16) == third:
+            return number
+        slot = (slot + 1) & mask
+
+
+@compiled
+def code_of_text(start: int, size: int, tables: int) -> int:
+    """The code of the arg whose key is this text; 0 if it is no column."""
+    entry = load_int(tables + KEY_TEXTS)
+    for _ in range(load_int(tables + KEY_COUNT)):
+        if load_int(entry + 8) == size:
+            known = load_int(entry)
+            k = 0
+            while k < size and load_byte(known + k) == load_byte(start + k):
+                k += 1
+            if k == size:
+                return load_int(entry + 16)
+        entry += KEY_TEXT
+    return 0
+
+
+@compiled
+def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
+    """The code of an arg, 0 if it is no column, :data:`ODD` if Python must look; and its value."""
+    code, value, plain = 0, np.int64(0), False
+    while at < stop:
+        tag, at = varint(at, stop)
+        if at < 0:
+            return ODD, 0
+        if tag == 0x08:  # key by number
+            iid, at = varint(at, stop)
+            if at < 0 or iid < 0 or iid >= load_int(block + KEYS_COUNT):
+                return ODD, 0
+            code = load_int32(load_int(block + KEYS) + 4 * iid)
+            if code == 0:
+                return 0, 0
+        elif tag == 0x52:  # key as text
+            size, start = varint(at, stop)
+            at = skip(tag, at, stop)
+            if at < 0:
+                return ODD, 0
+            code = code_of_text(start, size, tables)
+            if code == 0:
+                return 0, 0
+        elif tag == 0x18 or tag == 0x20:  # an integer
+            value, at = varint(at, stop)
+            if at < 0 or (tag == 0x18 and value < 0):
+                return ODD, 0
+            plain = True
+        else:
+            if code:
+                return ODD, 0
+            at = skip(tag, at, stop)
+            if at < 0:
+                return ODD, 0
+    if code and (not plain or code == AGENT_ARG):
+        return ODD, 0
+    return code, value
+
+
+@compiled
+def trace_time(given: int, block: int) -> int:
+    """The trace's time of a packet's; a moving clock moves when the packet is taken."""
+    kind = load_int(block + CLOCK_KIND)
+    if kind == TRACE_CLOCK:
+        return given
+    unit = load_int(block + CLOCK_UNIT)
+    if kind == MOVING_CLOCK:
+        return load_int(block + CLOCK_TRACE) + given * unit
+    return load_int(block + CLOCK_TRACE) + (given - load_int(block + CLOCK_SHOWN)) * unit
+
+
+@compiled
+def take_event(
+    at: int, stop: int, ts: int, block: int, offset: int, length: int, tables: int, state: int
+) -> int:  # fmt: skip
+    """Take a track event: :data:`MORE` if it was taken, else why not. Nothing counts until it is taken whole."""
+    kind, name, category = 0, 0, 0
+    uuid = load_int(block + DEFAULT_TRACK)
+    correlation, device, stream, dur = np.int64(-1), np.int64(ABSENT), np.int64(ABSENT), np.int64(0)
+    row, ends = load_int(state + EVENTS), load_int(state + ENDS)
+    sizes, flows = load_int(state + SIZES), load_int(state + FLOWS)
+    size_count, size = 0, np.int64(0)
+    while at < stop:
+        tag, at = varint(at, stop)
+        if at < 0:
+            return BY_HAND
+        if tag == 0x22:
+            size_of, first = varint(at, stop)
+            at = skip(tag, at, stop)
+            if at < 0:
+                return BY_HAND
+            code, value = annotation(first, first + size_of, block, tables)
+            if code < 0:
+                return BY_HAND
+            if code == CORRELATION_ARG:
+                correlation = value
+            elif code == DEVICE_ARG:
+                device = value
+            elif code == STREAM_ARG:
+                stream = value
+            elif code == SIZE_ARG:
+                size_count, size = 1, value
+            elif code == DURATION_ARG:
+                dur = min(value, 0)
+        elif tag == 0x48:
+            kind, at = varint(at, stop)
+        elif tag == 0x58:
+            uuid, at = varint(at, stop)
+        elif tag == 0x50:
+            iid, at = varint(at, stop)
+            if iid < 0 or iid >= load_int(block + NAME_COUNT):
+                return BY_HAND
+            if name == 0:
+                name = load_int32(load_int(block + NAMES) + 4 * iid)
+        elif tag == 0x18:
+            iid, at = varint(at, stop)
+            if iid < 0 or iid >= load_int(block + CATEGORY_COUNT):
+                return BY_HAND
+            if category == 0:
+                category = load_int32(load_int(block + CATEGORIES) + 4 * iid)
+        elif tag == 377 or tag == 385:  # a flow, and one that ends here
+            if at + 8 > stop:
+                return BY_HAND
+            if flows >= load_int(tables + FLOW_ROOM):
+                return GROW
+            store_int(load_int(tables + FLOW_ROW) + 8 * flows, row)
+            store_int(load_int(tables + FLOW_VALUE) + 8 * flows, load_int(at))
+            store_int(load_int(tables + FLOW_LAST) + 8 * flows, 1 if tag == 385 else 0)
+            flows += 1
+            at += 8
+        elif tag == 178 or tag == 186 or tag == 288 or tag == 336 or tag == 24002:
+            return BY_HAND  # category and name as texts, flows of older files, work that was launched
+        else:
+            at = skip(tag, at, stop)
+        if at < 0:
+            return BY_HAND
+    track = number_of(load_int(tables + TRACK_SLOTS), load_int(tables + TRACK_MASK), uuid, 0, 0)
+    if track < 0 or kind < 1 or kind > 4:
+        return BY_HAND
+    if kind == 2:
+        if ends >= load_int(tables + END_ROOM):
+            return GROW
+        store_int(load_int(tables + END_TS) + 8 * ends, ts)
+        store_int32(load_int(tables + END_TRACK) + 4 * ends, track)
+        store_int(load_int(tables + END_BEFORE) + 8 * ends, row)
+        store_int(state + ENDS, ends + 1)
+        return MORE
+    place = number_of(load_int(tables + PLACE_SLOTS), load_int(tables + PLACE_MASK), track, device, stream)
+    if place < 0:
+        return BY_HAND
+    if row >= load_int(tables + EVENT_ROOM) or sizes >= load_int(tables + SIZE_ROOM):
+        return GROW
+    store_int(load_int(tables + TS) + 8 * row, ts)
+    store_int(load_int(tables + DUR) + 8 * row, dur)
+    store_byte(load_int(tables + KIND) + row, 66 if kind == 1 else 105 if kind == 3 else 67)  # B, i, C
+    store_int32(load_int(tables + CATEGORY) + 4 * row, category)
+    store_int32(load_int(tables + NAME) + 4 * row, name)
+    store_int32(load_int(tables + TRACK) + 4 * row, track)
+    store_int32(load_int(tables + PLACE) + 4 * row, place)
+    store_int(load_int(tables + CORRELATION) + 8 * row, correlation)
+    store_int(load_int(tables + OFFSET) + 8 * row, offset)
+    store_int32(load_int(tables + LENGTH) + 4 * row, length)
+    if size_count:
+        store_int(load_int(tables + SIZE_ROW) + 8 * sizes, row)
+        store_int(load_int(tables + SIZE_VALUE) + 8 * sizes, size)
+        store_int(state + SIZES, sizes + 1)
+    store_int(state + FLOWS, flows)
+    store_int(state + EVENTS, row + 1)
+    return MORE
+
+
+@compiled
+def take_packet(at: int, stop: int, offset: int, tables: int, state: int) -> int:
+    """Take a packet: :data:`MORE` if it was taken, else why not."""
+    length = stop - at
+    ts, sequence, flags, clock = np.int64(ABSENT), np.int64(0), np.int64(0), np.int64(0)
+    event, event_stop = 0, 0
+    while at < stop:
+        tag, at = varint(at, stop)
+        if at < 0:
+            return BY_HAND
+        if tag == 0x40:
+            ts, at = varint(at, stop)
+        elif tag == 0x50:
+            sequence, at = varint(at, stop)
+        elif tag == 0x68:
+            flags, at = varint(at, stop)
+        elif tag == 464:
+            clock, at = varint(at, stop)
+        elif tag == 0x5A:
+            _, event = varint(at, stop)
+            event_stop = at = skip(tag, at, stop)
+        elif tag == 328 or (tag & 7) != 0:  # state is cleared, or any other part
+            return BY_HAND
+        else:
+            _, at = varint(at, stop)
+        if at < 0:
+            return BY_HAND
+    if event == 0 or ts < 0 or sequence < 0 or sequence >= load_int(tables + BLOCK_COUNT):
+        return BY_HAND
+    block = load_int(load_int(tables + BLOCKS) + 8 * sequence)
+    if block == 0 or flags & 1 or (flags & 2 and load_int(block + VALID) == 0):
+        return BY_HAND
+    if load_int(block + CLOCK_KIND) == NO_CLOCK or (clock and clock != load_int(block + CLOCK_NUMBER)):
+        return BY_HAND
+    known = trace_time(ts, block)
+    if known < 0:
+        return BY_HAND
+    why = take_event(event, event_stop, known, block, offset, length, tables, state)
+    if why == MORE and load_int(block + CLOCK_KIND) == MOVING_CLOCK:
+        store_int(block + CLOCK_TRACE, known)
+    return why
+
+
+@compiled
+def scan_packets(start: int, stop: int, base: int, tables: int, state: int) -> int:
+    """Take packets from ``start + state[POSITION]`` on; ``base`` is the offset of ``start``. Why it stopped.
+
+    Eight bytes beyond ``stop`` may be loaded.
+    """
+    at = start + load_int(state + POSITION)
+    while at < stop:
+        if load_byte(at) != 0x0A:
+            return BY_HAND
+        size, first = varint(at + 1, stop)
+        if first < 0 or size < 0 or size > stop - first:
+            return BY_HAND  # it goes on beyond the end, or is none: Python tells
+        why = take_packet(first, first + size, base + first - start, tables, state)
+        if why != MORE:
+            return why
+        at = first + size
+        store_int(state + POSITION, at - start)
+        store_int(state + PACKETS, load_int(state + PACKETS) + 1)
+    return MORE

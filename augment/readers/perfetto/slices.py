@@ -1,0 +1,174 @@
+"""From rows to raw events: beginnings and ends become slices, flow ids become flow events, what augment added goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.readers.dialects import CATEGORIES
+from augment.readers.perfetto.match import NONE, matched
+from augment.readers.perfetto.rows import Rows
+from augment.readers.perfetto.tracks import Tracks
+from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
+from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Bools, Category, Int64s
+
+
+def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
+    """What all packets of a file make."""
+    events = rows.events
+    columns = {name: events.take(name) for name in events.columns}
+    kept = ~_added(rows, tracks, columns)
+    phase = _close(rows, columns, tally, kept)
+    _name_kernels(rows, tracks, columns, phase)
+    flows = _flow_events(rows, columns, kept)
+    order = np.argsort(np.concatenate([2 * np.flatnonzero(kept), 2 * flows.after + 1]), kind="stable")
+    raw: dict[str, Any] = {}
+    for name in COLUMNS:
+        own = phase if name == "phase" else columns[name]
+        raw[name] = np.concatenate([own[kept], flows.column(name, own)])[order]
+    row_of = np.empty(len(order), np.int64)
+    row_of[order] = np.arange(len(order))
+    new_row = np.cumsum(kept) - 1
+    size_rows, sizes = rows.sizes.take("row"), rows.sizes.take("value")
+    of_kept = kept[size_rows]
+    first_flow = int(kept.sum())
+    return RawEvents(
+        **raw,
+        sizes=(row_of[new_row[size_rows[of_kept]]], sizes[of_kept]),
+        flows=(row_of[first_flow:], flows.id),
+        strings=rows.strings.all,
+        places=_places(rows, tracks),
+        names=tracks.names(rows.tracks),
+        tally=tally,
+        event_count=len(order),
+    )
+
+
+def _added(rows: Rows, tracks: Tracks, columns: dict[str, Any]) -> Bools:
+    """Which rows augment added."""
+    ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
+    of_track = np.array([tracks[uuid].added for uuid in rows.tracks] or [False], np.bool_)
+    added: Bools = ours[columns["category"]] | ((columns["kind"] == ord("C")) & of_track[columns["track"]])
+    _name_counters(rows, tracks, columns, added)
+    return added
+
+
+def _name_counters(rows: Rows, tracks: Tracks, columns: dict[str, Any], added: Bools) -> None:
+    """A counter's points are named after its track."""
+    counters = np.flatnonzero((columns["kind"] == ord("C")) & ~added & (columns["name"] == 0))
+    if len(counters):
+        names = np.array([rows.strings.number(tracks[uuid].name) for uuid in rows.tracks], np.int32)
+        columns["name"][counters] = names[columns["track"][counters]]
+
+
+def _name_kernels(rows: Rows, tracks: Tracks, columns: dict[str, Any], phase: Any) -> None:
+    """A slice on a stream that has no category is a kernel: some vendors give theirs none."""
+    bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
+    if len(bare):
+        is_stream = np.array([tracks.is_stream(uuid) for uuid in rows.tracks], np.bool_)
+        bare = bare[is_stream[columns["track"][bare]]]
+        columns["category"][bare] = rows.strings.number("kernel")
+
+
+def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> Any:
+    """Give slices their durations; the column of phases."""
+    kind, dur = columns["kind"], columns["dur"]
+    begins = np.flatnonzero(kind == ord("B"))
+    ends = rows.ends
+    before = np.searchsorted(begins, ends.take("before")) if len(begins) < len(kind) else ends.take("before")
+    end_of = matched(
+        columns["ts"][begins], columns["track"][begins], ends.take("ts"), ends.take("track"), before, len(rows.tracks)
+    )
+    closed = begins[end_of != NONE]
+    lasted = ends.take("ts")[end_of[end_of != NONE]] - columns["ts"][closed]
+    dur[closed] = np.where(dur[closed] < 0, dur[closed], lasted)
+    phase = kind.copy()
+    phase[closed] = COMPLETE
+    open_ones = begins[(end_of == NONE) & kept[begins]]
+    dur[open_ones] = 0
+    for code, count in (
+        ("slice_without_end", len(open_ones)),
+        ("end_without_slice", ends.count - len(closed)),
+    ):
+        if count:
+            tally.counts[code] += count
+            tally.first.setdefault(code, int(columns["offset"][open_ones[0]]) if len(open_ones) else 0)
+    return phase
+
+
+@dataclass(frozen=True)
+class _FlowEvents:
+    """Beginnings, steps and ends of flows: each comes ``after`` a row, whose time and place it has."""
+
+    after: Int64s
+    phase: Any
+    name: Any
+    id: Int64s
+
+    def column(self, column: str, of_rows: Any) -> Any:
+        """A column of the flow events."""
+        if column == "phase":
+            return self.phase
+        if column in ("name", "category"):
+            return self.name
+        if column in ("dur", "length"):
+            return np.zeros(len(self.after), of_rows.dtype)
+        if column == "correlation":
+            return np.full(len(self.after), NO_CORRELATION, np.int64)
+        return of_rows[self.after]
+
+
+def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvents:
+    """Each row of a flow leads to the next one in time; where a flow's id is used anew, a flow ends."""
+    row, ids, last = (rows.flows.take(name) for name in ("row", "value", "last"))
+    mine = kept[row]
+    row, ids, last = row[mine], ids[mine], last[mine]
+    order = np.lexsort((row, columns["ts"][row], ids))
+    row, ids, last = row[order], ids[order], last[order]
+    linked = (ids[1:] == ids[:-1]) & (last[:-1] == 0)
+    if not linked.any():
+        return _FlowEvents(*(np.zeros(0, kind) for kind in (np.int64, np.uint8, np.int32, np.int64)))
+    out, into = row[:-1][linked], row[1:][linked]
+    category = _categories(rows, columns)
+    on_gpu = np.isin(category, ON_DEVICE)
+    back = on_gpu[out] & ~on_gpu[into]  # what Perfetto could not draw, since clocks differ
+    out, into = np.where(back, into, out), np.where(back, out, into)
+    correlation = columns["correlation"]
+    same = (correlation[out] == correlation[into]) & (correlation[out] != NO_CORRELATION)
+    launched = same | (on_gpu[into] & ~on_gpu[out])
+    numbers = [rows.strings.number(one) for one in ("ac2g", "fwdbwd", "flow")]
+    hosts = (category[out] == Category.CPU_OP) & (category[into] == Category.CPU_OP)
+    name = np.where(launched, numbers[0], np.where(hosts, numbers[1], numbers[2])).astype(np.int32)
+    flow_id = np.where(launched & (correlation[out] != NO_CORRELATION), correlation[out], ids[1:][linked])
+    return _both_ends(out, into, name, flow_id)
+
+
+def _both_ends(out: Int64s, into: Int64s, name: Any, flow_id: Int64s) -> _FlowEvents:
+    """The events of arrows; one beginning for all arrows of one id from one row."""
+    by_start = np.lexsort((flow_id, out))
+    again = np.zeros(len(out), np.bool_)
+    again[by_start[1:]] = (out[by_start[1:]] == out[by_start[:-1]]) & (flow_id[by_start[1:]] == flow_id[by_start[:-1]])
+    first = ~again
+    phase = np.concatenate([np.full(int(first.sum()), ord("s")), np.full(len(into), ord("f"))]).astype(np.uint8)
+    return _FlowEvents(
+        np.concatenate([out[first], into]), phase, np.concatenate([name[first], name]),
+        np.concatenate([flow_id[first], flow_id]),
+    )  # fmt: skip
+
+
+def _categories(rows: Rows, columns: dict[str, Any]) -> Any:
+    known = [CATEGORIES.get(text.lower(), Category.OTHER) for text in rows.strings.all]
+    return np.array(known, np.uint8)[columns["category"]]
+
+
+def _places(rows: Rows, tracks: Tracks) -> list[Place]:
+    uuids = list(rows.tracks)
+    places: list[Place] = []
+    for track, device, stream in rows.places:
+        if track < 0:
+            places.append((device, stream, device, stream))
+        else:
+            places.append(tracks.place(uuids[track], device, stream))
+    return places

@@ -1,0 +1,214 @@
+"""What later packets rely on: strings told once, defaults and clocks, for each sequence of packets."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto.layout_compiled import (
+    AGENT_ARG,
+    CORRELATION_ARG,
+    DEVICE_ARG,
+    DURATION_ARG,
+    SIZE_ARG,
+    STREAM_ARG,
+)
+from augment.readers.perfetto.wire import fields, text
+
+#: args that are columns, by the names that different writers give them
+KEYS = {
+    "correlation": CORRELATION_ARG, "corr_id": CORRELATION_ARG, "device": DEVICE_ARG, "stream": STREAM_ARG,
+    "bytes": SIZE_ARG, "copy_bytes": SIZE_ARG, "dur_ns": DURATION_ARG, "src_agent": AGENT_ARG,
+}  # fmt: skip
+BOOT_TIME = 6  #: the clock of a trace, unless a snapshot names another
+_FIRST_OWN_CLOCK, _LAST_OWN_CLOCK = 64, 127  #: clocks of one sequence
+MONOTONIC_CLOCKS = frozenset(range(1, 11))  #: known to everybody: in ns
+
+
+class Strings:
+    """Gives texts numbers, from 0 on in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, value: str) -> int:
+        """The number of a text."""
+        known = self._numbers.get(value)
+        if known is None:
+            known = self._numbers[value] = len(self.all)
+            self.all.append(value)
+        return known
+
+
+@dataclass
+class Generation:
+    """The strings of a sequence from byte ``begins`` on until they are cleared, by iid.
+
+    ``categories`` and ``names`` are numbers of :class:`Strings`.
+    """
+
+    begins: int
+    categories: dict[int, int] = field(default_factory=dict)
+    names: dict[int, int] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
+    strings: dict[int, str] = field(default_factory=dict)
+    stages: dict[int, tuple[str, int]] = field(default_factory=dict)
+    kernels: dict[int, str] = field(default_factory=dict)
+    launch_keys: dict[int, str] = field(default_factory=dict)
+    news: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  #: kind, iid, number: in the order in which they came
+
+
+@dataclass
+class Clock:
+    """A clock at the last snapshot: it showed ``shown`` when the trace's clock showed ``trace_ns``."""
+
+    shown: int
+    trace_ns: int
+    unit_ns: int = 1
+    incremental: bool = False
+
+    def trace_time(self, timestamp: int) -> int:
+        """The trace's time of a packet, which moves an incremental clock on."""
+        if self.incremental:
+            self.trace_ns += timestamp * self.unit_ns
+            return self.trace_ns
+        return self.trace_ns + (timestamp - self.shown) * self.unit_ns
+
+
+@dataclass
+class Sequence:
+    """What packets of one ``trusted_packet_sequence_id`` rely on."""
+
+    generations: list[Generation] = field(default_factory=lambda: [Generation(-1)])
+    valid: bool = False  #: whether state that is needed is whole
+    track: int = 0
+    clock: int = 0
+    clocks: dict[int, Clock] = field(default_factory=dict)
+
+    @property
+    def now(self) -> Generation:
+        """The strings that hold now."""
+        return self.generations[-1]
+
+    def clear(self, offset: int) -> None:
+        """Begin anew."""
+        self.generations.append(Generation(offset))
+        self.valid, self.track, self.clock = True, 0, 0
+
+    def at(self, offset: int) -> Generation:
+        """The strings that held at a byte."""
+        starts = [one.begins for one in self.generations]
+        return self.generations[bisect_right(starts, offset) - 1]
+
+    def take_defaults(self, data: bytes, start: int, stop: int) -> None:
+        """Take a ``TracePacketDefaults``."""
+        for tag, value, end in fields(data, start, stop):
+            if tag == wire.DEFAULT_CLOCK:
+                self.clock = value
+            elif tag == wire.DEFAULT_EVENT:
+                for inner, uuid, _ in fields(data, value, end):
+                    if inner == wire.DEFAULT_TRACK:
+                        self.track = uuid
+
+    def take_interned(self, data: bytes, start: int, stop: int, strings: Strings) -> None:
+        """Take an ``InternedData``."""
+        now = self.now
+        for tag, value, end in fields(data, start, stop):
+            if tag in (wire.INTERNED_CATEGORY, wire.INTERNED_NAME):
+                iid, found, _ = _entry(data, value, end)
+                numbers = now.categories if tag == wire.INTERNED_CATEGORY else now.names
+                numbers[iid] = strings.number(found)
+                now.news.append((tag == wire.INTERNED_CATEGORY, iid, numbers[iid]))
+            elif tag in (wire.INTERNED_KEY, wire.INTERNED_STRING, wire.INTERNED_LAUNCH_KEY, wire.INTERNED_KERNEL):
+                iid, found, _ = _entry(data, value, end, tag == wire.INTERNED_KERNEL)
+                kinds = {wire.INTERNED_KEY: now.keys, wire.INTERNED_STRING: now.strings,
+                         wire.INTERNED_LAUNCH_KEY: now.launch_keys, wire.INTERNED_KERNEL: now.kernels}  # fmt: skip
+                kinds[tag][iid] = found
+                if tag == wire.INTERNED_KEY:
+                    now.news.append((2, iid, KEYS.get(found, 0)))
+            elif tag == wire.INTERNED_STAGE:
+                iid, found, kind = _entry(data, value, end)
+                now.stages[iid] = found, kind
+
+
+def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple[int, str, int]:
+    """Of an entry of ``InternedData``: its iid, its text (of a kernel the readable one), and its kind."""
+    iid = kind = 0
+    found = ""
+    for tag, value, end in fields(data, start, stop):
+        if tag == wire.ENTRY_IID:
+            iid = value
+        elif (tag == wire.ENTRY_TEXT and not found) or (tag == wire.ENTRY_DEMANGLED and is_kernel):
+            found = text(data, value, end)
+        elif tag == wire.ENTRY_KIND:
+            kind = value
+    return iid, found, kind
+
+
+class Clocks:
+    """Clocks that all sequences share, and those of one."""
+
+    def __init__(self) -> None:
+        self.trace_clock = BOOT_TIME
+        self._shared: dict[int, Clock] = {}
+        self._set = False
+
+    def take_snapshot(self, data: bytes, start: int, stop: int, sequence: Sequence) -> None:
+        """Take a ``ClockSnapshot``."""
+        found: list[tuple[int, Clock]] = []
+        for tag, value, end in fields(data, start, stop):
+            if tag == wire.SNAPSHOT_PRIMARY and not self._set:
+                self.trace_clock, self._set = value, True
+            elif tag == wire.SNAPSHOT_CLOCK:
+                found.append(_clock(data, value, end))
+        trace_ns = self._trace_time(found, sequence)
+        if trace_ns is None:
+            return
+        for number, clock in found:
+            clock.trace_ns = trace_ns
+            self._home(number, sequence)[number] = clock
+
+    def _trace_time(self, found: list[tuple[int, Clock]], sequence: Sequence) -> int | None:
+        """The trace's time of a snapshot: by its own clock, else by one that earlier snapshots tell of."""
+        for number, clock in found:
+            if number == self.trace_clock:
+                return clock.shown * clock.unit_ns
+        for number, clock in found:
+            known = self._home(number, sequence).get(number)
+            if known and not known.incremental:
+                return known.trace_time(clock.shown)
+        return None
+
+    def _home(self, number: int, sequence: Sequence) -> dict[int, Clock]:
+        return sequence.clocks if _FIRST_OWN_CLOCK <= number <= _LAST_OWN_CLOCK else self._shared
+
+    def clock(self, number: int, sequence: Sequence) -> Clock | None:
+        """The clock of this number; None if it is the trace's own, or is taken for it because nothing tells of it.
+
+        Raises:
+            KeyError: it is a sequence's own, and nothing tells of it.
+        """
+        if number in (0, self.trace_clock):
+            return None
+        known = self._home(number, sequence).get(number)
+        if known is None and number not in MONOTONIC_CLOCKS:
+            raise KeyError(number)
+        return known
+
+
+def _clock(data: bytes, start: int, stop: int) -> tuple[int, Clock]:
+    number, clock = 0, Clock(0, 0)
+    for tag, value, _ in fields(data, start, stop):
+        if tag == wire.CLOCK_ID:
+            number = value
+        elif tag == wire.CLOCK_TIME:
+            clock.shown = value
+        elif tag == wire.CLOCK_INCREMENTAL:
+            clock.incremental = bool(value)
+        elif tag == wire.CLOCK_UNIT and value:
+            clock.unit_ns = value
+    return number, clock

@@ -1,0 +1,210 @@
+"""Which process, thread, device and stream a track of a Perfetto file is, as Kineto would say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto.wire import fields, signed, text
+from augment.readers.raw import ABSENT, Absent, Names, Place
+from augment.trace import Identity
+
+_DEEPEST = 32  #: tracks within tracks; a longer chain is a ring
+_GPU = re.compile(r"GPU (\d+)(?: \(process (.+)\))?")  #: how our writer names a device
+_STREAM = re.compile(r"stream (\d+)", re.IGNORECASE)
+#: how rocprofv3 names what lies on an agent
+_AGENT = re.compile(r"(?:COMPUTE|COPY to) .*?\[(\d+)\] (?:STREAM|QUEUE|THREAD) \[(\d+)\]\s*\(?(CPU|GPU)?\)?\s*")
+_THREAD = re.compile(r"(?:Thread|THREAD \d+ \() ?(\d+)\)?")  #: how both name a thread that is no number of Perfetto's
+_PROCESS = re.compile(r"Process (-?\d+)")
+
+
+class FromAgent(int):
+    """The device that a copy comes from: its own if the track says that it goes to the host."""
+
+
+@dataclass(slots=True)
+class Described:
+    """What a ``TrackDescriptor`` says."""
+
+    uuid: int = 0
+    parent: int = 0
+    name: str = ""
+    description: str = ""
+    pid: int | None = None
+    tid: int | None = None
+    process_name: str | None = None
+    thread_name: str | None = None
+    is_counter: bool = False
+    added: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is neither a process nor a thread."""
+        return self.pid is None
+
+    def take(self, data: bytes, start: int, stop: int) -> None:
+        """Take the fields of a descriptor."""
+        for tag, value, end in fields(data, start, stop):
+            if tag == wire.TRACK_UUID:
+                self.uuid = value
+            elif tag == wire.TRACK_PARENT:
+                self.parent = value
+            elif tag in (wire.TRACK_NAME, wire.TRACK_STATIC_NAME, wire.TRACK_ATRACE_NAME):
+                self.name = text(data, value, end)
+            elif tag == wire.TRACK_DESCRIPTION:
+                self.description = text(data, value, end)
+            elif tag == wire.TRACK_PROCESS:
+                self._take_process(data, value, end)
+            elif tag == wire.TRACK_THREAD:
+                self._take_thread(data, value, end)
+            elif tag == wire.TRACK_COUNTER:
+                self.is_counter = True
+                self.added = _is_added(data, value, end)
+
+    def _take_process(self, data: bytes, start: int, stop: int) -> None:
+        self.pid = self.pid or 0
+        for tag, value, end in fields(data, start, stop):
+            if tag == wire.PROCESS_PID:
+                self.pid = signed(value)
+            elif tag == wire.PROCESS_NAME:
+                self.process_name = text(data, value, end)
+
+    def _take_thread(self, data: bytes, start: int, stop: int) -> None:
+        self.pid, self.tid = self.pid or 0, 0
+        for tag, value, end in fields(data, start, stop):
+            if tag == wire.THREAD_PID:
+                self.pid = signed(value)
+            elif tag == wire.THREAD_TID:
+                self.tid = signed(value)
+            elif tag == wire.THREAD_NAME:
+                self.thread_name = text(data, value, end)
+
+
+def _is_added(data: bytes, start: int, stop: int) -> bool:
+    """Whether a counter's category says that it is one of ours."""
+    found = fields(data, start, stop)
+    return any(tag == wire.COUNTER_CATEGORY and data.startswith(b"augment.", value, end) for tag, value, end in found)
+
+
+class Tracks:
+    """All tracks of a file, by uuid."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Described] = {}
+
+    def take(self, data: bytes, start: int, stop: int) -> int:
+        """Take a ``TrackDescriptor``, or more of one; its uuid."""
+        told = Described()
+        told.take(data, start, stop)
+        known = self._known.get(told.uuid)
+        if known is None:
+            self._known[told.uuid] = told
+        else:
+            known.take(data, start, stop)
+        return told.uuid
+
+    def __getitem__(self, uuid: int) -> Described:
+        return self._known.get(uuid) or Described(uuid)
+
+    def place(self, uuid: int, device: Identity | Absent, stream: Identity | Absent) -> Place:
+        """Where events on a track lie, if their args give ``device`` and ``stream``."""
+        pid, tid, of_track, its_stream = self._place(uuid)
+        if isinstance(device, FromAgent):
+            device = int(device) if isinstance(of_track, Absent) else of_track
+        return (
+            pid, tid, of_track if isinstance(device, Absent) else device,
+            its_stream if isinstance(stream, Absent) else stream,
+        )  # fmt: skip
+
+    def is_stream(self, uuid: int) -> bool:
+        """Whether a track is a queue of a device, by its name."""
+        where = self._on_device(self._chain(uuid))
+        return where is not None and where[1] is not None
+
+    def _place(self, uuid: int) -> Place:
+        chain = self._chain(uuid)
+        own = chain[0]
+        if own.tid is not None:
+            return own.pid, own.tid, ABSENT, ABSENT
+        if len(chain) > 1 and chain[1].tid is not None and own.name == _shown(chain[1]):
+            return chain[1].pid, chain[1].tid, ABSENT, ABSENT  # a further lane of the thread
+        return self._on_device(chain) or self._elsewhere(chain)
+
+    @staticmethod
+    def _on_device(chain: list[Described]) -> Place | None:
+        own = chain[0]
+        if agent := _AGENT.fullmatch(own.name):
+            device, stream = int(agent[1]), int(agent[2])
+            return device, stream, ABSENT if agent[3] == "CPU" else device, stream
+        for one in chain:
+            if one.is_plain and (gpu := _GPU.fullmatch(one.name)):
+                device = int(gpu[1])
+                pid: Identity = (int(gpu[2]) if gpu[2].isdigit() else gpu[2]) if gpu[2] else device
+                named = _STREAM.fullmatch(own.name)
+                tid: Identity = None if one is own else int(named[1]) if named else own.name
+                return pid, _thread_number(tid), device, _thread_number(tid)
+        return None
+
+    @staticmethod
+    def _elsewhere(chain: list[Described]) -> Place:
+        """The process is the nearest one around, unless plain tracks lie between; those name it."""
+        own = chain[0]
+        around = chain[1:] if own.is_plain and len(chain) > 1 else chain
+        plain = []
+        for one in around:
+            if not one.is_plain:
+                break
+            plain.append(one)
+        process = around[len(plain)] if len(plain) < len(around) else None
+        pid: Identity = process.pid if process else None
+        if plain:
+            number = _PROCESS.fullmatch(plain[-1].name)
+            pid = int(number[1]) if number else plain[-1].name or pid
+        tid: Identity = None if own in around or own.is_counter else own.name or own.uuid
+        if tid is None and own.is_plain and _THREAD.fullmatch(own.name):  # a thread of a process that nothing names
+            pid, tid = None, own.name
+        return pid, _thread_number(tid), ABSENT, ABSENT
+
+    def _chain(self, uuid: int) -> list[Described]:
+        """A track and those that it lies within, the nearest first."""
+        chain = [self[uuid]]
+        while chain[-1].parent in self._known and len(chain) < _DEEPEST:
+            chain.append(self._known[chain[-1].parent])
+        return chain
+
+    def names(self, uuids: Iterable[int]) -> Names:
+        """What the tracks in use say of processes and threads."""
+        names = Names()
+        for uuid in uuids:
+            pid, tid, _, _ = self._place(uuid)
+            chain = self._chain(uuid)
+            own = chain[0]
+            shown = own.thread_name or (own.name if own.is_plain and len(chain) > 1 and not own.is_counter else "")
+            if shown:
+                names.threads.setdefault((pid, tid), shown)
+            for one in chain:
+                if one.pid is not None and one.pid == pid and one.process_name:
+                    names.processes.setdefault(pid, one.process_name)
+                elif one.is_plain and one is not own and one.name:
+                    names.processes.setdefault(pid, one.name)
+        return names
+
+    def models(self) -> list[tuple[int, str]]:
+        """The devices that our writer described: number and model."""
+        found = {}
+        for one in self._known.values():
+            gpu = _GPU.fullmatch(one.name)
+            if gpu and one.description:
+                found[int(gpu[1])] = one.description
+        return list(found.items())
+
+
+def _shown(thread: Described) -> str:
+    return thread.thread_name or f"Thread {thread.tid}"
+
+
+def _thread_number(tid: Identity) -> Identity:
+    number = _THREAD.fullmatch(tid) if isinstance(tid, str) else None
+    return int(number[1]) if number else tid

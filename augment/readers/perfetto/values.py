@@ -1,0 +1,198 @@
+"""Args: Perfetto's debug annotations as JSON would have them, and those of them that are columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto.state import Generation
+from augment.readers.perfetto.wire import double, fields, signed, text
+
+DEEPEST = 64  #: nesting of values; what lies deeper is left out
+_OF_LISTS = ("Input Dims", "Input Strides")  #: args whose elements are lists, the empty ones too
+
+
+def key_and_value(data: bytes, start: int, stop: int, now: Generation, depth: int = 0) -> tuple[str, Any]:
+    """What one ``DebugAnnotation`` says; the key of an array's element is empty."""
+    key, value = "", None
+    entries: dict[str, Any] = {}
+    elements: list[Any] = []
+    for tag, at, end in fields(data, start, stop):
+        if tag == wire.VALUE_KEY_IID:
+            key = now.keys.get(at, "")
+        elif tag == wire.VALUE_KEY:
+            key = text(data, at, end)
+        elif tag in (wire.VALUE_DICT, wire.VALUE_ARRAY):
+            if depth >= DEEPEST:
+                continue
+            inner, found = key_and_value(data, at, end, now, depth + 1)
+            if tag == wire.VALUE_DICT:
+                entries[inner] = found
+            else:
+                elements.append(found)
+        else:
+            value = _plain_value(value, tag, data, at, end, now)
+    if elements and "[]" in elements and (key in _OF_LISTS or any(isinstance(one, list) for one in elements)):
+        elements = [[] if one == "[]" else one for one in elements]  # which a file can only have as its text
+    return key, entries or elements or value
+
+
+def _plain_value(before: Any, tag: int, data: bytes, at: int, end: int, now: Generation) -> Any:
+    """The value that a field says; what it was ``before`` if the field says none."""
+    if tag in (wire.VALUE_UINT, wire.VALUE_POINTER):
+        return at
+    if tag == wire.VALUE_INT:
+        return signed(at)
+    if tag == wire.VALUE_STRING_IID:
+        return _from_text(now.strings.get(at, ""))
+    if tag == wire.VALUE_STRING:
+        return _from_text(text(data, at, end))
+    if tag == wire.VALUE_BOOL:
+        return bool(at)
+    if tag == wire.VALUE_DOUBLE:
+        return double(at)
+    if tag == wire.VALUE_JSON:
+        return _json(text(data, at, end))
+    return _nested(data, at, end) if tag == wire.VALUE_NESTED else before
+
+
+def scalar(data: bytes, start: int, stop: int, now: Generation) -> Any:
+    """The value of a ``DebugAnnotation`` that is a column: a number or a text, else None."""
+    _, value = key_and_value(data, start, stop, now, DEEPEST)
+    return value if isinstance(value, (int, float, str)) else None
+
+
+def event_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
+    """All args of a ``TrackEvent``; a counter's is its ``value``."""
+    found: dict[str, Any] = {}
+    for tag, at, end in fields(data, start, stop):
+        if tag == wire.EVENT_ANNOTATION:
+            key, value = key_and_value(data, at, end, now)
+            found[key] = value
+        elif tag == wire.EVENT_DOUBLE_COUNTER:
+            found["value"] = double(at)
+        elif tag == wire.EVENT_COUNTER:
+            found["value"] = signed(at)
+    return found
+
+
+def stage_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
+    """All args of a ``GpuRenderStageEvent``: its extra data, which are texts, and those of its launch."""
+    found: dict[str, Any] = {}
+    for tag, at, end in fields(data, start, stop):
+        if tag == wire.STAGE_EXTRA:
+            key = value = ""
+            for inner, first, last in fields(data, at, end):
+                if inner == wire.EXTRA_NAME:
+                    key = text(data, first, last)
+                elif inner == wire.EXTRA_VALUE:
+                    value = text(data, first, last)
+            found[key] = _number_or_text(value)
+        elif tag == wire.STAGE_LAUNCH:
+            found.update(_launch_args(data, at, end, now))
+    return found
+
+
+def _launch_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for tag, at, end in fields(data, start, stop):
+        if tag == wire.LAUNCH_ARG:
+            key, value = _launch_arg(data, at, end, now)
+            found[key] = value
+        elif tag in (wire.LAUNCH_GRID, wire.LAUNCH_GROUP):
+            sides = dict.fromkeys((wire.SIZE_X, wire.SIZE_Y, wire.SIZE_Z), 1)
+            sides.update((inner, value) for inner, value, _ in fields(data, at, end) if inner in sides)
+            found["grid" if tag == wire.LAUNCH_GRID else "block"] = list(sides.values())
+    return found
+
+
+def _launch_arg(data: bytes, start: int, stop: int, now: Generation) -> tuple[str, Any]:
+    key = ""
+    value: Any = None
+    for tag, at, end in fields(data, start, stop):
+        if tag == wire.ARG_KEY_IID:
+            key = now.launch_keys.get(at, "")
+        elif tag == wire.ARG_KEY:
+            key = text(data, at, end)
+        elif tag in (wire.ARG_INT, wire.ARG_UINT):
+            value = signed(at) if tag == wire.ARG_INT else at
+        elif tag == wire.ARG_DOUBLE:
+            value = double(at)
+        elif tag == wire.ARG_STRING:
+            value = text(data, at, end)
+        elif tag == wire.ARG_STRING_IID:
+            value = now.strings.get(at)
+    return key, value
+
+
+def _number_or_text(value: str) -> Any:
+    """A number, if the text is that of one."""
+    digits = value.removeprefix("-")
+    return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 20 else _from_text(value)
+
+
+def _from_text(value: str) -> str | None:
+    """Nothing is written as its text, too."""
+    return None if value == "null" else value
+
+
+def _json(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _nested(data: bytes, start: int, stop: int, depth: int = 0) -> Any:
+    """The older form of a value, which newer files do not have."""
+    keys: list[str] = []
+    values: list[Any] = []
+    value: Any = None
+    for tag, at, end in fields(data, start, stop):
+        number, kind = tag >> 3, tag & 7
+        if kind == wire.LENGTH and number in (3, 4):
+            if depth < DEEPEST:
+                values.append(_nested(data, at, end, depth + 1))
+        elif kind == wire.LENGTH and number in (2, 8):
+            found = text(data, at, end)
+            value = found if number == 8 else value
+            keys += [found] if number == 2 else []
+        elif kind == wire.VARINT and number in (5, 7):
+            value = signed(at) if number == 5 else bool(at)
+        elif kind == wire.FIXED64 and number == 6:
+            value = double(at)
+    return dict(zip(keys, values, strict=False)) if keys else values or value
+
+
+def as_event(data: bytes, now: Generation) -> dict[str, Any]:
+    """The args of the packet ``data``, in the place where an event of a Chrome file has them.
+
+    Raises:
+        DamagedError: it is no packet.
+    """
+    args: dict[str, Any] = {}
+    for tag, at, end in fields(data, 0, len(data)):
+        if tag == wire.PACKET_EVENT:
+            args = event_args(data, at, end, now)
+        elif tag == wire.PACKET_STAGE:
+            args = stage_args(data, at, end, now)
+    return {"args": args}
+
+
+def metadata(data: bytes, start: int, stop: int) -> dict[str, Any]:
+    """The members that a ``ChromeEventBundle`` tells of."""
+    found: dict[str, Any] = {}
+    for tag, at, end in fields(data, start, stop):
+        if tag != wire.BUNDLE_METADATA:
+            continue
+        name, value = "", None
+        for inner, first, last in fields(data, at, end):
+            if inner == wire.METADATA_NAME:
+                name = text(data, first, last)
+            elif inner in (wire.METADATA_TEXT, wire.METADATA_JSON):
+                value = _json(text(data, first, last))
+            elif inner in (wire.METADATA_BOOL, wire.METADATA_INT):
+                value = bool(first) if inner == wire.METADATA_BOOL else signed(first)
+        found[name] = value
+    return found

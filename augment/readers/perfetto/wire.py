@@ -1,0 +1,154 @@
+"""Protobuf's wire format, read, and the tags of the few messages of Perfetto's schema that are looked into.
+
+A tag is ``field << 3 | wire type``: a field of the right number and the wrong type is none of ours, and is skipped as
+unknown ones are. Numbers are those of perfetto/protos/perfetto/trace.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+
+# Trace
+TRACE_PACKET = 1 << 3 | LENGTH
+# TracePacket
+PACKET_CHROME_EVENTS, PACKET_CLOCKS, PACKET_EVENT = (n << 3 | LENGTH for n in (5, 6, 11))
+PACKET_INTERNED, PACKET_COMPRESSED, PACKET_STAGE = (n << 3 | LENGTH for n in (12, 50, 53))
+PACKET_DEFAULTS, PACKET_DESCRIPTOR = (n << 3 | LENGTH for n in (59, 60))
+PACKET_TIMESTAMP, PACKET_SEQUENCE, PACKET_FLAGS, PACKET_CLEARED, PACKET_CLOCK = (
+    n << 3 | VARINT for n in (8, 10, 13, 41, 58)
+)
+CLEARED, NEEDED = 1, 2  #: of PACKET_FLAGS: incremental state begins here, or is relied upon
+# TracePacketDefaults and TrackEventDefaults
+DEFAULT_CLOCK, DEFAULT_EVENT, DEFAULT_TRACK = 58 << 3 | VARINT, 11 << 3 | LENGTH, 11 << 3 | VARINT
+# ClockSnapshot and Clock
+SNAPSHOT_CLOCK, SNAPSHOT_PRIMARY = 1 << 3 | LENGTH, 2 << 3 | VARINT
+CLOCK_ID, CLOCK_TIME, CLOCK_INCREMENTAL, CLOCK_UNIT = (n << 3 | VARINT for n in (1, 2, 3, 4))
+# TrackEvent
+EVENT_DELTA_US, EVENT_CATEGORY_IID, EVENT_TYPE, EVENT_NAME_IID, EVENT_TRACK, EVENT_TIME_US = (
+    n << 3 | VARINT for n in (1, 3, 9, 10, 11, 16)
+)
+EVENT_ANNOTATION, EVENT_CATEGORY, EVENT_NAME = (n << 3 | LENGTH for n in (4, 22, 23))
+EVENT_COUNTER, EVENT_DOUBLE_COUNTER = 30 << 3 | VARINT, 44 << 3 | FIXED64
+EVENT_FLOW_OLD, EVENT_LAST_FLOW_OLD = 36 << 3 | VARINT, 42 << 3 | VARINT
+EVENT_FLOW, EVENT_LAST_FLOW = 47 << 3 | FIXED64, 48 << 3 | FIXED64
+EVENT_GPU_CORRELATION, LAUNCHED_STAGE = 3000 << 3 | LENGTH, 1 << 3 | VARINT
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  #: values of EVENT_TYPE
+# InternedData, and its entries: most are {iid = 1, text = 2}
+INTERNED_CATEGORY, INTERNED_NAME, INTERNED_KEY, INTERNED_CONTEXT, INTERNED_STAGE, INTERNED_STRING = (
+    n << 3 | LENGTH for n in (1, 2, 3, 23, 24, 29)
+)
+INTERNED_KERNEL, INTERNED_LAUNCH_KEY = 1000 << 3 | LENGTH, 1001 << 3 | LENGTH
+ENTRY_IID, ENTRY_TEXT, ENTRY_DEMANGLED, ENTRY_KIND = 1 << 3 | VARINT, 2 << 3 | LENGTH, 3 << 3 | LENGTH, 4 << 3 | VARINT
+# DebugAnnotation
+VALUE_KEY_IID, VALUE_BOOL, VALUE_UINT, VALUE_INT, VALUE_POINTER, VALUE_STRING_IID = (
+    n << 3 | VARINT for n in (1, 2, 3, 4, 7, 17)
+)
+VALUE_DOUBLE, VALUE_STRING, VALUE_NESTED, VALUE_JSON, VALUE_KEY, VALUE_DICT, VALUE_ARRAY = (
+    5 << 3 | FIXED64, *(n << 3 | LENGTH for n in (6, 8, 9, 10, 11, 12)),
+)  # fmt: skip
+# TrackDescriptor, ProcessDescriptor, ThreadDescriptor, CounterDescriptor
+TRACK_UUID, TRACK_PARENT = 1 << 3 | VARINT, 5 << 3 | VARINT
+TRACK_NAME, TRACK_PROCESS, TRACK_THREAD, TRACK_COUNTER, TRACK_STATIC_NAME, TRACK_ATRACE_NAME, TRACK_DESCRIPTION = (
+    n << 3 | LENGTH for n in (2, 3, 4, 8, 10, 13, 14)
+)
+PROCESS_PID, PROCESS_NAME = 1 << 3 | VARINT, 6 << 3 | LENGTH
+THREAD_PID, THREAD_TID, THREAD_NAME = 1 << 3 | VARINT, 2 << 3 | VARINT, 5 << 3 | LENGTH
+COUNTER_CATEGORY, COUNTER_UNIT_NAME, COUNTER_SHARE_KEY = 2 << 3 | LENGTH, 6 << 3 | LENGTH, 7 << 3 | LENGTH
+# ChromeEventBundle.metadata
+BUNDLE_METADATA, METADATA_NAME, METADATA_TEXT, METADATA_JSON = (n << 3 | LENGTH for n in (2, 1, 2, 5))
+METADATA_BOOL, METADATA_INT = 3 << 3 | VARINT, 4 << 3 | VARINT
+# GpuRenderStageEvent, its ExtraData and ComputeKernelLaunch
+(
+    STAGE_ID,
+    STAGE_DURATION,
+    STAGE_CONTEXT,
+    STAGE_GPU,
+    STAGE_QUEUE_IID,
+    STAGE_KIND_IID,
+    STAGE_KERNEL_IID,
+    STAGE_NAME_IID,
+) = (n << 3 | VARINT for n in (1, 2, 5, 11, 13, 14, 19, 20))
+STAGE_QUEUE, STAGE_KIND, STAGE_EXTRA, STAGE_NAME, STAGE_LAUNCH = (
+    3 << 3 | VARINT, 4 << 3 | VARINT, 6 << 3 | LENGTH, 17 << 3 | LENGTH, 21 << 3 | LENGTH,
+)  # fmt: skip
+EXTRA_NAME, EXTRA_VALUE = 1 << 3 | LENGTH, 2 << 3 | LENGTH
+LAUNCH_GRID, LAUNCH_GROUP, LAUNCH_ARG = (n << 3 | LENGTH for n in (1, 2, 3))
+SIZE_X, SIZE_Y, SIZE_Z = (n << 3 | VARINT for n in (1, 2, 3))
+ARG_KEY_IID, ARG_INT, ARG_UINT, ARG_STRING_IID = (n << 3 | VARINT for n in (1, 3, 4, 7))
+ARG_KEY, ARG_DOUBLE, ARG_STRING = 2 << 3 | LENGTH, 5 << 3 | FIXED64, 6 << 3 | LENGTH
+
+
+class DamagedError(Exception):
+    """These bytes are no message."""
+
+
+def varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """The varint at ``at``, below 2**64, and the position after it.
+
+    Raises:
+        DamagedError: it does not end before ``stop``, or is too long.
+    """
+    value = shift = 0
+    while at < stop and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    raise DamagedError
+
+
+def fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of the message ``data[at:stop]``: tag, value, end.
+
+    The value is an unsigned number, for a :data:`LENGTH` field the position at which its bytes begin; they end at the
+    third. For other fields that is the position after the field.
+
+    Raises:
+        DamagedError: a field does not end before ``stop``, or is of no type that is in use.
+    """
+    while at < stop:
+        tag = data[at]
+        at += 1
+        if tag > 127:
+            tag, at = varint(data, at - 1, stop)
+        wire = tag & 7
+        if wire == VARINT:
+            if at < stop and data[at] < 128:
+                at += 1
+                yield tag, data[at - 1], at
+            else:
+                value, at = varint(data, at, stop)
+                yield tag, value, at
+        elif wire == LENGTH:
+            size, at = varint(data, at, stop)
+            if at + size > stop:
+                raise DamagedError
+            at += size
+            yield tag, at - size, at
+        else:
+            size = 8 if wire == FIXED64 else 4
+            if wire not in (FIXED64, FIXED32) or at + size > stop or tag < 8:
+                raise DamagedError
+            at += size
+            yield tag, int.from_bytes(data[at - size : at], "little"), at
+
+
+def text(data: bytes, start: int, stop: int) -> str:
+    """The text of a field."""
+    return data[start:stop].decode("utf-8", "replace")
+
+
+def signed(value: int) -> int:
+    """An int64 or int32 field's number."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def double(value: int) -> float:
+    """A double field's number."""
+    number: float = struct.unpack("<d", value.to_bytes(8, "little"))[0]
+    return number

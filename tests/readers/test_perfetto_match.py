@@ -1,0 +1,49 @@
+"""Beginnings and ends find each other: as a stack for each track would have them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from augment.readers.perfetto.match import NONE, by_depth, in_one_pass
+
+EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), max_size=30)
+
+
+def by_stacks(events: list[tuple[int, int, bool]]) -> list[int]:
+    """The definition: time, track and whether it begins, in the order of the file."""
+    numbers = {True: 0, False: 0}
+    numbered = []
+    for ts, track, begins in events:
+        numbered.append((ts, track, begins, numbers[begins]))
+        numbers[begins] += 1
+    end_of = [NONE] * numbers[True]
+    stacks: dict[int, list[int]] = {}
+    for _, track, begins, number in sorted(numbered, key=lambda one: one[0]):
+        if begins:
+            stacks.setdefault(track, []).append(number)
+        elif stacks.get(track):
+            end_of[stacks[track].pop()] = number
+    return end_of
+
+
+@settings(max_examples=400, deadline=None)
+@given(events=EVENTS)
+def test_both_ways_do_what_stacks_do(events: list[tuple[int, int, bool]]) -> None:
+    begins = [one for one in events if one[2]]
+    ends = [one for one in events if not one[2]]
+    before, so_far = [], 0
+    for one in events:
+        so_far += one[2]
+        if not one[2]:
+            before.append(so_far)
+    columns = (
+        np.array([ts for ts, _, _ in begins], np.int64),
+        np.array([track for _, track, _ in begins], np.int32),
+        np.array([ts for ts, _, _ in ends], np.int64),
+        np.array([track for _, track, _ in ends], np.int32),
+        np.array(before, np.int64),
+    )
+    assert by_depth(*columns).tolist() == by_stacks(events)
+    assert in_one_pass(*columns, 3).tolist() == by_stacks(events)

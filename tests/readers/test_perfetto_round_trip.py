@@ -1,0 +1,150 @@
+"""What our own writer writes is read again as it was: the events, and every analysis's figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.findings import AugmentedTrace, Findings
+from augment.pipeline import augment
+from augment.readers import read
+from augment.trace import ON_DEVICE, Trace
+from augment.writers import perfetto
+from perfetto_messages import found
+from simulator import JobOptions, simulate
+from traces import copy, event, kernel, launch, op, step, write_trace
+
+SHARED = (
+    "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz", "hta_cuda_sync/alexnet.json.gz",
+    "hta_tiny/backward_thread.json",
+    "h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz", "legacy_autograd_array/pipe_visualized.json",
+    "mi300_tracelens/torch_compile_triton.json.gz", "rtx3060_luatil/trace_04.json.gz",
+    "ascend_trace_view/trace_view.json.gz", "slime_gpu_memory/0802-1task.gz",
+)  # fmt: skip
+
+
+def again(trace: Trace, folder: Path) -> Trace:
+    """The trace written, with what all analyses add, and read."""
+    path = folder / f"rank1.{len(trace.source.path)}.pftrace"
+    perfetto.write(augment(trace), path)
+    return read(str(path))
+
+
+def slices(trace: Trace, *, whole_tracks: bool = True) -> Counter[tuple[Any, ...]]:
+    """The slices and moments: what a reader makes of them, but for where they lie in the file."""
+    events = trace.events
+    kept = np.flatnonzero((events.phase == ord("X")) | (events.phase == ord("i")))
+    columns = [getattr(events, name)[kept].tolist() for name in ("ts", "dur", "phase", "category", "correlation")]
+    tracks = [trace.tracks[index] for index in events.track[kept].tolist()]
+    where = [
+        (one.pid, one.tid, one.device, one.stream) if whole_tracks and one.pid is not None else (one.device, one.stream)
+        for one in tracks
+    ]
+    return Counter(zip(*columns, trace.names_of(kept), events.bytes.at(kept, -1).tolist(), where, strict=True))
+
+
+def figures(augmented: AugmentedTrace) -> dict[str, Any]:
+    """The rows of all analyses; the rank may be told by the file's name alone."""
+    rows: dict[str, Any] = {}
+    for name, outcome in augmented.outcomes.items():
+        rows[name] = type(outcome).__name__
+        if isinstance(outcome, Findings):
+            rows[name] = [{**dataclasses.asdict(row), "rank": None} for row in outcome.rows]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    options = JobOptions(steps=2, layers=3, stacks=True, memory=True, host_stall_us=900.0, host_stall_step=1)
+    return read(str(simulate(options, tmp_path_factory.mktemp("job"))[1][0]))
+
+
+def test_a_simulated_job(job: Trace, tmp_path: Path) -> None:
+    back = again(job, tmp_path)
+    lost = slices(job) - slices(back)
+    assert {row[5] for row in lost} <= {"Record Window End"}, "its process and thread are texts without a letter"
+    assert sum(slices(back).values()) == sum(slices(job).values())
+    assert figures(augment(back)) == figures(augment(job))
+    assert back.diagnostics == ()
+
+
+def test_flows_and_args(job: Trace, tmp_path: Path) -> None:
+    back = again(job, tmp_path)
+    assert flows(back, "ac2g") == flows(job, "ac2g")
+    assert len(flows(back, "fwdbwd")) == len(flows(job, "fwdbwd")) > 0
+    rows = [trace.events.slices_of(*ON_DEVICE) for trace in (job, back)]
+    keys = [trace.events.correlation[own].argsort(kind="stable") for trace, own in zip((job, back), rows, strict=True)]
+    first, second = (
+        [one for one in trace.args_of(own[key]) if one.get("correlation")]
+        for trace, own, key in zip((job, back), rows, keys, strict=True)
+    )
+    assert len(first) > 10
+    assert first == second
+
+
+def flows(trace: Trace, category: str) -> list[tuple[int, int, str]]:
+    events = trace.events
+    kept = np.isin(events.category_name, [i for i, text in enumerate(trace.strings) if text == category])
+    marked = np.flatnonzero(kept)
+    ids = events.flow_id.at(marked, -1).tolist()
+    return sorted(zip(ids, events.ts[marked].tolist(), map(chr, events.phase[marked].tolist()), strict=True))
+
+
+def test_a_second_time_is_like_the_first(job: Trace, tmp_path: Path) -> None:
+    once = again(job, tmp_path)
+    twice = again(once, tmp_path)
+    assert slices(twice) == slices(once)
+    assert figures(augment(twice)) == figures(augment(once))
+
+
+@pytest.mark.parametrize("engine", ["general", "compiled"])
+def test_what_json_cannot_have(tmp_path: Path, engine: str) -> None:
+    """Slices that overlap in part, last no time or less than none; pids that are text; names of any letters."""
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 100, "args": {"name": "python"}},
+        step(), op(), launch(), launch(ts=12, correlation=2), kernel(), copy(),
+        kernel("beside", 25, 10, correlation=3), kernel("beside", 26, 20, correlation=4),
+        op("no time", 50, 0), op("less", 51, -2), op("Ünï 🚀", 60, 1), op("overlapping", 61, 20),
+        op("overlapped", 70, 20),
+        event("Trace", "text", 0, 99, "Spans", "PyTorch Profiler"),
+        {"ph": "i", "s": "g", "name": "Iteration Start: PyTorch Profiler", "pid": "Traces", "tid": "Trace x", "ts": 3},
+    ]  # fmt: skip
+    trace = read(str(write_trace(tmp_path / "t.json", *events)))
+    perfetto.write(augment(trace), tmp_path / "t.pftrace")
+    back = read(str(tmp_path / "t.pftrace"), engine=engine)
+    assert slices(back) == slices(trace)
+    assert figures(augment(back)) == figures(augment(trace))
+    assert found(back) == {}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_real_traces(name: str, shared_traces: Path, tmp_path: Path) -> None:
+    path = shared_traces / name
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    trace = read(str(path))
+    back = again(trace, tmp_path)
+    assert not slices(trace, whole_tracks=False) - slices(back, whole_tracks=False), "pairs of B and E are slices, too"
+    assert figures(augment(back)) == figures(augment(trace))
+
+
+def test_engines_agree(job: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "rank1.augmented.pftrace"
+    perfetto.write(augment(job), path)
+    (tmp_path / "rank1.pftrace.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    first, second = (read(str(path), engine=engine) for engine in ("general", "compiled"))
+    zipped = read(str(tmp_path / "rank1.pftrace.gz"))
+    for one in (second, zipped):
+        assert list(one.strings) == list(first.strings)
+        assert one.tracks == first.tracks
+        for column in ("ts", "dur", "phase", "category", "name", "track", "correlation", "offset", "length"):
+            assert np.array_equal(getattr(one.events, column), getattr(first.events, column)), column
+        assert np.array_equal(one.events.flow_id.values, first.events.flow_id.values)
+    assert json.dumps(figures(augment(zipped))) == json.dumps(figures(augment(first)))
