@@ -217,7 +217,9 @@ class _Dictionary:
             for column in (self.hashes, self.start, self.size):
                 column.resize(2 * count, refcheck=False)
             self.slots = _slots(4 * count)
-            native(TABLES, "fill_slots", 4)(self.slots.ctypes.data, 4 * count - 1, self.hashes.ctypes.data, count)
+            native("augment.compiled.dictionary", "fill_slots", 4)(
+                self.slots.ctypes.data, 4 * count - 1, self.hashes.ctypes.data, count
+            )
 
 
 def _merged(rows: Any, values: Any, extra: list[tuple[int, int]]) -> tuple[Any, Any]:

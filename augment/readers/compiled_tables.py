@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.compiled.dictionary import same_bytes
 from augment.compiled.memory import (
     compiled,
     load_byte,
@@ -37,21 +38,6 @@ from augment.readers.scan_layout import (
     STRING_DICTIONARY,
     STRINGS,
 )
-
-
-@compiled
-def same_bytes(left: int, right: int, size: int) -> bool:
-    """Whether the ``size`` bytes at two addresses are the same."""
-    k = 0
-    while k + 8 <= size:
-        if load_word(left + k) != load_word(right + k):
-            return False
-        k += 8
-    while k < size:
-        if load_byte(left + k) != load_byte(right + k):
-            return False
-        k += 1
-    return True
 
 
 @compiled
@@ -99,17 +85,6 @@ def intern(start: int, size: int, hashed: np.uint64, tables: int, state: int) ->
     store_int(state + STRINGS, new + 1)
     store_int(state + POOL, at + size)
     return new
-
-
-@compiled
-def fill_slots(slots: int, mask: int, hashes: int, count: int) -> int:
-    """Put the first ``count`` strings into a new, empty slot table."""
-    for k in range(count):
-        slot = np.int64(load_word(hashes + 8 * k) >> np.uint64(20)) & mask
-        while load_int32(slots + 4 * slot) >= 0:
-            slot = (slot + 1) & mask
-        store_int32(slots + 4 * slot, k)
-    return 0
 
 
 @compiled

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_int, load_int32, load_word, store_int32
+from augment.compiled.dictionary import same_bytes
+from augment.compiled.memory import compiled, load_int, load_int32, load_word
 from augment.compiled.tokens import ALL, MULTIPLIER, SHIFT
 from augment.writers.perfetto.layout_compiled import HASHES, MASK, POOL, SIZES, SLOTS, STARTS
 from augment.writers.perfetto.packets_compiled import WORD
@@ -43,29 +44,3 @@ def hash_bytes(start: int, size: int, hashed: np.uint64) -> np.uint64:
         hashed = (hashed ^ rest) * MULTIPLIER
         hashed ^= hashed >> SHIFT
     return hashed
-
-
-@compiled
-def fill_slots(slots: int, mask: int, hashes: int, count: int) -> int:
-    """Put the first ``count`` entries into a new, empty slot table."""
-    for k in range(count):
-        slot = np.int64(load_word(hashes + WORD * k) >> np.uint64(20)) & mask
-        while load_int32(slots + 4 * slot) >= 0:
-            slot = (slot + 1) & mask
-        store_int32(slots + 4 * slot, k)
-    return count
-
-
-@compiled
-def same_bytes(left: int, right: int, size: int) -> bool:
-    """Whether the ``size`` bytes at two addresses are the same."""
-    k = 0
-    while k + 8 <= size:
-        if load_word(left + k) != load_word(right + k):
-            return False
-        k += 8
-    while k < size:
-        if load_byte(left + k) != load_byte(right + k):
-            return False
-        k += 1
-    return True

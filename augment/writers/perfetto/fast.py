@@ -22,7 +22,6 @@ _ARITIES = {
     "packets_compiled.encode_rows": 13,
     "packets_compiled.columns_to_args": 6,
     "args_compiled.scan_args": 12,
-    "dictionary_compiled.fill_slots": 4,
 }
 
 
@@ -174,7 +173,7 @@ class _Dictionary:
             self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
             self._slots = np.full(2 * len(self._slots), -1, np.int32)
             slots, hashes = self._slots, self._columns[0]
-            _compiled("dictionary_compiled.fill_slots")(
+            native("augment.compiled.dictionary", "fill_slots", 4)(
                 slots.ctypes.data, len(slots) - 1, hashes.ctypes.data, self._count
             )
 
