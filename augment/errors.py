@@ -15,6 +15,8 @@ Any other exception is a bug and propagates.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 class AugmentError(Exception):
     """Base of the tree. Its text is one line that a person can act on."""
@@ -68,3 +70,19 @@ class LimitExceeded(InputError):
 
 class OutputError(AugmentError):
     """An output cannot be written."""
+
+
+def expect_known(name: str, known: Collection[str], what: str) -> None:
+    """Refuse a name that is not known, with the nearest and all that are.
+
+    Raises:
+        UsageError: ``name`` is not in ``known``.
+    """
+    if name in known:
+        return
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    names = f"known: {', '.join(known)}" if known else "it has none"
+    raise UsageError(f"no {what} is called {name!r}{meant} ({names})")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from augment.analyses import ANALYSES, Analysis
-from augment.errors import UsageError
+from augment.errors import UsageError, expect_known
 from augment.findings import AugmentedTrace, Outcome, Skipped
 from augment.trace import COMPLETE, Trace, derived
 
@@ -39,18 +38,27 @@ def augment(
         UsageError: an analysis or option that does not exist, or a value of another type than the option's default.
     """
     options = options or {}
-    known = {analysis.NAME: analysis for analysis in ANALYSES}
-    for name in (*only, *skip, *options):
-        _expect(name, known, "analysis")
-    for name, values in options.items():
-        _check_options(known[name], values)
-    asked = [one for one in ANALYSES if (not only or one.NAME in only) and one.NAME not in skip]
+    asked = chosen(only, skip, options)
     outcomes = {}
     for done, analysis in enumerate(asked):
         if progress:
             progress(analysis.NAME, done, len(asked))
         outcomes[analysis.NAME] = _outcome(trace, analysis, options.get(analysis.NAME, {}))
     return AugmentedTrace(trace, outcomes)
+
+
+def chosen(only: Collection[str], skip: Collection[str], options: Options) -> list[Analysis]:
+    """The analyses that :func:`augment` would ask, in order.
+
+    Raises:
+        UsageError: as :func:`augment`: so a command can say so before it has read a large trace.
+    """
+    known = {analysis.NAME: analysis for analysis in ANALYSES}
+    for name in (*only, *skip, *options):
+        expect_known(name, known, "analysis")
+    for name, values in options.items():
+        _check_options(known[name], values)
+    return [one for one in ANALYSES if (not only or one.NAME in only) and one.NAME not in skip]
 
 
 def options_of(analysis: Analysis) -> dict[str, Any]:
@@ -77,21 +85,11 @@ def present_categories(trace: Trace) -> frozenset[int]:
 def _check_options(analysis: Analysis, values: Mapping[str, Any]) -> None:
     known = options_of(analysis)
     for name, value in values.items():
-        _expect(name, known, f"option of {analysis.NAME}")
+        expect_known(name, known, f"option of {analysis.NAME}")
         default = known[name]
         if type(value) is not type(default):
             wanted = type(default).__name__
             raise UsageError(f"{analysis.NAME}: {name} must be of type {wanted} (such as {default!r}), not {value!r}")
-
-
-def _expect(name: str, known: Collection[str], what: str) -> None:
-    """Refuse a name that is not known, with the nearest and all that are."""
-    if name in known:
-        return
-    near = get_close_matches(name, known, 1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    names = f"known: {', '.join(known)}" if known else "it has none"
-    raise UsageError(f"no {what} is called {name!r}{meant} ({names})")
 
 
 def _listed(names: list[str], conjunction: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -84,23 +83,7 @@ def check_analyses(only: Sequence[str], skip: Sequence[str], options: dict[str, 
     """
     if not (only or skip or options):
         return
-    from augment.analyses import ANALYSES
-    from augment.pipeline import options_of
+    from augment.pipeline import chosen
 
-    known = {analysis.NAME: options_of(analysis) for analysis in ANALYSES}
-    for name in (*only, *skip, *options):
-        expect_known(name, known, "analysis")
-    for analysis, values in options.items():
-        for name in values:
-            expect_known(name, known[analysis], f"option of {analysis}")
-    if not set(only or known) - set(skip):
+    if not chosen(only, skip, options):
         raise UsageError("no analysis is left to run: --skip names all of them")
-
-
-def expect_known(name: str, known: Collection[str], what: str) -> None:
-    """Refuse a name that is not known, with the nearest and all that are."""
-    if name not in known:
-        near = get_close_matches(name, known, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        names = f"known: {', '.join(known)}" if known else "it has none"
-        raise UsageError(f"no {what} is called {name!r}{meant} ({names})")

@@ -79,8 +79,7 @@ def _chosen(
     sidecar: dict[str, Any], wanted: Collection[str], skip: Collection[str], options: Sequence[str]
 ) -> dict[str, Any]:
     """The sidecar with the wanted analyses alone."""
-    from augment.commands.options import expect_known
-    from augment.errors import UsageError
+    from augment.errors import UsageError, expect_known
 
     if options:
         raise UsageError("--option: these metrics are computed already; name the trace to compute them anew")

@@ -25,7 +25,6 @@ from augment.writers.perfetto.wire import (
     message,
     number,
     text,
-    varint,
 )
 
 _INT64 = 1 << 63
@@ -91,8 +90,3 @@ class ArgsEncoder:
         if isinstance(value, dict) and value:
             return b"".join([self.arg(str(name), one, VALUE_DICT) for name, one in value.items()])
         return self._value(json.dumps(value))
-
-
-def int_arg_prefix(key: bytes) -> bytes:
-    """What of an integer arg comes after its length and before its value, ``key`` being :meth:`ArgsEncoder.key`."""
-    return key + varint(VALUE_INT << 3)
