@@ -1,0 +1,140 @@
+"""Which slice of a thread encloses which: operators, annotations, python functions and calls of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.compiled.native import native
+from augment.derived.ordering import grouped
+from augment.trace import LAUNCHES, Category, Int32s, Int64s, Trace, derived
+
+COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
+NO_ROW = -1
+#: what nests on a thread, and of two slices with one extent, which is the outer
+OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True)
+class CallStacks:
+    """Equal-length columns, ascending thread, then ``ts``, then from outer to inner: a preorder of every call tree.
+
+    ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
+    thread that encloses this one wholly, -1 if none does; ``depth`` int32, 0 without a parent. ``place_of`` int32 is
+    the place of each row of the event table; -1 for what is not on a call stack.
+
+    Intervals are half-open: what begins where another ends is not in it, even if it takes no time. A slice that
+    overlaps another only in part is not in it.
+    """
+
+    row: Int64s
+    parent: Int32s
+    depth: Int32s
+    place_of: Int32s
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@derived
+def call_stacks(trace: Trace) -> CallStacks:
+    """The call stacks of every thread; linear in the number of slices."""
+    events = trace.events
+    rows = events.slices_of(*OUTER_FIRST)
+    thread = events.track[rows]
+    order = grouped(thread, len(trace.tracks))
+    row, thread = rows[order], thread[order]
+    ts = events.ts[row]
+    end = ts + events.dur[row]
+    tied = (ts[1:] == ts[:-1]) & (thread[1:] == thread[:-1])
+    if tied.any():
+        order = _outer_first(tied, end, events.category[row])
+        row, end = row[order], end[order]
+    parent, depth = np.empty(len(row), np.int32), np.empty(len(row), np.int32)
+    _find_parents(ts, end, np.ascontiguousarray(thread, np.int32), parent, depth)
+    place_of = np.full(len(events), NO_ROW, np.int32)
+    place_of[row] = np.arange(len(row), dtype=np.int32)
+    return CallStacks(row, parent, depth, place_of)
+
+
+def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category]) -> Int64s:
+    """The innermost slice of ``categories`` that encloses each of ``rows``, a row of the event table, int64.
+
+    A row of one of ``categories`` is its own. :data:`NO_ROW` for rows that none encloses, that are on no call stack
+    (GPU work), or are negative.
+    """
+    stacks = call_stacks(trace)
+    wanted = np.zeros(256, np.bool_)
+    wanted[list(categories)] = True
+    is_wanted = wanted[trace.events.category[stacks.row]]
+    place = np.where(rows >= 0, stacks.place_of[rows], NO_ROW).astype(np.int64)
+    climbing = np.flatnonzero(place >= 0)
+    while len(climbing):  # as often as a stack is deep; fewer climb each time
+        climbing = climbing[~is_wanted[place[climbing]]]
+        place[climbing] = stacks.parent[place[climbing]]
+        climbing = climbing[place[climbing] >= 0]
+    return np.where(place >= 0, stacks.row[place], NO_ROW) if len(stacks) else place
+
+
+def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category]) -> Int64s:
+    """As :func:`innermost`, but the outermost."""
+    stacks = call_stacks(trace)
+    wanted = np.zeros(256, np.bool_)
+    wanted[list(categories)] = True
+    is_wanted = wanted[trace.events.category[stacks.row]]
+    place = np.where(rows >= 0, stacks.place_of[rows], NO_ROW).astype(np.int64)
+    found = np.full(len(rows), NO_ROW, np.int64)
+    climbing = np.flatnonzero(place >= 0)
+    while len(climbing):
+        here = place[climbing]
+        hit = is_wanted[here]
+        found[climbing[hit]] = stacks.row[here[hit]]
+        place[climbing] = stacks.parent[here]
+        climbing = climbing[place[climbing] >= 0]
+    return found
+
+
+def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
+    """The order in which runs of ties go from outer to inner: longer first, then as in :data:`OUTER_FIRST`."""
+    rank = np.zeros(256, np.int8)
+    rank[list(OUTER_FIRST)] = np.arange(len(OUTER_FIRST))
+    places = np.flatnonzero(np.concatenate(([False], tied)) | np.concatenate((tied, [False])))
+    run = np.cumsum(~np.concatenate(([False], tied))[places])
+    order = np.arange(len(end))
+    order[places] = places[np.lexsort((rank[category[places]], -end[places], run))]
+    return order
+
+
+def _find_parents(ts: Int64s, end: Int64s, thread: Int32s, parent: Int32s, depth: Int32s) -> None:
+    """Fill ``parent`` and ``depth``."""
+    if len(ts) >= COMPILED_FROM:
+        try:
+            nest = native("augment.derived.call_stacks_compiled", "nest", 6)
+        except ImportError:
+            pass  # no compiler on this machine, and nothing that it compiled
+        else:
+            columns = [np.ascontiguousarray(column) for column in (ts, end, thread)]
+            nest(*(column.ctypes.data for column in (*columns, parent, depth)), len(ts))
+            return
+    parents, depths = _nest(ts.tolist(), end.tolist(), thread.tolist())
+    parent[:], depth[:] = parents, depths
+
+
+def _nest(ts: list[int], end: list[int], thread: list[int]) -> tuple[list[int], list[int]]:
+    """Parents and depths of slices in the order of :class:`CallStacks`.
+
+    The chain of parents of the slice before is the stack: what ends before this one does can enclose nothing that is
+    still to come, as it would have to enclose this one first. So each slice is passed once: linear time.
+    """
+    parent: list[int] = []
+    depth: list[int] = []
+    for i, (start, stop, own) in enumerate(zip(ts, end, thread, strict=True)):
+        outer = i - 1
+        while outer >= 0 and (end[outer] < stop or end[outer] <= start or thread[outer] != own):
+            outer = parent[outer]
+        parent.append(outer)
+        depth.append(0 if outer < 0 else depth[outer] + 1)
+    return parent, depth

@@ -1,0 +1,53 @@
+"""The steps of a recording: its ``ProfilerStep#n`` annotations on the host."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.trace import Category, Int64s, Trace, derived
+
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+#: where the annotation stands: of the oldest recordings it is an operator. The GPU's copy of it is no step.
+_ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Equal-length int64 columns, ascending ``ts``: the step's ``number``, its ``row``, ``ts`` and ``end`` in ns."""
+
+    number: Int64s
+    row: Int64s
+    ts: Int64s
+    end: Int64s
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def at(self, ts: Int64s) -> Int64s:
+        """The place of the step in which each moment lies, int64; -1 where there is none."""
+        place = np.searchsorted(self.ts, ts, side="right") - 1
+        if not len(self):
+            return np.full(len(ts), -1, np.int64)
+        inside = (place >= 0) & (ts < self.end[place])
+        return np.where(inside, place, -1)
+
+
+@derived
+def steps(trace: Trace) -> Steps:
+    """The steps of the trace; of two that overlap (two threads tell of one step) the first stands."""
+    number_of = {code: int(found[1]) for code, name in enumerate(trace.strings) if (found := _STEP.fullmatch(name))}
+    events = trace.events
+    rows = events.slices_of(*_ON_HOST)
+    rows = rows[np.isin(events.name[rows], list(number_of))]
+    ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
+    kept = []
+    last_end = None
+    for place, (start, stop) in enumerate(zip(ts.tolist(), end.tolist(), strict=True)):  # as few as there are steps
+        if last_end is None or start >= last_end:
+            kept.append(place)
+            last_end = stop
+    number = np.array([number_of[code] for code in events.name[rows[kept]].tolist()], np.int64)
+    return Steps(number, rows[kept], ts[kept], end[kept])

@@ -1,0 +1,87 @@
+"""Call stacks against their definition, by both of their loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from augment.derived import call_stacks as module
+from augment.derived.call_stacks import OUTER_FIRST, call_stacks, innermost, outermost
+from augment.trace import Category, Track
+from tables import Event, kernel, trace_of
+
+TIMES = st.integers(0, 12)
+SLICES = st.lists(st.tuples(TIMES, TIMES, st.sampled_from(OUTER_FIRST), st.integers(0, 1)), max_size=14)
+
+
+@pytest.fixture(params=["python", "compiled"])
+def _loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPILED_FROM", 0 if request.param == "compiled" else 1 << 60)
+
+
+def host(category: Category, ts: int, end: int, thread: int = 0, name: str = "x") -> Event:
+    return Event(category, name, ts, end, Track(0, 1, thread))
+
+
+def sort_key(one: Event) -> tuple[int, int, int]:
+    return one.ts, -one.end, OUTER_FIRST.index(one.category)
+
+
+@pytest.mark.usefixtures("_loop")
+@settings(deadline=None)  # the first call loads compiled code
+@given(SLICES)
+def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Category, int]]) -> None:
+    events = [host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn]
+    trace = trace_of(*events, kernel("k", 0, 12))
+    stacks = call_stacks(trace)
+    assert len(stacks) == len(events)
+    table = trace.events
+    found = [
+        Event(Category(table.category[row]), "x", table.ts[row], table.ts[row] + table.dur[row],
+              trace.tracks[table.track[row]])
+        for row in stacks.row.tolist()
+    ]  # fmt: skip
+    for place, one in enumerate(found):
+        before = [
+            other
+            for other in range(place)
+            if found[other].track == one.track
+            and found[other].ts <= one.ts < found[other].end
+            and one.end <= found[other].end
+        ]
+        # of those that enclose it, the last in the order from outer to inner
+        assert stacks.parent[place] == (max(before) if before else -1)
+        assert stacks.depth[place] == (stacks.depth[max(before)] + 1 if before else 0)
+        if place and found[place - 1].track == one.track:
+            assert sort_key(found[place - 1]) <= sort_key(one)
+    assert sorted(stacks.place_of.tolist()) == sorted([-1, *range(len(events))])
+
+
+def test_ancestors_by_category() -> None:
+    trace = trace_of(
+        host(Category.PYTHON_FUNCTION, 0, 100, name="main"),
+        host(Category.CPU_OP, 10, 50, name="aten::linear"),
+        host(Category.CPU_OP, 15, 45, name="aten::addmm"),
+        host(Category.CUDA_RUNTIME, 20, 30, name="cudaLaunchKernel"),
+        host(Category.CUDA_RUNTIME, 60, 70, name="cudaMemcpyAsync"),
+        kernel("gemm", 40, 90),
+    )
+    rows = np.array(
+        [trace.names_of(np.arange(6)).index(name) for name in ("cudaLaunchKernel", "cudaMemcpyAsync", "gemm")]
+    )
+    rows = np.append(rows, -1)
+
+    def named(found: np.ndarray) -> list[str | None]:  # type: ignore[type-arg]
+        return [None if row < 0 else trace.names_of(np.array([row]))[0] for row in found.tolist()]
+
+    assert named(innermost(trace, rows, [Category.CPU_OP])) == ["aten::addmm", None, None, None]
+    assert named(outermost(trace, rows, [Category.CPU_OP])) == ["aten::linear", None, None, None]
+    assert named(outermost(trace, rows, [Category.PYTHON_FUNCTION])) == ["main", "main", None, None]
+
+
+def test_no_host_at_all() -> None:
+    trace = trace_of(kernel("k", 0, 12))
+    assert len(call_stacks(trace)) == 0
+    assert innermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]
