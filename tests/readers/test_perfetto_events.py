@@ -87,7 +87,7 @@ def test_args_are_columns_and_can_be_asked_for(tmp_path: Path, engine: str) -> N
     args = {"correlation": 5, "device": 1, "stream": 7, "bytes": 4096, "grid": [1, 2, 3], "deep": {"a": {"b": 0.5}}}
     made = Messages()
     made.thread(7, 42, 43)
-    made.slice(10, 5, 7, "copy", "gpu_memcpy", **args, none="null", empty="[]", yes=True, dims=[[4], "[]"])
+    made.slice(10, 5, 7, "copy", "gpu_memcpy", **args, null="null", empty="[]", yes=True, dims=[[4], "[]"])
     made.slice(20, 5, 7, "op", "cpu_op")
     trace = made.read(tmp_path, engine=engine)
     assert trace.events.correlation.tolist() == [5, NO_CORRELATION]
@@ -95,7 +95,7 @@ def test_args_are_columns_and_can_be_asked_for(tmp_path: Path, engine: str) -> N
     assert places(trace) == [(42, 43, 1, 7), (42, 43, None, None)]
     assert trace.args_of(np.array([1, 0])) == [
         {},
-        {**args, "none": None, "empty": "[]", "yes": True, "dims": [[4], []]},
+        {**args, "null": "null", "empty": "[]", "yes": True, "dims": [[4], "[]"]},
     ]
 
 
@@ -103,7 +103,7 @@ def test_args_are_columns_and_can_be_asked_for(tmp_path: Path, engine: str) -> N
 def test_devices_and_streams_may_be_texts_or_nothing(tmp_path: Path, engine: str) -> None:
     made = Messages()
     made.thread(7, 42, 43)
-    made.slice(10, 5, 7, "a", "kernel", device="TPU", stream="null")
+    made.slice(10, 5, 7, "a", "kernel", device="TPU", stream=[])
     made.slice(20, 5, 7, "b", "kernel", device=0, stream=2.0, correlation="17")
     trace = made.read(tmp_path, engine=engine)
     assert places(trace) == [(42, 43, "TPU", None), (42, 43, 0, 2)]

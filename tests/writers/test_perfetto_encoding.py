@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from augment.annotations import SliceTrack, Texts
 from augment.findings import AugmentedTrace
 from augment.readers import read
+from augment.readers.perfetto.state import Sequence, Strings
+from augment.readers.perfetto.values import event_args
 from augment.trace import Int32s, Int64s
 from augment.writers import perfetto as writer
 from augment.writers.perfetto import lanes
@@ -28,10 +30,11 @@ from writer_traces import Text, augmented, ns
 
 schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
+LOOKALIKES = ("null", "[]", "{}", "[1,2]", str(2**64))  #: texts that read like the JSON of another value
 int64s = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), int64s, st.integers(0, 2**64 - 1), st.floats(), texts),
+    st.one_of(st.none(), st.booleans(), int64s, st.integers(0, 2**64), st.floats(), texts, st.sampled_from(LOOKALIKES)),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
@@ -50,30 +53,39 @@ class Decoder:
         return {self.keys[one.name_iid]: self.value(one) for one in annotations}
 
     def value(self, one: Any) -> Any:
-        if one.array_values:
-            return [self.value(value) for value in one.array_values]
-        if one.dict_entries:
-            return self.args(one.dict_entries)
         kind = one.WhichOneof("value")
         return self.strings[one.string_value_iid] if kind == "string_value_iid" else getattr(one, kind)
 
 
-def as_written(value: Any) -> Any:
-    """A value as protobuf can tell it."""
-    if isinstance(value, dict) and value:
-        return {key: as_written(one) for key, one in value.items()}
-    if isinstance(value, list) and value:
-        return [as_written(one) for one in value]
-    return json.dumps(value) if value is None or value in ([], {}) else value
+def as_perfetto_has_it(value: Any) -> Any:
+    """A value as Perfetto's own classes read it: what is nested as its JSON text."""
+    whole = isinstance(value, (bool, float, str)) or (isinstance(value, int) and -(2**63) <= value < 2**64)
+    return value if whole else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @given(args_dicts)
 def test_args_survive(args: dict[str, Any]) -> None:
     interned = Interned()
-    event = schema.TrackEvent.FromString(ArgsEncoder(interned).args(args))
-    found = Decoder(interned.take_new()).args(event.debug_annotations)
-    wanted = {key: as_written(value) for key, value in args.items()}
+    event = ArgsEncoder(interned).args(args)
+    told = interned.take_new()
+    found = Decoder(told).args(schema.TrackEvent.FromString(event).debug_annotations)
+    wanted = {key: as_perfetto_has_it(value) for key, value in args.items()}
     assert repr(found) == repr(wanted)  # NaN is not equal to itself
+    sequence = Sequence()
+    sequence.take_interned(told, 0, len(told), Strings())
+    assert repr(event_args(event, 0, len(event), sequence.now)) == repr(args)
+
+
+def test_a_text_is_not_taken_for_the_array_that_it_looks_like(tmp_path: Path) -> None:
+    args = {"text": "[[2048,512],[512]]", "array": [[2048, 512], [512]], "again": "[[2048,512],[512]]", "none": None,
+            "no": "null", "large": 2**64, "digits": str(2**64), "empty": {}, "braces": "{}"}  # fmt: skip
+    events = [{"ph": "X", "name": "a", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": args}]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    trace = read(str(tmp_path / "t.json"))
+    for write in (plain_file, compiled_file):
+        write(tmp_path, augmented(trace))
+        back = read(str(tmp_path / "t.pftrace"))
+        assert back.args_of(ns(0)) == [args] == trace.args_of(ns(0))
 
 
 @given(int64s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -100,11 +101,13 @@ def test_args_of_kernels_are_as_in_the_source(perfetto: PerfettoEngine, tmp_path
     writer.write(AugmentedTrace(source, {}), tmp_path / "t.pftrace")
     perfetto.load(tmp_path / "t.pftrace")
     sql = (
-        "select correlation.int_value, grid.int_value from slice"
+        "select correlation.int_value, grid.string_value from slice"
         " join args correlation on correlation.arg_set_id = slice.arg_set_id and correlation.key = 'debug.correlation'"
-        " join args grid on grid.arg_set_id = slice.arg_set_id and grid.key = 'debug.grid[0]' where category = 'kernel'"
+        " join args grid on grid.arg_set_id = slice.arg_set_id and grid.key = 'debug.grid' where category = 'kernel'"
     )
     kernels = np.flatnonzero([source.strings[code] == "kernel" for code in source.events.category_name.tolist()])
-    wanted = [(args["correlation"], args["grid"][0]) for args in source.args_of(kernels)]
+    wanted = [
+        (args["correlation"], json.dumps(args["grid"], separators=(",", ":"))) for args in source.args_of(kernels)
+    ]
     assert sorted(perfetto.rows(sql)) == sorted(wanted)
     assert len(wanted) > 1000

@@ -75,9 +75,8 @@ def test_args(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     load(perfetto, tmp_path, [{**OP, "name": "a", "ts": 1, "dur": 2, "args": args}])
     assert args_by_key(perfetto, "a") == {
         "External id": 2049, "negative": -1, "largest": 2**63 - 1, "text": 'é "q" \\ \n\u0001', "nothing": "null",
-        "yes": 1, "ratio": 0.1, "tiny": 1e-30, "Input Dims[0][0]": 4096, "Input Dims[0][1]": 2048,
-        "Input Dims[1]": "[]", "Input Dims[2][0]": "x", "object.a.b": 2, "object.empty": "{}", "": "no key", "ké": 1.0,
-        "precise": 12345678901234.567,
+        "yes": 1, "ratio": 0.1, "tiny": 1e-30, "Input Dims": '[[4096,2048],[],["x"]]',
+        "object": '{"a":{"b":2},"empty":{}}', "": "no key", "ké": 1.0, "precise": 12345678901234.567,
     }  # fmt: skip
 
 

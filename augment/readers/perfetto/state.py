@@ -46,7 +46,7 @@ class Strings:
 class Generation:
     """The strings of a sequence from byte ``begins`` on until they are cleared, by iid.
 
-    ``categories`` and ``names`` are numbers of :class:`Strings`.
+    ``categories`` and ``names`` are numbers of :class:`Strings`; ``values`` are the JSON texts among the strings.
     """
 
     begins: int
@@ -54,6 +54,7 @@ class Generation:
     names: dict[int, int] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
     strings: dict[int, str] = field(default_factory=dict)
+    values: dict[int, str] = field(default_factory=dict)
     stages: dict[int, tuple[str, int]] = field(default_factory=dict)
     kernels: dict[int, str] = field(default_factory=dict)
     launch_keys: dict[int, str] = field(default_factory=dict)
@@ -124,8 +125,8 @@ class Sequence:
                 numbers[iid] = strings.number(found)
                 now.news.append((tag == wire.INTERNED_CATEGORY, iid, numbers[iid]))
             elif tag in (wire.INTERNED_KEY, wire.INTERNED_STRING, wire.INTERNED_LAUNCH_KEY, wire.INTERNED_KERNEL):
-                iid, found, _ = _entry(data, value, end, tag == wire.INTERNED_KERNEL)
-                kinds = {wire.INTERNED_KEY: now.keys, wire.INTERNED_STRING: now.strings,
+                iid, found, kind = _entry(data, value, end, tag == wire.INTERNED_KERNEL)
+                kinds = {wire.INTERNED_KEY: now.keys, wire.INTERNED_STRING: now.values if kind else now.strings,
                          wire.INTERNED_LAUNCH_KEY: now.launch_keys, wire.INTERNED_KERNEL: now.kernels}  # fmt: skip
                 kinds[tag][iid] = found
                 if tag == wire.INTERNED_KEY:
@@ -136,7 +137,10 @@ class Sequence:
 
 
 def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple[int, str, int]:
-    """Of an entry of ``InternedData``: its iid, its text (of a kernel the readable one), and its kind."""
+    """Of an entry of ``InternedData``: its iid, its text (of a kernel the readable one), and its kind.
+
+    A stage's kind is what Perfetto says; a string's is 1 if it is the JSON text of a value.
+    """
     iid = kind = 0
     found = ""
     for tag, value, end in fields(data, start, stop):
@@ -144,7 +148,7 @@ def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple
             iid = value
         elif (tag == wire.ENTRY_TEXT and not found) or (tag == wire.ENTRY_DEMANGLED and is_kernel):
             found = text(data, value, end)
-        elif tag == wire.ENTRY_KIND:
+        elif tag in (wire.ENTRY_KIND, wire.ENTRY_IS_JSON):
             kind = value
     return iid, found, kind
 

@@ -10,7 +10,6 @@ from augment.readers.perfetto.state import Generation
 from augment.readers.perfetto.wire import double, fields, signed, text
 
 DEEPEST = 64  #: nesting of values; what lies deeper is left out
-_OF_LISTS = ("Input Dims", "Input Strides")  #: args whose elements are lists, the empty ones too
 
 
 def key_and_value(data: bytes, start: int, stop: int, now: Generation, depth: int = 0) -> tuple[str, Any]:
@@ -33,8 +32,6 @@ def key_and_value(data: bytes, start: int, stop: int, now: Generation, depth: in
                 elements.append(found)
         else:
             value = _plain_value(value, tag, data, at, end, now)
-    if elements and "[]" in elements and (key in _OF_LISTS or any(isinstance(one, list) for one in elements)):
-        elements = [[] if one == "[]" else one for one in elements]  # which a file can only have as its text
     return key, entries or elements or value
 
 
@@ -45,9 +42,9 @@ def _plain_value(before: Any, tag: int, data: bytes, at: int, end: int, now: Gen
     if tag == wire.VALUE_INT:
         return signed(at)
     if tag == wire.VALUE_STRING_IID:
-        return _from_text(now.strings.get(at, ""))
+        return _json(now.values[at]) if at in now.values else now.strings.get(at, "")
     if tag == wire.VALUE_STRING:
-        return _from_text(text(data, at, end))
+        return text(data, at, end)
     if tag == wire.VALUE_BOOL:
         return bool(at)
     if tag == wire.VALUE_DOUBLE:
@@ -129,12 +126,7 @@ def _launch_arg(data: bytes, start: int, stop: int, now: Generation) -> tuple[st
 def _number_or_text(value: str) -> Any:
     """A number, if the text is that of one."""
     digits = value.removeprefix("-")
-    return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 20 else _from_text(value)
-
-
-def _from_text(value: str) -> str | None:
-    """Nothing is written as its text, too."""
-    return None if value == "null" else value
+    return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 20 else value
 
 
 def _json(value: str) -> Any:
