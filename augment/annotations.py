@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from augment.trace import Int32s, Int64s
+from augment.trace import Int32s, Int64s, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +81,37 @@ class InstantTrack:
 
 
 @dataclass(frozen=True, slots=True)
-class Flows:
-    """Arrows from the slice on ``from_track`` at ``from_ts`` to the slice on ``to_track`` at ``to_ts``, one a row.
+class Ends:
+    """The slices at one end of arrows, one a row: int64 rows of the added ``track``, else of ``Trace.events``."""
 
-    Tracks are indexes into ``Trace.tracks``: these arrows link slices of the source.
+    rows: Int64s
+    track: SliceTrack | None = None
+
+    def times(self, trace: Trace) -> Int64s:
+        """When each slice begins, int64 ns."""
+        return (trace.events.ts if self.track is None else self.track.ts)[self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """Arrows from slices to as many others, pair by pair; each end is of the source or of an added track.
+
+    An added track must stand before the flows among the annotations. Perfetto knows no arrow back in time: writers draw
+    each from the slice that begins first.
     """
 
     analysis: str
     name: str
-    from_track: Int32s
-    from_ts: Int64s
-    to_track: Int32s
-    to_ts: Int64s
+    out: Ends
+    into: Ends
+
+    def __len__(self) -> int:
+        return len(self.out.rows)
 
 
 Annotation = SliceTrack | CounterTrack | InstantTrack | Flows
+
+
+def row_count(annotation: Annotation) -> int:
+    """How many slices, points, moments or arrows an annotation has."""
+    return len(annotation) if isinstance(annotation, Flows) else len(annotation.ts)

@@ -167,7 +167,7 @@ def times(result: AugmentedTrace, analysis: Any) -> list[list[int]]:
     """When what it draws is drawn."""
     outcome = result.outcomes[analysis.NAME]
     assert isinstance(outcome, Findings)
-    return [(one.from_ts if isinstance(one, Flows) else one.ts).tolist() for one in outcome.annotations]
+    return [(one.out.rows if isinstance(one, Flows) else one.ts).tolist() for one in outcome.annotations]
 
 
 @analysis_of
@@ -204,7 +204,10 @@ def instants_are_well_formed(track: InstantTrack) -> None:
 
 
 def flows_are_well_formed(flows: Flows) -> None:
-    assert len({len(column) for column in (flows.from_track, flows.from_ts, flows.to_track, flows.to_ts)}) == 1
+    assert len(flows.out.rows) == len(flows.into.rows)
+    for ends in (flows.out, flows.into):
+        assert (ends.rows >= 0).all()
+        assert ends.track is None or (ends.rows < len(ends.track.ts)).all()
 
 
 WELL_FORMED: dict[type[Annotation], Callable[[Any], None]] = {

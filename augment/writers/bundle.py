@@ -13,7 +13,6 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from augment.annotations import Flows
 from augment.errors import InputError, OutputError
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic
@@ -42,8 +41,7 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
         member.compress_type = zipfile.ZIP_DEFLATED
         member._compresslevel = 1  # type: ignore[attr-defined] # the only way before Python 3.13
         with archive.open(member, "w") as out:
-            perfetto.write_annotations(augmented, out)
-    arrows = sum(len(one.from_ts) for one in augmented.annotations if isinstance(one, Flows))
+            arrows = perfetto.write_annotations(augmented, out)
     message = "added flows link slices of the source, which a bundle cannot: not drawn"
     return [Diagnostic("bundle_flow_left_out", arrows, message)] if arrows else []
 

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from augment.annotations import Annotation, ArgColumn, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.annotations import (
+    Annotation,
+    ArgColumn,
+    CounterTrack,
+    Ends,
+    Flows,
+    InstantTrack,
+    SliceTrack,
+    Texts,
+    row_count,
+)
 from augment.trace import Int64s, Trace
 from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations
@@ -21,6 +31,7 @@ from augment.writers.render import (
     Choice,
     Column,
     Number,
+    Piece,
     Rendered,
     Template,
     choice,
@@ -40,15 +51,16 @@ class ChromeEvents:
     not_finite: int = 0  #: counter points left out
     _layout: Layout = field(init=False)
     _next_flow: int = 0
+    _threads: dict[int, tuple[int, int]] = field(default_factory=dict)  #: of added slice tracks, by their ``id``
 
     def __post_init__(self) -> None:
         self._layout = Layout(self.trace)
 
     def render(self, annotations: Sequence[Annotation]) -> Iterator[Rendered]:
         """The text of all events, each ``,`` and a line; one annotation's columns are held at a time."""
-        render = renderer(sum(map(_rows, annotations)))
+        render = renderer(sum(map(row_count, annotations)))
         for annotation in annotations:
-            if _rows(annotation):
+            if row_count(annotation):
                 template = self._template(annotation)
                 yield from (_opening(analysis) + text for analysis, text in self._layout.take_metadata())
                 yield from render(template)
@@ -68,7 +80,7 @@ class ChromeEvents:
         return micros(ts - self.trace.source.base_ns)
 
     def _slices(self, track: SliceTrack) -> Template:
-        pid, tid = self._layout.thread(track)
+        pid, tid = self._threads[id(track)] = self._layout.thread(track)
         dur = fitting_durations(track.ts, track.dur, self.trace.source.base_ns)
         args = {name: _arg(column) for name, column in track.args.items()}
         changed = dur != track.dur
@@ -112,31 +124,27 @@ class ChromeEvents:
         ]
 
     def _flows(self, flows: Flows) -> Template:
-        """Both ends of an arrow, on the threads of the source as the source names them."""
-        count = len(flows.from_ts)
-        first, self._next_flow = fresh_flow_ids(self.trace, count, self._next_flow)
-        ids = Number(np.arange(first, first + count))
+        """Both ends of each arrow, at the beginnings of the slices that they are to bind to."""
+        first, self._next_flow = fresh_flow_ids(self.trace, len(flows), self._next_flow)
+        ids = Number(np.arange(first, first + len(flows)))
         threads = [b'"pid":%s,"tid":%s' % (_identity(t.pid), _identity(t.tid)) for t in self.trace.tracks]
-        end = b',"name":%s}' % json_text(flows.name)
-        return [
-            _opening(flows.analysis) + b'"ph":"s","id":',
-            ids,
-            b',"ts":',
-            self._time(flows.from_ts),
-            b",",
-            Choice(flows.from_track.astype(np.int64), threads),
-            end + _opening(flows.analysis) + b'"ph":"f","bp":"e","id":',
-            ids,
-            b',"ts":',
-            self._time(flows.to_ts),
-            b",",
-            Choice(flows.to_track.astype(np.int64), threads),
-            end,
-        ]
+        ts = np.stack([ends.times(self.trace) for ends in (flows.out, flows.into)])
+        thread = np.stack([self._threads_of(ends, threads) for ends in (flows.out, flows.into)])
+        back = ts[0] > ts[1]
+        ts[:, back], thread[:, back] = ts[::-1, back], thread[::-1, back]
+        closing = b',"name":%s}' % json_text(flows.name)
+        template: list[Piece] = []
+        for end, opening in enumerate((b'"ph":"s","id":', b'"ph":"f","bp":"e","id":')):
+            template += [_opening(flows.analysis) + opening, ids, b',"ts":', self._time(ts[end])]
+            template += [b",", Choice(thread[end], threads), closing]
+        return template
 
-
-def _rows(annotation: Annotation) -> int:
-    return len(annotation.from_ts if isinstance(annotation, Flows) else annotation.ts)
+    def _threads_of(self, ends: Ends, threads: list[bytes]) -> Int64s:
+        """The thread of each end among ``threads``, where that of an added track is entered."""
+        if ends.track is None:
+            return self.trace.events.track[ends.rows].astype(np.int64)
+        threads.append(b'"pid":%d,"tid":%d' % self._threads[id(ends.track)])
+        return np.full(len(ends.rows), len(threads) - 1, np.int64)
 
 
 def _opening(analysis: str) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import ArgColumn, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.annotations import ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.findings import AugmentedTrace, Findings
 from augment.pipeline import augment
 from augment.readers import read
@@ -81,12 +81,25 @@ def test_the_name_of_a_counter_ends_in_its_unit(perfetto: PerfettoEngine, tmp_pa
 
 def test_instants_and_flows(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     instants = InstantTrack("example", "Marks", 1, ns(4000), texts("here"))
-    flows = Flows("example", "waits", np.array([1], np.int32), ns(1500), np.array([0], np.int32), ns(5000))
-    load(perfetto, tmp_path, augmented(chrome_trace(SOURCE), instants, flows))
+    known = [
+        {"ph": phase, "bp": "e", "cat": "ac2g", "name": "ac2g", "id": 1, "pid": pid, "tid": tid, "ts": ts}
+        for phase, pid, tid, ts in (("s", 4242, 4243, 1.5), ("f", 0, 7, 5))
+    ]
+    trace = chrome_trace([*SOURCE, *known])
+    launch, kernel = np.flatnonzero(trace.events.phase == ord("X"))
+    idle = SliceTrack("example", "Idle", 0, ns(3500, 4000), ns(500, 1000), texts("a", "b"))
+    flows = [
+        Flows("example", "waits", Ends(ns(launch)), Ends(ns(kernel))),
+        Flows("example", "waits", Ends(ns(0, 1), idle), Ends(ns(launch, kernel))),
+        Flows("example", "next", Ends(ns(0), idle), Ends(ns(1), idle)),
+    ]
+    load(perfetto, tmp_path, augmented(trace, instants, idle, *flows))
     assert perfetto.problems() == {}
     assert (4242, 10000001, "Marks", 4000, 0, "here", "augment.example") in perfetto.rows(SLICES)
     arrows = "select a.name, b.name from flow join slice a on a.id = slice_out join slice b on b.id = slice_in"
-    assert perfetto.rows(arrows) == [("launch", "k")]
+    assert sorted(perfetto.rows(arrows)) == [
+        ("a", "b"), ("b", "k"), ("launch", "a"), ("launch", "k"), ("launch", "k")
+    ]  # fmt: skip
 
 
 def test_tracks_of_a_process_without_a_number(perfetto: PerfettoEngine, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.errors import OutputError
 from augment.trace import Trace, Track
 from augment.writers import chrome
@@ -140,12 +140,29 @@ def test_counters_never_share_a_name(tmp_path: Path) -> None:
 def test_flow_ids_are_unique_in_the_file(tmp_path: Path) -> None:
     known = [{"ph": "s", "name": "f", "pid": 0, "tid": 7, "ts": 1, "id": i} for i in (5, "1f", "not hex")]
     tracks = (STREAM_7, PYTHON, Track(0, "Spans", 'a"b'))
-    flows = Flows("example", "waits", np.array([0], np.int32), ns(5000), np.array([2], np.int32), ns(6000))
-    events = write(chrome_trace([KERNEL, *known], tracks), tmp_path / "out", flows, flows)
-    assert [(e["ph"], e["id"], e["ts"], e["pid"], e["tid"], e.get("bp")) for e in events] == [
+    span = {**KERNEL, "pid": "Spans", "tid": 'a"b', "ts": 6}
+    flows = Flows("example", "waits", Ends(ns(3)), Ends(ns(4)))
+    events = write(chrome_trace([KERNEL, *known, span], tracks), tmp_path / "out", flows, flows)
+    assert ends_of_flows(events) == [
         ("s", 32, 5.0, 0, 7, None), ("f", 32, 6.0, "Spans", 'a"b', "e"),
         ("s", 33, 5.0, 0, 7, None), ("f", 33, 6.0, "Spans", 'a"b', "e"),
     ]  # fmt: skip
+
+
+def test_flows_of_added_slices_begin_at_the_earlier_one(tmp_path: Path) -> None:
+    flows = Flows("example", "waits", Ends(ns(1, 0), IDLE), Ends(ns(0, 0)))
+    among = Flows("example", "next", Ends(ns(0), IDLE), Ends(ns(1), IDLE))
+    events = write(chrome_trace([KERNEL]), tmp_path / "out", IDLE, flows, among)
+    added = (0, 10000001)
+    assert ends_of_flows(events) == [
+        ("s", 1, 5.0, 0, 7, None), ("f", 1, 9.001, *added, "e"),
+        ("s", 2, 5.0, 0, 7, None), ("f", 2, 7.0, *added, "e"),
+        ("s", 3, 7.0, *added, None), ("f", 3, 9.001, *added, "e"),
+    ]  # fmt: skip
+
+
+def ends_of_flows(events: list[dict[str, object]]) -> list[tuple[object, ...]]:
+    return [(e["ph"], e["id"], e["ts"], e["pid"], e["tid"], e.get("bp")) for e in events if str(e["ph"]) in "sf"]
 
 
 def test_same_trace_same_bytes(tmp_path: Path) -> None:

@@ -9,14 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.annotations import CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.findings import AugmentedTrace
 from augment.pipeline import augment
 from augment.readers import read
 from augment.writers import bundle
 from augment.writers import perfetto as writer
 from perfetto_engine import PerfettoEngine
-from perfetto_traces import KERNEL, KERNEL_ARGS, NAMES, OP, TRACKS, args_by_key, arrows, load, source, trace_of_events
+from perfetto_traces import (
+    KERNEL,
+    KERNEL_ARGS,
+    NAMES,
+    OP,
+    TRACKS,
+    args_by_key,
+    arrows,
+    codes,
+    load,
+    source,
+    trace_of_events,
+)
 from writer_traces import augmented, ns, texts
 
 LAUNCH = {**OP, "cat": "cuda_runtime", "name": "launch", "ts": 1, "dur": 2, "args": {"correlation": 5}}
@@ -73,10 +85,43 @@ def test_descriptions_and_share_keys_are_in_the_file(tmp_path: Path) -> None:
 
 
 def test_instants_and_flows(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    flows = Flows("why", "waits", np.array([HOST], np.int32), ns(1500), np.array([STREAM], np.int32), ns(5000))
+    flows = Flows("why", "waits", Ends(ns(0)), Ends(ns(1)))
     load(perfetto, tmp_path, EVENTS, MARKS, flows)
     assert perfetto.rows("select ts, name from slice where category = 'augment.marks'") == [(4000, "here")]
     assert arrows(perfetto) == [("launch", "k")]
+
+
+@pytest.mark.parametrize("rows", [2, 40_000])
+def test_arrows_of_added_slices(perfetto: PerfettoEngine, tmp_path: Path, rows: int) -> None:
+    """By the compiled and the plain way; several at one slice; in the order of time, then of the file."""
+    tied = [{**KERNEL, "name": "tied", "ts": 100.002, "dur": 1}]
+    ts = np.append(2000 + np.arange(rows - 1), 100002)
+    names = Texts(np.arange(rows, dtype=np.int32), [f"gap {row}" for row in range(rows)])
+    chain = SliceTrack("why", "Chain", STREAM, ts, np.ones(rows, np.int64), names, {"n": np.arange(rows)})
+    last = rows - 1
+    flows = [
+        Flows("why", "waits", Ends(ns(0, last, last), chain), Ends(ns(0, 1, 2))),
+        Flows("why", "next", Ends(ns(0, last), chain), Ends(ns(last, last), chain)),
+        Flows("why", "idle", Ends(ns(last), chain), Ends(ns(0), IDLE)),
+    ]
+    found = load(perfetto, tmp_path, [*EVENTS, *tied], IDLE, chain, *flows)
+    end = f"gap {last}"
+    assert arrows(perfetto) == sorted(
+        [("launch", "gap 0"), ("k", end), ("tied", end), ("gap 0", end), ("host_wait", end)], key=repr
+    )
+    assert codes(found) == {"flow_without_slices": 1}, "a slice that leads to itself"
+    assert args_by_key(perfetto, "gap 0") == {"n": 0}
+    assert args_by_key(perfetto, end) == {"n": last}
+
+
+def test_a_bundle_has_the_arrows_between_added_slices(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    flows = [Flows("why", "waits", Ends(ns(0), IDLE), Ends(ns(1), IDLE)),
+             Flows("why", "waits", Ends(ns(0), IDLE), Ends(ns(1)))]  # fmt: skip
+    (told,) = bundle.write(trace_of_events(tmp_path, EVENTS, IDLE, *flows), tmp_path / "t.zip")
+    assert (told.code, told.count) == ("bundle_flow_left_out", 1)
+    perfetto.load(tmp_path / "t.zip")
+    assert perfetto.problems() == {}
+    assert arrows(perfetto) == [("host_wait", "other")]
 
 
 @pytest.mark.parametrize("base_ns", [0, 1712195495406752797])

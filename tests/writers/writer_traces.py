@@ -46,10 +46,11 @@ class Text:
 def chrome_trace(
     events: Sequence[dict[str, Any]] = (), tracks: Sequence[Track] = (STREAM_7, PYTHON), path: str = "t.json"
 ) -> Trace:
-    """A trace whose text has ``events``, and whose table has those with a time (all on the first track)."""
+    """A trace whose text has ``events``, and whose table has those with a time: on the first track if on no other."""
     body = b",\n".join(json.dumps(event, ensure_ascii=False).encode() for event in events)
     text = HEAD + body + TAIL
     timed = sorted((event for event in events if "ts" in event), key=lambda event: float(event["ts"]))
+    places = {(track.pid, track.tid): index for index, track in enumerate(tracks)}
     strings = [str(event["name"]) for event in timed]
     n = len(timed)
     ids = [(row, event["id"]) for row, event in enumerate(timed) if "id" in event]
@@ -64,7 +65,7 @@ def chrome_trace(
         category=np.array([Category[event.get("cat", "other").upper()] for event in timed], np.uint8),
         category_name=np.zeros(n, np.int32),
         name=np.arange(n, dtype=np.int32),
-        track=np.zeros(n, np.int32),
+        track=np.array([places.get((event.get("pid"), event.get("tid")), 0) for event in timed], np.int32),
         correlation=np.full(n, -1, np.int64),
         offset=np.zeros(n, np.int64),
         length=np.zeros(n, np.int32),

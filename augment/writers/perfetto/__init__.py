@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from augment.annotations import Annotation, Flows
+from augment.annotations import Annotation, Ends, Flows, row_count
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Trace
 from augment.writers.files import replacing
@@ -28,6 +28,7 @@ from augment.writers.perfetto.args import Interned
 from augment.writers.perfetto.packets import Events, encode, engine_for
 from augment.writers.perfetto.plan import plan
 from augment.writers.perfetto.source import SourceEvents
+from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Suffixes, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import (
     BUNDLE_METADATA,
@@ -68,25 +69,32 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
         OutputError: ``path`` cannot be written.
     """
     trace, annotations = augmented.trace, augmented.annotations
-    engine = engine_for(len(trace.events) + _rows(annotations))
+    engine = engine_for(len(trace.events) + sum(map(row_count, annotations)))
     tracks, interned = Tracks(trace), Interned()
-    planned = plan(trace, tracks, [one for one in annotations if isinstance(one, Flows)])
+    planned = plan(trace, tracks, annotations)
     with replacing(path, trace.source.path) as file:
         out = _File(file, tracks, interned, engine)
         out.shift_ns = _shift(trace)
         out.write_metadata(trace)
         out.write(SourceEvents(trace, planned, tracks, interned, engine).all())
-        out.write_annotations(annotations)
+        out.write_annotations(annotations, planned.added_suffixes)
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
     return _diagnostics(planned.repairs)
 
 
-def write_annotations(augmented: AugmentedTrace, file: _Writable) -> None:
-    """Write the annotations alone, on the clock of the source's text. Flows are left out: they link its slices."""
-    annotations = augmented.annotations
-    out = _File(file, Tracks(augmented.trace), Interned(), engine_for(_rows(annotations)))
-    out.shift_ns = -augmented.trace.source.base_ns
-    out.write_annotations(annotations)
+def write_annotations(augmented: AugmentedTrace, file: _Writable) -> int:
+    """Write the annotations alone, on the clock of the source's text.
+
+    Returns:
+        How many arrows are left out, because they link slices of the source.
+    """
+    trace, annotations, repairs = augmented.trace, augmented.annotations, Counter[str]()
+    out = _File(file, Tracks(trace), Interned(), engine_for(sum(map(row_count, annotations))))
+    out.shift_ns = -trace.source.base_ns
+    none, no_rows = np.full(len(trace.events), NO_NUMBER, np.int64), Ends(np.zeros(0, np.int64))
+    arrows = suffixes(Numbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
+    out.write_annotations(annotations, arrows[1])
+    return repairs["flow_without_slices"]
 
 
 class _Writable(Protocol):
@@ -112,10 +120,10 @@ class _File:
             for piece in encode(events, self._engine):
                 self._file.write(piece)
 
-    def write_annotations(self, annotations: Sequence[Annotation]) -> None:
+    def write_annotations(self, annotations: Sequence[Annotation], arrows: Mapping[int, Suffixes]) -> None:
         """Write what analyses added."""
         for annotation in annotations:
-            self.write(annotation_events(annotation, self._tracks, self._interned, self._engine))
+            self.write(annotation_events(annotation, arrows, self._tracks, self._interned, self._engine))
 
     def write_metadata(self, trace: Trace) -> None:
         """Write the outer object's members; they are Perfetto's metadata ``cr-NAME``. Nested ones are their JSON."""
@@ -137,10 +145,6 @@ def _metadata(value: Any) -> bytes:
 def _shift(trace: Trace) -> int:
     """What to add to every time, so that none is negative: Perfetto drops events before time 0."""
     return max(0, -int(trace.events.ts.min(initial=0)))
-
-
-def _rows(annotations: Iterable[Annotation]) -> int:
-    return sum(len(one.from_ts if isinstance(one, Flows) else one.ts) for one in annotations)
 
 
 def _diagnostics(repairs: Counter[str]) -> list[Diagnostic]:

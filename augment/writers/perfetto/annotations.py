@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,27 @@ from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, S
 from augment.trace import Int64s
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, column, counters, slices, text_args
+from augment.writers.perfetto.suffixes import Suffixes, with_suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
 
 _FEW_ROWS = 2000  #: for fewer rows of a track the compiled way is not worth its preparation
 
 
-def annotation_events(annotation: Annotation, tracks: Tracks, interned: Interned, engine: Any) -> Iterator[Events]:
-    """The events of one annotation, in the pieces in which they are to be written; none of flows and empty tracks."""
+def annotation_events(
+    annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: Tracks, interned: Interned, engine: Any
+) -> Iterator[Events]:
+    """The events of one annotation, in the pieces in which they are to be written; none of flows and empty tracks.
+
+    ``arrows`` are the fields of the arrows of added tracks, by their ``id``.
+    """
     if isinstance(annotation, Flows) or not len(annotation.ts):
         return
     track = tracks.of_annotation(annotation)
     category = interned.number(INTERNED_CATEGORIES, f"augment.{annotation.analysis}")
     match annotation:
         case SliceTrack():
-            blobs = _args(annotation, ArgsEncoder(interned), engine)
+            blobs = with_suffixes(_args(annotation, ArgsEncoder(interned), engine), arrows[id(annotation)])
             names = _name_numbers(annotation.names, interned)
             yield from slices(annotation.ts, annotation.dur, track, category, names, blobs)
         case CounterTrack():

@@ -1,14 +1,13 @@
-"""Arrows: which slices the source's flow events, and the flows that analyses add, link."""
+"""Arrows: which slices the source's flow events link."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from augment.annotations import Flows
 from augment.trace import Category, Int32s, Int64s, Trace
 from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices
 
@@ -40,22 +39,12 @@ def rows_to_look_at(trace: Trace) -> Int64s:
     return np.flatnonzero(doubtful)
 
 
-def points(trace: Trace, rows: Int64s, place: Int32s, place_of_track: Int32s, added: Sequence[Flows]) -> Points:
-    """The moments to find slices at: those of ``rows``, then the beginnings and ends of each of ``added``.
-
-    They are not in the order of time yet.
-    """
+def points(trace: Trace, rows: Int64s, place: Int32s) -> Points:
+    """The moments to find slices at: those of ``rows``."""
     events = trace.events
     ids = _ids(trace, rows).copy()
     ids[events.category[rows] != Category.AC2G] = _NO_MARK
-    tracks = [one for flows in added for one in (flows.from_track, flows.to_track)]
-    times = [one for flows in added for one in (flows.from_ts, flows.to_ts)]
-    count = sum(map(len, times))
-    return Points(
-        np.concatenate([place[rows], *(place_of_track[one] for one in tracks)]).astype(np.int32),
-        np.concatenate([events.ts[rows], *times]).astype(np.int64),
-        np.concatenate([ids, np.full(count, _NO_MARK, np.int64)]),
-    )
+    return Points(place[rows], events.ts[rows], ids)
 
 
 def bind_to_next(found: Int64s, rows: Int64s, slices: Slices, texts: Mapping[int, dict[str, Any]]) -> None:
@@ -126,17 +115,3 @@ def _keys(trace: Trace, rows: Int64s) -> Int64s:
     if (int(kinds.max(initial=0)) + 1) * width < 2**62:
         return kinds * width + (ids - low)
     return np.unique(np.stack([kinds, ids]), axis=1, return_inverse=True)[1].reshape(-1)
-
-
-def added_arrows(added: Sequence[Flows], found: Int64s) -> Arrows:
-    """The arrows of ``added``, whose points' slices are in ``found``."""
-    out, into = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    at = 0
-    for flows in added:
-        count = len(flows.from_ts)
-        out.append(found[at : at + count])
-        into.append(found[at + count : at + 2 * count])
-        at += 2 * count
-    outs, intos = np.concatenate(out), np.concatenate(into)
-    good = (outs != NO_SLICE) & (intos != NO_SLICE) & (outs != intos)
-    return Arrows(outs[good], intos[good], int((~good).sum()))

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from augment.annotations import Flows
+from augment.annotations import Annotation, Ends, Flows
 from augment.trace import COMPLETE, Bytes, Int32s, Int64s, Trace
 from augment.writers.perfetto import flows
-from augment.writers.perfetto.lanes import Points, Slices, by_start, lanes_and_slices
+from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs
 from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
+from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Suffixes, suffixes
 from augment.writers.perfetto.text import blocks, decoded
 from augment.writers.perfetto.tracks import Tracks
-from augment.writers.perfetto.wire import BEGIN, EVENT_FLOW, EVENT_LAST_FLOW, INSTANT, varint
+from augment.writers.perfetto.wire import BEGIN, INSTANT
 
 NEVER = np.iinfo(np.int64).max  #: the end of a slice that has none
-_FLOW_BYTES = 10
 
 
 @dataclass
@@ -29,7 +29,8 @@ class Plan:
 
     ``kind`` uint8 is 0 for rows that make no event of their own; ``end`` int64, :data:`NEVER` for a slice that is not
     ended; ``track`` int64, the uuid. ``order`` are the rows that make events, as their text lies in the file; of them,
-    those in ``late`` are to be written last, in its order. ``suffix_places`` index ``order``.
+    those in ``late`` are to be written last, in its order. ``suffix_places`` index ``order``;
+    ``added_suffixes`` are those of added tracks, by their ``id``.
     """
 
     kind: Bytes
@@ -40,13 +41,13 @@ class Plan:
     late: Int64s
     suffix_places: Int64s
     suffixes: Blobs
+    added_suffixes: dict[int, Suffixes]
     texts: dict[int, dict[str, Any]]
     ended_by: dict[int, int]
     repairs: Counter[str]
-    arrow_count: int
 
 
-def plan(trace: Trace, tracks: Tracks, added: Sequence[Flows]) -> Plan:
+def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation]) -> Plan:
     """The plan of a trace; makes its tracks."""
     events, repairs = trace.events, Counter[str]()
     place = tracks.place_of_track[events.track]
@@ -57,23 +58,31 @@ def plan(trace: Trace, tracks: Tracks, added: Sequence[Flows]) -> Plan:
     rows = by_start(np.flatnonzero(kind == BEGIN), events.ts, end)
     slices = Slices(rows, slice_place, events.ts, end, events.correlation)
     flow_rows = flows.flow_rows(trace)
-    lane, found = _walk(trace, tracks, slices, flow_rows, added, len(tracks.places) + len(group_names))
+    points = flows.points(trace, flow_rows, slice_place)
+    lane, found = lanes_and_slices(slices, points, len(tracks.places) + len(group_names))
     repairs["overlapping_slices"] = int(np.count_nonzero(lane))
-    flows.bind_to_next(found[: len(flow_rows)], flow_rows, slices, texts)
-    of_source = flows.arrows(trace, flow_rows, found[: len(flow_rows)])
-    of_added = flows.added_arrows(added, found[len(flow_rows) :])
-    repairs["flow_without_slices"] = of_source.lost + of_added.lost
-    out, into = (
-        np.concatenate(pair)
-        for pair in zip((of_source.out, of_source.into), (of_added.out, of_added.into), strict=True)
-    )
+    flows.bind_to_next(found, flow_rows, slices, texts)
+    arrows = flows.arrows(trace, flow_rows, found)
+    repairs["flow_without_slices"] = arrows.lost
     order = np.flatnonzero(kind)
     if np.any(np.diff(events.offset[order]) < 0):
         order = order[np.argsort(events.offset[order])]
     late = _late(slices, events.offset)
-    suffix_places, suffixes = _suffixes(events.ts, order, late, out, into, repairs)
+    numbers = Numbers(trace, *_places(len(events), order, late), annotations)
+    of_source, of_added = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), repairs)
     track = _uuids(tracks, kind, slice_place, lane, group_names)
-    return Plan(kind, end, track, rows, order, late, suffix_places, suffixes, texts, ended_by, repairs, len(out))
+    return Plan(kind, end, track, rows, order, late, *of_source, of_added, texts, ended_by, repairs)
+
+
+def _places(count: int, order: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
+    """The place of each event in ``order``, and when it is written: those in ``late`` behind all others."""
+    place = np.full(count, NO_NUMBER, np.int64)
+    place[order] = np.arange(len(order))
+    written = place
+    if len(late):
+        written = place.copy()
+        written[late] = len(order) + np.arange(len(late))
+    return place, written
 
 
 def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
@@ -131,20 +140,6 @@ def _with_groups(
     return place, list(numbers)
 
 
-def _walk(
-    trace: Trace, tracks: Tracks, slices: Slices, flow_rows: Int64s, added: Sequence[Flows], places: int
-) -> tuple[Int32s, Int64s]:
-    """The lane of each row; the slice of each flow event and then of each point of ``added``."""
-    points = flows.points(trace, flow_rows, slices.place, tracks.place_of_track, added)
-    if not added:  # the rows ascend in time
-        return lanes_and_slices(slices, points, places)
-    order = np.argsort(points.ts, kind="stable")
-    lane, in_order = lanes_and_slices(slices, Points(points.place[order], points.ts[order], points.mark[order]), places)
-    found = np.empty_like(in_order)
-    found[order] = in_order
-    return lane, found
-
-
 def _late(slices: Slices, offset: Int64s) -> Int64s:
     """Slices of one track and start whose text does not lie in the order outer before inner; in that order."""
     rows = slices.rows
@@ -160,30 +155,6 @@ def _late(slices: Slices, offset: Int64s) -> Int64s:
     group = np.cumsum(~same) - 1
     bad = np.bincount(group, wrong) > 0 if len(rows) else wrong
     return rows[bad[group]] if len(rows) else rows
-
-
-def _suffixes(
-    ts: Int64s, order: Int64s, late: Int64s, out: Int64s, into: Int64s, repairs: Counter[str]
-) -> tuple[Int64s, Blobs]:
-    """The flow fields of each slice. Perfetto draws arrows forward in time alone: others are turned round."""
-    place = np.empty(len(ts), np.int64)
-    place[order] = np.arange(len(order))
-    written = place
-    if len(late):
-        written = place.copy()
-        written[late] = len(order) + np.arange(len(late))
-    turned = (ts[out] > ts[into]) | ((ts[out] == ts[into]) & (written[out] > written[into]))
-    repairs["flow_turned_round"] = int(np.count_nonzero(ts[out] > ts[into]))
-    first, second = np.where(turned, into, out), np.where(turned, out, into)
-    count = len(out)
-    record = np.zeros(2 * count + 1, np.dtype([("tag", "u1", 2), ("id", "<i8")]))
-    record["tag"][:count] = np.frombuffer(varint(EVENT_FLOW << 3 | 1), np.uint8)
-    record["tag"][count:] = np.frombuffer(varint(EVENT_LAST_FLOW << 3 | 1), np.uint8)
-    record["id"][:-1] = np.tile(np.arange(1, count + 1), 2)
-    places = place[np.concatenate([first, second])]
-    by_place = np.argsort(places, kind="stable")
-    blobs = Blobs(record.view(np.uint8), by_place * _FLOW_BYTES, np.full(2 * count, _FLOW_BYTES, np.int64))
-    return places[by_place], blobs
 
 
 def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names: list[tuple[int, str]]) -> Int64s:

@@ -1,0 +1,131 @@
+"""The fields that make arrows: what is put behind the args of the slices that they begin and end at.
+
+Slices are known by a number here: those of the source by their place in ``Plan.order``, then those of each added track.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from augment.annotations import Annotation, Ends, Flows, SliceTrack
+from augment.trace import Int64s, Trace
+from augment.writers.perfetto.packets import Blobs
+from augment.writers.perfetto.wire import EVENT_FLOW, EVENT_LAST_FLOW, varint
+
+NO_NUMBER = -1
+FIELD_BYTES = 10
+_FIELD = np.dtype([("tag", "u1", 2), ("id", "<i8")])
+
+
+class Suffixes(NamedTuple):
+    """A field for each of ``rows``, which ascend; a row may have several."""
+
+    rows: Int64s
+    blobs: Blobs
+
+
+@dataclass
+class Numbers:
+    """The number of every slice of a file, and when it is written.
+
+    Args:
+        trace: whose events are the source's slices.
+        place: int64, the number of each event; :data:`NO_NUMBER` where it makes none.
+        written: int64, the same, but in the order in which events are written.
+        annotations: in the order in which they are written, after all events.
+    """
+
+    trace: Trace
+    place: Int64s
+    written: Int64s
+    annotations: Sequence[Annotation]
+    source_count: int = field(init=False)
+    base_of: dict[int, int] = field(init=False)  #: the first number of added tracks, by their ``id``
+
+    def __post_init__(self) -> None:
+        count = self.source_count = int(self.written.max(initial=NO_NUMBER)) + 1
+        self.base_of = {}
+        for one in self.annotations:
+            if isinstance(one, SliceTrack):
+                self.base_of[id(one)] = count
+                count += len(one.ts)
+
+    def of(self, ends: Ends) -> tuple[Int64s, Int64s]:
+        """The number of each slice, and when it is written."""
+        if ends.track is None:
+            return self.place[ends.rows], self.written[ends.rows]
+        added = self.base_of[id(ends.track)] + ends.rows
+        return added, added
+
+
+def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Suffixes, dict[int, Suffixes]]:
+    """The fields of all arrows, those of ``source`` and those among the annotations: for the source's slices by their
+    place, and for added tracks, by their ``id``, by row.
+
+    Perfetto draws arrows forward in time alone: others are turned round, which is a repair of the source's.
+    """
+    firsts, seconds = [], []
+    for flows in (source, *(one for one in numbers.annotations if isinstance(one, Flows))):
+        (out, out_written), (into, into_written) = numbers.of(flows.out), numbers.of(flows.into)
+        out_ts, into_ts = flows.out.times(numbers.trace), flows.into.times(numbers.trace)
+        turned = (out_ts > into_ts) | ((out_ts == into_ts) & (out_written > into_written))
+        if flows is source:
+            repairs["flow_turned_round"] = int(np.count_nonzero(out_ts > into_ts))
+        drawn = (out != NO_NUMBER) & (into != NO_NUMBER) & (out != into)
+        repairs["flow_without_slices"] += int(np.count_nonzero(~drawn))
+        firsts.append(np.where(turned, into, out)[drawn])
+        seconds.append(np.where(turned, out, into)[drawn])
+    fields = _fields(np.concatenate(firsts), np.concatenate(seconds))
+    return _between(fields, 0, numbers.source_count), {
+        id(one): _between(fields, numbers.base_of[id(one)], len(one.ts))
+        for one in numbers.annotations
+        if isinstance(one, SliceTrack)
+    }
+
+
+def _fields(first: Int64s, second: Int64s) -> Suffixes:
+    """Fields of arrows from slices to others, by their numbers."""
+    count = len(first)
+    record = np.zeros(2 * count + 1, _FIELD)
+    record["tag"][:count] = np.frombuffer(varint(EVENT_FLOW << 3 | 1), np.uint8)
+    record["tag"][count:] = np.frombuffer(varint(EVENT_LAST_FLOW << 3 | 1), np.uint8)
+    record["id"][:-1] = np.tile(np.arange(1, count + 1), 2)
+    rows = np.concatenate([first, second])
+    order = np.argsort(rows, kind="stable")
+    start, size = order * FIELD_BYTES, np.full(2 * count, FIELD_BYTES, np.int64)
+    return Suffixes(rows[order], Blobs(record.view(np.uint8), start, size))
+
+
+def _between(all_: Suffixes, base: int, count: int) -> Suffixes:
+    first, stop = np.searchsorted(all_.rows, (base, base + count)).tolist()
+    return Suffixes(all_.rows[first:stop] - base, all_.blobs.take(slice(first, stop)))
+
+
+def with_suffixes(blobs: Blobs, added: Suffixes) -> Blobs:
+    """``blobs``, behind which the fields of their rows stand."""
+    if not len(added.rows):
+        return blobs
+    own, fields = np.unique(added.rows, return_counts=True)
+    size = blobs.size[own]
+    whole = size + FIELD_BYTES * fields
+    start = np.cumsum(whole) - whole
+    data = np.zeros(int(whole.sum()) + 8, np.uint8)
+    data[_each_byte(start, size)] = blobs.data[_each_byte(blobs.start[own], size)]
+    data[_each_byte(start + size, FIELD_BYTES * fields)] = added.blobs.data[
+        _each_byte(added.blobs.start, added.blobs.size)
+    ]
+    starts, sizes = blobs.start.copy(), blobs.size.copy()
+    starts[own], sizes[own] = len(blobs.data) + start, whole
+    return Blobs(np.concatenate([blobs.data, data]), starts, sizes)
+
+
+def _each_byte(start: Int64s, size: Int64s) -> Int64s:
+    """The place of every byte of pieces."""
+    before = np.cumsum(size) - size
+    places: Int64s = np.repeat(start - before, size) + np.arange(int(size.sum()))
+    return places
