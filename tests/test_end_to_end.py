@@ -11,6 +11,11 @@ from typing import Any
 
 import pytest
 
+from augment.annotations import Flows
+from augment.pipeline import augment
+from augment.readers import read
+from augment.writers import chrome
+from augment.writers import perfetto as perfetto_writer
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 
@@ -25,6 +30,13 @@ KEYS = {
 OURS = """
     select t.name, s.name, count(*), sum(s.dur) from slice s join thread_track on thread_track.id = s.track_id
     join thread t using (utid) where s.category = '{}' group by 1, 2
+"""
+GAP_ARROWS = """
+    with idle as (select * from slice where category = 'augment.idle_time_breakdown'),
+    pairs as (select slice_out gap, slice_in other from flow union all select slice_in, slice_out from flow)
+    select idle.ts, other.ts, other.name, (
+      select string_value from args where args.arg_set_id = idle.arg_set_id and key in ('args.owner', 'debug.owner'))
+    from pairs join idle on idle.id = pairs.gap join slice other on other.id = pairs.other
 """
 COUNTER = """
     select ts, value from counter c join process_counter_track t on c.track_id = t.id
@@ -70,6 +82,24 @@ def test_perfetto_sees_the_idle_time(job: Any, perfetto: PerfettoEngine) -> None
         assert drawn == (row["gap_count"], row["idle_ns"])
     device = [ns for (track, _), (_, ns) in seen.items() if track == "Idle"]
     assert sum(device) == rows_of(sidecar, "temporal_breakdown")[0]["idle_ns"]
+
+
+@pytest.mark.parametrize("writer", [chrome, perfetto_writer])
+def test_arrows_lead_from_gaps_to_their_owners(job: Any, perfetto: PerfettoEngine, writer: Any, tmp_path: Path) -> None:
+    trace = augment(read(str(job[0].with_name("rank0.pt.trace.json.gz"))), only=["idle_time_breakdown"])
+    writer.write(trace, tmp_path / f"t{writer.SUFFIX}")
+    base_ns = trace.trace.source.base_ns if writer is chrome else 0
+    wanted = []
+    for flows in trace.annotations:
+        if isinstance(flows, Flows):
+            times = (ends.times(trace.trace) - base_ns for ends in (flows.out, flows.into))
+            wanted += zip(*(one.tolist() for one in times), trace.trace.names_of(flows.into.rows), strict=True)
+    assert len(wanted) > 5
+    rows = perfetto.load(tmp_path / f"t{writer.SUFFIX}").rows(GAP_ARROWS)
+    assert perfetto.problems() == {}
+    assert sorted(row[:3] for row in rows) == sorted(wanted)
+    assert all(owner in (None, name) for *_, name, owner in rows)
+    assert any(owner for *_, owner in rows)
 
 
 def test_perfetto_sees_the_exposed_communication(job: Any, perfetto: PerfettoEngine) -> None:

@@ -167,7 +167,9 @@ def times(result: AugmentedTrace, analysis: Any) -> list[list[int]]:
     """When what it draws is drawn."""
     outcome = result.outcomes[analysis.NAME]
     assert isinstance(outcome, Findings)
-    return [(one.out.rows if isinstance(one, Flows) else one.ts).tolist() for one in outcome.annotations]
+    drawn = outcome.annotations
+    ends = [ends.times(result.trace) for one in drawn if isinstance(one, Flows) for ends in (one.out, one.into)]
+    return [one.tolist() for one in [*ends, *(one.ts for one in drawn if not isinstance(one, Flows))]]
 
 
 @analysis_of

@@ -21,8 +21,12 @@ The gaps are drawn on ``Idle stream N`` and, for the device as a whole (no strea
 - kernel_wait and other: the ``previous_kernel`` (on a stream), and the ``sync_call`` that overlaps the gap most and
   what it ``waited_for``.
 
+An arrow links each gap of at least ``arrow_min_gap_ns`` with what made the device wait: for host_wait the owner's slice
+that took most of the gap, else the function's, else the launch; for the others the ``sync_call``, if there is one.
+
 Options:
     consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait; 30,000 as in HTA.
+    arrow_min_gap_ns: gaps shorter than this get no arrow: 50,000 leaves less than one for each hundred events.
 
 How HTA's ``get_idle_time_breakdown`` differs: it compares each kernel with the one before it alone, so that overlapping
 kernels give negative gaps; it keys streams by number, mixing devices; kernels without a launch count as launched by
@@ -37,9 +41,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.annotations import SliceTrack, Texts
+from augment.annotations import Ends, Flows, SliceTrack, Texts
 from augment.derived.gap_causes import Cause, GapCategory, causes
 from augment.derived.gpu_work import Stream, gpu_work
+from augment.derived.launches import NO_ROW
 from augment.derived.statistics import distribution
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
@@ -71,18 +76,19 @@ class Row:
 ROW = Row
 
 
-def analyze(trace: Trace, *, consecutive_kernel_delay_ns: int = 30_000) -> Findings:
+def analyze(trace: Trace, *, consecutive_kernel_delay_ns: int = 30_000, arrow_min_gap_ns: int = 50_000) -> Findings:
     """Divide the gaps of each stream, and draw them with their evidence."""
     work = gpu_work(trace)
     of_streams, of_devices = causes(trace, consecutive_kernel_delay_ns)
     rows = [row for one, cause in zip(work.streams, of_streams, strict=True) for row in _rows(one, cause)]
-    tracks = [_track(f"Idle stream {one.stream}", one.track, cause)
-              for one, cause in zip(work.streams, of_streams, strict=True)]  # fmt: skip
-    tracks += [_track("Idle", one.track, cause) for one, cause in zip(work.devices, of_devices, strict=True)]
+    drawn = [(f"Idle stream {one.stream}", one.track, cause)
+             for one, cause in zip(work.streams, of_streams, strict=True)]  # fmt: skip
+    drawn += [("Idle", one.track, cause) for one, cause in zip(work.devices, of_devices, strict=True)]
+    annotations = [one for each in drawn if len(each[2].gaps) for one in _drawn(*each, arrow_min_gap_ns)]
     overlapping = sum(one.gaps.overlapping for one in of_streams)
     message = "pieces of GPU work begin before earlier ones on their stream have ended"
     found = [Diagnostic("overlapping_gpu_work", overlapping, message)] if overlapping else []
-    return Findings(rows, [track for track in tracks if len(track.ts)], found)
+    return Findings(rows, annotations, found)
 
 
 def _rows(stream: Stream, cause: Cause) -> Iterator[Row]:
@@ -104,14 +110,18 @@ def _rows(stream: Stream, cause: Cause) -> Iterator[Row]:
         )
 
 
-def _track(name: str, under: int, cause: Cause) -> SliceTrack:
-    return SliceTrack(
+def _drawn(name: str, under: int, cause: Cause, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
+    """The gaps, and the arrows of the long ones."""
+    dur = cause.gaps.end - cause.gaps.start
+    track = SliceTrack(
         analysis=NAME,
         name=name,
         under=under,
         ts=cause.gaps.start,
-        dur=cause.gaps.end - cause.gaps.start,
+        dur=dur,
         names=Texts(cause.category.astype(np.int32), [category.name.lower() for category in GapCategory]),
         args=cause.evidence,
         description="no GPU work runs between two pieces of it",
     )
+    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (cause.row != NO_ROW))
+    return track, Flows(NAME, "waits for", Ends(linked, track), Ends(cause.row[linked]))

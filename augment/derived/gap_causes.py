@@ -38,11 +38,13 @@ class GapCategory(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Of the gaps of one stream or device: the :class:`GapCategory` (uint8) and the evidence, columns as long."""
+    """Of the gaps of one stream or device, columns as long: the :class:`GapCategory` (uint8), the evidence, and the
+    ``row`` (int64) of the slice that the device waited for, ``NO_ROW`` where none is known."""
 
     gaps: IdleGaps
     category: Bytes
     evidence: Mapping[str, ArgColumn]
+    row: Int64s
 
 
 def causes(trace: Trace, consecutive_kernel_delay_ns: int) -> tuple[list[Cause], list[Cause]]:
@@ -56,14 +58,11 @@ def causes(trace: Trace, consecutive_kernel_delay_ns: int) -> tuple[list[Cause],
             lanes.append((device, gaps))
     categories = [_categories(trace, gaps, consecutive_kernel_delay_ns) for _, gaps in lanes]
     host = _host_evidence(trace, [gaps for _, gaps in lanes], categories)
-    found = [
-        Cause(
-            gaps,
-            category,
-            _own_evidence(trace, one, gaps, category) | late | _sync_evidence(trace, one, gaps, category),
-        )
-        for (one, gaps), category, late in zip(lanes, categories, host, strict=True)
-    ]
+    found = []
+    for (one, gaps), category, (late, busy) in zip(lanes, categories, host, strict=True):
+        synced, call = _sync_evidence(trace, one, gaps, category)
+        evidence = _own_evidence(trace, one, gaps, category) | late | synced
+        found.append(Cause(gaps, category, evidence, np.where(busy == NO_ROW, call, busy)))
     return found[: len(work.streams)], [found[lane_of[one.start, one.stop]] for one in work.devices]
 
 
@@ -97,43 +96,58 @@ def _names(trace: Trace, rows: Int64s, known: Bools) -> Texts:
     return Texts(np.where(known, trace.events.name[rows], np.int32(-1)), trace.strings)
 
 
-def _host_evidence(trace: Trace, gaps: Sequence[IdleGaps], categories: Sequence[Bytes]) -> list[dict[str, ArgColumn]]:
-    """What the launching thread did meanwhile, of each of the lanes; one look at each thread for all of them."""
+def _host_evidence(
+    trace: Trace, gaps: Sequence[IdleGaps], categories: Sequence[Bytes]
+) -> list[tuple[dict[str, ArgColumn], Int64s]]:
+    """What the launching thread did meanwhile, of each of the lanes: the evidence, and the slice that took longest,
+    else the launch. One look at each thread for all lanes."""
     late = [category == GapCategory.HOST_WAIT for category in categories]
     if not any(one.any() for one in late):
-        return [{} for _ in gaps]
+        return [({}, np.full(len(one), NO_ROW, np.int64)) for one in gaps]
     start = np.concatenate([one.start[which] for one, which in zip(gaps, late, strict=True)])
     end = np.concatenate([one.end[which] for one, which in zip(gaps, late, strict=True)])
     following = np.concatenate([one.next[which] for one, which in zip(gaps, late, strict=True)])
-    thread = trace.events.track[gpu_work(trace).launch[following]]
+    launch = gpu_work(trace).launch[following]
+    thread = trace.events.track[launch]
     evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
+    busy = np.full(len(launch), NO_ROW, np.int64)
+    bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
     for arg, owning in OWNERS:
-        name, ns = occupants(trace, owning, start, end, thread)
+        name, ns, row = occupants(trace, owning, start, end, thread)
         if not (name >= 0).any():
             continue
-        bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
+        busy = np.where(busy == NO_ROW, row, busy)
         for one, which, low, high in zip(evidence, late, bounds, bounds[1:], strict=False):
             one[arg] = Texts(_spread(name[low:high], which), trace.strings)
             one[f"{arg}_ns"] = _spread(ns[low:high], which)
-    return evidence
+    busy = np.where(busy == NO_ROW, launch, busy)
+    spread = (_spread(busy[low:high], which) for which, low, high in zip(late, bounds, bounds[1:], strict=False))
+    return list(zip(evidence, spread, strict=True))
 
 
-def _sync_evidence(trace: Trace, lane: Stream | Device, gaps: IdleGaps, category: Bytes) -> dict[str, ArgColumn]:
-    """What waited for a device during the gaps that the host did not cause."""
+def _sync_evidence(
+    trace: Trace, lane: Stream | Device, gaps: IdleGaps, category: Bytes
+) -> tuple[dict[str, ArgColumn], Int64s]:
+    """What waited for a device during the gaps that the host did not cause: the evidence, and the call."""
+    call = np.full(len(gaps), NO_ROW, np.int64)
     stream = lane.stream if isinstance(lane, Stream) else None
     candidates = sync_calls(trace).near(lane.device, stream)
     asked = category != GapCategory.HOST_WAIT
     if not len(candidates) or not asked.any():
-        return {}
+        return {}, call
     call = _spread(longest_in(trace, candidates, Intervals(gaps.start[asked], gaps.end[asked])), asked)
     known = call != NO_ROW
     if not known.any():
-        return {}
+        return {}, call
     rows, which = np.unique(call[known], return_inverse=True)
     waited = waited_for(trace, rows)
     texts = [waited.get(row, "") for row in rows.tolist()]
     codes = np.array([index if text else -1 for index, text in enumerate(texts)], np.int32)
-    return {"sync_call": _names(trace, call, known), "waited_for": Texts(_spread(codes[which], known), texts)}
+    waiting: dict[str, ArgColumn] = {
+        "sync_call": _names(trace, call, known),
+        "waited_for": Texts(_spread(codes[which], known), texts),
+    }
+    return waiting, call
 
 
 def _spread(values: npt.NDArray[Integer], which: Bools) -> npt.NDArray[Integer]:

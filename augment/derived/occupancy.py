@@ -23,10 +23,12 @@ class Timeline(NamedTuple):
 
 
 class Occupants(NamedTuple):
-    """Of each interval: the name (int32, into ``trace.strings``, -1 none) that took most of it, and its time (-1)."""
+    """Of each interval: the name (int32, into ``trace.strings``, -1 none) that took most of it, its time (-1), and the
+    ``row`` (-1) of the slice that had that name for the longest stretch; of equals, the first."""
 
     name: Int32s
     ns: Int64s
+    row: Int64s
 
 
 def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
@@ -72,7 +74,8 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
         end: int64 ns, above ``start``.
         thread: int32, into ``trace.tracks``.
     """
-    found = Occupants(np.full(len(start), -1, np.int32), np.full(len(start), -1, np.int64))
+    none = np.full(len(start), -1, np.int64)
+    found = Occupants(none.astype(np.int32), none, none.copy())
     threads, code_of_track = compressed(thread, len(trace.tracks))
     rows = _without_steps(trace, trace.events.slices_of(*categories))
     code = code_of_track[trace.events.track[rows]]
@@ -87,9 +90,10 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
         if not len(near):
             continue
         timeline = innermost(near, trace.events.ts[near], trace.events.ts[near] + trace.events.dur[near])
-        for some, names, ns in _longest(trace, timeline, start[own], end[own]):
+        for some, names, ns, rows in _longest(trace, timeline, start[own], end[own]):
             found.name[own[some]] = names
             found.ns[own[some]] = ns
+            found.row[own[some]] = rows
     return found
 
 
@@ -110,8 +114,10 @@ def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
     return rows[begins < start + trace.events.dur[rows]]
 
 
-def _longest(trace: Trace, timeline: Timeline, start: Int64s, end: Int64s) -> Iterator[tuple[Places, Int32s, Int64s]]:
-    """Pieces of the answer: which intervals, the name that took most of each, and its time."""
+def _longest(
+    trace: Trace, timeline: Timeline, start: Int64s, end: Int64s
+) -> Iterator[tuple[Places, Int32s, Int64s, Int64s]]:
+    """Pieces of the answer: which intervals, the name that took most of each, its time, and its longest slice."""
     name = trace.events.name[timeline.row]
     names, code_of_name = compressed(name, len(trace.strings))
     code = code_of_name[name]
@@ -131,7 +137,9 @@ def _longest(trace: Trace, timeline: Timeline, start: Int64s, end: Int64s) -> It
         held[firsts] -= before[low:high]
         held[np.concatenate((firsts[1:], [len(held)])) - 1] -= after[low:high]
         named, ns = _most(whose, code[place], held, high - low, len(names))
-        yield some[low:high], names[named].astype(np.int32), ns
+        places = np.flatnonzero(code[place] == named[whose])
+        places = places[_first_greatest(whose[places], held[places])]
+        yield some[low:high], names[named].astype(np.int32), ns, timeline.row[place[places]]
         low = high
 
 
@@ -149,8 +157,13 @@ def _most(whose: Places, code: Int32s, held: Int64s, count: int, codes: int) -> 
     starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
     sums = np.add.reduceat(held[order], starts)
     owner, named = np.divmod(key[starts], codes)
-    firsts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
-    most = np.maximum.reduceat(sums, firsts)
-    winners = np.flatnonzero(sums == most[owner])
-    first_of_equals = np.concatenate(([True], owner[winners][1:] != owner[winners][:-1]))
-    return named[winners[first_of_equals]], most
+    winners = _first_greatest(owner, sums)
+    return named[winners], sums[winners]
+
+
+def _first_greatest(owner: Places, values: Int64s) -> Places:
+    """The place of the greatest of each owner's values; of equals, of the first. ``owner`` ascends."""
+    first = np.concatenate(([True], owner[1:] != owner[:-1]))
+    greatest = np.maximum.reduceat(values, np.flatnonzero(first))
+    winners = np.flatnonzero(values == greatest[np.cumsum(first) - 1])
+    return winners[np.concatenate(([True], owner[winners][1:] != owner[winners][:-1]))]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from augment.analyses import idle_time_breakdown
-from augment.annotations import SliceTrack
+from augment.annotations import Flows, SliceTrack
 from augment.findings import Findings
 from tables import Event, annotation, call, kernel, op, python, rows_of, slices_of, sync, trace_of
 
@@ -191,3 +191,29 @@ def test_an_annotation_owns_what_no_operator_does_but_a_step_owns_nothing() -> N
     assert "owner" not in gap
     (gap,) = gaps_of(findings_of(*events, annotation("enumerate(DataLoader)", 90, 280), op("aten::copy_", 100, 110)))
     assert (gap["owner"], gap["owner_ns"]) == ("enumerate(DataLoader)", 170)
+
+
+def test_long_gaps_point_at_what_made_the_device_wait() -> None:
+    trace = trace_of(
+        kernel("a", 0, 10),
+        op("load", 5, 200),
+        op("aten::mm", 205, 230),
+        call("cudaLaunchKernel", 210, 220, correlation=1),
+        kernel("b", 240, 250, correlation=1),  # host_wait: "load" took most of it
+        call("cudaLaunchKernel", 300, 301, correlation=2, thread=2),
+        kernel("c", 400, 410, correlation=2),  # host_wait, of a thread that says nothing but its launch
+        call("cudaLaunchKernel", 401, 402, correlation=3),
+        call("cudaDeviceSynchronize", 405, 600),
+        kernel("d", 590, 600, correlation=3),  # other: a call waited
+        kernel("e", 605, 610),  # short
+        kernel("f", 900, 910),  # nothing is known
+    )
+    findings = idle_time_breakdown.analyze(trace, consecutive_kernel_delay_ns=30, arrow_min_gap_ns=50)
+    tracks = [one for one in findings.annotations if isinstance(one, SliceTrack)]
+    flows = [one for one in findings.annotations if isinstance(one, Flows)]
+    assert [one.name for one in tracks] == ["Idle stream 7", "Idle"]
+    for track, arrows in zip(tracks, flows, strict=True):
+        assert arrows.out.track is track
+        assert arrows.into.track is None
+        found = zip(track.ts[arrows.out.rows].tolist(), trace.names_of(arrows.into.rows), strict=True)
+        assert list(found) == [(10, "load"), (250, "cudaLaunchKernel"), (410, "cudaDeviceSynchronize")]

@@ -41,15 +41,26 @@ def test_occupants_are_those_of_each_moment(
     occupancy.PAIRS_AT_ONCE = at_once
     for index, (low, high) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         held = Counter[str]()
+        stretches = Counter[tuple[str, int, int]]()  # of one slice without a break: its name, its start, when it began
+        before, began = None, low
         for moment in range(low, high):
-            around = [(one.end - one.ts, one.name) for one in events if one.ts <= moment < one.end]
-            if around:
-                held[min(around)[1]] += 1
+            around = [(one.end - one.ts, one.name, one.ts) for one in events if one.ts <= moment < one.end]
+            inner = min(around, default=None)
+            began = moment if inner != before else began
+            before = inner
+            if inner:
+                held[inner[1]] += 1
+                stretches[inner[1], inner[2], began] += 1
         if not held:
-            assert (found.name[index], found.ns[index]) == (-1, -1)
+            assert (found.name[index], found.ns[index], found.row[index]) == (-1, -1, -1)
         else:
             assert found.ns[index] == max(held.values())
-            assert held[trace.strings[found.name[index]]] == found.ns[index]
+            name = trace.strings[found.name[index]]
+            assert held[name] == found.ns[index]
+            longest = max(count for (whose, _, _), count in stretches.items() if whose == name)
+            starts = [start for (whose, start, _), count in stretches.items() if (whose, count) == (name, longest)]
+            assert trace.names_of(found.row[[index]]) == [name]
+            assert trace.events.ts[found.row[index]] == starts[0]
 
 
 def test_slices_that_cross_lose_no_time() -> None:
