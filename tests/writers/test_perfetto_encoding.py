@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.annotations import SliceTrack, Texts
+from augment.derived.event_text import PADDING, args_of, blocks, decoded
 from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.readers.perfetto.state import Sequence, Strings
@@ -24,7 +25,6 @@ from augment.writers.perfetto import lanes
 from augment.writers.perfetto import packets as perfetto_packets
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import Events, blobs_of, encode
-from augment.writers.perfetto.text import PADDING, args_of, blocks, decoded
 from augment.writers.perfetto.wire import varint
 from writer_traces import Text, augmented, ns
 

@@ -14,6 +14,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from augment.compiled.args import find_args, find_args_by_member
+from augment.compiled.dictionary import find_known, hash_bytes
+from augment.compiled.known_bytes import CODE_SIZES, CODES, POOL
 from augment.compiled.memory import (
     compiled,
     load_byte,
@@ -22,23 +25,16 @@ from augment.compiled.memory import (
     load_word,
     store_byte,
     store_int,
-    trailing_zeros,
 )
 from augment.compiled.tokens import (
-    BACKSLASH,
     BAD_ESCAPE,
     CLOSE_BRACE,
     COLON,
     COMMA,
     DOT,
-    HIGH,
-    LOW,
     MINUS,
     NINE_DIGIT,
     ODD,
-    OPEN_BRACE,
-    OPEN_BRACKET,
-    PLAIN,
     QUOTE,
     ZERO,
     ZERO_DIGIT,
@@ -46,12 +42,9 @@ from augment.compiled.tokens import (
     skip_value,
     string_end,
 )
-from augment.writers.perfetto.dictionary_compiled import find_known, hash_bytes
 from augment.writers.perfetto.layout_compiled import (
     ARGS_END,
     AT,
-    CODE_SIZES,
-    CODES,
     DONE,
     FULL,
     KEYS,
@@ -63,7 +56,6 @@ from augment.writers.perfetto.layout_compiled import (
     MOST_KEYS,
     ODD_ROW,
     PACKET_ROOM,
-    POOL,
     READY,
     READY_ROW,
     READY_SIZE,
@@ -75,10 +67,8 @@ from augment.writers.perfetto.layout_compiled import (
     SUFFIX_STARTS,
     SUFFIXES,
 )
-from augment.writers.perfetto.packets_compiled import SEVEN, WORD, copy_bytes, put_varint, varint_size
+from augment.writers.perfetto.packets_compiled import WORD, copy_bytes, put_varint, varint_size
 
-OPEN_BRACES = np.uint64(0x7B7B7B7B7B7B7B7B)
-ARGS_KEY = int.from_bytes(b'"args"', "little")
 IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: tells a key from a key with its value
 SIGN = np.iinfo(np.int64).min  #: the bit of a float's sign
 MOST_DIGITS = 15  #: of a float that is the quotient of two exact ones
@@ -93,67 +83,6 @@ def quotient_bits(typing_context: Any, dividend: Any, divisor: Any) -> Any:  # n
         return builder.bitcast(builder.fdiv(left, right), ir.IntType(64))
 
     return types.int64(types.int64, types.int64), generate
-
-
-@compiled
-def find_args(start: int, stop: int) -> int:
-    """The address of the args object of the event at ``start``; 0 if there is none, :data:`ODD` if Python must look.
-
-    The first brace after the event's own opens them, unless it is in a string, or of another member.
-    """
-    i: int = start + 1
-    while i < stop:
-        word = load_word(i) ^ OPEN_BRACES
-        found = (word - LOW) & ~word & HIGH
-        if found == ZERO:
-            i += 8
-            continue
-        i += np.int64((trailing_zeros(found) - SEVEN) >> np.uint64(3))
-        if i >= stop:
-            return 0
-        before = i - 1
-        while load_byte(before) <= 32:
-            before -= 1
-        character = load_byte(before)
-        if character == COLON:
-            before -= 1
-            while load_byte(before) <= 32:
-                before -= 1
-            if (load_word(before - 7) >> np.uint64(16)) == np.uint64(ARGS_KEY) and load_byte(before - 6) != BACKSLASH:
-                return i
-            return find_args_by_member(start, stop)
-        if character == COMMA or character == OPEN_BRACKET or character == OPEN_BRACE or character == QUOTE:
-            return find_args_by_member(start, stop)
-        i += 1
-    return 0
-
-
-@compiled
-def find_args_by_member(start: int, stop: int) -> int:
-    """The same, member by member; the last of several."""
-    args: int = 0
-    i: int = skip_blank(stop, start + 1)
-    while load_byte(i) == QUOTE:
-        key_end, _, escapes = string_end(stop, i + 1)
-        if key_end < 0 or escapes != PLAIN:
-            return ODD
-        is_args = key_end - i == 5 and (load_word(key_end - 7) >> np.uint64(16)) == np.uint64(ARGS_KEY)
-        i = skip_blank(stop, key_end + 1)
-        if load_byte(i) != COLON:
-            return ODD
-        i = skip_blank(stop, i + 1)
-        if is_args:
-            args = i if load_byte(i) == OPEN_BRACE else 0
-        i = skip_value(stop, i)
-        if i < 0:
-            return ODD
-        i = skip_blank(stop, i)
-        if load_byte(i) == CLOSE_BRACE:
-            return args
-        if load_byte(i) != COMMA:
-            return ODD
-        i = skip_blank(stop, i + 1)
-    return ODD
 
 
 @compiled

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import SliceTrack, Texts
+from augment.compiled.known_bytes import KnownBytes
 from augment.compiled.native import Native, native
+from augment.derived.event_text import PADDING, Block, args_of, decoded_event
 from augment.jsontext import lenient_json
 from augment.trace import Int32s, Int64s
 from augment.writers.perfetto import layout_compiled as kernel
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs, Events, text_args
-from augment.writers.perfetto.text import PADDING, Block, args_of, decoded_event
 
 _OUT_BYTES = 4 << 20
 _ARITIES = {
@@ -66,7 +67,7 @@ class ArgsScanner:
 
     def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs) -> None:
         self._encoder = encoder
-        self._known = _Dictionary()
+        self._known = KnownBytes()
         self._suffixes = (suffix_rows, suffixes.start, suffixes.size, suffixes.data)
         self._state = np.zeros(kernel.STATE, np.int64)
         self._out = np.empty(_OUT_BYTES, np.uint8)
@@ -133,49 +134,6 @@ class ArgsScanner:
             (kernel.READY_ROW, row), (kernel.READY, self._ready.ctypes.data), (kernel.READY_SIZE, len(self._ready) - 8)
         ):  # fmt: skip
             self._state[place // 8] = value
-
-
-class _Dictionary:
-    """Byte strings and their codes: an open-addressing table, as ``find_known`` reads it."""
-
-    def __init__(self) -> None:
-        self._count = self._used = 0
-        self._columns = [np.empty(1 << 12, np.int64) for _ in range(5)]
-        self._slots = np.full(1 << 13, -1, np.int32)
-        self._pool = np.zeros(1 << 18, np.uint8)
-
-    def addresses(self) -> list[int]:
-        """From SLOTS to POOL."""
-        columns = [column.ctypes.data for column in self._columns]
-        return [self._slots.ctypes.data, len(self._slots) - 1, *columns, self._pool.ctypes.data]
-
-    def add(self, hashed: int, text: bytes, code: bytes) -> None:
-        """Enter ``code`` for ``text``."""
-        self._make_room(len(text) + len(code) + 16)
-        at = self._used
-        self._pool[at : at + len(text)] = np.frombuffer(text, np.uint8)
-        code_at = at + len(text)
-        self._pool[code_at : code_at + len(code)] = np.frombuffer(code, np.uint8)
-        self._used = code_at + len(code)
-        for column, value in zip(self._columns, (hashed, at, len(text), code_at, len(code)), strict=True):
-            column[self._count] = value
-        mask = len(self._slots) - 1
-        slot = (hashed & (2**64 - 1)) >> 20 & mask
-        while self._slots[slot] >= 0:
-            slot = (slot + 1) & mask
-        self._slots[slot] = self._count
-        self._count += 1
-
-    def _make_room(self, size: int) -> None:
-        if self._used + size > len(self._pool):
-            self._pool = np.concatenate([self._pool, np.zeros(len(self._pool) + size, np.uint8)])
-        if self._count == len(self._columns[0]):
-            self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
-            self._slots = np.full(2 * len(self._slots), -1, np.int32)
-            slots, hashes = self._slots, self._columns[0]
-            native("augment.compiled.dictionary", "fill_slots", 4)(
-                slots.ctypes.data, len(slots) - 1, hashes.ctypes.data, self._count
-            )
 
 
 def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:

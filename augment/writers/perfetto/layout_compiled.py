@@ -13,7 +13,5 @@ DONE, MISS, ODD_ROW, FULL = 0, 1, 2, 3  #: why :func:`~augment.writers.perfetto.
  KEYS) = range(0, 96, 8)  # fmt: skip
 MOST_KEYS = 64  #: of one event's args; more are left to Python
 STATE = 12 + MOST_KEYS
-# what `tables` holds
-(SLOTS, MASK, HASHES, STARTS, SIZES, CODES, CODE_SIZES, POOL, SUFFIX_ROWS, SUFFIX_STARTS, SUFFIX_SIZES, SUFFIXES,
- SUFFIX_COUNT) = range(0, 104, 8)  # fmt: skip
-TABLES = 13
+# what `tables` holds after the dictionary
+SUFFIX_ROWS, SUFFIX_STARTS, SUFFIX_SIZES, SUFFIXES, SUFFIX_COUNT = range(64, 104, 8)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows
+from augment.derived.event_text import blocks, decoded
 from augment.trace import COMPLETE, Bytes, Int32s, Int64s, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs
 from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
 from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Suffixes, suffixes
-from augment.writers.perfetto.text import blocks, decoded
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INSTANT
 

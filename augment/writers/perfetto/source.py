@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from augment.derived.event_text import Block, args_of, blocks, decoded
 from augment.trace import COMPLETE, Decode, Int64s, Trace, json_event
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends
 from augment.writers.perfetto.plan import NEVER, Plan
-from augment.writers.perfetto.text import Block, args_of, blocks, decoded
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INTERNED_CATEGORIES, INTERNED_NAMES
 

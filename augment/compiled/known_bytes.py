@@ -1,0 +1,53 @@
+"""Python's side of the dictionaries of ``dictionary.py``: compiled code looks up, and Python enters what was missed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.compiled.native import native
+
+# what `tables` begins with: its int64 at these byte offsets
+SLOTS, MASK, HASHES, STARTS, SIZES, CODES, CODE_SIZES, POOL = range(0, 64, 8)
+
+
+class KnownBytes:
+    """Byte strings and their codes, which are bytes, too: an open-addressing table, as ``find_known`` reads it."""
+
+    def __init__(self) -> None:
+        self._count = self._used = 0
+        self._columns = [np.empty(1 << 12, np.int64) for _ in range(5)]
+        self._slots = np.full(1 << 13, -1, np.int32)
+        self._pool = np.zeros(1 << 18, np.uint8)
+
+    def addresses(self) -> list[int]:
+        """From SLOTS to POOL."""
+        columns = [column.ctypes.data for column in self._columns]
+        return [self._slots.ctypes.data, len(self._slots) - 1, *columns, self._pool.ctypes.data]
+
+    def add(self, hashed: int, text: bytes, code: bytes) -> None:
+        """Enter ``code`` for ``text``."""
+        self._make_room(len(text) + len(code) + 16)
+        at = self._used
+        self._pool[at : at + len(text)] = np.frombuffer(text, np.uint8)
+        code_at = at + len(text)
+        self._pool[code_at : code_at + len(code)] = np.frombuffer(code, np.uint8)
+        self._used = code_at + len(code)
+        for column, value in zip(self._columns, (hashed, at, len(text), code_at, len(code)), strict=True):
+            column[self._count] = value
+        mask = len(self._slots) - 1
+        slot = (hashed & (2**64 - 1)) >> 20 & mask
+        while self._slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        self._slots[slot] = self._count
+        self._count += 1
+
+    def _make_room(self, size: int) -> None:
+        if self._used + size > len(self._pool):
+            self._pool = np.concatenate([self._pool, np.zeros(len(self._pool) + size, np.uint8)])
+        if self._count == len(self._columns[0]):
+            self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
+            self._slots = np.full(2 * len(self._slots), -1, np.int32)
+            slots, hashes = self._slots, self._columns[0]
+            native("augment.compiled.dictionary", "fill_slots", 4)(
+                slots.ctypes.data, len(slots) - 1, hashes.ctypes.data, self._count
+            )

@@ -1,0 +1,164 @@
+"""Args as columns: by both ways through the text, and against JSON itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from augment.derived.arg_columns import WANTED, ArgColumns, arg_columns
+from augment.derived.arg_columns_scan import Column, fill
+from augment.readers import read
+from augment.trace import Trace
+from traces import event, kernel, op, trace_text, write_trace
+
+CATEGORIES = ("cpu_op", "kernel", "cpu_instant_event", "cuda_sync", "user_annotation", "python_function")
+NAMES = sorted({spelling for arg in WANTED for spelling in (arg.name, *arg.also)})
+
+
+def by(engine: str, trace: Trace) -> ArgColumns:
+    rows = np.arange(len(trace.events))
+    columns = [Column(arg, len(rows)) for arg in WANTED]
+    fill(trace, rows, columns, engine)
+    return ArgColumns(rows, {one.arg.name: one for one in columns})
+
+
+def seen(found: ArgColumns) -> dict[str, Any]:
+    """All that can be asked of the columns, in Python's own types."""
+    told: dict[str, Any] = {"diagnostics": found.diagnostics([arg.name for arg in WANTED])}
+    for arg in WANTED:
+        if arg.is_text:
+            rows, texts = found.texts(arg.name)
+            told[arg.name] = dict(
+                zip(rows.tolist(), [texts.values[code] for code in texts.codes.tolist()], strict=True)
+            )
+        else:
+            ints = found.ints(arg.name)
+            assert (np.diff(ints.rows) > 0).all()
+            told[arg.name] = dict(zip(ints.rows.tolist(), ints.values.tolist(), strict=True))
+    return told
+
+
+def test_values_as_they_are_written(tmp_path: Path) -> None:
+    memory = {"Addr": 2**63 + 5, "Bytes": "-512", "Total Allocated": 4096.0, "Total Reserved": 0.5, "Device Id": None}
+    collective = {"Collective name": "all\u00e9\n", "dtype": "Float", "Process Group Ranks": "[0, 1]"}
+    path = write_trace(
+        tmp_path / "rank0.json",
+        op(ts=1, **{"Input Dims": [[2, 3], []], "Input type": ["float", ""], "External id": 7, "Bytes": 1}),
+        event("cpu_instant_event", "[memory]", 2, 0, 1, 1, **memory),
+        op("record_param_comms", 3, **collective),
+        kernel("ncclDevKernel", 4) | {"args": {"Process Group Ranks": [0, 1], "Comms Id": 2**64 + 1, "external id": 9}},
+    )  # fmt: skip
+    for engine in ("compiled", "plain"):
+        found = by(engine, read(str(path)))
+        told = seen(found)
+        assert told["Input Dims"] == {0: "[[2, 3], []]"}
+        assert told["Input type"] == {0: '["float", ""]'}
+        assert told["External id"] == {0: 7, 3: 9}
+        assert told["Bytes"] == {1: -512}  # of an operator, nobody wants them
+        assert told["Addr"] == {1: 5 - 2**63}
+        assert found.ints("Addr").values.view(np.uint64).tolist() == [2**63 + 5]
+        assert told["Total Allocated"] == {1: 4096}
+        assert told["Total Reserved"] == told["Device Id"] == {}
+        assert told["Collective name"] == {2: "all\u00e9\n"}
+        assert told["Process Group Ranks"] == {2: "[0, 1]", 3: "[0, 1]"}
+        assert len(found.texts("Process Group Ranks")[1].values) == 1
+        assert told["Comms Id"] == {3: str(2**64 + 1)}
+        assert [(one.code, one.count) for one in told["diagnostics"]] == [("arg_converted", 2), ("arg_dropped", 1)]
+
+
+def test_rows_ascend_whatever_the_order_in_the_file(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "a.json", *(op(ts=ts, **{"External id": ts}) for ts in (30, 10, 20)))
+    assert seen(arg_columns(read(str(path))))["External id"] == {0: 10, 1: 20, 2: 30}
+
+
+numbers = st.one_of(
+    st.integers(-(2**64), 2**65).map(str),
+    st.sampled_from(["0", "-0", "007", "-", "1.", "1.0", "-2.5E-2", "1e3", "1E400", "12345678901234567890123", "NaN"]),
+)
+strings = st.one_of(
+    st.text(max_size=6).map(json.dumps),
+    st.text(max_size=6).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    st.sampled_from(['"12"', '"-7"', '" 8 "', '"0x1F"', '"1e3"', '"\\u0031"', '"a\\/b"', '"\\q"', '"tab\there"']),
+)
+others = st.sampled_from(["true", "null", "[]", "{}", '[[1,"}"],{"a":"]"}]', "[ 1,2]", "[1, 2]", '{"Bytes": 3}'])
+members = st.one_of(numbers, strings, others)
+keys = st.one_of(st.sampled_from(NAMES), st.sampled_from(["Ev Idx", "Byte", "B\\u0079tes", "\\q", "args"]))
+blanks = st.sampled_from(["", " ", "\n          "])
+
+
+@st.composite
+def args_texts(draw: st.DrawFn) -> str:
+    pairs = draw(st.lists(st.tuples(keys, members, blanks, blanks), max_size=6))
+    return "{" + ",".join(f'{a}"{key}"{b}:{a}{value}{b}' for key, value, a, b in pairs) + "}"
+
+
+LAYOUTS = ('{{{own}, "args": {args}}}', '{{"args": {args}, {own}}}', '{{"args": 1, {own}, "args": {args}}}')
+
+
+@st.composite
+def events_texts(draw: st.DrawFn) -> list[str]:
+    made = []
+    for ts in range(draw(st.integers(1, 8))):
+        category, args = draw(st.sampled_from(CATEGORIES)), draw(args_texts())
+        own = f'"ph": "X", "cat": "{category}", "name": "n", "pid": 1, "tid": 2, "ts": {ts}, "dur": 1'
+        layout = draw(st.sampled_from(LAYOUTS))
+        made.append(layout.format(own=own, args=args))
+    return made
+
+
+def has_odd_number(text: str) -> bool:
+    """Whether an arg is a number that JSON does not know: only if it is wanted, compiled code looks at it closely."""
+    try:
+        json.loads(text.replace("\\q", ""), strict=False)
+    except ValueError:
+        return True
+    return False
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=events_texts())
+def test_both_ways_agree(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("args") / "trace.json"
+    kept = [text for text in texts if not has_odd_number(text)] or ['{"ph": "X", "ts": 1, "name": "n"}']
+    path.write_bytes(f"[{','.join(kept)}]".encode("utf-8", "surrogatepass"))
+    trace = read(str(path))
+    assert seen(by("compiled", trace)) == seen(by("plain", trace))
+
+
+def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment.derived.event_text._BLOCK_BYTES", 1 << 19)
+    events = [op(ts=i, **{"Input Dims": [[i]], "External id": i, f"key {i % 3000}": "x"}) for i in range(9000)]
+    path = write_trace(tmp_path / "trace.json", *events)
+    told = seen(arg_columns(read(str(path))))
+    assert told["External id"] == {i: i for i in range(9000)}
+    assert told["Input Dims"] == {i: f"[[{i}]]" for i in range(9000)}
+
+
+def test_real_traces_against_json(shared_traces: Path) -> None:
+    for name in ("hta_nccl/nccl_data.json.gz", "h100_kineto_out_of_order/after_fix_trace.json",
+                 "cpu_dtu/exercise_trace.json.gz", "b200_tracelens/b200_eager_rank0of8.json.gz"):  # fmt: skip
+        trace = read(str(shared_traces / name))
+        told = seen(arg_columns(trace))
+        args_of = trace.args_of(np.arange(len(trace.events)))
+        compared = 0
+        for arg in WANTED:
+            for row, value in told[arg.name].items():
+                expected = args_of[row][arg.name]
+                assert value == (expected if isinstance(expected, (int, str)) else json.dumps(expected))
+                compared += 1
+            candidates = np.flatnonzero(np.isin(trace.events.category, arg.categories)).tolist()
+            assert len(told[arg.name]) == sum(arg.name in args_of[row] for row in candidates)
+        assert compared > 10
+        assert told["diagnostics"] == []
+
+
+def test_no_events_of_interest(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(trace_text(event("python_function", "f", 1, 2, 1, 1, Bytes=1)))
+    assert all(not found for found in seen(arg_columns(read(str(path)))).values())
