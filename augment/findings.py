@@ -60,6 +60,6 @@ class AugmentedTrace:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """What was repaired, dropped or doubtful: the reader's, then each analysis's."""
+        """What was repaired, dropped or doubtful: the reader's, then the analyses'; what two of them tell, once."""
         found = (o for o in self.outcomes.values() if isinstance(o, Findings))
-        return [*self.trace.diagnostics, *(d for findings in found for d in findings.diagnostics)]
+        return list(dict.fromkeys([*self.trace.diagnostics, *(d for findings in found for d in findings.diagnostics)]))

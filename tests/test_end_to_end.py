@@ -26,6 +26,7 @@ KEYS = {
     "kernel_breakdown": ("device", "kernel_type", "name"),
     "memory_bandwidth": ("device", "kind"),
     "queue_length": ("device", "stream"),
+    "launch_statistics": ("device", "stream"),
 }
 OURS = """
     select t.name, s.name, count(*), sum(s.dur) from slice s join thread_track on thread_track.id = s.track_id

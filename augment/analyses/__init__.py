@@ -10,6 +10,8 @@ from augment.analyses import (
     idle_time_breakdown,
     kernel_breakdown,
     kernel_type_breakdown,
+    launch_outliers,
+    launch_statistics,
     memory_bandwidth,
     queue_length,
     temporal_breakdown,
@@ -46,6 +48,8 @@ ANALYSES: tuple[Analysis, ...] = (
     kernel_breakdown,
     memory_bandwidth,
     queue_length,
+    launch_statistics,
+    launch_outliers,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

@@ -22,11 +22,12 @@ import numpy as np
 
 from augment import intervals
 from augment.annotations import CounterTrack
-from augment.derived.gpu_work import GpuWork, Stream, gpu_work
+from augment.derived.gpu_work import Stream, gpu_work
+from augment.derived.launch_delays import launch_diagnostics
 from augment.derived.launches import NO_ROW
 from augment.derived.statistics import time_weighted
 from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Diagnostic, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Identity, Int64s, Trace
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -58,18 +59,17 @@ def analyze(trace: Trace) -> Findings | Skipped:
     linked = work.launch != NO_ROW
     if not linked.any():
         return Skipped("no GPU work whose correlation names a launch")
-    rows, tracks, early = [], [], 0
+    rows, tracks = [], []
     for stream in work.streams:
         chosen = linked[stream.places]
         if not chosen.any():
             continue
         started = work.ts[stream.places][chosen]
         launched = trace.events.ts[work.launch[stream.places][chosen]]
-        early += int((launched > started).sum())
         ts, length = _series(np.minimum(launched, started), started)
         rows.append(_row(stream, ts, length))
         tracks.append(_track(stream, ts, length))
-    return Findings(rows, tracks, _diagnostics(work, int(linked.sum()), early))
+    return Findings(rows, tracks, launch_diagnostics(trace))
 
 
 def _series(launched: Int64s, started: Int64s) -> tuple[Int64s, Int64s]:
@@ -109,11 +109,3 @@ def _track(stream: Stream, ts: Int64s, length: Int64s) -> CounterTrack:
         description="operations launched and not yet started",
         scale="operations",
     )
-
-
-def _diagnostics(work: GpuWork, linked: int, early: int) -> list[Diagnostic]:
-    found = (
-        Diagnostic("gpu_work_without_launch", len(work) - linked, "pieces of GPU work have no known launch"),
-        Diagnostic("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
-    )
-    return [one for one in found if one.count]

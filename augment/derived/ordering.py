@@ -26,6 +26,13 @@ def group_bounds(codes: npt.NDArray[Any], count: int) -> Places:
     return np.concatenate((np.zeros(1, np.intp), np.cumsum(sizes)))
 
 
+def run_starts(values: npt.NDArray[Any]) -> Places:
+    """Where each run of equal ``values`` starts."""
+    starts = np.ones(len(values), np.bool_)
+    starts[1:] = values[1:] != values[:-1]
+    return np.flatnonzero(starts)
+
+
 def settled(tied: Bools, key: Int64s) -> Places | None:
     """The order that puts each run of ties in ascending ``key``, ties of that in their old order; None if it is so.
 

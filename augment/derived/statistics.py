@@ -39,7 +39,7 @@ def distribution(durations: Int64s) -> Distribution | None:
         return None
     ascending = np.sort(durations)
     std = float(ascending.std(ddof=1)) if len(ascending) > 1 else 0.0
-    p25, p50, p75 = (_interpolated(ascending, quarter) for quarter in (1, 2, 3))
+    p25, p50, p75 = (percentile(ascending, percent) for percent in (25, 50, 75))
     return Distribution(float(ascending.mean()), std, int(ascending[0]), p25, p50, p75, int(ascending[-1]))
 
 
@@ -58,8 +58,8 @@ def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | N
     return TimeWeighted(mean, std, p25, p50, p75)
 
 
-def _interpolated(ascending: Int64s, quarter: int) -> float:
-    """The ``quarter`` * 25th percentile: exact, then one division."""
-    place, rest = divmod((len(ascending) - 1) * quarter, 4)
+def percentile(ascending: Int64s, percent: int) -> float:
+    """The percentile of ``ascending`` (int64, not empty), interpolated linearly: exact, then one division."""
+    place, rest = divmod((len(ascending) - 1) * percent, 100)
     low = int(ascending[place])
-    return low + (int(ascending[place + 1]) - low) * rest / 4 if rest else float(low)
+    return low + (int(ascending[place + 1]) - low) * rest / 100 if rest else float(low)

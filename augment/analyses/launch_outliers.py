@@ -1,0 +1,126 @@
+"""Which launches are out of the ordinary?
+
+The calls that `launch_statistics` counts, by name, the worst of each ``kind`` on each device first:
+
+- ``short_kernel``: the call took longer than the work; the worst is the one that lost most time by it;
+- ``runtime_outlier``: the call took longer than ``runtime_cutoff_ns``;
+- ``launch_delay_outlier``: the work began more than ``launch_delay_cutoff_ns`` after the end of the call.
+
+A row is a call. If it launched several pieces of work (a CUDA graph), ``name`` and ``launch_delay_ns`` are of the first
+to begin, and ``gpu_ns`` is the sum of all: so a graph is short only if all of it is. A call may be of several kinds.
+
+How HTA's ``get_cuda_kernel_launch_stats`` differs: it draws histograms of the three kinds and returns neither the lists
+nor any name.
+
+Options:
+    runtime_cutoff_ns: a longer call is a runtime outlier.
+    launch_delay_cutoff_ns: a longer wait is a launch-delay outlier.
+    include_memory_events: whether copies and memsets count.
+    most_count: how many rows of a kind there may be for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.call_stacks import NO_ROW, innermost
+from augment.derived.gpu_work import Device, gpu_work
+from augment.derived.launch_delays import LaunchDelays, launch_delays
+from augment.derived.ordering import run_starts
+from augment.findings import Findings, Skipped, column
+from augment.intervals import Places
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int64s, Trace
+
+NAME = "launch_outliers"
+NEEDS = (GPU_WORK, LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One call."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    stream: Identity = column("The stream of the first work.")
+    kind: str = column("What is out of the ordinary: short_kernel, runtime_outlier or launch_delay_outlier.")
+    name: str = column("The kernel, copy or memset; of several, the first to begin.")
+    launch_name: str = column("The call that launched it.")
+    operator: str | None = column("The innermost operator that encloses the call, if any.")
+    correlation: int = column("The correlation of call and work, to find them in the trace.")
+    ts_ns: int = column("Start of the call, from the start of the trace.", "ns")
+    cpu_ns: int = column("Duration of the call.", "ns")
+    gpu_ns: int = column("Duration of the work; of several pieces, the sum.", "ns")
+    launch_delay_ns: int = column("From the end of the call to the start of the work.", "ns")
+
+
+ROW = Row
+
+
+def analyze(
+    trace: Trace,
+    *,
+    runtime_cutoff_ns: int = 50_000,
+    launch_delay_cutoff_ns: int = 100_000,
+    include_memory_events: bool = True,
+    most_count: int = 100,
+) -> Findings | Skipped:
+    """Name the worst launches of each kind."""
+    work, delays = gpu_work(trace), launch_delays(trace)
+    if not len(delays):
+        return Skipped("no GPU work whose correlation names a launch")
+    if not include_memory_events:
+        delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
+    rows: list[Row] = []
+    for device in work.devices:
+        calls = _calls(device, delays, work.ts)
+        excess = (
+            ("short_kernel", calls.cpu_ns - calls.gpu_ns),
+            ("runtime_outlier", calls.cpu_ns - runtime_cutoff_ns),
+            ("launch_delay_outlier", calls.delay_ns - launch_delay_cutoff_ns),
+        )
+        for kind, ns in excess:
+            rows += _rows(trace, device, kind, calls.take(_worst(ns, most_count)))
+    return Findings(rows)
+
+
+def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
+    """The launches on ``device``, a row a call: of several pieces of work the first, with the sum of ``gpu_ns``."""
+    own = delays.take(slice(*np.searchsorted(delays.place, (device.start, device.stop))))
+    order = np.argsort(ts[own.place], kind="stable")
+    own = own.take(order[np.argsort(own.row[order], kind="stable")])
+    first = run_starts(own.row)
+    calls = own.take(first)
+    return LaunchDelays(calls.place, calls.row, calls.cpu_ns, np.add.reduceat(own.gpu_ns, first), calls.delay_ns)
+
+
+def _worst(excess: Int64s, most: int) -> Places:
+    """Where ``excess`` is greatest and above 0, greatest first."""
+    above = np.flatnonzero(excess > 0)
+    if len(above) > most > 0:  # only what may be among the worst has to be sorted
+        above = above[excess[above] >= np.partition(excess[above], -most)[-most]]
+    worst: Places = above[np.argsort(-excess[above], kind="stable")][:most]
+    return worst
+
+
+def _rows(trace: Trace, device: Device, kind: str, calls: LaunchDelays) -> Iterator[Row]:
+    work, events = gpu_work(trace), trace.events
+    operator = innermost(trace, calls.row, (Category.CPU_OP,))
+    streams = [one.start for one in work.streams]
+    stream = np.searchsorted(streams, calls.place, side="right") - 1
+    rows = zip(
+        (work.streams[index].stream for index in stream.tolist()),
+        trace.names_of(work.row[calls.place]),
+        trace.names_of(calls.row),
+        (trace.strings[events.name[row]] if row != NO_ROW else None for row in operator.tolist()),
+        events.correlation[calls.row].tolist(),
+        (events.ts[calls.row] - events.ts[:1]).tolist(),
+        calls.cpu_ns.tolist(),
+        calls.gpu_ns.tolist(),
+        calls.delay_ns.tolist(),
+        strict=True,
+    )
+    for stream_, *rest in rows:
+        yield Row(device.rank, device.device, stream_, kind, *rest)

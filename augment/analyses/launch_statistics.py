@@ -1,0 +1,114 @@
+"""What does launching cost?
+
+For each stream, the launches of its work: how long the calls took on the host (``cpu_ns``), how long the work took on
+the device (``gpu_ns``), and how long it waited from the end of the call to its start (``launch_delay_ns``; 0 where it
+began before the call returned). A launch is any call that shares the correlation of the work: ``cudaLaunchKernel``,
+``cuLaunchKernelEx``, cooperative launches, ``cudaMemcpyAsync``, ``hipExtModuleLaunchKernel``, … Three kinds of launches
+are worth looking at:
+
+- short kernels: the call took longer than the work;
+- runtime outliers: the call took longer than ``runtime_cutoff_ns``;
+- launch-delay outliers: the work waited longer than ``launch_delay_cutoff_ns``. The wait includes what earlier work on
+  the stream took: a long one says that the host is ahead, which is good, or that a stream is congested.
+
+`launch_outliers` names them. Each piece of work counts as a launch. The pieces of a CUDA graph share one call, so each
+counts with the whole call's ``cpu_ns``, and waits for those before it; ``call_count`` says how many calls there were.
+
+How HTA's ``get_cuda_kernel_launch_stats`` differs: it knows ``cudaLaunchKernel``, ``cudaLaunchKernelExC``,
+``cudaMemcpyAsync`` and ``cudaMemsetAsync`` alone, so that it has nothing on AMD and misses Triton, CUDA graphs and
+cooperative launches; it draws the three kinds and does not return them; its short kernels are only those whose call
+took no longer than its ``runtime_cutoff``.
+
+Options:
+    runtime_cutoff_ns: a longer call is a runtime outlier.
+    launch_delay_cutoff_ns: a longer wait is a launch-delay outlier.
+    include_memory_events: whether copies and memsets count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.gpu_work import Stream, gpu_work
+from augment.derived.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
+from augment.derived.statistics import percentile
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int64s, Trace
+
+NAME = "launch_statistics"
+NEEDS = (GPU_WORK, LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One stream."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    stream: Identity = column("The stream.")
+    launch_count: int = column("Pieces of work whose launch is known.", "count")
+    call_count: int = column("Calls that launched them.", "count")
+    short_kernel_count: int = column("Those that took less time than their call.", "count")
+    runtime_outlier_count: int = column("Those whose call took longer than the cutoff.", "count")
+    launch_delay_outlier_count: int = column("Those that waited longer than the cutoff.", "count")
+    mean_cpu_ns: float = column("Mean duration of the calls.", "ns")
+    p50_cpu_ns: float = column("Median duration of the calls.", "ns")
+    p99_cpu_ns: float = column("99th percentile of the durations of the calls.", "ns")
+    max_cpu_ns: int = column("Greatest duration of a call.", "ns")
+    mean_gpu_ns: float = column("Mean duration of the work.", "ns")
+    p50_gpu_ns: float = column("Median duration of the work.", "ns")
+    p99_gpu_ns: float = column("99th percentile of the durations of the work.", "ns")
+    max_gpu_ns: int = column("Greatest duration of the work.", "ns")
+    mean_launch_delay_ns: float = column("Mean time from the end of the call to the start of the work.", "ns")
+    p50_launch_delay_ns: float = column("Median of these times.", "ns")
+    p99_launch_delay_ns: float = column("99th percentile of these times.", "ns")
+    max_launch_delay_ns: int = column("Greatest of these times.", "ns")
+
+
+ROW = Row
+
+
+def analyze(
+    trace: Trace,
+    *,
+    runtime_cutoff_ns: int = 50_000,
+    launch_delay_cutoff_ns: int = 100_000,
+    include_memory_events: bool = True,
+) -> Findings | Skipped:
+    """Describe the launches of each stream."""
+    work, delays = gpu_work(trace), launch_delays(trace)
+    if not include_memory_events:
+        delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
+    if not len(delays):
+        return Skipped("no GPU work whose correlation names a launch")
+    bounds = np.searchsorted(delays.place, [0, *(one.stop for one in work.streams)]).tolist()
+    rows = [
+        _row(stream, delays.take(slice(start, stop)), runtime_cutoff_ns, launch_delay_cutoff_ns)
+        for stream, start, stop in zip(work.streams, bounds, bounds[1:], strict=False)
+        if stop > start
+    ]
+    return Findings(rows, (), launch_diagnostics(trace))
+
+
+def _row(stream: Stream, one: LaunchDelays, runtime_cutoff_ns: int, launch_delay_cutoff_ns: int) -> Row:
+    return Row(
+        stream.rank,
+        stream.device,
+        stream.stream,
+        len(one),
+        len(np.unique(one.row)),
+        int(np.count_nonzero(one.is_short())),
+        int(np.count_nonzero(one.cpu_ns > runtime_cutoff_ns)),
+        int(np.count_nonzero(one.delay_ns > launch_delay_cutoff_ns)),
+        *_described(one.cpu_ns),
+        *_described(one.gpu_ns),
+        *_described(one.delay_ns),
+    )
+
+
+def _described(durations: Int64s) -> tuple[float, float, float, int]:
+    """Mean, median, 99th percentile and greatest."""
+    ascending = np.sort(durations)
+    return float(ascending.mean()), percentile(ascending, 50), percentile(ascending, 99), int(ascending[-1])
