@@ -12,6 +12,7 @@ from augment.commands.perfetto_limits import perfetto_findings
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.findings import AugmentedTrace, Skipped
+from augment.readers import perfetto
 from augment.readers.containers import OpenText, open_text
 from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Int64s, Trace
 from augment.writers.metrics import document
@@ -62,7 +63,7 @@ def _file(trace: Trace) -> Report:
         "compression": layers,
         "text_bytes": source.text_bytes,
         "format": source.format,
-        "layout": "array" if head == b"[" else "object",
+        "layout": "packets" if source.format == perfetto.NAME else "array" if head == b"[" else "object",
         "vendor": _vendor(trace),
         "schema_version": source.metadata.get("schemaVersion"),
         "elements": source.event_count,

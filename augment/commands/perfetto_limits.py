@@ -1,4 +1,4 @@
-"""What Perfetto will drop, alter or refuse of a Chrome trace, as far as the event table tells.
+"""What Perfetto will drop, alter or refuse of a trace, as far as the event table tells.
 
 Seen with Perfetto 52 and its sources up to 58; docs/formats.md has the experiments.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.readers import perfetto
 from augment.trace import COMPLETE, Int64s, Trace
 
 _MEMORY = (
@@ -83,6 +84,14 @@ def _nested(ts: Int64s, end: Int64s) -> bool:
 
 
 def _findings(trace: Trace) -> Iterator[tuple[str, int, str]]:
+    if trace.source.format != perfetto.NAME:
+        yield from _of_json(trace)
+    with open(trace.source.path, "rb") as file:
+        yield "zstd", int(file.read(4) == _ZSTD), "zstd is refused before version 58 (augmented files are not zstd)"
+
+
+def _of_json(trace: Trace) -> Iterator[tuple[str, int, str]]:
+    """What Perfetto's own format is free of."""
     events, source = trace.events, trace.source
     yield "partly_overlapping", partly_overlapping(trace), "slices overlap another of their thread in part: dropped"
     in_file = events.ts - source.base_ns
@@ -101,5 +110,3 @@ def _findings(trace: Trace) -> Iterator[tuple[str, int, str]]:
         if source.text_bytes > limit:
             yield "too_large", 1, f"{message}; open the native format (--to perfetto)"
             break
-    with open(source.path, "rb") as file:
-        yield "zstd", int(file.read(4) == _ZSTD), "zstd is refused before version 58 (the augmented file is gzip)"

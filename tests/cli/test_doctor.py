@@ -69,6 +69,21 @@ def test_what_is_odd(tmp_path: Path, augment: Augment) -> None:
     assert "memory_bandwidth" in report["skipped"]
 
 
+def test_a_native_file_has_none_of_the_limits_of_json(tmp_path: Path, augment: Augment) -> None:
+    """Kernels that overlap, a text as pid, times that count from 1970."""
+    ts = 1712195495406752.797
+    odd = event("Trace", "PyTorch Profiler (0)", ts, 100, "Spans", "PyTorch Profiler")
+    trace = write_trace(tmp_path / "a.json", kernel(ts=ts, dur=10), kernel(ts=ts + 5, dur=10, correlation=2), odd)
+    assert codes(json.loads(augment("doctor", trace, "--json").out), "perfetto").keys() == {
+        "partly_overlapping", "text_pids", "epoch_times"
+    }  # fmt: skip
+    assert augment("run", trace, "--to", "perfetto").code == 0
+    native = tmp_path / "a.augmented.pftrace"
+    report = json.loads(augment("doctor", native, "--json").out)
+    assert codes(report, "perfetto") == {}
+    assert (report["file"]["format"], report["file"]["layout"]) == ("perfetto", "packets")
+
+
 def test_times_that_perfetto_rounds(tmp_path: Path, augment: Augment) -> None:
     whole = write_trace(tmp_path / "whole.json", op(ts=1712195495406752))
     assert json.loads(augment("doctor", whole, "--json").out)["perfetto"] == []

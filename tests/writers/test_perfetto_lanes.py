@@ -65,11 +65,16 @@ def test_a_point_finds_the_slice_that_began_last_of_those_that_cover_it(spans: l
             assert row in covering
 
 
-def test_of_kernels_that_begin_at_once_the_mark_tells() -> None:
-    slices = Slices(ns(0, 1), np.zeros(2, np.int32), ns(5, 5), ns(9, 8), ns(11, 12))
-    for mark, row in ((11, 0), (12, 1)):
-        found = walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled=False)[1]
-        assert found.tolist() == [row] if mark == 12 else [0, 1]
+@pytest.mark.parametrize("ends", [(9, 8), (9, 9)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_of_slices_that_begin_at_once_the_mark_tells(ends: tuple[int, int], compiled: bool) -> None:
+    """Also of a kernel and an annotation around it that are equally long."""
+    if compiled:
+        pytest.importorskip("numba")
+    slices = Slices(ns(0, 1), np.zeros(2, np.int32), ns(5, 5), ns(*ends), ns(11, 12))
+    for mark, row in ((11, 0), (12, 1), (13, 1)):
+        found = walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled)[1]
+        assert found.tolist() == [row]
 
 
 @settings(deadline=None)

@@ -13,9 +13,7 @@ from augment.compiled.memory import (
     load_byte,
     load_int,
     load_int32,
-    store_byte,
     store_int,
-    store_int32,
 )
 from augment.readers.perfetto.layout_compiled import (
     ABSENT,
@@ -24,30 +22,18 @@ from augment.readers.perfetto.layout_compiled import (
     BLOCKS,
     BY_HAND,
     CATEGORIES,
-    CATEGORY,
     CATEGORY_COUNT,
     CLOCK_KIND,
     CLOCK_NUMBER,
     CLOCK_SHOWN,
     CLOCK_TRACE,
     CLOCK_UNIT,
-    CORRELATION,
     CORRELATION_ARG,
     DEFAULT_TRACK,
     DEVICE_ARG,
-    DUR,
     DURATION_ARG,
-    END_BEFORE,
-    END_ROOM,
-    END_TRACK,
-    END_TS,
-    ENDS,
     EVENT_ROOM,
     EVENTS,
-    FLOW_LAST,
-    FLOW_ROOM,
-    FLOW_ROW,
-    FLOW_VALUE,
     FLOWS,
     GROW,
     KEY_COUNT,
@@ -55,17 +41,12 @@ from augment.readers.perfetto.layout_compiled import (
     KEY_TEXTS,
     KEYS,
     KEYS_COUNT,
-    KIND,
-    LENGTH,
     MORE,
     MOVING_CLOCK,
-    NAME,
     NAME_COUNT,
     NAMES,
     NO_CLOCK,
-    OFFSET,
     PACKETS,
-    PLACE,
     PLACE_MASK,
     PLACE_SLOTS,
     POSITION,
@@ -77,12 +58,11 @@ from augment.readers.perfetto.layout_compiled import (
     SLOT,
     STREAM_ARG,
     TRACE_CLOCK,
-    TRACK,
     TRACK_MASK,
     TRACK_SLOTS,
-    TS,
     VALID,
 )
+from augment.readers.perfetto.rows_compiled import put_flow, put_row, take_end
 
 ODD = -1  #: of a position: Python must look
 MANY = np.uint64(0x9E3779B97F4A7C15)
@@ -227,6 +207,14 @@ def trace_time(given: int, block: int) -> int:
 
 
 @compiled
+def string_number(iid: int, count: int, numbers: int) -> int:
+    """The number of a string told before; :data:`ODD` if Python must look."""
+    if iid < 0 or iid >= count:
+        return ODD
+    return load_int32(numbers + 4 * iid)
+
+
+@compiled
 def take_event(
     at: int, stop: int, ts: int, block: int, offset: int, length: int, tables: int, state: int
 ) -> int:  # fmt: skip
@@ -234,8 +222,7 @@ def take_event(
     kind, name, category = 0, 0, 0
     uuid = load_int(block + DEFAULT_TRACK)
     correlation, device, stream, dur = np.int64(-1), np.int64(ABSENT), np.int64(ABSENT), np.int64(0)
-    row, ends = load_int(state + EVENTS), load_int(state + ENDS)
-    sizes, flows = load_int(state + SIZES), load_int(state + FLOWS)
+    row, sizes, flows = load_int(state + EVENTS), load_int(state + SIZES), load_int(state + FLOWS)
     size_count, size = 0, np.int64(0)
     while at < stop:
         tag, at = varint(at, stop)
@@ -263,26 +250,20 @@ def take_event(
             kind, at = varint(at, stop)
         elif tag == 0x58:
             uuid, at = varint(at, stop)
-        elif tag == 0x50:
+        elif tag == 0x50 or tag == 0x18:
             iid, at = varint(at, stop)
-            if iid < 0 or iid >= load_int(block + NAME_COUNT):
+            if tag == 0x50:
+                known = string_number(iid, load_int(block + NAME_COUNT), load_int(block + NAMES))
+                name = known if name == 0 else name
+            else:
+                known = string_number(iid, load_int(block + CATEGORY_COUNT), load_int(block + CATEGORIES))
+                category = known if category == 0 else category
+            if known < 0:
                 return BY_HAND
-            if name == 0:
-                name = load_int32(load_int(block + NAMES) + 4 * iid)
-        elif tag == 0x18:
-            iid, at = varint(at, stop)
-            if iid < 0 or iid >= load_int(block + CATEGORY_COUNT):
-                return BY_HAND
-            if category == 0:
-                category = load_int32(load_int(block + CATEGORIES) + 4 * iid)
         elif tag == 377 or tag == 385:  # a flow, and one that ends here
-            if at + 8 > stop:
-                return BY_HAND
-            if flows >= load_int(tables + FLOW_ROOM):
-                return GROW
-            store_int(load_int(tables + FLOW_ROW) + 8 * flows, row)
-            store_int(load_int(tables + FLOW_VALUE) + 8 * flows, load_int(at))
-            store_int(load_int(tables + FLOW_LAST) + 8 * flows, 1 if tag == 385 else 0)
+            why = put_flow(at, stop, 1 if tag == 385 else 0, flows, tables, state)
+            if why != MORE:
+                return why
             flows += 1
             at += 8
         elif tag == 178 or tag == 186 or tag == 288 or tag == 336 or tag == 24002:
@@ -295,28 +276,13 @@ def take_event(
     if track < 0 or kind < 1 or kind > 4:
         return BY_HAND
     if kind == 2:
-        if ends >= load_int(tables + END_ROOM):
-            return GROW
-        store_int(load_int(tables + END_TS) + 8 * ends, ts)
-        store_int32(load_int(tables + END_TRACK) + 4 * ends, track)
-        store_int(load_int(tables + END_BEFORE) + 8 * ends, row)
-        store_int(state + ENDS, ends + 1)
-        return MORE
+        return take_end(ts, track, tables, state)
     place = number_of(load_int(tables + PLACE_SLOTS), load_int(tables + PLACE_MASK), track, device, stream)
     if place < 0:
         return BY_HAND
     if row >= load_int(tables + EVENT_ROOM) or sizes >= load_int(tables + SIZE_ROOM):
         return GROW
-    store_int(load_int(tables + TS) + 8 * row, ts)
-    store_int(load_int(tables + DUR) + 8 * row, dur)
-    store_byte(load_int(tables + KIND) + row, 66 if kind == 1 else 105 if kind == 3 else 67)  # B, i, C
-    store_int32(load_int(tables + CATEGORY) + 4 * row, category)
-    store_int32(load_int(tables + NAME) + 4 * row, name)
-    store_int32(load_int(tables + TRACK) + 4 * row, track)
-    store_int32(load_int(tables + PLACE) + 4 * row, place)
-    store_int(load_int(tables + CORRELATION) + 8 * row, correlation)
-    store_int(load_int(tables + OFFSET) + 8 * row, offset)
-    store_int32(load_int(tables + LENGTH) + 4 * row, length)
+    put_row(row, ts, dur, kind, category, name, track, place, correlation, offset, length, tables)
     if size_count:
         store_int(load_int(tables + SIZE_ROW) + 8 * sizes, row)
         store_int(load_int(tables + SIZE_VALUE) + 8 * sizes, size)

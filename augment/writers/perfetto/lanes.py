@@ -102,12 +102,13 @@ def _walk(
                 inner = top[one]
                 while inner >= 0 and end[inner] < at:
                     inner = below[inner]
-                if inner >= 0:
-                    meant = ts[inner] == at and mark[inner] == point_mark[point]
-                    if best < 0 or meant or ts[inner] > ts[best]:
-                        best = inner
-                    if meant:
-                        break
+                if inner >= 0 and (best < 0 or ts[inner] > ts[best]):
+                    best = inner
+                while inner >= 0 and ts[inner] == at and mark[inner] != point_mark[point]:
+                    inner = below[inner]
+                if inner >= 0 and ts[inner] == at:
+                    best = inner
+                    break
                 one = next_lane[one]
             found[point] = best
             point += 1

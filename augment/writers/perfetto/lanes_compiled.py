@@ -22,12 +22,12 @@ def slice_at(table: int, point: int) -> int:
         inner: int = load_int32(top + 4 * one)
         while inner >= 0 and load_int(ends + 8 * inner) < at:
             inner = load_int32(below + 4 * inner)
-        if inner >= 0:
-            start = load_int(ts + 8 * inner)
-            if start == at and load_int(mark + 8 * inner) == meant:
+        if inner >= 0 and (best < 0 or load_int(ts + 8 * inner) > load_int(ts + 8 * best)):
+            best = inner
+        while inner >= 0 and load_int(ts + 8 * inner) == at:
+            if load_int(mark + 8 * inner) == meant:
                 return inner
-            if best < 0 or start > load_int(ts + 8 * best):
-                best = inner
+            inner = load_int32(below + 4 * inner)
         one = load_int32(load_int(table + NEXT_LANE) + 4 * one)
     return best
 
