@@ -15,6 +15,7 @@ from augment.analyses import (
     memory_bandwidth,
     queue_length,
     temporal_breakdown,
+    user_annotation_breakdown,
 )
 from augment.findings import Outcome
 from augment.trace import Category
@@ -50,6 +51,7 @@ ANALYSES: tuple[Analysis, ...] = (
     queue_length,
     launch_statistics,
     launch_outliers,
+    user_annotation_breakdown,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.gpu_work import GpuWork, gpu_work, sort_key
+from augment.derived.gpu_work import gpu_work, sort_key
 from augment.derived.kernel_types import KernelType
-from augment.derived.ordering import compressed, group_bounds, grouped
+from augment.derived.ordering import combinations, group_bounds, grouped
+from augment.derived.statistics import grouped_statistics
 from augment.findings import Findings, column
-from augment.intervals import Places
-from augment.trace import GPU_WORK, Identity, Int32s, Int64s, Trace
+from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)
@@ -48,38 +48,13 @@ ROW = Row
 def analyze(trace: Trace) -> Findings:
     """Aggregate each device's work by type and name."""
     work = gpu_work(trace)
-    names, rank_of_name = compressed(trace.events.name[work.row], len(trace.strings))
-    group = _groups(trace, work, rank_of_name, len(names))
-    keys, table = compressed(group, len(work.devices) * len(KernelType) * len(names))
-    code = table[group]
-    bounds = group_bounds(code, len(keys))
-    order = grouped(code, len(keys))
-    statistics = _statistics((work.end - work.ts)[order], bounds)
+    device = np.repeat(np.arange(len(work.devices)), [one.stop - one.start for one in work.devices])
+    keys, code = combinations(device, work.type, trace.events.name[work.row])
+    count = len(keys[0])
+    statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
     rows = []
-    for key, figures in zip(keys.tolist(), zip(*statistics, strict=True), strict=True):
-        rest, name = divmod(key, len(names))
-        device, kernel_type = divmod(rest, len(KernelType))
-        one = work.devices[device]
-        rows.append(Row(one.rank, one.device, KernelType(kernel_type).name, trace.strings[names[name]], *figures))
+    for index, kernel_type, name, figures in zip(*(key.tolist() for key in keys), statistics, strict=True):
+        one = work.devices[index]
+        rows.append(Row(one.rank, one.device, KernelType(kernel_type).name, trace.strings[name], *figures))
     rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.kernel_type, -row.sum_ns, row.name))
     return Findings(rows)
-
-
-def _groups(trace: Trace, work: GpuWork, rank_of_name: Int32s, names: int) -> Int64s:
-    """One integer for each device, type and name."""
-    group = work.type.astype(np.int64) * names
-    group += rank_of_name[trace.events.name[work.row]]
-    for index, device in enumerate(work.devices):
-        group[device.places] += index * len(KernelType) * names
-    return group
-
-
-def _statistics(dur: Int64s, bounds: Places) -> list[list[int] | list[float]]:
-    """Count, sum, mean, least, greatest, deviation of each group, which lies between two ``bounds``."""
-    starts, count = bounds[:-1], np.diff(bounds)
-    total = np.add.reduceat(dur, starts)
-    mean = total / count
-    squares = np.add.reduceat((dur - np.repeat(mean, count)) ** 2, starts)
-    std = np.sqrt(squares / np.maximum(count - 1, 1))
-    columns = (count, total, mean, np.minimum.reduceat(dur, starts), np.maximum.reduceat(dur, starts), std)
-    return [one.tolist() for one in columns]

@@ -57,3 +57,33 @@ def compressed(codes: npt.NDArray[Any], size: int) -> tuple[Int64s, npt.NDArray[
     table = np.full(size, -1, np.int32)
     table[distinct] = np.arange(len(distinct), dtype=np.int32)
     return distinct, table
+
+
+def combinations(*columns: npt.NDArray[Any]) -> tuple[list[Int64s], Int64s]:
+    """The distinct combinations of what stands in equal-length integer ``columns``.
+
+    Returns:
+        The combinations as int64 columns, ascending; and which of them each row is.
+    """
+    distinct, code = _numbered(columns[0])
+    values = [distinct]
+    for column in columns[1:]:
+        distinct, own = _numbered(column)
+        if len(distinct) > 1:
+            keys, code = _numbered(code * len(distinct) + own)
+            before, place = np.divmod(keys, len(distinct))
+            values = [*(one[before] for one in values), distinct[place]]
+        else:
+            values.append(np.repeat(distinct, len(values[0])))
+    return values, code
+
+
+def _numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
+    """The distinct values, ascending, and which of them each is."""
+    low = int(values.min(initial=0))
+    size = int(values.max(initial=0)) - low + 1
+    if size > 4 * len(values) + (1 << 16):  # no table so large
+        distinct, code = np.unique(values, return_inverse=True)
+        return distinct.astype(np.int64), code.astype(np.int64)
+    distinct, table = compressed(values - low, size)
+    return distinct + low, table[values - low].astype(np.int64)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from augment.intervals import Places
 from augment.trace import Int64s
 
 
@@ -31,6 +33,23 @@ class TimeWeighted(NamedTuple):
     p25: float
     p50: float
     p75: float
+
+
+Summary = tuple[int, int, float, int, int, float]  #: count, sum, mean, least, greatest, sample deviation (0 of one)
+
+
+def grouped_statistics(durations: Int64s, bounds: Places) -> Iterator[Summary]:
+    """The summary of each group of ``durations``: what lies between two ``bounds``, never nothing."""
+    starts, count = bounds[:-1], np.diff(bounds)
+    if not len(starts):
+        return
+    total = np.add.reduceat(durations, starts)
+    mean = total / count
+    squares = np.add.reduceat((durations - np.repeat(mean, count)) ** 2, starts)
+    std = np.sqrt(squares / np.maximum(count - 1, 1))
+    least, greatest = np.minimum.reduceat(durations, starts), np.maximum.reduceat(durations, starts)
+    columns = (count, total, mean, least, greatest, std)
+    yield from zip(*(one.tolist() for one in columns), strict=True)
 
 
 def distribution(durations: Int64s) -> Distribution | None:

@@ -1,0 +1,65 @@
+"""How long does what the user annotated take?
+
+A row for every name of an annotation (``record_function``, the optimizer's, the collectives', the steps'), on the host
+(``side`` is ``cpu``) and on each device (``gpu``, where Kineto draws an annotation from the first to the last work that
+was launched within it): how often it occurs, and the sum, mean, least, greatest and standard deviation (of a sample,
+over n - 1; 0 of one) of its durations. Nested annotations both count.
+
+`gpu_time_by_annotation` says what the devices worked during them.
+
+How HTA's ``get_gpu_user_annotation_breakdown`` differs: beyond its ``num_kernels`` it makes a row "others" and
+aggregates once more over the sums, so that least, greatest and mean of every name become its sum and the deviation 0;
+its durations are rounded to microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.gpu_work import sort_key
+from augment.derived.ordering import combinations, group_bounds, grouped
+from augment.derived.statistics import grouped_statistics
+from augment.findings import Findings, column
+from augment.trace import Category, Identity, Trace
+
+NAME = "user_annotation_breakdown"
+NEEDS = ((Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION),)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One name on one side."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device; none on the host.")
+    side: str = column("Where it was recorded: cpu or gpu.")
+    name: str = column("The name of the annotation.")
+    count: int = column("How often it occurs.", "count")
+    sum_ns: int = column("Sum of its durations.", "ns")
+    mean_ns: float = column("Mean duration.", "ns")
+    min_ns: int = column("Least duration.", "ns")
+    max_ns: int = column("Greatest duration.", "ns")
+    std_ns: float = column("Standard deviation of the durations, of a sample; 0 of one.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings:
+    """Aggregate the annotations of each side by name."""
+    events = trace.events
+    rows = events.slices_of(Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
+    devices = list(dict.fromkeys((one.rank, one.device) for one in trace.tracks))
+    device_of_track = np.array([devices.index((one.rank, one.device)) for one in trace.tracks], np.int64)
+    on_gpu = events.category[rows] == Category.GPU_USER_ANNOTATION
+    keys, code = combinations(on_gpu.astype(np.int8), device_of_track[events.track[rows]], events.name[rows])
+    count = len(keys[0])
+    figures = grouped_statistics(events.dur[rows[grouped(code, count)]], group_bounds(code, count))
+    found = []
+    for side, device, name, one in zip(*(key.tolist() for key in keys), figures, strict=True):
+        rank, where = devices[device]
+        found.append(Row(rank, where, ("cpu", "gpu")[side], trace.strings[name], *one))
+    found.sort(key=lambda row: (sort_key(row.rank), row.side, sort_key(row.device), -row.sum_ns, row.name))
+    return Findings(found)

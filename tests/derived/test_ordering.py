@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from augment.derived.ordering import combinations, run_starts
+
+ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), st.integers(-(2**62), 2**62)))
+
+
+@given(ROWS)
+def test_combinations_are_those_that_occur(rows: list[tuple[int, int, int]]) -> None:
+    columns = [np.array([row[index] for row in rows], np.int64) for index in range(3)]
+    values, code = combinations(*columns)
+    found = list(zip(*(one.tolist() for one in values), strict=True))
+    assert found == sorted(set(rows))
+    assert [found[which] for which in code.tolist()] == rows
+
+
+@pytest.mark.parametrize(("values", "starts"), [([], []), ([4], [0]), ([4, 4, 5, 5, 4], [0, 2, 4])])
+def test_runs(values: list[int], starts: list[int]) -> None:
+    assert run_starts(np.array(values)).tolist() == starts
