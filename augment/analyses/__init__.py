@@ -13,6 +13,7 @@ from augment.analyses import (
     launch_outliers,
     launch_statistics,
     memory_bandwidth,
+    operator_launch_delay,
     queue_length,
     temporal_breakdown,
     user_annotation_breakdown,
@@ -51,6 +52,7 @@ ANALYSES: tuple[Analysis, ...] = (
     queue_length,
     launch_statistics,
     launch_outliers,
+    operator_launch_delay,
     user_annotation_breakdown,
 )
 

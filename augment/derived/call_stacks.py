@@ -10,7 +10,7 @@ import numpy as np
 
 from augment.compiled.native import native
 from augment.derived.ordering import grouped
-from augment.trace import LAUNCHES, Category, Int32s, Int64s, Trace, derived
+from augment.trace import LAUNCHES, Bools, Category, Int32s, Int64s, Trace, derived
 
 COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
 NO_ROW = -1
@@ -23,8 +23,9 @@ class CallStacks:
     """Equal-length columns, ascending thread, then ``ts``, then from outer to inner: a preorder of every call tree.
 
     ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
-    thread that encloses this one wholly, -1 if none does; ``depth`` int32, 0 without a parent. ``place_of`` int32 is
-    the place of each row of the event table; -1 for what is not on a call stack.
+    thread that encloses this one wholly, -1 if none does; ``depth`` int32, 0 without a parent; ``stop`` int32: the
+    places ``[i, stop[i])`` are slice ``i`` and all that it encloses. ``place_of`` int32 is the place of each row of the
+    event table; -1 for what is not on a call stack.
 
     Intervals are half-open: what begins where another ends is not in it, even if it takes no time. A slice that
     overlaps another only in part is not in it.
@@ -33,6 +34,7 @@ class CallStacks:
     row: Int64s
     parent: Int32s
     depth: Int32s
+    stop: Int32s
     place_of: Int32s
 
     def __len__(self) -> int:
@@ -53,23 +55,21 @@ def call_stacks(trace: Trace) -> CallStacks:
     if tied.any():
         order = _outer_first(tied, end, events.category[row])
         row, end = row[order], end[order]
-    parent, depth = np.empty(len(row), np.int32), np.empty(len(row), np.int32)
-    _find_parents(ts, end, np.ascontiguousarray(thread, np.int32), parent, depth)
+    parent, depth, stop = _nesting(ts, end, np.ascontiguousarray(thread, np.int32))
     place_of = np.full(len(events), NO_ROW, np.int32)
     place_of[row] = np.arange(len(row), dtype=np.int32)
-    return CallStacks(row, parent, depth, place_of)
+    return CallStacks(row, parent, depth, stop, place_of)
 
 
-def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category]) -> Int64s:
+def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
     """The innermost slice of ``categories`` that encloses each of ``rows``, a row of the event table, int64.
 
     A row of one of ``categories`` is its own. :data:`NO_ROW` for rows that none encloses, that are on no call stack
-    (GPU work), or are negative.
+    (GPU work), or are negative. ``named``, where given, says of each of ``trace.strings`` whether a slice of that name
+    counts.
     """
     stacks = call_stacks(trace)
-    wanted = np.zeros(256, np.bool_)
-    wanted[list(categories)] = True
-    is_wanted = wanted[trace.events.category[stacks.row]]
+    is_wanted = _wanted(trace, categories, named)
     place = np.where(rows >= 0, stacks.place_of[rows], NO_ROW).astype(np.int64)
     climbing = np.flatnonzero(place >= 0)
     while len(climbing):  # as often as a stack is deep; fewer climb each time
@@ -79,12 +79,10 @@ def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category]) -> Int
     return np.where(place >= 0, stacks.row[place], NO_ROW) if len(stacks) else place
 
 
-def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category]) -> Int64s:
+def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
     """As :func:`innermost`, but the outermost."""
     stacks = call_stacks(trace)
-    wanted = np.zeros(256, np.bool_)
-    wanted[list(categories)] = True
-    is_wanted = wanted[trace.events.category[stacks.row]]
+    is_wanted = _wanted(trace, categories, named)
     place = np.where(rows >= 0, stacks.place_of[rows], NO_ROW).astype(np.int64)
     found = np.full(len(rows), NO_ROW, np.int64)
     climbing = np.flatnonzero(place >= 0)
@@ -95,6 +93,15 @@ def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category]) -> Int
         place[climbing] = stacks.parent[here]
         climbing = climbing[place[climbing] >= 0]
     return found
+
+
+def _wanted(trace: Trace, categories: Sequence[Category], named: Bools | None) -> Bools:
+    """Whether each place of the call stacks is of ``categories`` and of a name that counts."""
+    row = call_stacks(trace).row
+    table = np.zeros(256, np.bool_)
+    table[list(categories)] = True
+    wanted: Bools = table[trace.events.category[row]]
+    return wanted if named is None else wanted & named[trace.events.name[row]]
 
 
 def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
@@ -108,33 +115,36 @@ def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
     return order
 
 
-def _find_parents(ts: Int64s, end: Int64s, thread: Int32s, parent: Int32s, depth: Int32s) -> None:
-    """Fill ``parent`` and ``depth``."""
+def _nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
+    """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
     if len(ts) >= COMPILED_FROM:
         try:
-            nest = native("augment.derived.call_stacks_compiled", "nest", 6)
+            nest = native("augment.derived.call_stacks_compiled", "nest", 7)
         except ImportError:
             pass  # no compiler on this machine, and nothing that it compiled
         else:
+            parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
             columns = [np.ascontiguousarray(column) for column in (ts, end, thread)]
-            nest(*(column.ctypes.data for column in (*columns, parent, depth)), len(ts))
-            return
-    parents, depths = _nest(ts.tolist(), end.tolist(), thread.tolist())
-    parent[:], depth[:] = parents, depths
+            nest(*(column.ctypes.data for column in (*columns, parent, depth, stop)), len(ts))
+            return parent, depth, stop
+    parents, depths, stops = _nest(ts.tolist(), end.tolist(), thread.tolist())
+    return np.array(parents, np.int32), np.array(depths, np.int32), np.array(stops, np.int32)
 
 
-def _nest(ts: list[int], end: list[int], thread: list[int]) -> tuple[list[int], list[int]]:
-    """Parents and depths of slices in the order of :class:`CallStacks`.
+def _nest(ts: list[int], end: list[int], thread: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """The same, by a loop.
 
     The chain of parents of the slice before is the stack: what ends before this one does can enclose nothing that is
     still to come, as it would have to enclose this one first. So each slice is passed once: linear time.
     """
     parent: list[int] = []
     depth: list[int] = []
-    for i, (start, stop, own) in enumerate(zip(ts, end, thread, strict=True)):
+    stop = [len(ts)] * len(ts)
+    for i, (start, own_end, own) in enumerate(zip(ts, end, thread, strict=True)):
         outer = i - 1
-        while outer >= 0 and (end[outer] < stop or end[outer] <= start or thread[outer] != own):
+        while outer >= 0 and (end[outer] < own_end or end[outer] <= start or thread[outer] != own):
+            stop[outer] = i
             outer = parent[outer]
         parent.append(outer)
         depth.append(0 if outer < 0 else depth[outer] + 1)
-    return parent, depth
+    return parent, depth, stop

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from augment.derived.ordering import grouped
 from augment.intervals import Places
 from augment.trace import Int64s
 
@@ -50,6 +51,16 @@ def grouped_statistics(durations: Int64s, bounds: Places) -> Iterator[Summary]:
     least, greatest = np.minimum.reduceat(durations, starts), np.maximum.reduceat(durations, starts)
     columns = (count, total, mean, least, greatest, std)
     yield from zip(*(one.tolist() for one in columns), strict=True)
+
+
+def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray[np.float64]:
+    """The median of each group: of the ``values`` whose ``code`` is ``i``, of which there are as many as ``bounds``
+    leave between ``i`` and ``i + 1``, never none. Of an even number the mean of the two in the middle."""
+    order = np.argsort(values)
+    ascending = values[order[grouped(code[order], len(bounds) - 1)]]
+    low, high = ascending[(bounds[:-1] + bounds[1:] - 1) // 2], ascending[(bounds[:-1] + bounds[1:]) // 2]
+    medians: npt.NDArray[np.float64] = low + (high - low) / 2
+    return medians
 
 
 def distribution(durations: Int64s) -> Distribution | None:

@@ -56,6 +56,11 @@ def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Categ
         assert stacks.depth[place] == (stacks.depth[max(before)] + 1 if before else 0)
         if place and found[place - 1].track == one.track:
             assert sort_key(found[place - 1]) <= sort_key(one)
+    for place in range(len(found)):  # a slice and all below it stand together
+        below = [place]
+        for other in range(place + 1, len(found)):
+            below += [other] if stacks.parent[other] in below else []
+        assert below == list(range(place, stacks.stop[place]))
     assert sorted(stacks.place_of.tolist()) == sorted([-1, *range(len(events))])
 
 
@@ -78,6 +83,9 @@ def test_ancestors_by_category() -> None:
 
     assert named(innermost(trace, rows, [Category.CPU_OP])) == ["aten::addmm", None, None, None]
     assert named(outermost(trace, rows, [Category.CPU_OP])) == ["aten::linear", None, None, None]
+    linear = np.array([name == "aten::linear" for name in trace.strings])
+    assert named(innermost(trace, rows, [Category.CPU_OP], linear)) == ["aten::linear", None, None, None]
+    assert named(outermost(trace, rows, [Category.CPU_OP], ~linear)) == ["aten::addmm", None, None, None]
     assert named(outermost(trace, rows, [Category.PYTHON_FUNCTION])) == ["main", "main", None, None]
 
 

@@ -1,0 +1,113 @@
+"""Which operators launch which kernels, and how long does it take until they run?
+
+A launch belongs to the innermost operator that encloses it on its thread. For each operator and each sequence of work
+that it launches itself (what the operators within it launch is theirs)::
+
+    op_to_launch_ns     = start of its first launch - start of the operator
+    launch_to_kernel_ns = start of the first work   - start of its launch
+
+The first is the host's overhead before anything is launched, the second is the launch itself and the queue; 0 where the
+work began before its launch, by the clocks. ``kernel_sequence`` is in the order of the launches, the work of a CUDA graph in
+the order in which it began. Work launched outside of any operator is counted in the diagnostics.
+
+How HTA's ``get_aten_op_kernels_and_delay`` differs: it knows operators whose name begins with ``aten::`` alone (here
+``operator_prefix``) and some launching calls; ignores threads, so that the operator of another thread may get a launch;
+adds the ranks before to each rank; and takes seconds, for it compares each launch with each operator.
+
+Options:
+    operator_prefix: how the name of an operator must begin; one of another name is as if it were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.call_stacks import NO_ROW, call_stacks, innermost
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launch_delays import launch_diagnostics
+from augment.derived.launched_work import launched_work
+from augment.derived.ordering import combinations, group_bounds, grouped, run_starts
+from augment.derived.sequences import sequence_hashes
+from augment.derived.statistics import grouped_medians
+from augment.findings import Findings, Skipped, column
+from augment.intervals import Places
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Int32s, Int64s, Trace
+
+NAME = "operator_launch_delay"
+NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operator and what it launches."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    operator: str = column("The name of the operator.")
+    kernel_sequence: list[str] = column("The names of the kernels, copies and memsets, in the order of their launches.")
+    count: int = column("How often it launched this.", "count")
+    mean_op_to_launch_ns: float = column("Mean time from its start to its first launch.", "ns")
+    p50_op_to_launch_ns: float = column("Median of these times.", "ns")
+    max_op_to_launch_ns: int = column("Greatest of these times.", "ns")
+    mean_launch_to_kernel_ns: float = column("Mean time from the start of that launch to the start of its work.", "ns")
+    p50_launch_to_kernel_ns: float = column("Median of these times.", "ns")
+    max_launch_to_kernel_ns: int = column("Greatest of these times.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
+    """Group the launches by operator, and the operators by what they launch."""
+    work, events, stacks = gpu_work(trace), trace.events, call_stacks(trace)
+    place = launched_work(trace).place
+    if not len(place):
+        return Skipped("no GPU work whose correlation names a launch")
+    named = np.array([name.startswith(operator_prefix) for name in trace.strings], np.bool_)
+    operator = innermost(trace, work.launch[place], (Category.CPU_OP,), named if operator_prefix else None)
+    owned = operator != NO_ROW
+    found = list(launch_diagnostics(trace))
+    if not owned.all():
+        outside = len(owned) - int(np.count_nonzero(owned))
+        found.append(Diagnostic("launch_outside_operators", outside, "pieces of GPU work were launched in no operator"))
+        place, operator = place[owned], operator[owned]
+    order = np.argsort(stacks.place_of[operator], kind="stable")
+    place, operator = place[order], operator[order]
+    start = run_starts(operator)
+    name = events.name[work.row[place]]
+    hashes = sequence_hashes(name, start, np.append(start[1:], len(place)))
+    keys, code = combinations(events.name[operator[start]], hashes)
+    launch, first = events.ts[work.launch[place[start]]], work.ts[place[start]]
+    waits = (launch - events.ts[operator[start]], np.maximum(first - launch, 0))
+    rows = list(_rows(trace, keys[0], code, start, name, waits))
+    rows.sort(key=lambda row: (-row.count, row.operator, row.kernel_sequence))
+    return Findings(rows, (), found)
+
+
+def _rows(
+    trace: Trace, operator: Int64s, code: Int64s, start: Places, name: Int32s, waits: tuple[Int64s, Int64s]
+) -> Iterator[Row]:
+    """A row for each group.
+
+    Args:
+        trace: for its strings.
+        operator: the name of each group.
+        code: the group of each run.
+        start: where each run starts in ``name``.
+        name: of the launched work.
+        waits: of each run.
+    """
+    order = grouped(code, len(operator))
+    bounds = group_bounds(code, len(operator))
+    count = np.diff(bounds)
+    example = order[bounds[:-1]]
+    stop = np.append(start[1:], len(name))
+    figures = []
+    for one in waits:
+        total, greatest = (of.reduceat(one[order], bounds[:-1]) for of in (np.add, np.maximum))
+        figures += [total / count, grouped_medians(one, code, bounds), greatest]
+    columns = (operator, start[example], stop[example], count, *figures)
+    for text, low, high, *rest in zip(*(one.tolist() for one in columns), strict=True):
+        yield Row(trace.rank, trace.strings[text], [trace.strings[i] for i in name[low:high].tolist()], *rest)
