@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from augment.analyses import (
     communication_computation_overlap,
+    frequent_kernel_patterns,
     idle_time_breakdown,
     kernel_breakdown,
     kernel_type_breakdown,
@@ -53,6 +54,7 @@ ANALYSES: tuple[Analysis, ...] = (
     launch_statistics,
     launch_outliers,
     operator_launch_delay,
+    frequent_kernel_patterns,
     user_annotation_breakdown,
 )
 

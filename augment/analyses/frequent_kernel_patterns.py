@@ -1,0 +1,194 @@
+"""Which sequences of kernels do operators launch again and again?
+
+A pattern is an operator and the names of all that it launched: itself, and through whatever it calls on its thread, in
+the order of the launches (the work of a CUDA graph in the order in which it began). Patterns of many small kernels are
+candidates for fusion, for CUDA graphs or for ``torch.compile``.
+
+With ``operator``, the patterns of every slice of the host whose name contains it and that lies in no other such slice:
+operators, annotations, Python functions. Without, those of all operators that occur more than once; of operators within
+each other that launch exactly the same work, the innermost stands for all. The most frequent patterns come first.
+
+The work of these patterns is marked on a track ``Frequent kernel patterns stream N`` for each stream: a slice over the
+work of each occurrence, named after the operator, with the pattern's place in the rows as ``pattern``; where work of
+others lies between, a slice for each part.
+
+How HTA's ``get_frequent_cuda_kernel_sequences`` differs: it must be given an operator; of the slices with that name it
+takes those at the least depth of all (here with ``at_minimum_depth``), so that an operator called from deeper code does
+not count; it orders the kernels by their start; it fails on most traces with nanoseconds; and it marks the pattern by
+taking the args and names off everything else.
+
+Options:
+    operator: what the name must contain; empty for every operator.
+    min_kernel_count: how much work an operator must have launched.
+    top_pattern_count: how many patterns there may be.
+    at_minimum_depth: whether to take HTA's choice of slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import SliceTrack, Texts
+from augment.derived.call_stacks import call_stacks
+from augment.derived.gpu_work import Stream, gpu_work
+from augment.derived.launched_work import launched_work
+from augment.derived.ordering import combinations, group_bounds, grouped, run_starts
+from augment.derived.sequences import sequence_hashes
+from augment.findings import Findings, Skipped, column
+from augment.intervals import Places, expand
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Int64s, Trace
+
+NAME = "frequent_kernel_patterns"
+NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
+DRAWN_AT_MOST = 10_000  #: occurrences
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One pattern."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    operator: str = column("The name of the operator.")
+    pattern: list[str] = column("The names of the kernels, copies and memsets, in the order of their launches.")
+    count: int = column("How often it occurs.", "count")
+    kernel_ns: int = column("Sum of the durations of its kernels, copies and memsets.", "ns")
+    cpu_ns: int = column("Sum of the durations of the operator.", "ns")
+
+
+ROW = Row
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """Equal-length columns: ``operator``, an ascending place of the call stacks, launched ``[start, stop)`` of
+    ``launched_work(trace).place``."""
+
+    operator: Places
+    start: Places
+    stop: Places
+
+
+def analyze(
+    trace: Trace,
+    *,
+    operator: str = "",
+    min_kernel_count: int = 3,
+    top_pattern_count: int = 10,
+    at_minimum_depth: bool = False,
+) -> Findings | Skipped:
+    """Find the patterns, count and mark them."""
+    if not len(launched_work(trace).place):
+        return Skipped("no GPU work whose correlation names a launch")
+    chosen = _named(trace, operator, at_minimum_depth) if operator else _operators(trace)
+    found = _occurrences(trace, chosen, min_kernel_count, distinct=not operator)
+    if not len(found.operator):
+        what = f"slice of the host with {operator!r} in its name" if operator else "operator"
+        return Skipped(f"no {what} launched {min_kernel_count} or more pieces of GPU work")
+    rows, patterns = _patterns(trace, found, least=1 if operator else 2, most=top_pattern_count)
+    tracks = _tracks(trace, found, rows, patterns)
+    undrawn = max(0, sum(map(len, patterns)) - DRAWN_AT_MOST)
+    message = f"occurrences of patterns beyond {DRAWN_AT_MOST:,} are not drawn"
+    return Findings(rows, tracks, [Diagnostic("pattern_not_drawn", undrawn, message)] if undrawn else [])
+
+
+def _operators(trace: Trace) -> Places:
+    """The places of all operators."""
+    return np.flatnonzero(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
+
+
+def _named(trace: Trace, text: str, at_minimum_depth: bool) -> Places:
+    """The places of what has ``text`` in its name: the outermost, or those of least depth."""
+    stacks, events = call_stacks(trace), trace.events
+    named = np.array([text in name for name in trace.strings], np.bool_)
+    host = np.isin(events.category[stacks.row], (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
+    place = np.flatnonzero(named[events.name[stacks.row]] & host)
+    if not len(place):
+        return place
+    if at_minimum_depth:
+        depth = stacks.depth[place]
+        return place[np.flatnonzero(depth == depth.min())]
+    until = np.maximum.accumulate(stacks.stop[place])
+    outermost: Places = place[np.concatenate(([True], place[1:] >= until[:-1]))]
+    return outermost
+
+
+def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) -> Occurrences:
+    """Those of ``operator`` that launched at least ``least`` pieces of work; of several the same, the innermost."""
+    before = launched_work(trace).before
+    start, stop = before[operator], before[call_stacks(trace).stop[operator]]
+    chosen = stop - start >= max(least, 1)
+    operator, start, stop = operator[chosen], start[chosen], stop[chosen]
+    if distinct:  # one within another follows it, and what lies between has launched nothing: it was not chosen
+        innermost = np.append((start[1:] != start[:-1]) | (stop[1:] != stop[:-1]), True)[: len(start)]
+        operator, start, stop = operator[innermost], start[innermost], stop[innermost]
+    return Occurrences(operator, start, stop)
+
+
+def _patterns(trace: Trace, found: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Places]]:
+    """The ``most`` patterns that occur most often, at least ``least`` times; and where in ``found`` they do."""
+    work, events = gpu_work(trace), trace.events
+    place = launched_work(trace).place
+    row = call_stacks(trace).row[found.operator]
+    name = events.name[work.row[place]]
+    keys, code = combinations(events.name[row], sequence_hashes(name, found.start, found.stop))
+    count, groups = len(keys[0]), grouped(code, len(keys[0]))
+    bounds = group_bounds(code, count)
+    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[place])))
+    kernel_ns = np.add.reduceat((until[found.stop] - until[found.start])[groups], bounds[:-1])
+    cpu_ns = np.add.reduceat(events.dur[row][groups], bounds[:-1])
+    ranked = np.lexsort((groups[bounds[:-1]], -kernel_ns, -np.diff(bounds)))
+    ranked = ranked[np.diff(bounds)[ranked] >= least][:most]
+    rows, members = [], []
+    for one in ranked.tolist():
+        own = groups[bounds[one] : bounds[one + 1]]
+        names = name[found.start[own[0]] : found.stop[own[0]]].tolist()
+        pattern = [trace.strings[code] for code in names]
+        operator = trace.strings[int(keys[0][one])]
+        rows.append(Row(trace.rank, operator, pattern, len(own), int(kernel_ns[one]), int(cpu_ns[one])))
+        members.append(own)
+    return rows, members
+
+
+def _tracks(trace: Trace, found: Occurrences, rows: list[Row], patterns: list[Places]) -> list[SliceTrack]:
+    """The marks of each stream; work of several patterns is marked as of the first."""
+    if not rows:
+        return []
+    work = gpu_work(trace)
+    drawn = np.concatenate(patterns)[:DRAWN_AT_MOST]
+    pattern = np.repeat(np.arange(len(rows)), [len(one) for one in patterns])[:DRAWN_AT_MOST]
+    whose, index = expand(found.start[drawn], found.stop[drawn])
+    mark = np.full(len(work), -1, np.int64)
+    mark[launched_work(trace).place[index[::-1]]] = whose[::-1]  # of several, the last assigned stays
+    tracks = []
+    for stream in work.streams:
+        marks = mark[stream.places]
+        start = run_starts(marks)
+        marked = marks[start] >= 0
+        if not marked.any():
+            continue
+        end = np.maximum.reduceat(work.end[stream.places], start)[marked]
+        ts = work.ts[stream.places][start[marked]]
+        dur = np.maximum(np.minimum(end, np.append(ts[1:], end[-1])) - ts, 0)
+        tracks.append(_track(stream, ts, dur, pattern[marks[start[marked]]], rows))
+    return tracks
+
+
+def _track(stream: Stream, ts: Int64s, dur: Int64s, pattern: Int64s, rows: list[Row]) -> SliceTrack:
+    """The slices of one stream, of which each is part of an occurrence of ``pattern``."""
+    figures = {
+        "pattern": np.arange(1, len(rows) + 1),
+        "kernel_count": np.array([len(one.pattern) for one in rows], np.int64),
+        "occurrence_count": np.array([one.count for one in rows], np.int64),
+    }
+    return SliceTrack(
+        analysis=NAME,
+        name=f"Frequent kernel patterns stream {stream.stream}",
+        under=stream.track,
+        ts=ts,
+        dur=dur,
+        names=Texts(pattern.astype(np.int32), [one.operator for one in rows]),
+        args={name: values[pattern] for name, values in figures.items()},
+        description="work of one of the sequences that operators launch most often",
+    )
