@@ -34,7 +34,7 @@ from augment.commands import COMMANDS, group  # noqa: E402
 from augment.derived.kernel_types import PATTERNS  # noqa: E402
 from augment.pipeline import augment, options_of  # noqa: E402
 from augment.readers import READERS, read  # noqa: E402
-from augment.readers.dialects import CATEGORIES, UNCATEGORISED  # noqa: E402
+from augment.readers.dialects import CATEGORIES, UNCATEGORISED, UNCATEGORISED_NAMES  # noqa: E402
 from augment.writers import WRITERS  # noqa: E402
 from augment.writers.metrics import document, encode  # noqa: E402
 from augment.writers.metrics_schema import schema  # noqa: E402
@@ -114,7 +114,8 @@ def dialects() -> str:
     """What other years and vendors call the categories."""
     foreign = [(name, category.name.lower()) for name, category in CATEGORIES.items()]
     rows = [(f"`{name}`", f"`{ours}`") for name, ours in foreign if name != ours]
-    bare = [(f"none, in a process called `{name}`", f"`{ours.name.lower()}`") for name, ours in UNCATEGORISED.items()]
+    bare = [(f"none, name `{name}`", f"`{ours.name.lower()}`") for name, ours in UNCATEGORISED_NAMES.items()]
+    bare += [(f"none, in a process called `{name}`", f"`{ours.name.lower()}`") for name, ours in UNCATEGORISED.items()]
     return table(("category in the file", "read as"), [*rows, *bare])
 
 

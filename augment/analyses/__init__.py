@@ -15,6 +15,9 @@ from augment.analyses import (
     launch_statistics,
     memory_bandwidth,
     operator_launch_delay,
+    memory_at_peak,
+    memory_bandwidth,
+    memory_profile,
     queue_length,
     temporal_breakdown,
     user_annotation_breakdown,
@@ -56,6 +59,8 @@ ANALYSES: tuple[Analysis, ...] = (
     operator_launch_delay,
     frequent_kernel_patterns,
     user_annotation_breakdown,
+    memory_profile,
+    memory_at_peak,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

@@ -79,6 +79,37 @@ def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named:
     return np.where(place >= 0, stacks.row[place], NO_ROW) if len(stacks) else place
 
 
+def enclosing(trace: Trace, ts: Int64s, thread: Int32s) -> Int64s:
+    """The innermost slice of any category that encloses each moment ``ts`` on its ``thread``, a row, int64.
+
+    :data:`NO_ROW` where there is none. ``thread`` int32, into ``trace.tracks``.
+    """
+    stacks = call_stacks(trace)
+    found = np.full(len(ts), NO_ROW, np.int64)
+    own = trace.events.track[stacks.row]
+    begin = trace.events.ts[stacks.row]
+    end = begin + trace.events.dur[stacks.row]
+    for one in np.unique(thread).tolist():
+        asked = np.flatnonzero(thread == one)
+        first, stop = _bounds(own, one)
+        place = first + np.searchsorted(begin[first:stop], ts[asked], side="right") - 1
+        place[place < first] = NO_ROW
+        climbing = np.flatnonzero(place >= 0)
+        while len(climbing):  # as often as a stack is deep
+            climbing = climbing[end[place[climbing]] <= ts[asked[climbing]]]
+            place[climbing] = stacks.parent[place[climbing]]
+            climbing = climbing[place[climbing] >= 0]
+        inside = place >= 0
+        found[asked[inside]] = stacks.row[place[inside]]
+    return found
+
+
+def _bounds(thread: Int32s, one: int) -> tuple[int, int]:
+    """Where a thread's slices are, which lie side by side."""
+    own = np.flatnonzero(thread == one)
+    return (int(own[0]), int(own[-1]) + 1) if len(own) else (0, 0)
+
+
 def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
     """As :func:`innermost`, but the outermost."""
     stacks = call_stacks(trace)

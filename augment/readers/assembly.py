@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.readers.dialects import CATEGORIES, RANK_IN_NAME, UNCATEGORISED
+from augment.readers.dialects import CATEGORIES, RANK_IN_NAME, UNCATEGORISED, UNCATEGORISED_NAMES
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 from augment.trace import (
     ON_DEVICE,
@@ -148,6 +148,10 @@ def _categories(raw: RawEvents) -> Bytes:
     for index in _used(raw.category, len(known)).tolist():
         known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
     category: Bytes = known[raw.category]
+    for name, ours in UNCATEGORISED_NAMES.items():
+        if codes := _indexes(raw.strings, name):
+            of_name = (category == Category.OTHER) & np.isin(raw.name, codes)
+            category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = ours
     named = {pid: UNCATEGORISED[name] for pid, name in raw.names.processes.items() if name in UNCATEGORISED}
     if named:
         of_place = np.array([named.get(pid, Category.OTHER) for pid, *_ in raw.places], np.uint8)

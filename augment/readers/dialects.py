@@ -37,6 +37,9 @@ CATEGORIES: dict[str, Category] = {
 #: name of the process → what its events without a category are (Ascend's trace_view gives its kernels none)
 UNCATEGORISED: dict[str, Category] = {"Ascend Hardware": Category.KERNEL}
 
+#: name → what events of that name without a category are (2021's Kineto gives its memory instants none)
+UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVENT}
+
 #: the phases of the Trace Event Format, those of its older versions included
 PHASES = frozenset("XBEIiCbnestfSTpFPNODMvRc(){}VO=")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.derived import call_stacks as module
-from augment.derived.call_stacks import OUTER_FIRST, call_stacks, innermost, outermost
+from augment.derived.call_stacks import OUTER_FIRST, call_stacks, enclosing, innermost, outermost
 from augment.trace import Category, Track
 from tables import Event, kernel, trace_of
 
@@ -93,3 +95,27 @@ def test_no_host_at_all() -> None:
     trace = trace_of(kernel("k", 0, 12))
     assert len(call_stacks(trace)) == 0
     assert innermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]
+
+
+@pytest.mark.usefixtures("_loop")
+@settings(deadline=None)
+@given(SLICES, st.lists(st.tuples(TIMES, st.integers(0, 1)), min_size=1, max_size=5))
+def test_enclosing_a_moment(drawn: list[tuple[int, int, Category, int]], asked: list[tuple[int, int]]) -> None:
+    events = [host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn]
+    trace = trace_of(*events, host(Category.OTHER, 0, 1), host(Category.OTHER, 0, 1, 1))
+    threads = {one.tid: index for index, one in enumerate(trace.tracks)}
+    found = enclosing(trace, np.array([ts for ts, _ in asked]), np.array([threads[tid] for _, tid in asked], np.int32))
+    stacks, table = call_stacks(trace), trace.events
+    for (ts, tid), row in zip(asked, found.tolist(), strict=True):
+        around = [
+            place
+            for place, one in enumerate(stacks.row.tolist())
+            if table.track[one] == threads[tid] and table.ts[one] <= ts < table.ts[one] + table.dur[one]
+        ]
+        if not around:
+            assert row == -1
+            continue
+        # what overlaps in part is in none of the others: then it may be any that has not ended
+        assert stacks.place_of[row] in around
+        if all(stacks.parent[inner] == outer for outer, inner in itertools.pairwise(around)):
+            assert stacks.place_of[row] == around[-1]

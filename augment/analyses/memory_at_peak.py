@@ -1,0 +1,87 @@
+"""What held the memory when most was allocated?
+
+For each device, at the moment at which most was allocated: what was live then, by the operators that had allocated it.
+``operator`` is the innermost operator around the allocation on its thread (for a tensor mostly ``aten::empty`` and the
+like), ``outer_operator`` the outermost, which says what the tensor is for. Largest sum first.
+
+``origin`` is ``operator``; ``no operator`` for what was allocated outside of any; ``before recording`` for the rest of
+what was allocated then. The rows of a device add up to its ``peak_allocated_bytes`` of
+[`memory_profile`](#memory_profile), unless the allocator's total and its events disagree.
+
+Skipped without addresses, as in traces of 2021. HTA has nothing like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.call_stacks import NO_ROW, enclosing, innermost, outermost
+from augment.derived.memory_events import DeviceMemory, memory_events
+from augment.findings import Findings, Skipped, column
+from augment.trace import Category, Identity, Int64s, Trace
+
+NAME = "memory_at_peak"
+NEEDS: tuple[tuple[Category, ...], ...] = ()  # instants, of which there is no slice
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one operator held on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device_type: str = column("The kind of device, in PyTorch's words.")
+    device: Identity = column("The device; none for the CPU.")
+    origin: str = column("Where the memory was allocated: in an operator, in none, or before the recording.")
+    outer_operator: str | None = column("The outermost operator around the allocations.")
+    operator: str | None = column("The innermost operator around the allocations.")
+    bytes: int = column("Sum of what it had allocated and was not freed yet.", "bytes")
+    count: int | None = column("How many allocations that were.", "count")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Sum what was live at the peak of each device by operator."""
+    devices = memory_events(trace)
+    if not devices:
+        return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
+    told = [one for one in devices if one.next is not None]
+    if not told:
+        return Skipped("the [memory] instants have no addresses")
+    return Findings([row for one in told for row in _rows(trace, one)])
+
+
+def _rows(trace: Trace, one: DeviceMemory) -> Iterator[Row]:
+    live = one.live_at(one.peak)
+    around = enclosing(trace, one.ts[live], trace.events.track[one.row[live]])
+    inner = _names(trace, innermost(trace, around, [Category.CPU_OP]))
+    outer = _names(trace, outermost(trace, around, [Category.CPU_OP]))
+    groups, which = np.unique(np.stack((outer, inner), axis=1), axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    size = np.zeros(len(groups), np.int64)
+    np.add.at(size, which, one.size[live])
+    count = np.bincount(which, minlength=len(groups))
+    for index in np.argsort(-size, kind="stable").tolist():
+        outermost_name, innermost_name = (trace.strings[code] if code >= 0 else None for code in groups[index].tolist())
+        yield Row(
+            rank=one.rank,
+            device_type=one.kind,
+            device=one.device,
+            origin="no operator" if innermost_name is None else "operator",
+            outer_operator=outermost_name,
+            operator=innermost_name,
+            bytes=int(size[index]),
+            count=int(count[index]),
+        )
+    before = int(one.allocated[one.peak] - size.sum())
+    if before > 0:
+        yield Row(one.rank, one.kind, one.device, "before recording", None, None, before, None)
+
+
+def _names(trace: Trace, rows: Int64s) -> Int64s:
+    """The code of each row's name, int64; -1 for no row."""
+    return np.where(rows == NO_ROW, -1, trace.events.name[rows]).astype(np.int64)

@@ -1,0 +1,119 @@
+"""How much memory was allocated and reserved, when most, and how much of what was reserved lay fallow?
+
+From the ``[memory]`` instants that PyTorch records with ``profile_memory=True``, one for each allocation and free: for
+each device, the CPU too, what its allocator had given out (*allocated*) and held from the driver (*reserved*). Both are
+counter tracks, ``Memory allocated`` and ``Memory reserved``. Times count from the first event of the trace.
+
+``fragmentation_bytes`` is reserved minus allocated at the moment at which most is allocated: what the allocator holds
+and nobody uses, because it is cached or in pieces of the wrong size. ``fragmentation_ratio`` is its share of reserved.
+
+Frees are paired with allocations by address. A free without an allocation before it at that address
+(``unmatched_free_count``) is of memory that was allocated before the recording began. ``live_at_end_bytes`` is what was
+allocated in the recording and not freed in it.
+
+Traces of 2021 tell neither totals nor addresses. *Allocated* is then the least that it can have been, what was
+allocated before the recording not counted, and the status is ``partial``.
+
+HTA does not read these instants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import CounterTrack
+from augment.derived.memory_events import DeviceMemory, diagnostics, memory_events
+from augment.findings import Findings, Skipped, column
+from augment.trace import Category, Identity, Int64s, Trace
+
+NAME = "memory_profile"
+NEEDS: tuple[tuple[Category, ...], ...] = ()  # instants, of which there is no slice
+RELATIVE = "the instants tell no totals: what was allocated before the recording is not counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device_type: str = column("The kind of device, in PyTorch's words.")
+    device: Identity = column("The device; none for the CPU.")
+    allocation_count: int = column("How many allocations there were.", "count")
+    free_count: int = column("How many frees there were.", "count")
+    unmatched_free_count: int | None = column("Frees of memory that was allocated before the recording.", "count")
+    start_allocated_bytes: int = column("Allocated before the first event.", "bytes")
+    end_allocated_bytes: int = column("Allocated after the last event.", "bytes")
+    live_at_end_bytes: int | None = column("Allocated in the recording and not freed in it.", "bytes")
+    peak_allocated_bytes: int = column("Most that was allocated.", "bytes")
+    peak_allocated_at_ns: int = column("When that was first so, after the first event of the trace.", "ns")
+    peak_reserved_bytes: int | None = column("Most that was reserved, if told.", "bytes")
+    peak_reserved_at_ns: int | None = column("When that was first so, after the first event of the trace.", "ns")
+    fragmentation_bytes: int | None = column("Reserved and not allocated when most was allocated.", "bytes")
+    fragmentation_ratio: float | None = column("Share of what was reserved then that was not allocated.", "ratio")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Describe the memory of each device, and draw it."""
+    devices = memory_events(trace)
+    if not devices:
+        return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
+    rows = [_row(one, int(trace.events.ts[0])) for one in devices]
+    tracks = [track for one in devices for track in _tracks(one)]
+    partial = RELATIVE if any(one.is_relative for one in devices) else None
+    return Findings(rows, tracks, diagnostics(trace), partial)
+
+
+def _row(one: DeviceMemory, start_ns: int) -> Row:
+    peak, reserved = one.peak, one.reserved
+    most = None if reserved is None else int(reserved.argmax())
+    fallow = None if reserved is None else int(reserved[peak] - one.allocated[peak])
+    frees, unmatched = (one.size < 0, None) if one.previous is None else one.frees()
+    live = None if one.next is None else one.live_at(len(one.row) - 1)
+    return Row(
+        rank=one.rank,
+        device_type=one.kind,
+        device=one.device,
+        allocation_count=int((one.size > 0).sum()),
+        free_count=int(frees.sum()),
+        unmatched_free_count=None if unmatched is None else int(unmatched.sum()),
+        start_allocated_bytes=int(one.allocated[0] - one.size[0]),
+        end_allocated_bytes=int(one.allocated[-1]),
+        live_at_end_bytes=None if live is None else int(one.size[live].sum()),
+        peak_allocated_bytes=int(one.allocated[peak]),
+        peak_allocated_at_ns=int(one.ts[peak]) - start_ns,
+        peak_reserved_bytes=None if reserved is None else int(reserved[most]),
+        peak_reserved_at_ns=None if most is None else int(one.ts[most]) - start_ns,
+        fragmentation_bytes=fallow,
+        fragmentation_ratio=None if reserved is None or not reserved[peak] else (fallow or 0) / int(reserved[peak]),
+    )
+
+
+def _tracks(one: DeviceMemory) -> list[CounterTrack]:
+    series = {"allocated": one.allocated, "reserved": one.reserved}
+    return [_track(one, what, values) for what, values in series.items() if values is not None]
+
+
+def _track(one: DeviceMemory, what: str, values: Int64s) -> CounterTrack:
+    """The points at which the value changes, the first and the last; of one moment, the last event counts."""
+    keep = np.append(one.ts[1:] != one.ts[:-1], True)
+    ts, values = one.ts[keep], values[keep]
+    keep = np.ones(len(ts), np.bool_)
+    keep[1:-1] = values[1:-1] != values[:-2]
+    name = f"Memory {what}"
+    if not one.on_stream:  # beside others in a process of the host
+        name += f" {one.kind}" if one.device is None else f" {one.kind} {one.device}"
+    return CounterTrack(
+        analysis=NAME,
+        name=name,
+        under=one.track,
+        ts=ts[keep],
+        values=values[keep],
+        unit="bytes",
+        description="what the allocator has given out" if what == "allocated" else "what it holds from the driver",
+        scale=f"{one.kind} {one.device}",
+    )
