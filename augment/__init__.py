@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from augment.derived.window import within
     from augment.errors import (
         AugmentError,
         InputError,
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "read": "augment.readers",
     "augment": "augment.pipeline",
+    "within": "augment.derived.window",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
     "Findings": "augment.findings",
@@ -68,6 +70,7 @@ __all__ = [
     "__version__",
     "augment",
     "read",
+    "within",
     "write",
 ]
 

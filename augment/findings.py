@@ -45,12 +45,25 @@ class Skipped:
 Outcome = Findings | Skipped
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steps, the first and the last, that alone were analysed; ``start_ns`` is the time of their first event."""
+
+    first_step: int
+    last_step: int
+    start_ns: int
+
+
 @dataclass(frozen=True)
 class AugmentedTrace:
-    """A trace with the outcome of every analysis that was asked for, by its name, in the registry's order."""
+    """A trace with the outcome of every analysis that was asked for, by its name, in the registry's order.
+
+    The trace is whole even where a ``window`` of it alone was analysed.
+    """
 
     trace: Trace
     outcomes: Mapping[str, Outcome]
+    window: Window | None = None
 
     @property
     def annotations(self) -> list[Annotation]:

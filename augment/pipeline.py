@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from augment.analyses import ANALYSES, Analysis
+from augment.derived.window import within
 from augment.errors import UsageError, expect_known
-from augment.findings import AugmentedTrace, Outcome, Skipped
+from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.trace import COMPLETE, Trace, derived
 
 Options = Mapping[str, Mapping[str, Any]]  #: {analysis: {option: value}}
@@ -23,6 +24,7 @@ def augment(
     only: Collection[str] = (),
     skip: Collection[str] = (),
     options: Options | None = None,
+    steps: tuple[int, int] | None = None,
     progress: Progress | None = None,
 ) -> AugmentedTrace:
     """Ask every analysis, or ``only`` some, or all but those to ``skip``.
@@ -32,19 +34,23 @@ def augment(
         only: names of analyses; empty means all.
         skip: names of analyses.
         options: of analyses, as ``augment list`` shows them.
+        steps: the numbers of the first and the last step to analyse, as :func:`within` has them; None means all.
         progress: called before each analysis.
 
     Raises:
-        UsageError: an analysis or option that does not exist, or a value of another type than the option's default.
+        UsageError: an analysis, option or step that does not exist, or a value of another type than the option's
+            default.
     """
     options = options or {}
     asked = chosen(only, skip, options)
     outcomes = {}
+    part = trace if steps is None else within(trace, *steps)
+    window = None if steps is None else Window(*steps, int(part.events.ts[0]))
     for done, analysis in enumerate(asked):
         if progress:
             progress(analysis.NAME, done, len(asked))
-        outcomes[analysis.NAME] = _outcome(trace, analysis, options.get(analysis.NAME, {}))
-    return AugmentedTrace(trace, outcomes)
+        outcomes[analysis.NAME] = _outcome(part, analysis, options.get(analysis.NAME, {}))
+    return AugmentedTrace(trace, outcomes, window)
 
 
 def chosen(only: Collection[str], skip: Collection[str], options: Options) -> list[Analysis]:

@@ -19,6 +19,8 @@ from augment.analyses import (
     memory_bandwidth,
     memory_profile,
     queue_length,
+    step_variation,
+    steps,
     temporal_breakdown,
     user_annotation_breakdown,
 )
@@ -61,6 +63,8 @@ ANALYSES: tuple[Analysis, ...] = (
     user_annotation_breakdown,
     memory_profile,
     memory_at_peak,
+    steps,
+    step_variation,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

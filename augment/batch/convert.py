@@ -23,6 +23,7 @@ class Settings:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    steps: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def _convert(one: Input, settings: Settings, announce: Told, stage: Told) -> lis
         only=settings.only,
         skip=settings.skip,
         options=settings.options,
+        steps=settings.steps,
         progress=lambda name, _done, _of: stage(name),
     )
     stage("writing")

@@ -23,9 +23,23 @@ def listed(_context: click.Context, _parameter: click.Parameter, values: Sequenc
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def first_and_last(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """The numbers of ``3-5``, or of ``4``."""
+    if value is None:
+        return None
+    first, dash, last = (part.strip() for part in value.partition("-"))
+    if not first.isdecimal() or not (last.isdecimal() if dash else not last) or int(last or first) < int(first):
+        raise UsageError(f"--steps {value}: must be a step's number, such as 4, or a first and a last, such as 3-5")
+    return int(first), int(last or first)
+
+
 def choice_of_analyses(function: Function) -> Function:
-    """``--only``, ``--skip`` and ``--option``."""
+    """``--only``, ``--skip``, ``--option`` and ``--steps``."""
     for option in (
+        click.option(
+            "--steps", metavar="N[-M]", callback=first_and_last,
+            help="Analyse these steps alone, with the GPU work that they launch.",
+        ),
         click.option(
             "--option", "options", multiple=True, metavar="ANALYSIS.NAME=VALUE",
             help="Set an option of an analysis, as augment list shows it; may be given again.",

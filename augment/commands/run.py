@@ -39,6 +39,7 @@ def command(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     options: tuple[str, ...],
+    steps: tuple[int, int] | None,
     jobs: int,
     as_json: bool,
     quiet: bool,
@@ -55,7 +56,7 @@ def command(
     values = option_values(options)
     check_analyses(only, skip, values)
     _check_formats(formats)
-    settings = Settings(formats, only, skip, values)
+    settings = Settings(formats, only, skip, values, steps)
     made = plan(inputs, out)
     return _Run(made, settings, _processes(jobs), as_json=as_json, quiet=quiet).all()
 

@@ -28,6 +28,7 @@ def command(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     options: tuple[str, ...],
+    steps: tuple[int, int] | None,
     limit: int,
     as_json: bool,
 ) -> None:
@@ -36,9 +37,9 @@ def command(
 
     wanted = (*analyses, *only)
     if is_sidecar(source):
-        sidecar = _chosen(read_sidecar(source), wanted, skip, options)
+        sidecar = _chosen(read_sidecar(source), wanted, skip, options, steps)
     else:
-        sidecar = _analysed(source, wanted, skip, options)
+        sidecar = _analysed(source, wanted, skip, options, steps)
     if as_json:
         import json
 
@@ -76,13 +77,18 @@ def read_sidecar(path: str) -> dict[str, Any]:
 
 
 def _chosen(
-    sidecar: dict[str, Any], wanted: Collection[str], skip: Collection[str], options: Sequence[str]
+    sidecar: dict[str, Any],
+    wanted: Collection[str],
+    skip: Collection[str],
+    options: Sequence[str],
+    steps: tuple[int, int] | None,
 ) -> dict[str, Any]:
     """The sidecar with the wanted analyses alone."""
     from augment.errors import UsageError, expect_known
 
-    if options:
-        raise UsageError("--option: these metrics are computed already; name the trace to compute them anew")
+    if options or steps:
+        given = "--option" if options else "--steps"
+        raise UsageError(f"{given}: these metrics are computed already; name the trace to compute them anew")
     known = sidecar["analyses"]
     for name in (*wanted, *skip):
         expect_known(name, known, "analysis in this file")
@@ -90,7 +96,9 @@ def _chosen(
     return {**sidecar, "analyses": chosen}
 
 
-def _analysed(path: str, wanted: Sequence[str], skip: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
+def _analysed(
+    path: str, wanted: Sequence[str], skip: Sequence[str], options: Sequence[str], steps: tuple[int, int] | None
+) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     from augment.commands.options import check_analyses, option_values
 
@@ -107,7 +115,12 @@ def _analysed(path: str, wanted: Sequence[str], skip: Sequence[str], options: Se
         shown.stage(f"reading {path}")
         trace = read(path, announce=lambda text: shown.say(f"augment: {text}"))
         augmented = augment(
-            trace, only=wanted, skip=skip, options=values, progress=lambda name, _done, _of: shown.stage(name)
+            trace,
+            only=wanted,
+            skip=skip,
+            options=values,
+            steps=steps,
+            progress=lambda name, _done, _of: shown.stage(name),
         )
     decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
     return decoded

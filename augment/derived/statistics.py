@@ -12,6 +12,10 @@ from augment.derived.ordering import grouped
 from augment.intervals import Places
 from augment.trace import Int64s
 
+OUTLIER = 3.5  #: robust deviations from the median (Iglewicz and Hoaglin 1993)
+FEWEST = 4  #: values of which one can be an outlier
+_DEVIATION = 0.6745  #: the median absolute deviation of a normal distribution of deviation 1
+
 
 class Distribution(NamedTuple):
     """Of durations: sample deviation (over n - 1; 0 of one), percentiles interpolated linearly, as pandas does."""
@@ -86,6 +90,13 @@ def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | N
     mean = float(np.dot(values, weight))
     std = float(np.sqrt(np.dot((values - mean) ** 2, weight)))
     return TimeWeighted(mean, std, p25, p50, p75)
+
+
+def robust_z(values: Int64s) -> npt.NDArray[np.float64] | None:
+    """How many robust deviations each of ``values`` is from their median; None of too few, or where most are equal."""
+    distance = values - np.median(values)
+    deviation = np.median(np.abs(distance)) / _DEVIATION
+    return distance / deviation if len(values) >= FEWEST and deviation > 0 else None
 
 
 def percentile(ascending: Int64s, percent: int) -> float:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import NO_ROW
 from augment.trace import Category, Int64s, Trace, derived
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
@@ -51,3 +53,14 @@ def steps(trace: Trace) -> Steps:
             last_end = stop
     number = np.array([number_of[code] for code in events.name[rows[kept]].tolist()], np.int64)
     return Steps(number, rows[kept], ts[kept], end[kept])
+
+
+@derived
+def steps_of_gpu_work(trace: Trace) -> Int64s:
+    """The place in :func:`steps` of each piece of ``gpu_work(trace)``, int64; -1 for none.
+
+    It is the step in which the work was launched, however much later it runs; of work without a known launch, the
+    step in which it begins.
+    """
+    work = gpu_work(trace)
+    return steps(trace).at(np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch]))

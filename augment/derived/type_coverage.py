@@ -12,7 +12,7 @@ from augment import intervals
 from augment.derived.gpu_work import Device, gpu_work
 from augment.derived.kernel_types import KernelType
 from augment.intervals import Intervals, Masks
-from augment.trace import Int64s, Trace, derived
+from augment.trace import Bools, Int64s, Trace, derived
 
 COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)
 
@@ -42,10 +42,26 @@ class TypeCoverage:
         """The time, ns, in which a type in ``any_of`` runs and no type in ``none_of``."""
         return sum(ns for mask, ns in enumerate(self.time_ns) if mask & any_of and not mask & none_of)
 
+    def time_within(self, start: Int64s, end: Int64s, *, any_of: int, none_of: int = 0) -> Int64s:
+        """The part of :meth:`time_of` that lies in each ``[start, end)``, int64 ns."""
+        wanted = self._wanted(any_of, none_of)[self.mask]
+        until = np.concatenate(([0], np.cumsum(np.where(wanted[:-1], np.diff(self.ts), 0))))
+
+        def before(moment: Int64s) -> Int64s:
+            place = np.searchsorted(self.ts, moment, side="right") - 1
+            into = np.where(wanted[place], moment - self.ts[place], 0)
+            known: Int64s = np.where(place < 0, 0, until[place] + into)
+            return known
+
+        return before(end) - before(start)
+
     def intervals_of(self, *, any_of: int, none_of: int = 0) -> Intervals:
         """When a type in ``any_of`` runs and no type in ``none_of``, disjoint."""
-        wanted = [mask & any_of != 0 and mask & none_of == 0 for mask in range(len(self.time_ns))]
-        return intervals.where(self.ts, np.array(wanted)[self.mask])
+        return intervals.where(self.ts, self._wanted(any_of, none_of)[self.mask])
+
+    def _wanted(self, any_of: int, none_of: int) -> Bools:
+        """For each mask, whether it has a type in ``any_of`` and none in ``none_of``."""
+        return np.array([mask & any_of != 0 and mask & none_of == 0 for mask in range(len(self.time_ns))])
 
 
 @derived

@@ -42,7 +42,7 @@ def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": DISTRIBUTION, "version": _version()},
-        "source": _source(augmented.trace),
+        "source": _source(augmented.trace) | {"window": augmented.window},
         "analyses": {name: _analysis(outcome) for name, outcome in augmented.outcomes.items()},
         "diagnostics": [*augmented.diagnostics, *more],
     }

@@ -45,6 +45,8 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False) -> Schema:
 
 
 def _source(closed: bool) -> Schema:
+    window = _record({"first_step": _type(int), "last_step": _type(int), "start_ns": _type(int)}, closed)
+    window |= {"type": ["object", "null"], "description": "the steps that alone were analysed; null if all were"}
     device = {"rank": _type(int | None), "device": _type(int | str | None), "name": _type(str)}
     return _record(
         {
@@ -59,6 +61,7 @@ def _source(closed: bool) -> Schema:
             "start_ns": {"type": ["integer", "null"], "description": "time of the first event"},
             "duration_ns": {"type": "integer", "minimum": 0, "description": "from there to the last end"},
             "steps": _list_of(_type(int)),
+            "window": window,
         },
         closed,
     )

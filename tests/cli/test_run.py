@@ -267,3 +267,18 @@ def test_truncated_text_is_augmented_and_said(tmp_path: Path, augment: Augment) 
     ended = augment("run", tmp_path / "a.json")
     assert ended.code == 0
     assert "not whole: the text ends inside the event" in ended.err
+
+
+def test_some_steps_alone(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "a.json")
+    assert augment("run", trace, "--steps", "0").code == 0
+    assert metrics(tmp_path / "a.metrics.json")["source"]["window"]["last_step"] == 0
+    ended = augment("run", trace, "--steps", "4-7")
+    assert (ended.code, "no step of 4 to 7; it has step 0" in ended.err) == (2, True)
+    for wrong in ("x", "3-", "-3", "5-3", "1-2-3"):
+        ended = augment("run", trace, f"--steps={wrong}")
+        assert ended.code == 2
+        assert f"--steps {wrong}: must be" in ended.err
+    shown = augment("show", trace, "steps", "--steps", "0", "--json")
+    assert json.loads(shown.out)["steps"]["rows"][0]["step"] == 0
+    assert augment("show", tmp_path / "a.metrics.json", "--steps", "0").code == 2

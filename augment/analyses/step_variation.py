@@ -1,0 +1,63 @@
+"""How even are the steps?
+
+The length on the host of all steps of the trace: mean, spread and extremes, ``variation_ratio`` (standard deviation
+over mean), and how many are outliers as [`steps`](#steps) has them. The first step of a recording often holds what is
+done once; it counts like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.statistics import OUTLIER, distribution, robust_z
+from augment.derived.steps import steps
+from augment.findings import Findings, Skipped, column
+from augment.trace import Category, Trace
+
+NAME = "step_variation"
+NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All steps of a trace."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    count: int = column("How many steps there are.", "count")
+    sum_ns: int = column("Sum of their lengths.", "ns")
+    mean_ns: float = column("Mean length.", "ns")
+    std_ns: float = column("Sample standard deviation of the lengths; 0 of one step.", "ns")
+    min_ns: int = column("The shortest.", "ns")
+    p50_ns: float = column("The median.", "ns")
+    max_ns: int = column("The longest.", "ns")
+    variation_ratio: float | None = column("Standard deviation over mean.", "ratio")
+    outlier_count: int | None = column("How many are outliers; none if that cannot be told.", "count")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Describe the lengths of the steps."""
+    found = steps(trace)
+    length = found.end - found.ts
+    spread = distribution(length)
+    if spread is None:
+        return Skipped("no ProfilerStep annotation; call the profiler's step() after each")
+    z = robust_z(length)
+    return Findings([
+        Row(
+            rank=trace.rank,
+            count=len(found),
+            sum_ns=int(length.sum()),
+            mean_ns=spread.mean,
+            std_ns=spread.std,
+            min_ns=spread.min,
+            p50_ns=spread.p50,
+            max_ns=spread.max,
+            variation_ratio=spread.std / spread.mean if spread.mean else None,
+            outlier_count=None if z is None else int((np.abs(z) > OUTLIER).sum()),
+        )
+    ])  # fmt: skip

@@ -1,0 +1,80 @@
+"""A part of a trace as a trace: some steps, with the GPU work that they launched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import NO_ROW, launches
+from augment.derived.steps import steps
+from augment.errors import UsageError
+from augment.trace import Bools, Category, Int64s, SparseColumn, Trace
+
+
+def within(trace: Trace, first: int, last: int) -> Trace:
+    """The trace of the steps ``first`` to ``last``, both included.
+
+    It has the events that begin within these steps (from the beginning of the first to the end of the last), but of
+    what lies on devices what belongs to them: GPU work that they launched, however much later it runs, or of unknown
+    launch and beginning within them; synchronisations likewise; and annotations of the device whose first work
+    belongs. Events that enclose the steps are not in it. Rows are numbered anew; tracks, strings and source are
+    shared, and the rows' bytes are where they were.
+
+    Raises:
+        UsageError: the trace has no such step.
+    """
+    found = steps(trace)
+    chosen = np.flatnonzero((found.number >= first) & (found.number <= last))
+    if not len(chosen):
+        known = f"it has {_listed(found.number)}" if len(found) else "it has no ProfilerStep annotation"
+        raise UsageError(f"{trace.source.path}: no step of {first} to {last}; {known}")
+    start, end = int(found.ts[chosen[0]]), int(found.end[chosen[-1]])
+    keep = (trace.events.ts >= start) & (trace.events.ts < end)
+    _choose_on_devices(trace, keep, start, end)
+    return _only(trace, keep)
+
+
+def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int) -> None:
+    work = gpu_work(trace)
+    begun = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
+    belongs = (begun >= start) & (begun < end)
+    keep[work.row] = belongs
+    syncs = trace.events.slices_of(Category.CUDA_SYNC)
+    calls = launches(trace).of(trace.events.correlation[syncs])
+    keep[syncs[calls != NO_ROW]] = keep[calls[calls != NO_ROW]]
+    notes = trace.events.slices_of(Category.GPU_USER_ANNOTATION)
+    note_tracks = trace.events.track[notes]
+    work_tracks = trace.events.track[work.row]
+    for track in np.unique(note_tracks).tolist():
+        own = notes[note_tracks == track]
+        pieces = np.flatnonzero(work_tracks == track)
+        if len(pieces):
+            following = np.searchsorted(work.ts[pieces], trace.events.ts[own])
+            known = following < len(pieces)
+            keep[own[known]] = belongs[pieces[following[known]]]
+
+
+def _only(trace: Trace, keep: Bools) -> Trace:
+    """The trace of the rows to ``keep``."""
+    rows = np.flatnonzero(keep)
+    events = trace.events
+    columns = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
+    new_row = np.cumsum(keep) - 1
+
+    def sparse(column: SparseColumn) -> SparseColumn:
+        kept = keep[column.rows]
+        return SparseColumn(new_row[column.rows[kept]], column.values[kept])
+
+    table = replace(
+        events,
+        **{name: getattr(events, name)[rows] for name in columns},
+        bytes=sparse(events.bytes),
+        flow_id=sparse(events.flow_id),
+    )
+    return replace(trace, events=table, facts={})
+
+
+def _listed(numbers: Int64s) -> str:
+    return f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers.min()} to {numbers.max()}"

@@ -1,0 +1,115 @@
+"""Some steps of a trace as a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import augment
+from augment.derived.gpu_work import gpu_work
+from augment.derived.steps import steps
+from augment.derived.window import within
+from augment.errors import UsageError
+from augment.trace import Category, Track
+from simulator import JobOptions, simulate
+from tables import Event, annotation, call, copy, kernel, op, python, rows_of, sync, trace_of
+
+
+def note(name: str, ts: int, end: int) -> Event:
+    """An annotation of the device, on the stream of its work."""
+    return Event(Category.GPU_USER_ANNOTATION, name, ts, end, Track(0, 0, 7, 0, 7))
+
+
+TRACE = trace_of(
+    python("main", 0, 400),
+    annotation("ProfilerStep#3", 10, 100),
+    annotation("ProfilerStep#4", 100, 200),
+    annotation("ProfilerStep#5", 210, 300),
+    op("in 3", 20, 30),
+    op("in 4", 100, 150),
+    op("in 5", 210, 250),
+    call("cudaLaunchKernel", 30, 31, correlation=1),
+    call("cudaLaunchKernel", 110, 111, correlation=2),
+    call("cudaLaunchKernel", 205, 206, correlation=3),
+    call("cudaStreamSynchronize", 190, 195, correlation=4),
+    note("note 3", 105, 120),
+    kernel("of 3", 105, 120, correlation=1),
+    note("note 4", 310, 330),
+    kernel("of 4", 310, 330, correlation=2),
+    kernel("between", 340, 350, correlation=3),
+    kernel("unknown in 3", 90, 95),
+    kernel("unknown in 4", 130, 140),
+    copy("Memcpy of 4", 350, 360, 77, correlation=2),
+    sync("Stream Synchronize", 335, 336, correlation=4),
+)
+
+
+def names(first: int, last: int) -> set[str]:
+    part = within(TRACE, first, last)
+    return set(part.names_of(np.arange(len(part.events)))) - {"cudaLaunchKernel", "cudaStreamSynchronize"}
+
+
+def test_what_belongs_to_a_step() -> None:
+    assert names(3, 3) == {"ProfilerStep#3", "in 3", "of 3", "note 3", "unknown in 3"}
+    assert names(4, 4) == {
+        "ProfilerStep#4", "in 4", "of 4", "note 4", "unknown in 4", "Memcpy of 4", "Stream Synchronize"
+    }  # fmt: skip
+    assert names(3, 4) == names(3, 3) | names(4, 4)
+    assert names(4, 5) == names(4, 4) | {"between", "ProfilerStep#5", "in 5"}
+
+
+def test_columns_stay_equal_and_point_to_the_same_text() -> None:
+    part = within(TRACE, 4, 9)
+    rows = part.events.slices_of(Category.GPU_MEMCPY)
+    assert part.events.bytes.at(rows, -1).tolist() == [77]
+    assert (np.diff(part.events.ts) >= 0).all()
+    assert {len(getattr(part.events, name)) for name in ("ts", "dur", "phase", "track", "offset", "length")} == {
+        len(part.events)
+    }
+    assert gpu_work(part).launch.tolist().count(-1) == 1
+    assert len(TRACE.events) == 20
+
+
+def test_no_such_step() -> None:
+    with pytest.raises(UsageError, match=r"no step of 7 to 9; it has steps 3 to 5"):
+        within(TRACE, 7, 9)
+    with pytest.raises(UsageError, match="no ProfilerStep annotation"):
+        within(trace_of(kernel("a", 1, 2)), 1, 1)
+
+
+def test_steps_of_a_job_add_up_to_the_whole(tmp_path: Path) -> None:
+    """The simulator's steps end with the host waiting, so sums over steps are sums over the file."""
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2), tmp_path)
+    trace = augment.read(str(path))
+    whole = augment.augment(trace, only=["kernel_breakdown", "memory_bandwidth"])
+    parts = [augment.augment(trace, only=["kernel_breakdown", "memory_bandwidth"], steps=(k, k)) for k in range(3)]
+    asked = {"kernel_breakdown": ("name", "count", "sum_ns"), "memory_bandwidth": ("kind", "count", "bytes")}
+    for analysis, columns in asked.items():
+        summed: dict[str, list[int]] = {}
+        for part in parts:
+            for name, *values in rows_of(part.outcomes[analysis], *columns):
+                known = summed.setdefault(name, [0, 0])
+                known[:] = [known[0] + values[0], known[1] + values[1]]
+        assert summed == {name: list(values) for name, *values in rows_of(whole.outcomes[analysis], *columns)}
+
+
+def test_outputs_hold_the_whole_source_and_annotations_of_the_window(tmp_path: Path) -> None:
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=1), tmp_path)
+    trace = augment.read(str(path))
+    augmented = augment.augment(trace, only=["queue_length", "steps"], steps=(1, 1))
+    assert augmented.trace is trace
+    assert rows_of(augmented.outcomes["steps"], "step", "start_ns") == [(1, 0)]
+    *_, sidecar = augment.write(augmented, tmp_path)
+    told = json.loads(sidecar.read_bytes())["source"]
+    assert told["steps"] == [0, 1, 2]
+    assert augmented.window is not None
+    assert told["window"] == {"first_step": 1, "last_step": 1, "start_ns": augmented.window.start_ns}
+    again = augment.read(str(tmp_path / "rank0.augmented.json.gz"))
+    added = [again.strings[code].startswith("augment.") for code in again.events.category_name.tolist()]
+    assert len(added) - sum(added) == len(trace.events)
+    place = steps(trace).number.tolist().index(1)
+    start, end = int(steps(trace).ts[place]), int(steps(trace).end[place])
+    assert all(start <= ts <= end for ts, own in zip(again.events.ts.tolist(), added, strict=True) if own)
