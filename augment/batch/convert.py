@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from augment.batch import places
 from augment.batch.inputs import Input
-from augment.errors import AugmentError, OutputError, UnknownFormat
+from augment.errors import AugmentError, UnknownFormat
+
+if TYPE_CHECKING:
+    from augment.batch.stages import Stage
+    from augment.trace import Trace
 
 Told = Callable[[str], None]  #: told, in a sentence, of what takes long
 
@@ -24,18 +30,41 @@ class Settings:
     skip: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     steps: tuple[int, int] | None = None
+    stages: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that was written; ``sha256`` only of those that a manifest shall tell of."""
+
+    path: str
+    size: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an input: the files written, the sidecar last, or why there are none."""
+    """What came of an input: the files written, the sidecar last, or why there are none.
+
+    ``done_before`` says that a manifest told so, and nothing had to be done. ``sha256``, ``rank`` and ``world_size``
+    are the input's; ``summaries`` are files for the job's stages.
+    """
 
     path: str
-    status: Literal["augmented", "passed_over", "failed"]
-    outputs: tuple[str, ...] = ()
+    status: Literal["augmented", "done_before", "passed_over", "failed"]
+    files: tuple[File, ...] = ()
     message: str = ""  #: begins with the path
     exit_code: int = 0
     traceback: str = ""
+    sha256: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    summaries: tuple[File, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The paths of the files written, the sidecar last."""
+        return tuple(file.path for file in self.files)
 
 
 def convert(one: Input, settings: Settings, announce: Told, stage: Told = lambda _: None) -> Result:
@@ -46,7 +75,7 @@ def convert(one: Input, settings: Settings, announce: Told, stage: Told = lambda
         stage: told what is being done.
     """
     try:
-        return Result(one.path, "augmented", tuple(map(str, _convert(one, settings, announce, stage))))
+        return _convert(one, settings, announce, stage)
     except UnknownFormat as error:
         return failure(one.path, error) if one.named else Result(one.path, "passed_over", message=str(error))
     except Exception as error:  # one bad file never stops the rest
@@ -67,32 +96,59 @@ def failure(path: str, error: Exception) -> Result:
     return Result(path, "failed", message=what, exit_code=1, traceback=lines)
 
 
-def _convert(one: Input, settings: Settings, announce: Told, stage: Told) -> list[Path]:
-    _expect_writable(one.folder)
+def _convert(one: Input, settings: Settings, announce: Told, stage: Told) -> Result:
+    places.expect_writable(one.folder)
     from augment.pipeline import augment
     from augment.readers import read
     from augment.writers import write_all
 
     stage("reading")
-    trace = read(one.path, announce=announce)
-    augmented = augment(
-        trace,
-        only=settings.only,
-        skip=settings.skip,
-        options=settings.options,
-        steps=settings.steps,
-        progress=lambda name, _done, _of: stage(name),
-    )
-    stage("writing")
-    return write_all(augmented, Path(one.folder), settings.formats)
+    with places.at_hand(one.path, one.folder, one.size) as (path, folder):
+        trace = read(path, announce=announce)
+        augmented = augment(
+            trace,
+            only=settings.only,
+            skip=settings.skip,
+            options=settings.options,
+            steps=settings.steps,
+            progress=lambda name, _done, _of: stage(name),
+        )
+        stage("writing")
+        summaries = [_summarize(each, augmented, folder) for each in settings.stages]
+        written = write_all(augmented, folder, settings.formats)
+        files = _delivered([*summaries, *written], one)
+    count = len(summaries)
+    rank, world_size = trace.rank, _world_size(trace)
+    return Result(
+        one.path, "augmented", files[count:], sha256=trace.source.sha256, rank=rank, world_size=world_size,
+        summaries=files[:count],
+    )  # fmt: skip
 
 
-def _expect_writable(folder: str) -> None:
-    """Find out before the work, not after it, that there is no place for its outcome."""
-    there = Path(folder)
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise OutputError(f"{folder}: {there} is a file; choose another -o")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"{folder}: {there} may not be written to; choose a folder with -o")
+def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:
+    from augment.writers.files import output_path, replacing
+
+    path = output_path(augmented.trace.source.name, folder, stage.suffix)
+    with replacing(path) as file:
+        file.write(stage.summarize(augmented))
+    return path
+
+
+def _delivered(written: list[Path], one: Input) -> tuple[File, ...]:
+    sizes = [os.path.getsize(path) for path in written]
+    digests = [_sha256(path) if one.root else "" for path in written]
+    return tuple(map(File, places.deliver(written, one.folder), sizes, digests))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 18):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _world_size(trace: Trace) -> int | None:
+    from augment.readers.assembly import distributed
+
+    return distributed(trace.source.metadata, "world_size")

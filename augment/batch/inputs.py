@@ -1,15 +1,17 @@
-"""What to convert: files, folders and globs, as they were named, become inputs, each with its output folder."""
+"""What to convert: files, folders, globs and URLs, as they were named, become inputs, each with its output folder."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from augment.batch import places
 from augment.errors import AugmentError, InputError, OutputError, UsageError
-from augment.writers.files import is_output, stem
+from augment.writers.files import is_output, remove_unfinished, stem
 
 #: how the names of files end that may be traces; of a folder only these are looked at
 SUFFIXES = (".json", ".gz", ".zst", ".zip", ".pftrace")
@@ -21,12 +23,28 @@ class Input:
     """A file to convert, and the ``folder`` for what is made of it.
 
     ``named`` says that the user named this very file, so that it must be a trace; what a folder merely holds may be
-    anything.
+    anything. ``root`` is the folder whose manifest tells what came of it; a file that was named itself has none.
+    ``size`` in bytes and ``modified``, which changes when the file does, are as they were when it was found; 0 and
+    empty if that is unknown.
     """
 
     path: str
     folder: str
     named: bool
+    root: str | None = None
+    size: int = 0
+    modified: str = ""
+
+    @property
+    def basename(self) -> str:
+        """The file's name."""
+        return places.basename(self.path)
+
+    @property
+    def key(self) -> str:
+        """The name of the file as seen from ``root``, if it lay beside its outputs."""
+        folder = places.below(self.folder, self.root or self.folder)
+        return self.basename if folder == "." else f"{folder}/{self.basename}"
 
 
 @dataclass
@@ -48,26 +66,37 @@ def plan(names: Sequence[str], out: str | None) -> Plan:
     made = Plan()
     seen: set[str] = set()
     taken: dict[tuple[str, str], str] = {}
-    for name in names:
+    out = out and places.settled(out)
+    for name in map(places.settled, names):
         try:
             found = list(_expand(name, out))
         except AugmentError as error:
             made.refused.append((name, error))
             continue
         for one in found:
-            real = os.path.realpath(one.path)
+            real = places.real(one.path)
             if real not in seen:
                 seen.add(real)
                 _admit(made, one, taken)
     return made
 
 
+def sweep(inputs: Iterable[Input]) -> None:
+    """Take away what processes that were killed had half written for ``inputs``."""
+    stems: dict[str, set[str]] = {}
+    for one in inputs:
+        if not places.protocol(one.folder):
+            stems.setdefault(one.folder, set()).add(stem(one.basename))
+    for folder, names in stems.items():
+        remove_unfinished(folder, names)
+
+
 def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
-    if is_output(one.path):
+    if is_output(one.basename):
         if one.named:
             made.passed_over.append((one.path, _OWN))
         return
-    target = os.path.realpath(one.folder), stem(one.path)
+    target = places.real(one.folder), stem(one.basename)
     other = taken.setdefault(target, one.path)
     if other != one.path:
         advice = "convert them apart, with another -o"
@@ -77,10 +106,12 @@ def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
 
 
 def _expand(name: str, out: str | None) -> Iterator[Input]:
-    if os.path.isdir(name):
-        yield from _folder(name, out or name)
+    if places.protocol(name):
+        yield from _remote(name, out)
+    elif os.path.isdir(name):
+        yield from _folder(name, out or name, out or name)
     elif os.path.lexists(name):
-        yield Input(name, out or os.path.dirname(name) or ".", named=True)
+        yield _local(name, out or places.parent(name), named=True, root=None)
     elif glob.has_magic(name):
         yield from _glob(name, out)
     elif name == "-":
@@ -89,18 +120,34 @@ def _expand(name: str, out: str | None) -> Iterator[Input]:
         raise InputError(name, "no such file or folder")
 
 
-def _folder(top: str, out: str) -> Iterator[Input]:
+def _local(path: str, folder: str, *, named: bool, root: str | None) -> Input:
+    try:
+        found = os.stat(path)
+    except OSError:  # whoever reads it says why
+        return Input(path, folder, named, root)
+    return Input(path, folder, named, root, found.st_size, str(found.st_mtime_ns))
+
+
+def _folder(top: str, out: str, root: str) -> Iterator[Input]:
     """The likely traces below ``top``, in the order of their names; nothing hidden, no link to a folder."""
     found = False
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(one for one in folders if not one.startswith("."))
-        target = os.path.normpath(os.path.join(out, os.path.relpath(folder, top)))
+        target = places.join(out, os.path.relpath(folder, top))
         for file in sorted(files):
-            if not file.startswith(".") and file.lower().endswith(SUFFIXES):
+            if _likely(file):
                 found = True
-                yield Input(os.path.join(folder, file), target, named=False)
+                yield _local(os.path.join(folder, file), target, named=False, root=root)
     if not found:
-        raise InputError(top, f"holds no file of the kinds {', '.join(SUFFIXES)}; name the trace itself")
+        raise _empty(top)
+
+
+def _likely(file: str) -> bool:
+    return not file.startswith(".") and file.lower().endswith(SUFFIXES)
+
+
+def _empty(top: str) -> InputError:
+    return InputError(top, f"holds no file of the kinds {', '.join(SUFFIXES)}; name the trace itself")
 
 
 def _glob(pattern: str, out: str | None) -> Iterator[Input]:
@@ -109,15 +156,16 @@ def _glob(pattern: str, out: str | None) -> Iterator[Input]:
     if not matches:
         raise InputError(pattern, "matches no file")
     fixed = _fixed_part(pattern)
+    root = out or fixed
     inside = {match for match in matches if os.path.isdir(match)} if "**" in pattern else set()
     for match in matches:
         if match in inside:
             continue  # ** matches what is in it, too
-        below = os.path.join(out, os.path.relpath(os.path.dirname(match) or ".", fixed)) if out else None
+        below = places.join(out, os.path.relpath(places.parent(match), fixed)) if out else None
         if os.path.isdir(match):
-            yield from _folder(match, os.path.join(below, os.path.basename(match)) if below else match)
+            yield from _folder(match, places.join(below, os.path.basename(match)) if below else match, root)
         else:
-            yield Input(match, os.path.normpath(below) if below else os.path.dirname(match) or ".", named=True)
+            yield _local(match, below or places.parent(match), named=True, root=root)
 
 
 def _fixed_part(pattern: str) -> str:
@@ -125,3 +173,43 @@ def _fixed_part(pattern: str) -> str:
     parts = Path(pattern).parts[:-1]
     wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return os.path.join(*parts[:wild]) if wild else "."
+
+
+def _remote(url: str, out: str | None) -> Iterator[Input]:
+    """A remote file, folder or glob; in a web address ``?`` begins the query, and only ``*`` is a wildcard."""
+    fs, path = places.filesystem(url)
+    web = places.protocol(url) in ("http", "https")
+    wild = "*" in url if web else glob.has_magic(url)
+    try:
+        if wild:
+            fixed = url[: url.rindex("/", 0, url.index("*") if web else glob.magic_check.search(url).start())]  # type: ignore[attr-defined]
+            found, named = fs.glob(path, detail=True), True
+        elif (info := fs.info(path))["type"] == "directory" or url.endswith("/"):
+            fixed, found, named = url.rstrip("/"), fs.find(path, detail=True), False
+        else:
+            folder = out or places.parent(url)
+            yield Input(url, folder, named=True, size=int(info.get("size") or 0), modified=places.modified(info))
+            return
+    except AugmentError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(url, "no such file or folder") from error
+    except Exception as error:
+        raise InputError(url, f"cannot be listed: {' '.join(str(error).split()) or type(error).__name__}") from error
+    yield from _listed(url, fixed, out or fixed, found, fs._strip_protocol(fixed), named=named)
+
+
+def _listed(url: str, fixed: str, out: str, found: dict[str, Any], top: str, *, named: bool) -> Iterator[Input]:
+    """The files of a listing, in the order of their names, as :func:`_folder` would take them."""
+    some = False
+    for path, info in sorted(found.items()):
+        below = path[len(top) :].strip("/").split("/")
+        hidden = any(part.startswith(".") for part in below)
+        if info.get("type") == "directory" or hidden or not (named or _likely(below[-1])):
+            continue
+        some = True
+        folder = places.join(out, *below[:-1])
+        size = int(info.get("size") or 0)
+        yield Input(places.join(fixed, *below), folder, named, out, size, places.modified(info))
+    if not some:
+        raise InputError(url, "matches no file") if named else _empty(url)

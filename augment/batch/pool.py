@@ -1,164 +1,125 @@
-"""Many files, in this process or in several; results come in the order of the inputs."""
+"""Many files by several workers; results come in the order of the inputs."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import re
-import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import dataclass, field
 
-from augment.batch.convert import Result, Settings, convert
-from augment.batch.inputs import Input
-from augment.writers.files import stem
+from augment.batch.convert import Result, Settings, failure
+from augment.batch.inputs import Input, sweep
+from augment.batch.workers import Workers
+from augment.errors import OutputError
 
-Work = Callable[[Input, Settings], Result]  #: importable by name, for another process calls it
-
-
-def convert_apart(one: Input, settings: Settings) -> Result:
-    """:func:`convert` in a worker process, which can only tell of slowness itself."""
-    return convert(one, settings, lambda text: print(f"augment: {text}", file=sys.stderr, flush=True))  # noqa: T201
+Finished = Callable[[Input, Result], None]  #: told at once of each input that is finished, in whatever order
 
 
-def convert_in_processes(
-    inputs: Sequence[Input], settings: Settings, jobs: int, work: Work = convert_apart
+def convert_all(
+    inputs: Sequence[Input],
+    settings: Settings,
+    workers: Workers,
+    finished: Finished = lambda _one, _result: None,
+    needed: Callable[[Input], int] = lambda _: 0,
+    budget: int = 0,
 ) -> Iterator[Result]:
-    """Convert ``inputs`` in ``jobs`` processes.
+    """Convert ``inputs``.
 
-    A process that dies takes its own input down, no other: as nobody can tell which of those under way killed it,
-    each of them is tried once more, alone. On an interrupt the processes are ended and leave nothing behind.
+    A worker that dies takes its own input down, no other: each input that may have killed it is tried once more when
+    nothing else is under way. On an interrupt the workers are stopped.
+
+    Args:
+        finished: told at once of each result.
+        needed: the bytes of memory that an input will take.
+        budget: how many bytes those under way may take together, 0: any; what needs more is converted alone.
     """
-    crew = _Crew(min(jobs, len(inputs)), settings, work)
-    waiting = deque(enumerate(inputs))
-    finished: dict[int, Result] = {}
+    crew = _Crew(inputs, settings, workers, needed, budget)
+    results: dict[int, Result] = {}
     following = 0
     try:
-        while waiting or crew.running:
-            suspects = crew.advance(waiting, finished)
-            for index in suspects:
-                finished[index] = crew.alone(inputs[index])
-            while following in finished:
-                yield finished.pop(following)
+        while crew.busy():
+            for index, result in crew.advance():
+                finished(inputs[index], result)
+                results[index] = result
+            while following in results:
+                yield results.pop(following)
                 following += 1
     except BaseException:
-        crew.stop()
+        workers.stop()
         raise
-    crew.leave()
+    workers.close()
 
 
+@dataclass
 class _Crew:
-    """The processes, and what they are working on: never more inputs than processes."""
+    """What waits, what is under way, and what has to be tried alone."""
 
-    def __init__(self, size: int, settings: Settings, work: Work) -> None:
-        self._size, self._settings, self._work = size, settings, work
-        self._executor = _executor(size)
-        self.running: dict[Future[Result], int] = {}
+    inputs: Sequence[Input]
+    settings: Settings
+    workers: Workers
+    needed: Callable[[Input], int]
+    budget: int
+    waiting: deque[int] = field(init=False)
+    suspects: deque[int] = field(default_factory=deque)
+    running: dict[Future[Result], int] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
 
-    def advance(self, waiting: deque[tuple[int, Input]], finished: dict[int, Result]) -> list[int]:
-        """Give out work, wait for something to come back; the inputs under way when a process died, if one did."""
-        broken = False
-        while waiting and len(self.running) < self._size:
-            index, one = waiting[0]
-            try:
-                self.running[self._executor.submit(_guarded, self._work, one, self._settings)] = index
-            except BrokenProcessPool:
-                broken = True
+    def __post_init__(self) -> None:
+        self.waiting = deque(range(len(self.inputs)))
+
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self.waiting or self.running or self.suspects)
+
+    def advance(self) -> Iterator[tuple[int, Result]]:
+        """Give out work and wait for something to come back: what did."""
+        if self.suspects and not self.running:
+            yield self._alone(self.suspects.popleft())
+            return
+        self._give_out()
+        if not self.running:
+            self.workers.renew()  # they died with nothing to do
+            return
+        for future in sorted(wait(self.running, return_when=FIRST_COMPLETED).done, key=self.running.__getitem__):
+            yield from self._take(future)
+
+    def _give_out(self) -> None:
+        """Give out as much as there is room for."""
+        capacity = self.workers.capacity() if self.waiting else 0
+        while self.waiting and len(self.running) < capacity:
+            index = self.waiting[0]
+            memory = self.needed(self.inputs[index]) if self.budget else 0
+            if self.running and sum(self.taken.values()) + memory > self.budget:
                 break
-            waiting.popleft()
-        suspects: list[int] = []
-        done = set(self.running) if broken else wait(self.running, return_when=FIRST_COMPLETED).done
-        for future in sorted(done, key=self.running.__getitem__):
-            self._take(future, finished, suspects)
-        if not (suspects or broken):
-            return []
-        for future in sorted(self.running, key=self.running.__getitem__):  # they died, too, or came home just before
-            self._take(future, finished, suspects)
-        self._executor.shutdown()
-        self._executor = _executor(self._size)
-        return suspects
-
-    def _take(self, future: Future[Result], finished: dict[int, Result], lost: list[int]) -> None:
-        index = self.running.pop(future)
-        try:
-            finished[index] = future.result()
-        except BrokenProcessPool:
-            lost.append(index)
-
-    def alone(self, one: Input) -> Result:
-        """Convert ``one`` in a process of its own; if that dies, it is to blame."""
-        _sweep(one)
-        with _executor(1) as executor:
             try:
-                return executor.submit(_guarded, self._work, one, self._settings).result()
-            except BrokenProcessPool:
-                pass
-            except BaseException:
-                _end_children()
-                raise
-        _sweep(one)
+                self.running[self.workers.submit(self.inputs[index], self.settings)] = index
+            except self.workers.lost:
+                return  # what is under way will tell
+            self.taken[index] = memory
+            self.waiting.popleft()
+
+    def _take(self, future: Future[Result]) -> Iterator[tuple[int, Result]]:
+        index = self.running.pop(future)
+        self.taken.pop(index)
+        try:
+            yield index, future.result()
+        except self.workers.lost:
+            self.suspects.append(index)
+        except CancelledError as error:
+            raise OutputError("the cluster went away; run the same command again to go on") from error
+        except Exception as error:  # of the way to the worker and back: conversion itself never raises
+            yield index, failure(self.inputs[index].path, error)
+
+    def _alone(self, index: int) -> tuple[int, Result]:
+        """Convert an input while nothing else is under way; if the worker dies again, it is to blame."""
+        one = self.inputs[index]
+        sweep([one])
+        self.workers.renew()
+        try:
+            return index, self.workers.submit(one, self.settings).result()
+        except self.workers.lost:
+            pass
+        sweep([one])
+        self.workers.renew()
         because = "the process that worked on it died, perhaps for lack of memory; try it with fewer --jobs"
-        return Result(one.path, "failed", message=f"{one.path}: {because}", exit_code=1)
-
-    def stop(self) -> None:
-        """End the processes now; what they had begun to write vanishes."""
-        _end_children()
-        self._executor.shutdown(cancel_futures=True)
-
-    def leave(self) -> None:
-        """Let the processes go, their work done."""
-        self._executor.shutdown()
-
-
-def _executor(size: int) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")  # on every system alike, and safe beside threads
-    return ProcessPoolExecutor(size, mp_context=spawn, initializer=_begin)
-
-
-class _Ended(BaseException):
-    """The parent wants the worker to end."""
-
-
-_working = False
-
-
-def _begin() -> None:
-    """In a worker: the parent decides what an interrupt means, and says so with SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _end)
-
-
-def _end(*_: object) -> None:
-    if _working:
-        raise _Ended  # by way of every ``finally``, so that half-written files are taken away
-    os._exit(143)  # by way of none: the queues' locks stay taken, and no other worker reads half a message
-
-
-def _guarded(work: Work, one: Input, settings: Settings) -> Result:
-    """In a worker: ``work``, which SIGTERM ends in good order."""
-    global _working
-    try:
-        _working = True
-        result = work(one, settings)
-        _working = False
-    except _Ended:
-        os._exit(143)
-    return result
-
-
-def _end_children() -> None:
-    for child in multiprocessing.active_children():
-        child.terminate()
-
-
-def _sweep(one: Input) -> None:
-    """Take away what a process that was killed had half written (see ``writers.files.replacing``)."""
-    begun = re.compile(rf"\.{re.escape(stem(one.path))}\.(?:augmented|metrics)\.[a-z.]+\.[0-9a-f]{{12}}\.tmp")
-    with contextlib.suppress(OSError):
-        for name in os.listdir(one.folder):
-            if begun.fullmatch(name):
-                os.unlink(os.path.join(one.folder, name))
+        return index, Result(one.path, "failed", message=f"{one.path}: {because}", exit_code=1)

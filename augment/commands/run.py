@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from augment.commands.batch_options import Batch, batch_options
 from augment.commands.options import check_analyses, choice_of_analyses, debug, listed, option_values
 
 if TYPE_CHECKING:
     from augment.batch.convert import Result, Settings
     from augment.batch.inputs import Input, Plan
+    from augment.batch.running import Manner
     from augment.commands.terminal import Bar
 
 
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
     help="Formats to write, as augment list shows them.  [default: chrome]",
 )  # fmt: skip
 @choice_of_analyses
-@click.option(
-    "--jobs", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
-    help="Files at once, each in a process of its own; 0: one a processor.",
-)  # fmt: skip
+@batch_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
 @click.option("--quiet", is_flag=True, help="Print no summary and no progress, only errors.")
 @debug
@@ -40,32 +38,32 @@ def command(
     skip: tuple[str, ...],
     options: tuple[str, ...],
     steps: tuple[int, int] | None,
-    jobs: int,
+    batch: Batch,
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Write an augmented trace and its metrics for each INPUT: a file, a folder, a glob.
+    """Write an augmented trace and its metrics for each INPUT: a file, a folder, a glob, a URL of one.
 
     Of a folder, every trace below it is taken, but nothing hidden and nothing that augment itself wrote; files in it
-    that turn out to be no traces are passed over. One bad file never stops the rest. The paths written are printed on
-    stdout, one a line.
+    that turn out to be no traces are passed over. One bad file never stops the rest. What comes of a folder or glob is
+    kept in augment-manifest.jsonl in the output folder: run again, only what is not done or has changed is converted.
+    The paths of the outputs are printed on stdout, one a line.
     """
     from augment.batch.convert import Settings
-    from augment.batch.inputs import plan
+    from augment.batch.stages import STAGES
 
     values = option_values(options)
     check_analyses(only, skip, values)
     _check_formats(formats)
-    settings = Settings(formats, only, skip, values, steps)
-    made = plan(inputs, out)
-    return _Run(made, settings, _processes(jobs), as_json=as_json, quiet=quiet).all()
+    settings = Settings(formats, only, skip, values, steps, STAGES)
+    return _Run(batch.plan(inputs, out), settings, batch.manner(), as_json=as_json, quiet=quiet).all()
 
 
 class _Run:
     """One call of the command."""
 
-    def __init__(self, made: Plan, settings: Settings, jobs: int, *, as_json: bool, quiet: bool) -> None:
-        self._plan, self._settings, self._jobs = made, settings, jobs
+    def __init__(self, made: Plan, settings: Settings, manner: Manner, *, as_json: bool, quiet: bool) -> None:
+        self._plan, self._settings, self._manner = made, settings, manner
         self._as_json, self._quiet = as_json, quiet
         self._results: list[Result] = []
 
@@ -81,21 +79,33 @@ class _Run:
         with bar(len(self._plan.inputs), quiet=self._quiet) as shown:
             for result in self._convert(shown):
                 self._take(result)
-                shown.done()
+        self._conclude()
         return self._close()
 
     def _convert(self, shown: Bar) -> Iterator[Result]:
-        from augment.batch.convert import convert
+        from augment.batch.running import Watch, run
 
-        inputs = self._plan.inputs
-        if min(self._jobs, len(inputs)) > 1:
-            from augment.batch.pool import convert_in_processes
+        def begun(inputs: Sequence[Input]) -> None:
+            shown.expect(sum(one.size for one in inputs))
+            if self._manner.scheduler or min(self._manner.jobs, len(inputs)) > 1:
+                shown.stage("on the cluster" if self._manner.scheduler else f"{self._manner.jobs} at once")
 
-            shown.stage(f"{self._jobs} at once")
-            yield from convert_in_processes(inputs, self._settings, self._jobs)
-            return
-        for one in inputs:
-            yield convert(one, self._settings, lambda text: shown.say(f"augment: {text}"), _stage(shown, one))
+        watch = Watch(
+            begun=begun,
+            finished=lambda one, _result: shown.done(one.size),
+            announce=lambda text: shown.say(f"augment: {text}"),
+            stage=lambda one, what: shown.stage(f"{one.basename}: {what}"),
+        )
+        return run(self._plan.inputs, self._settings, self._manner, watch)
+
+    def _conclude(self) -> None:
+        """What is asked of whole jobs."""
+        from augment.batch.stages import conclude
+        from augment.commands.terminal import emit
+
+        results = {result.path: result for result in self._results}
+        for path in conclude(self._settings.stages, self._plan.inputs, results):
+            emit(path)
 
     def _take(self, result: Result) -> None:
         from augment.commands.terminal import emit
@@ -124,15 +134,10 @@ class _Run:
             return failed[0].exit_code
         if failed:
             return 1
-        if not any(one.status == "augmented" for one in self._results):
+        if not any(one.status in ("augmented", "done_before") for one in self._results):
             complain(_nothing(self._results))
             return 3
         return 0
-
-
-def _stage(shown: Bar, one: Input) -> Callable[[str], None]:
-    name = os.path.basename(one.path)
-    return lambda what: shown.stage(f"{name}: {what}")
 
 
 def _nothing(results: Sequence[Result]) -> str:
@@ -165,10 +170,3 @@ def _check_formats(formats: Sequence[str]) -> None:
 
         for name in formats:
             writer_named(name)
-
-
-def _processes(jobs: int) -> int:
-    if jobs:
-        return jobs
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from augment.batch import places
 from augment.batch.convert import Result
 from augment.commands.tables import source_line
 from augment.commands.units import duration, share
@@ -18,7 +18,7 @@ SHOWN = 40  #: devices, and files passed over, that are listed at most
 
 def summary(results: Sequence[Result]) -> Iterator[str]:
     """Lines for people."""
-    augmented = [one for one in results if one.status == "augmented"]
+    augmented = [one for one in results if one.status in ("augmented", "done_before")]
     passed_over = [one for one in results if one.status == "passed_over"]
     if len(augmented) == 1:
         yield from _one(augmented[0])
@@ -31,7 +31,9 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
             if len(passed_over) > SHOWN:
                 yield f"  … and {len(passed_over) - SHOWN} more"
         failed = len(results) - len(augmented) - len(passed_over)
-        yield f"{len(augmented)} augmented, {len(passed_over)} passed over, {failed} failed"
+        before = sum(one.status == "done_before" for one in augmented)
+        done_before = f"{before} done before, " if before else ""
+        yield f"{len(augmented) - before} augmented, {done_before}{len(passed_over)} passed over, {failed} failed"
 
 
 def _one(result: Result) -> Iterator[str]:
@@ -53,23 +55,29 @@ def _one(result: Result) -> Iterator[str]:
 def _many(augmented: Sequence[Result]) -> Iterator[str]:
     """A table with a line for each device of each file."""
     lines = [["file", "rank", "device", *_HEADS]]
-    common = os.path.dirname(os.path.commonpath([os.path.abspath(one.path) for one in augmented]) + os.sep)
-    left_out = 0
-    for result in augmented:
+    common, names = _names([one.path for one in augmented])
+    left_out = max(0, len(augmented) - SHOWN)
+    for result, name in zip(augmented[:SHOWN], names, strict=False):
         sidecar = _sidecar(result)
         rank = sidecar["source"]["ranks"]
         rows = _devices(sidecar) or [None]
         for row in rows:
-            if len(lines) > SHOWN:
-                left_out += 1
-                continue
             figures = _figures(row) if row else ["–"] * len(_HEADS)
             device = str(row["device"]) if row else "–"
-            lines.append([os.path.relpath(result.path, common), str(rank[0]) if rank else "–", device, *figures])
+            lines.append([name, str(rank[0]) if rank else "–", device, *figures])
     yield f"in {common}:"
     yield from _table(lines, left=1)
     if left_out:
-        yield f"… and {left_out} lines more"
+        yield f"… and {left_out} files more"
+
+
+def _names(paths: Sequence[str]) -> tuple[str, list[str]]:
+    """The folder that all of ``paths`` lie in, and their names as seen from there."""
+    if any(map(places.protocol, paths)):
+        folder = places.common(list(map(places.parent, paths)))
+    else:
+        folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
+    return folder, [places.below(path, folder) for path in paths]
 
 
 _HEADS = ("span", "busy", "computing", "exposed comm.", "exposed memory", "idle")
@@ -87,7 +95,7 @@ def _figures(row: dict[str, Any]) -> list[str]:
 
 
 def _sidecar(result: Result) -> dict[str, Any]:
-    decoded: dict[str, Any] = msgspec.json.decode(Path(result.outputs[-1]).read_bytes())
+    decoded: dict[str, Any] = msgspec.json.decode(places.read(result.outputs[-1]))
     return decoded
 
 

@@ -64,8 +64,11 @@ class Bar(Protocol):
     def stage(self, text: str) -> None:
         """What is being done."""
 
-    def done(self) -> None:
-        """One more input is finished."""
+    def expect(self, size: int) -> None:
+        """The inputs are of ``size`` bytes in all."""
+
+    def done(self, size: int) -> None:
+        """One more input, of ``size`` bytes, is finished."""
 
     def say(self, line: str) -> None:
         """One line for people, not into the bar."""
@@ -78,7 +81,10 @@ class _NoBar:
     def stage(self, text: str) -> None:
         """Nothing moves."""
 
-    def done(self) -> None:
+    def expect(self, size: int) -> None:
+        """Nothing moves."""
+
+    def done(self, size: int) -> None:
         """Nothing moves."""
 
     def say(self, line: str) -> None:
@@ -89,16 +95,21 @@ class _NoBar:
 
 class _RichBar:
     def __init__(self, progress: Any, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("", total=total if total > 1 else None)
+        self._progress, self._count, self._of = progress, 0, total
+        self._task = progress.add_task("", total=None, count=f"0/{total}")
 
     def stage(self, text: str) -> None:
         """The text beside the bar."""
         self._progress.update(self._task, description=text.translate(_CONTROL))
 
-    def done(self) -> None:
+    def expect(self, size: int) -> None:
+        """The length of the bar."""
+        self._progress.update(self._task, total=size or None)
+
+    def done(self, size: int) -> None:
         """The bar grows."""
-        self._progress.advance(self._task)
+        self._count += 1
+        self._progress.update(self._task, advance=size, count=f"{self._count}/{self._of}")
 
     def say(self, line: str) -> None:
         """Above the bar."""
@@ -112,13 +123,16 @@ def bar(total: int, *, quiet: bool) -> Iterator[Bar]:
         yield _NoBar(quiet)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
 
-    many = (BarColumn(), MofNCompleteColumn()) if total > 1 else ()
+    # files take minutes, some of them: what remains is judged by the bytes of all that are finished
+    many = (BarColumn(), TextColumn("{task.fields[count]}"), TimeRemainingColumn()) if total > 1 else ()
     rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     text = TextColumn("{task.description}", markup=False, table_column=rest)
     columns = (SpinnerColumn(), *many, TimeElapsedColumn(), text)
     console = Console(stderr=True, color_system=None if os.environ.get("NO_COLOR") else "auto")
-    with Progress(*columns, console=console, transient=True, refresh_per_second=5, expand=True) as progress:
+    with Progress(
+        *columns, console=console, transient=True, refresh_per_second=5, expand=True, speed_estimate_period=86_400
+    ) as progress:
         yield _RichBar(progress, total)

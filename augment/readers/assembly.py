@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.readers.dialects import CATEGORIES, RANK_IN_NAME, UNCATEGORISED, UNCATEGORISED_NAMES
+from augment.readers.dialects import CATEGORIES, UNCATEGORISED, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 from augment.trace import (
     ON_DEVICE,
@@ -102,12 +102,17 @@ def assemble(
 
 
 def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
-    distributed = members.get("distributedInfo")
-    rank = _integer(distributed.get("rank")) if isinstance(distributed, dict) else None
+    rank = distributed(members, "rank")
     if rank is not None:
         return rank, "distributedInfo"
-    match = RANK_IN_NAME.search(os.path.basename(path))
-    return (int(match.group(1)), "file name") if match else (None, None)
+    rank = rank_in_name(os.path.basename(path))
+    return rank, None if rank is None else "file name"
+
+
+def distributed(members: dict[str, Any], name: str) -> int | None:
+    """``rank`` or ``world_size`` as the profiler wrote it into the file, if it did."""
+    info = members.get("distributedInfo")
+    return _integer(info.get(name)) if isinstance(info, dict) else None
 
 
 def _integer(value: Any) -> int | None:

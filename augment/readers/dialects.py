@@ -43,5 +43,11 @@ UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVE
 #: the phases of the Trace Event Format, those of its older versions included
 PHASES = frozenset("XBEIiCbnestfSTpFPNODMvRc(){}VO=")
 
-#: where a file name gives the rank
-RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d+)", re.IGNORECASE)
+#: where a file name gives the rank; in SGLang's ``ID-TP-3-DP-0`` it is the TP's, unless there are pipeline stages
+RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d+)|-TP-(\d+)(?!.*-PP-[1-9])", re.IGNORECASE)
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that the name of a file gives, if it does."""
+    match = RANK_IN_NAME.search(name)
+    return int(match[1] or match[2]) if match else None

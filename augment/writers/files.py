@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from augment.errors import OutputError
 
 METRICS_SUFFIX = ".metrics.json"
+SUMMARY_SUFFIX = ".summary"  #: of what a rank's conversion leaves for its job
+MANIFEST = ("augment-manifest", ".jsonl")  #: how the name of a batch's manifest begins and ends
 
 #: what is taken off an input's name to get its STEM, the longest that fits
 _INPUT_SUFFIXES = (".trace", ".json", ".pftrace", ".perfetto-trace", ".pb", ".zip", ".tar", ".txt", ".raw")
@@ -23,9 +26,13 @@ _OUTPUT_SUFFIXES = (
     ".augmented.pftrace",
     ".augmented.zip",
     METRICS_SUFFIX,
+    SUMMARY_SUFFIX,
     ".diff.json.gz",
     ".diff.pftrace",
 )
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: what :func:`replacing` writes to
+_DOT = re.compile(r"\.")
 
 
 def stem(name: str) -> str:
@@ -45,7 +52,13 @@ def output_path(source_name: str, folder: Path, suffix: str) -> Path:
 
 def is_output(name: str) -> bool:
     """Whether ``augment`` writes files of such a name; a folder's are then no inputs."""
-    return os.path.basename(name).endswith(_OUTPUT_SUFFIXES)
+    return os.path.basename(name).endswith(_OUTPUT_SUFFIXES) or is_manifest(name)
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a batch's manifest is called so."""
+    base = os.path.basename(name)
+    return base.startswith(MANIFEST[0]) and base.endswith(MANIFEST[1])
 
 
 @contextlib.contextmanager
@@ -74,6 +87,19 @@ def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: str, stems: Collection[str]) -> None:
+    """Take away what a process that was killed had half written in ``folder`` for inputs of these STEMs."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            match = _TEMPORARY.fullmatch(name)
+            if (
+                match
+                and is_output(match[1])
+                and any(match[1][: dot.start()] in stems for dot in _DOT.finditer(match[1]))
+            ):
+                os.unlink(os.path.join(folder, name))
 
 
 def _same_file(path: Path, source: str) -> bool:

@@ -12,14 +12,15 @@ from running import Augment, start
 
 from augment.batch.convert import Result, Settings
 from augment.batch.inputs import Input
-from augment.batch.pool import convert_in_processes
+from augment.batch.pool import convert_all
+from augment.batch.workers import Processes
 from traces import kernel, launch, write_trace
 
 needs_fifo = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
 
 
 def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apart: Augment) -> None:
@@ -48,7 +49,7 @@ def dies_of_some(one: Input, _settings: Settings) -> Result:
 def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
     names = ["a", "deadly1", "b", "c", "deadly2", "d"]
     inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(convert_in_processes(inputs, Settings(), 2, dies_of_some))
+    results = list(convert_all(inputs, Settings(), Processes(2, dies_of_some)))
     assert [(one.path, one.status) for one in results] == [
         (name, "failed" if name.startswith("deadly") else "augmented") for name in names
     ]

@@ -15,7 +15,9 @@ from traces import kernel, launch, trace_text, write_trace
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    """All files but a batch's manifest, of which test_resume.py tells."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "augment-manifest.jsonl")
+    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 def metrics(path: Path) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+"""What came of each input of a batch, kept in its output folder so that the batch can go on where it was ended.
+
+``augment-manifest.jsonl`` has a line for every input that is finished, written when it is; lines are only ever added,
+and the last that tells of an input counts. A line that a crash cut off is ignored. Paths are as seen from the folder,
+so that it can be moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from augment import __version__
+from augment.batch import places
+from augment.batch.convert import File, Result, Settings
+from augment.batch.inputs import Input
+from augment.batch.journal import journal
+from augment.writers.files import MANIFEST, is_manifest
+
+
+def digest_of(settings: Settings) -> str:
+    """The same for settings of which the same outputs come."""
+    told = [
+        settings.formats, sorted(settings.only), sorted(settings.skip), settings.options,
+        [stage.suffix for stage in settings.stages],
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+class Manifest:
+    """The manifest of one folder, which only one process at a time writes to.
+
+    Args:
+        root: the folder, a path or a URL.
+        settings: of this run.
+        shard: distinguishes processes that share the folder; each has a file of its own, and reads all of them.
+
+    Raises:
+        OutputError: another process writes to it, or it cannot be written.
+    """
+
+    def __init__(self, root: str, settings: Settings, shard: str = "") -> None:
+        self._root, self._digest = root, digest_of(settings)
+        self._journal = journal(places.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
+        self._remote_sizes = places.sizes_below(root) if places.protocol(root) else None
+        self._known = self._load()
+
+    def done(self, one: Input) -> Result | None:
+        """What came of ``one`` before, if it need not be done again.
+
+        That is so if neither the file nor the settings nor this program changed, and what was made of it is still
+        there.
+        """
+        told = self._known.get(one.key)
+        if told is None or told["status"] != "augmented" or not one.modified:
+            return None
+        if (told["size"], told["modified"], told["options"], told["tool"]) != (
+            one.size, one.modified, self._digest, __version__
+        ):  # fmt: skip
+            return None
+        if not all(map(self._there, (*told["outputs"], *told["summaries"]))):
+            return None
+        return Result(
+            one.path, "done_before", self._files(told["outputs"]), sha256=told["sha256"], rank=told["rank"],
+            world_size=told["world_size"], summaries=self._files(told["summaries"]),
+        )  # fmt: skip
+
+    def record(self, one: Input, result: Result) -> None:
+        """Tell what came of ``one``, if it is a trace."""
+        if result.status == "passed_over":
+            return
+        told = {
+            "input": one.key, "path": one.path, "size": one.size, "modified": one.modified, "sha256": result.sha256,
+            "options": self._digest, "tool": __version__, "status": result.status, "message": result.message,
+            "rank": result.rank, "world_size": result.world_size, "finished_ns": time.time_ns(),
+            "outputs": self._relative(result.files), "summaries": self._relative(result.summaries),
+        }  # fmt: skip
+        self._journal.append(json.dumps(told).encode())
+
+    def close(self) -> None:
+        """Write what is left, and let others write."""
+        self._journal.close()
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        """What is known of each input: what was told last."""
+        known: dict[str, dict[str, Any]] = {}
+        names = os.listdir(self._root) if self._remote_sizes is None else self._remote_sizes
+        for name in sorted(name for name in names if "/" not in name and is_manifest(name)):
+            for line in places.read(places.join(self._root, name)).splitlines():
+                told = _decoded(line)
+                if told and told["finished_ns"] >= known.get(told["input"], told)["finished_ns"]:
+                    known[told["input"]] = told
+        return known
+
+    def _there(self, file: dict[str, Any]) -> bool:
+        if self._remote_sizes is not None:
+            return bool(self._remote_sizes.get(file["path"]) == file["size"])
+        return bool(places.size(places.join(self._root, file["path"])) == file["size"])
+
+    def _files(self, told: list[dict[str, Any]]) -> tuple[File, ...]:
+        return tuple(File(places.join(self._root, one["path"]), one["size"], one["sha256"]) for one in told)
+
+    def _relative(self, files: Iterable[File]) -> list[dict[str, Any]]:
+        return [{"path": places.below(one.path, self._root), "size": one.size, "sha256": one.sha256} for one in files]
+
+
+def _decoded(line: bytes) -> dict[str, Any] | None:
+    try:
+        told = json.loads(line)
+    except ValueError:  # cut off
+        return None
+    return told if isinstance(told, dict) and "finished_ns" in told else None

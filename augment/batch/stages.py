@@ -1,0 +1,66 @@
+"""What is asked of a whole job: each rank's conversion leaves a small summary, and the job's answer is made of those.
+
+No trace is read a second time for it: a summary lies beside the rank's other outputs and is told of in the manifest,
+so that a batch that goes on where it was ended has those of the ranks that were done before.
+
+To add a stage: a module beside this file with a :class:`Stage`, and two lines here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from augment.batch import places
+from augment.batch.inputs import Input
+from augment.batch.jobs import Job, Member, group
+from augment.batch.peek import Identity
+
+if TYPE_CHECKING:
+    from augment.batch.convert import Result
+    from augment.findings import AugmentedTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A question to a job.
+
+    ``summarize`` makes a rank's summary where the rank is converted, perhaps on another machine: a function of a
+    module, so that it can be sent there; ``STEM + suffix`` is the file. ``conclude`` gets a job and the summaries of
+    those members that have one, in the order of ranks, and returns the contents of files by what comes after the
+    job's stem in their names (``.metrics.json``).
+    """
+
+    suffix: str
+    summarize: Callable[[AugmentedTrace], bytes]
+    conclude: Callable[[Job, Sequence[tuple[Member, bytes]]], Mapping[str, bytes]]
+
+
+STAGES: tuple[Stage, ...] = ()
+
+
+def conclude(stages: Iterable[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
+    """Ask every stage of every job among ``inputs`` that has more than one rank; the files written.
+
+    Args:
+        results: what came of the inputs, by path; those that failed leave their jobs without them.
+
+    Raises:
+        InputError: a summary cannot be read.
+        OutputError: a file cannot be written.
+    """
+    done = [one for one in inputs if one.path in results and results[one.path].summaries]
+    known = {one.path: Identity(results[one.path].rank, results[one.path].world_size) for one in done}
+    written = []
+    for job in group(done, known) if done else ():
+        for stage in stages if len(job.members) > 1 else ():
+            summaries = [(member, places.read(_summary(results[member.input.path], stage))) for member in job.members]
+            for suffix, content in stage.conclude(job, summaries).items():
+                written.append(places.join(job.folder, job.stem + suffix))
+                places.write(written[-1], content)
+    return written
+
+
+def _summary(result: Result, stage: Stage) -> str:
+    return next(file.path for file in result.summaries if file.path.endswith(stage.suffix))

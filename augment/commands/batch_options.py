@@ -1,0 +1,100 @@
+"""What ``augment run`` takes for many files: which of them, by whom, whether again."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import Function
+
+if TYPE_CHECKING:
+    from augment.batch.inputs import Plan
+    from augment.batch.running import Manner
+
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_SHARD = re.compile(r"(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The options' values."""
+
+    jobs: int
+    scheduler: str | None
+    force: bool
+    ranks: tuple[range, ...]
+    shard: tuple[int, int] | None
+
+    def plan(self, names: tuple[str, ...], out: str | None) -> Plan:
+        """The inputs that are asked for; by absolute paths if others than this process shall read them."""
+        from augment.batch.inputs import plan
+        from augment.batch.places import protocol
+
+        if self.scheduler:
+            names = tuple(name if protocol(name) else os.path.abspath(name) for name in names)
+            out = out if out is None or protocol(out) else os.path.abspath(out)
+        made = plan(names, out)
+        if self.ranks or self.shard:
+            from augment.batch.selection import of_ranks, share
+
+            made.inputs = of_ranks(made.inputs, self.ranks) if self.ranks else made.inputs
+            made.inputs = share(made.inputs, *self.shard) if self.shard else made.inputs
+        return made
+
+    def manner(self) -> Manner:
+        """How to convert them."""
+        from augment.batch.running import Manner
+
+        shard = "-of-".join(map(str, self.shard)) if self.shard else ""
+        return Manner(self.jobs or _processors(), self.scheduler, self.force, shard)
+
+
+def batch_options(function: Function) -> Function:
+    """``--jobs``, ``--scheduler``, ``--ranks``, ``--shard`` and ``--force``, as one argument ``batch``."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **values: Any) -> Any:
+        names = ("jobs", "scheduler", "force", "ranks", "shard")
+        return function(*args, batch=Batch(**{name: values.pop(name) for name in names}), **values)
+
+    for option in (
+        click.option("--force", is_flag=True, help="Convert again what the manifest says is done."),
+        click.option("--shard", callback=_shard, metavar="K/N",
+                     help="Only the Kth of N shares, from 0: for N processes with one output folder."),
+        click.option("--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks."),
+        click.option("--scheduler", metavar="tcp://…",
+                     help="Convert on the Dask cluster of this scheduler (extra [dask])."),
+        click.option("--jobs", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
+                     help="Files at once, each in a process of its own, as far as memory allows; 0: one a processor."),
+    ):  # fmt: skip
+        command = option(command)
+    return command  # type: ignore[return-value]
+
+
+def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[range, ...]:
+    if text is None:
+        return ()
+    spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
+    ranks = tuple(range(int(span[1]), int(span[2] or span[1]) + 1) for span in spans if span)
+    if len(ranks) < len(spans) or not all(ranks):
+        raise click.BadParameter(f"{text!r} are no ranks; say 0,8,16-23")
+    return ranks
+
+
+def _shard(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = _SHARD.fullmatch(text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise click.BadParameter(f"{text!r} is no share; say 0/4, 1/4, 2/4 or 3/4")
+    return int(match[1]), int(match[2])
+
+
+def _processors() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,133 @@
+"""Which traces belong together, told from names and from what stands before the events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from augment.batch.inputs import Input, plan
+from augment.batch.jobs import Job, group
+from augment.batch.peek import Identity, identify
+from augment.readers import read
+from traces import write_trace
+
+MS = 1_700_000_000_000
+
+
+def jobs_of(*names: str, out: str = "/out", **ranks: int) -> list[Job]:
+    """The jobs of files that are not there; ``ranks`` are told by the files, by their names without suffix."""
+    inputs, known = [], {}
+    for name in names:
+        folder, _, base = f"{out}/{name}".rpartition("/")
+        one = Input(f"/in/{name}", folder, named=False)
+        inputs.append(one)
+        told = ranks.get(base.split(".")[0])
+        known[one.path] = identify(one.path) if told is None else Identity(told, len(ranks))
+    return group(inputs, known)
+
+
+def told(jobs: list[Job]) -> list[tuple[str, str, str, list[int | None]]]:
+    return [(job.folder, job.name, job.window, [one.rank for one in job.members]) for job in jobs]
+
+
+def test_iterations_are_windows() -> None:
+    names = [f"iteration_{window}/rank{rank}_trace.json.gz" for window in (2, 10) for rank in (1, 0)]
+    assert told(jobs_of(*names)) == [
+        ("/out/iteration_10", "trace", "10", [0, 1]),
+        ("/out/iteration_2", "trace", "2", [0, 1]),
+    ]
+
+
+def test_times_part_windows_even_if_traces_are_missing() -> None:
+    rank0 = [f"host_1.{MS + window * 5000}.pt.trace.json.gz" for window in (0, 1, 2)]
+    rank1 = [f"host_2.{MS + window * 5000 + 30}.pt.trace.json" for window in (0, 2)]
+    jobs = jobs_of(*rank0, *rank1, host_1=0, host_2=1)
+    assert told(jobs) == [
+        ("/out", "out", str(MS), [0, 1]),
+        ("/out", "out", str(MS + 5000), [0]),
+        ("/out", "out", str(MS + 10000), [0, 1]),
+    ]
+    assert [job.stem for job in jobs] == [f"out.{MS + window * 5000}.job" for window in (0, 1, 2)]
+    assert {job.world_size for job in jobs} == {2}
+
+
+def test_traces_of_days_apart_are_different_windows() -> None:
+    assert len(jobs_of(f"a.{MS}.pt.trace.json", f"b.{MS + 70_000_000}.pt.trace.json")) == 2
+    nanoseconds = [f"{name}.{MS * 10**6 + late}.pt.trace.json" for name, late in (("a", 0), ("b", 10**8))]
+    assert len(jobs_of(*nanoseconds)) == 1
+
+
+def test_sglang() -> None:
+    names = [f"1737.25-TP-{tp}-DP-0-EP-{tp}.trace.json.gz" for tp in (3, 0, 1, 2)]
+    assert told(jobs_of(*names, "1738.5-TP-0-DECODE.trace.json.gz")) == [
+        ("/out", "DECODE", "1738.5", [0]),
+        ("/out", "out", "1737.25", [0, 1, 2, 3]),
+    ]
+    (staged,) = jobs_of("1737-TP-0-PP-0.trace.json.gz", "1737-TP-0-PP-1.trace.json.gz")
+    assert [one.rank for one in staged.members] == [0, None]
+
+
+def test_daemon() -> None:
+    names = [f"libkineto_trace_{pid}.json" for pid in (7002, 7001)]
+    (job,) = jobs_of(*names, libkineto_trace_7001=0, libkineto_trace_7002=1)
+    assert [(one.rank, one.input.basename) for one in job.members] == [(0, names[1]), (1, names[0])]
+    assert job.name == "libkineto_trace"
+    (unknown,) = jobs_of(*names)
+    assert [one.rank for one in unknown.members] == [None, None]
+
+
+def test_names_that_differ_in_the_rank_alone() -> None:
+    names = ["train_rank_0.json", "train_rank_1.json", "eval_rank_0.json", "eval_rank_1.json", "notes.json"]
+    jobs = jobs_of(*names)
+    assert [(job.name, len(job.members)) for job in jobs] == [("eval", 2), ("notes", 1), ("train", 2)]
+    assert [job.stem for job in jobs] == ["eval.job", "notes.job", "train.job"]
+
+
+def test_other_names_are_one_job_if_their_ranks_differ() -> None:
+    assert told(jobs_of("pid9.json", "pid4.json", pid9=0, pid4=1)) == [("/out", "out", "", [0, 1])]
+    assert len(jobs_of("control.json", "test.json", control=0, test=0)) == 2
+    assert len(jobs_of("pid9.json", "pid4.json", pid9=0)) == 2
+
+
+def test_folders_of_ranks_and_nodes_are_within_the_job() -> None:
+    (job,) = jobs_of("run/rank_0/rank0.json", "run/rank_1/rank1.json")
+    assert (job.folder, job.name, job.stem) == ("/out/run", "run", "job")
+    (job,) = jobs_of("run/node0/rank0.json", "run/node1/rank1.json", out="s3://bucket/out")
+    assert (job.folder, len(job.members)) == ("s3://bucket/out/run", 2)
+
+
+def test_stems_in_a_folder_differ() -> None:
+    jobs = jobs_of("a/rank0.json", "a/rank1.json", "b/rank0.json", "b/rank1.json")
+    assert [(job.folder, job.stem) for job in jobs] == [("/out/a", "job"), ("/out/b", "job")]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"distributedInfo": {"rank": 5, "world_size": 8}},
+        {"distributedInfo": {"rank": "5", "world_size": "8"}},
+        {"distributedInfo": {"backend": "nccl"}},
+        {"distributedInfo": None, "deviceProperties": [{"id": 0, "name": "x" * 400_000}]},
+    ],
+)
+@pytest.mark.parametrize("name", ["a.json", "rank3.json.gz", "1700-TP-2.trace.json.gz"])
+def test_identities_are_those_of_the_reader(tmp_path: Path, name: str, members: dict[str, object]) -> None:
+    path = str(write_trace(tmp_path / name, **members))
+    assert identify(path).rank == read(path).rank
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[{", b"{", b'{"a', b'{"a": nope}', b"\x1f\x8b", b"PK\x03\x04", b"\0\1"])
+def test_what_is_no_trace_has_no_identity(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    assert identify(str(tmp_path / "a.json")) == Identity()
+    assert identify(str(tmp_path / "rank1.json")) == Identity(1)
+
+
+def test_recorded_groups(shared_traces: Path) -> None:
+    folders = {"h100_8rank_modded_nanogpt": 8, "dlrm_8rank_v100_param/kineto": 8, "v100_4rank_pair_torchrec/control": 4}
+    for folder, count in folders.items():
+        (job,) = group(plan([str(shared_traces / folder)], None).inputs)
+        assert [one.rank for one in job.members] == list(range(count))
+        assert job.world_size == count
