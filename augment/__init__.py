@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from augment.comparison import Diff, diff
     from augment.derived.window import within
     from augment.errors import (
         AugmentError,
@@ -42,6 +43,8 @@ _HOMES = {
     "read": "augment.readers",
     "augment": "augment.pipeline",
     "within": "augment.derived.window",
+    "diff": "augment.comparison",
+    "Diff": "augment.comparison",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
     "Findings": "augment.findings",
@@ -58,6 +61,7 @@ _HOMES = {
 __all__ = [
     "AugmentError",
     "AugmentedTrace",
+    "Diff",
     "Findings",
     "InputError",
     "LimitExceeded",
@@ -69,6 +73,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "augment",
+    "diff",
     "read",
     "within",
     "write",

@@ -84,6 +84,26 @@ def where(ts: Int64s, chosen: Bools) -> Intervals:
     return Intervals(ts[rises], ts[falls])
 
 
+def held_before(ts: Int64s, chosen: Bools, moments: Int64s) -> Int64s:
+    """How much of the ``chosen`` time of a stepping series lies before each of ``moments``, ns; as for :func:`where`.
+
+    The series ends unchosen, and so does ``chosen``.
+    """
+    if not len(ts):
+        return np.zeros(len(moments), np.int64)
+    until = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.where(chosen[:-1], np.diff(ts), 0))))
+    place = np.searchsorted(ts, moments, side="right") - 1
+    inside = until[place] + np.where(chosen[place], moments - ts[place], 0)
+    return np.where(place >= 0, inside, 0)
+
+
+def clip(xs: Intervals, disjoint: Intervals) -> tuple[Places, Places, Intervals]:
+    """The parts of ``xs`` in each of the ``disjoint`` intervals: which of both a part is of, and the part."""
+    which, window = expand(*touched(xs.start, xs.end, disjoint))
+    start = np.maximum(xs.start[which], disjoint.start[window])
+    return which, window, Intervals(start, np.minimum(xs.end[which], disjoint.end[window]))
+
+
 def intersect(xs: Intervals, ys: Intervals) -> Intervals:
     """The moments that both of the disjoint ``xs`` and ``ys`` hold."""
     ts, mask = coverage((xs, ys))

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Ends, Flows, SliceTrack, Texts
-from augment.derived.gap_causes import Cause, GapCategory, causes
+from augment.derived.gap_causes import KERNEL_DELAY_NS, Cause, GapCategory, causes
 from augment.derived.gpu_work import Stream, gpu_work
 from augment.derived.launches import NO_ROW
 from augment.derived.statistics import distribution
@@ -76,7 +76,7 @@ class Row:
 ROW = Row
 
 
-def analyze(trace: Trace, *, consecutive_kernel_delay_ns: int = 30_000, arrow_min_gap_ns: int = 50_000) -> Findings:
+def analyze(trace: Trace, *, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS, arrow_min_gap_ns: int = 50_000) -> Findings:
     """Divide the gaps of each stream, and draw them with their evidence."""
     work = gpu_work(trace)
     of_streams, of_devices = causes(trace, consecutive_kernel_delay_ns)

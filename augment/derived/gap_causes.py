@@ -25,6 +25,7 @@ OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("python_function", (Category.PYTHON_FUNCTION,)),
 )
 
+KERNEL_DELAY_NS = 30_000  #: below this a gap between work launched in time is kernel_wait; as in HTA
 Integer = TypeVar("Integer", bound=np.signedinteger)
 
 
@@ -56,7 +57,7 @@ def causes(trace: Trace, consecutive_kernel_delay_ns: int) -> tuple[list[Cause],
         if (device.start, device.stop) not in lane_of:  # else its only stream's gaps are its own
             lane_of[device.start, device.stop] = len(lanes)
             lanes.append((device, gaps))
-    categories = [_categories(trace, gaps, consecutive_kernel_delay_ns) for _, gaps in lanes]
+    categories = [categories_of(trace, gaps, consecutive_kernel_delay_ns) for _, gaps in lanes]
     host = _host_evidence(trace, [gaps for _, gaps in lanes], categories)
     found = []
     for (one, gaps), category, (late, busy) in zip(lanes, categories, host, strict=True):
@@ -66,8 +67,8 @@ def causes(trace: Trace, consecutive_kernel_delay_ns: int) -> tuple[list[Cause],
     return found[: len(work.streams)], [found[lane_of[one.start, one.stop]] for one in work.devices]
 
 
-def _categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int) -> Bytes:
-    """The category of each gap, by the work that ends it."""
+def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
+    """The :class:`GapCategory` of each gap, uint8, by the work that ends it."""
     launch = gpu_work(trace).launch[gaps.next]
     launched = launch != NO_ROW
     late = launched & (trace.events.ts[launch] > gaps.start)

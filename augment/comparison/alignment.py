@@ -1,0 +1,195 @@
+"""Which call and which piece of GPU work of the control is which of the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.comparison.calls import NONE, Calls, Side, levels
+from augment.comparison.sequences import ALONE, align
+from augment.derived.gpu_work import gpu_work
+from augment.derived.steps import steps
+from augment.trace import Bools, Category, Int32s, Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Partners, int64, :data:`~augment.comparison.sequences.ALONE` where there is none.
+
+    ``call_of_control[i]`` is the place in the test's calls of the partner of the control's call ``i``, and
+    ``call_of_test`` the reverse; ``work_of_control`` and ``work_of_test`` likewise, of GPU work. Partners have the same
+    name, but for work that ``renamed`` (of the test's work) tells: other kernels of the same operator.
+    """
+
+    call_of_control: Int64s
+    call_of_test: Int64s
+    work_of_control: Int64s
+    work_of_test: Int64s
+    renamed: Bools
+
+
+def align_sides(control: Side, test: Side) -> Alignment:
+    """Align the chosen steps of both sides.
+
+    Calls are aligned level by level from the outside in: the outermost of a thread and step as a sequence of names,
+    then, in each pair that was found, the calls in it. GPU work is aligned among what the same pair of calls launched.
+    """
+    calls = _align_calls(control, test)
+    back = _reverse(calls, len(test.calls))
+    work = _align_work(control, test, calls, back)
+    renamed = np.zeros(len(test.work), np.bool_)
+    _pair_renamed(control, test, calls, back, work, renamed)
+    return Alignment(calls, back, work, _reverse(work, len(test.work)), renamed)
+
+
+def _align_calls(control: Side, test: Side) -> Int64s:
+    one, other = control.calls, test.calls
+    thread = _thread_pairs(control, test)
+    partner = np.full(len(one), ALONE, np.int64)
+    back = np.full(len(other), ALONE, np.int64)
+    count = len(control.steps)
+    for depth, (mine, yours) in enumerate(zip(levels(one.depth), levels(other.depth), strict=False)):
+        mine, yours = mine[one.step[mine] >= 0], yours[other.step[yours] >= 0]
+        if depth:
+            mine = mine[partner[one.parent[mine]] != ALONE]
+            yours = yours[back[other.parent[yours]] != ALONE]
+            group_mine, group_yours = one.parent[mine].astype(np.int64), back[other.parent[yours]]
+        else:
+            yours = yours[thread[other.thread[yours]] >= 0]
+            group_mine = one.thread[mine].astype(np.int64) * count + one.step[mine]
+            group_yours = thread[other.thread[yours]] * count + other.step[yours]
+        found = align(group_mine, one.name[mine], group_yours, other.name[yours])
+        met = found != ALONE
+        partner[mine[met]] = yours[found[met]]
+        back[yours[found[met]]] = mine[met]
+    return partner
+
+
+def _thread_pairs(control: Side, test: Side) -> Int64s:
+    """The control's thread that each track of the test is compared with, or :data:`NONE`.
+
+    The threads that the steps are on belong together; of the rest, those whose calls are most alike.
+    """
+    found = np.full(len(test.trace.tracks), NONE, np.int64)
+    mine, yours = _profiles(control), _profiles(test)
+    alike = [
+        (_likeness(profile, other), -a, -b, thread, twin)
+        for a, (thread, profile) in enumerate(mine.items())
+        for b, (twin, other) in enumerate(yours.items())
+    ]
+    mains = main_thread(control), main_thread(test)
+    taken: tuple[set[int], set[int]] = (set(), set())
+    if NONE not in mains:
+        alike.append((2.0, 0, 0, *mains))
+    for likeness, _, _, thread, twin in sorted(alike, reverse=True):
+        if likeness > 0 and thread not in taken[0] and twin not in taken[1]:
+            found[twin] = thread
+            taken[0].add(thread)
+            taken[1].add(twin)
+    return found
+
+
+def _profiles(side: Side) -> dict[int, dict[int, int]]:
+    """How often each name occurs on each thread, in the chosen steps."""
+    calls = side.calls
+    inside = calls.step >= 0
+    key = calls.thread[inside].astype(np.int64) << 32 | calls.name[inside]
+    distinct, count = np.unique(key, return_counts=True)
+    profiles: dict[int, dict[int, int]] = {}
+    for one, times in zip(distinct.tolist(), count.tolist(), strict=True):
+        profiles.setdefault(one >> 32, {})[one & 0xFFFFFFFF] = times
+    return profiles
+
+
+def _likeness(profile: dict[int, int], other: dict[int, int]) -> float:
+    """The share of calls that both have, 0 to 1."""
+    both = sum(min(times, other.get(name, 0)) for name, times in profile.items())
+    return 2 * both / (sum(profile.values()) + sum(other.values()))
+
+
+def main_thread(side: Side) -> int:
+    """The thread that the steps are on; of a recording without steps, the one with most time in calls."""
+    row = steps(side.trace).row
+    if len(row):
+        return int(side.trace.events.track[row[0]])
+    outermost = side.calls.parent == NONE
+    if not outermost.any():
+        return NONE
+    time = np.zeros(len(side.trace.tracks), np.int64)
+    np.add.at(time, side.calls.thread[outermost], side.calls.cpu_ns[outermost])
+    return int(time.argmax())
+
+
+def _align_work(control: Side, test: Side, calls: Int64s, back: Int64s) -> Int64s:
+    mine = _launched_order(control)
+    yours = _launched_order(test)
+    home_mine, home_yours = homes(control.calls, calls)[control.work.call], homes(test.calls, back)[test.work.call]
+    group_mine = _groups(control, home_mine)[mine]
+    group_yours = _groups(test, np.append(back, NONE)[home_yours], len(control.calls))[yours]
+    found = align(group_mine, control.work.name[mine], group_yours, test.work.name[yours])
+    partner = np.full(len(control.work), ALONE, np.int64)
+    met = found != ALONE
+    partner[mine[met]] = yours[found[met]]
+    return partner
+
+
+def homes(calls: Calls, partner: Int64s) -> Int32s:
+    """The innermost call at or above each that has a partner, or :data:`NONE`; one more, of :data:`NONE` itself."""
+    home = np.concatenate((np.arange(len(calls), dtype=np.int32), [NONE])).astype(np.int32)
+    matched = np.concatenate((partner != ALONE, [True]))
+    climbing = np.flatnonzero(~matched[home])
+    while len(climbing):
+        home[climbing] = calls.parent[home[climbing]]
+        climbing = climbing[~matched[home[climbing]]]
+    return home
+
+
+def _launched_order(side: Side) -> Int64s:
+    """The places of the chosen steps' work in the order of launching, then of starting."""
+    found = gpu_work(side.trace)
+    launched = np.where(found.launch >= 0, side.trace.events.ts[found.launch], found.ts) if len(found) else found.ts
+    order = np.lexsort((found.ts, launched))
+    return order[side.work.step[order] >= 0].astype(np.int64)
+
+
+def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int64s:
+    """The control's call that a piece of work belongs to; of what belongs to none, the step and the stream."""
+    work = gpu_work(side.trace)
+    stream = np.repeat(np.arange(len(work.streams)), [one.stop - one.start for one in work.streams])
+    first = len(side.calls) if calls is None else calls
+    alone = first + side.work.step.astype(np.int64) * 4096 + stream
+    return np.where(home >= 0, home, alone)
+
+
+def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: Int64s, renamed: Bools) -> None:
+    """Within a pair of operators, what is left over on both sides does the same under another name: in order."""
+    taken = np.zeros(len(test.work), np.bool_)
+    taken[work[work != ALONE]] = True
+    mine, yours = _launched_order(control), _launched_order(test)
+    mine, yours = mine[work[mine] == ALONE], yours[~taken[yours]]
+    home_mine = homes(control.calls, calls)[control.work.call[mine]]
+    home_yours = homes(test.calls, back)[test.work.call[yours]]
+    mine, home_mine = _of_operators(control, mine, home_mine)
+    yours, home_yours = _of_operators(test, yours, home_yours)
+    kind_mine, kind_yours = control.work.type[mine], test.work.type[yours]
+    found = align(home_mine.astype(np.int64), kind_mine.astype(np.int64),
+                  back[home_yours], kind_yours.astype(np.int64))  # fmt: skip
+    met = found != ALONE
+    work[mine[met]] = yours[found[met]]
+    renamed[yours[found[met]]] = True
+
+
+def _of_operators(side: Side, work: Int64s, home: Int32s) -> tuple[Int64s, Int32s]:
+    """What belongs to an operator: of a whole annotation, other kernels need not do the same."""
+    known = np.flatnonzero(home >= 0)
+    category = side.trace.events.category[side.calls.row[home[known]]]
+    known = known[category == Category.CPU_OP]
+    return work[known], home[known]
+
+
+def _reverse(partner: Int64s, count: int) -> Int64s:
+    back = np.full(count, ALONE, np.int64)
+    met = np.flatnonzero(partner != ALONE)
+    back[partner[met]] = met
+    return back

@@ -1,0 +1,189 @@
+"""One side of a comparison: its calls (operators and annotations) as a tree, and the GPU work that they launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.comparison.names import NO_PATH, Names, Paths
+from augment.derived.call_stacks import CallStacks, call_stacks
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import NO_ROW
+from augment.derived.step_windows import StepWindows
+from augment.derived.steps import steps
+from augment.trace import Bools, Bytes, Category, Int32s, Int64s, Trace
+
+NONE = -1  #: no call, no step, no partner
+CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Operators and annotations, and Python functions if asked for: equal-length columns in preorder of each thread.
+
+    ``row`` int64, into the event table. ``parent`` int32, a place in these columns, :data:`NONE` for an outermost
+    call. ``depth`` int32, ``thread`` int32, the track. ``step`` int32, the place among the chosen steps of the one that
+    the call began in, or :data:`NONE`. ``name`` and ``path`` int32, numbers that both sides share. ``cpu_ns`` and
+    ``cpu_self_ns``, less the calls in it; ``gpu_self_ns``, the sum of durations of GPU work that it launched itself,
+    and ``gpu_ns``, with all calls in it; int64. ``work_count`` int64, how many pieces ``gpu_ns`` is of.
+    """
+
+    row: Int64s
+    parent: Int32s
+    depth: Int32s
+    thread: Int32s
+    step: Int32s
+    name: Int32s
+    path: Int32s
+    cpu_ns: Int64s
+    cpu_self_ns: Int64s
+    gpu_ns: Int64s
+    gpu_self_ns: Int64s
+    work_count: Int64s
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The GPU work, at the places of ``gpu_work``: equal-length columns.
+
+    ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, of the launch,
+    and of work without a launch the step in which it ran. ``name`` int32, ``type`` uint8, ``ns`` int64: its duration.
+    """
+
+    row: Int64s
+    call: Int32s
+    step: Int32s
+    name: Int32s
+    type: Bytes
+    ns: Int64s
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Control or test: a trace, the chosen steps, its calls and its GPU work."""
+
+    trace: Trace
+    steps: StepWindows
+    calls: Calls
+    work: Work
+
+
+def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, functions: bool = False) -> Side:
+    """Look at one side.
+
+    Args:
+        trace: the recording.
+        chosen: its steps that are compared.
+        names: of both sides; grows.
+        paths: of both sides; grows.
+        functions: whether Python functions are calls, too.
+    """
+    stacks = call_stacks(trace)
+    kept = _kept(trace, stacks, functions)
+    places = np.flatnonzero(kept)
+    place_of = np.full(len(stacks) + 1, NONE, np.int32)  # the last is of NONE
+    place_of[places] = np.arange(len(places), dtype=np.int32)
+    parent = place_of[_climb(stacks, stacks.parent[places], kept)]
+    row = stacks.row[places]
+    work = _work(trace, stacks, kept, place_of, chosen, names)
+    depth = _depths(parent)
+    name = names.of(trace.events.name[row], trace.strings)
+    dur = np.maximum(trace.events.dur[row], 0)
+    gpu_self, launched = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
+    np.add.at(gpu_self, work.call[work.call >= 0], work.ns[work.call >= 0])
+    np.add.at(launched, work.call[work.call >= 0], 1)
+    inside = np.zeros(len(row), np.int64)
+    np.add.at(inside, parent[parent >= 0], dur[parent >= 0])
+    calls = Calls(
+        row=row,
+        parent=parent,
+        depth=depth,
+        thread=trace.events.track[row],
+        step=chosen.of_host(trace.events.ts[row]).astype(np.int32),
+        name=name,
+        path=_paths(parent, depth, name, paths),
+        cpu_ns=dur,
+        cpu_self_ns=dur - inside,
+        gpu_ns=_with_descendants(parent, depth, gpu_self),
+        gpu_self_ns=gpu_self,
+        work_count=_with_descendants(parent, depth, launched),
+    )
+    return Side(trace, chosen, calls, work)
+
+
+def levels(depth: Int32s) -> list[npt.NDArray[np.intp]]:
+    """The places of each depth, outermost first, each ascending."""
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 1)))
+
+
+def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
+    """Which slices of the call stacks are calls; the steps themselves are not."""
+    wanted = np.zeros(256, np.bool_)
+    wanted[[*CALLS, *([Category.PYTHON_FUNCTION] if functions else [])]] = True
+    kept: Bools = wanted[trace.events.category[stacks.row]]
+    kept[stacks.place_of[steps(trace).row]] = False
+    return kept
+
+
+def _climb(stacks: CallStacks, places: Int32s, kept: Bools) -> Int32s:
+    """The innermost kept slice at or above each of ``places``; :data:`NONE` where there is none."""
+    found: Int32s = places.copy()
+    climbing = np.flatnonzero(found >= 0)
+    while len(climbing):
+        climbing = climbing[~kept[found[climbing]]]
+        found[climbing] = stacks.parent[found[climbing]]
+        climbing = climbing[found[climbing] >= 0]
+    return found
+
+
+def _work(trace: Trace, stacks: CallStacks, kept: Bools, place_of: Int32s, chosen: StepWindows, names: Names) -> Work:
+    found = gpu_work(trace)
+    launched = found.launch != NO_ROW
+    stack_place = np.full(len(found), NONE, np.int32)
+    stack_place[launched] = stacks.place_of[found.launch[launched]]
+    moment = found.ts.copy()
+    moment[launched] = trace.events.ts[found.launch[launched]]
+    return Work(
+        row=found.row,
+        call=place_of[_climb(stacks, stack_place, kept)],
+        step=chosen.of_host(moment).astype(np.int32),
+        name=names.of(trace.events.name[found.row], trace.strings),
+        type=found.type,
+        ns=np.maximum(found.end - found.ts, 0),
+    )
+
+
+def _depths(parent: Int32s) -> Int32s:
+    depth = np.zeros(len(parent), np.int32)
+    above: Int32s = parent.copy()
+    climbing = np.flatnonzero(above >= 0)
+    while len(climbing):
+        depth[climbing] += 1
+        above[climbing] = parent[above[climbing]]
+        climbing = climbing[above[climbing] >= 0]
+    return depth
+
+
+def _paths(parent: Int32s, depth: Int32s, name: Int32s, paths: Paths) -> Int32s:
+    path = np.full(len(parent), NO_PATH, np.int32)
+    for level in levels(depth):
+        above = np.where(parent[level] >= 0, path[parent[level]], np.int32(NO_PATH))
+        path[level] = paths.of(above, name[level])
+    return path
+
+
+def _with_descendants(parent: Int32s, depth: Int32s, own: Int64s) -> Int64s:
+    """The sum of ``own`` over each call and all calls in it."""
+    total: Int64s = own.copy()
+    for level in levels(depth)[:0:-1]:
+        np.add.at(total, parent[level], total[level])
+    return total

@@ -1,0 +1,190 @@
+"""Compare a control with a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.comparison.alignment import Alignment, align_sides
+from augment.comparison.calls import Side, side_of
+from augment.comparison.ledger import CONTROL, TEST
+from augment.comparison.names import Names, Paths
+from augment.comparison.rows import StepRow
+from augment.comparison.steps import ChosenSteps, StepChoice, choose
+from augment.comparison.tables import ByName, ByPath
+from augment.comparison.tiling import tiles_of
+from augment.comparison.totals import Samples, figures_outcome, mean_samples, samples_of
+from augment.comparison.waterfall import Waterfall
+from augment.derived.gpu_work import gpu_work
+from augment.errors import UsageError
+from augment.findings import Findings, Outcome
+from augment.trace import Diagnostic, Trace
+
+Sides = Trace | Sequence[Trace]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A rank of the control and the rank of the test that it is compared with."""
+
+    control: Side
+    test: Side
+    alignment: Alignment
+
+
+@dataclass(frozen=True)
+class Diff:
+    """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
+
+    ``names`` and ``paths`` are what the numbers in the pairs' columns mean. ``whole`` says that recordings were
+    compared, not steps.
+    """
+
+    pairs: tuple[Pair, ...]
+    names: Names
+    paths: Paths
+    outcomes: Mapping[str, Outcome]
+    diagnostics: tuple[Diagnostic, ...]
+    whole: bool
+
+
+def diff(
+    control: Sides,
+    test: Sides,
+    *,
+    step: StepChoice = None,
+    control_rank: int | None = None,
+    test_rank: int | None = None,
+    short_names: bool = False,
+    functions: bool = False,
+) -> Diff:
+    """Compare ``test`` with ``control``: traces, or the traces of all ranks of a job.
+
+    Args:
+        control: what it was before.
+        test: what it is now.
+        step: the number of the step to compare, or one for each side; without it all steps, as many as both have.
+        control_rank: compare this rank alone.
+        test_rank: compare this rank alone; any rank may be compared with any.
+        short_names: call operators and kernels by HTA's short names.
+        functions: match Python functions as operators are, if they were recorded.
+
+    Raises:
+        UsageError: no such step or rank, or nothing to compare.
+    """
+    pairs, told = _ranks(_traces(control), _traces(test), control_rank, test_rank)
+    names = Names(short=short_names)
+    paths = Paths(names)
+    chosen = _chosen(pairs, step)
+    whole = chosen[0].whole
+    compared = []
+    for (before, after), steps in zip(pairs, chosen, strict=True):
+        told += steps.diagnostics
+        sides = [side_of(trace, windows, names, paths, functions=functions)
+                 for trace, windows in ((before, steps.control), (after, steps.test))]  # fmt: skip
+        compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
+    outcomes, more = _outcomes(compared, names, paths)
+    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*told, *more])), whole)
+
+
+def _traces(sides: Sides) -> list[Trace]:
+    traces = [sides] if isinstance(sides, Trace) else list(sides)
+    if not traces:
+        raise UsageError("nothing to compare: a side has no trace")
+    return traces
+
+
+def _ranks(
+    control: list[Trace], test: list[Trace], control_rank: int | None, test_rank: int | None
+) -> tuple[list[tuple[Trace, Trace]], list[Diagnostic]]:
+    """Which trace is compared with which: by rank if each has one of its own, else by position."""
+    one = _of_rank(control, control_rank, "control")
+    other = _of_rank(test, test_rank, "test")
+    if control_rank is not None or test_rank is not None or len(one) == len(other) == 1:
+        return [(one[0], other[0])], []
+    ranks = [[trace.rank for trace in side] for side in (one, other)]
+    if all(None not in side and len(set(side)) == len(side) for side in ranks):
+        mine, yours = ({trace.rank: trace for trace in side} for side in (one, other))
+        pairs = [(mine[rank], yours[rank]) for rank in mine if rank in yours]
+    else:
+        pairs = list(zip(one, other, strict=False))
+    if not pairs:
+        raise UsageError(f"no rank is on both sides: control has {ranks[0]}, test has {ranks[1]}; name one of each")
+    left_out = len(one) + len(other) - 2 * len(pairs)
+    message = "ranks are on one side alone, and are not compared"
+    return pairs, [Diagnostic("ranks_without_counterpart", left_out, message)] if left_out else []
+
+
+def _of_rank(side: list[Trace], rank: int | None, label: str) -> list[Trace]:
+    if rank is None:
+        return side
+    found = [trace for trace in side if trace.rank == rank]
+    if not found:
+        known = ", ".join(str(trace.rank) for trace in side if trace.rank is not None)
+        raise UsageError(f"the {label} has no rank {rank} ({f'it has {known}' if known else 'it names none'})")
+    return found[:1]
+
+
+def _chosen(pairs: Sequence[tuple[Trace, Trace]], step: StepChoice) -> list[ChosenSteps]:
+    """The steps of each pair of ranks; as many of each."""
+    found = [choose(*pair, step) for pair in pairs]
+    if any(one.whole for one in found) and not all(one.whole for one in found):
+        raise UsageError("some ranks have steps and others have none: compare them apart")
+    first = np.arange(min(len(one.control) for one in found))
+    return [ChosenSteps(one.control.take(first), one.test.take(first), one.whole, one.diagnostics) for one in found]
+
+
+def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], list[Diagnostic]]:
+    count = len(pairs[0].control.steps)
+    waterfall, by_name, by_path = Waterfall(count, names, paths), ByName(count, names), ByPath(paths)
+    samples: tuple[list[Samples], list[Samples]] = ([], [])
+    told = []
+    for pair in pairs:
+        devices, left_out = _devices(pair)
+        if left_out:
+            told.append(Diagnostic("devices_without_counterpart", left_out, "devices are on one side alone"))
+        for which, side in ((CONTROL, pair.control), (TEST, pair.test)):
+            samples[which].append(samples_of(side.trace, side.steps))
+            by_name.add(which, side)
+            by_path.add(which, side, pair.alignment)
+            for device in devices:
+                waterfall.add(which, tiles_of(side, names, device))
+    figures = figures_outcome(mean_samples(samples[CONTROL]), mean_samples(samples[TEST]))
+    outcomes: dict[str, Outcome] = {
+        "diff_figures": figures,
+        "diff_waterfall": Findings(waterfall.rows(by_path.operators)),
+        "diff_steps": Findings(_step_rows(pairs)),
+        "diff_names": Findings(by_name.rows()),
+        "diff_call_paths": Findings(by_path.rows()),
+    }
+    return outcomes, told
+
+
+def _devices(pair: Pair) -> tuple[list[int | None], int]:
+    """The places of the devices that both have; the host's alone if a side has no GPU work."""
+    counts = [len(gpu_work(side.trace).devices) for side in (pair.control, pair.test)]
+    devices: list[int | None] = list(range(min(counts)))
+    return devices or [None], max(counts) - min(counts)
+
+
+def _step_rows(pairs: Sequence[Pair]) -> list[StepRow]:
+    """A row for each pair of steps; ranks and devices together, as in the waterfall."""
+    weights = [len(_devices(pair)[0]) for pair in pairs]
+    first = pairs[0]
+    lengths = [np.zeros(len(first.control.steps), np.int64) for _ in (CONTROL, TEST)]
+    for weight, pair in zip(weights, pairs, strict=True):
+        for length, side in zip(lengths, (pair.control, pair.test), strict=True):
+            length += weight * (side.steps.end - side.steps.start)
+    numbers = [[None if one < 0 else one for one in side.steps.number.tolist()] for side in (first.control, first.test)]
+    columns = zip(*numbers, *(length.tolist() for length in lengths), strict=True)
+    return [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
+
+
+def _merged(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Those of one code and message together."""
+    counts: dict[tuple[str, str], int] = {}
+    for one in diagnostics:
+        counts[one.code, one.message] = counts.get((one.code, one.message), 0) + one.count
+    return [Diagnostic(code, count, message) for (code, message), count in counts.items()]

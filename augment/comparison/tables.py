@@ -1,0 +1,147 @@
+"""The rows by name and by call path."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from augment.comparison.alignment import Alignment
+from augment.comparison.calls import Side
+from augment.comparison.ledger import CONTROL, TEST, Ledger
+from augment.comparison.names import Names, Paths
+from augment.comparison.noise import corrected, noise_of
+from augment.comparison.rows import Change, NameRow, PathRow
+from augment.comparison.sequences import ALONE
+from augment.comparison.totals import verdict_of
+from augment.derived.steps import steps
+from augment.trace import LAUNCHES, Category, Int64s
+
+KERNELS_SHOWN = 4
+_CPU, _GPU = 0, 1
+_COUNT, _CPU_NS, _CPU_SELF, _GPU_NS, _GPU_SELF, _MATCHED = range(6)
+_SIDES: tuple[Literal["cpu"], Literal["gpu"]] = ("cpu", "gpu")
+
+
+class ByName:
+    """Counts and sums by name: on the host operators, annotations (steps, too) and calls of the runtime."""
+
+    def __init__(self, steps: int, names: Names) -> None:
+        self._steps, self._names = steps, names
+        self._ledger = Ledger(2 * steps)  # counts, then sums of durations
+
+    def add(self, which: int, side: Side) -> None:
+        """Count one side of one rank."""
+        events = side.trace.events
+        rows = np.concatenate([side.calls.row, steps(side.trace).row, events.slices_of(*LAUNCHES)])
+        name = self._names.of(events.name[rows], side.trace.strings)
+        step = side.steps.of_host(events.ts[rows])
+        self._count(which, _CPU, name, step, np.maximum(events.dur[rows], 0))
+        self._count(which, _GPU, side.work.name, side.work.step.astype(np.int64), side.work.ns)
+
+    def _count(self, which: int, on: int, name: Any, step: Int64s, ns: Int64s) -> None:
+        inside = step >= 0
+        key, step = name[inside].astype(np.int64) * 2 + on, step[inside]
+        self._ledger.add(which, key, step, np.ones(len(key), np.int64))
+        self._ledger.add(which, key, self._steps + step, ns[inside])
+
+    def rows(self) -> list[NameRow]:
+        """A row for each name, the largest differences of time first."""
+        found = list(self._ledger)
+        noises = [noise_of(*sums[:, self._steps :].astype(np.float64)) for _, sums in found]
+        adjusted = corrected(noises)
+        rows = [self._row(key, sums, p) for (key, sums), p in zip(found, adjusted, strict=True)]
+        return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.side, row.name))
+
+    def _row(self, key: int, sums: Int64s, p: float | None) -> NameRow:
+        counts = sums[:, : self._steps].sum(axis=1).tolist()
+        times = sums[:, self._steps :].sum(axis=1).tolist()
+        before, after = (ns / count if count else None for ns, count in zip(times, counts, strict=True))
+        return NameRow(
+            side=_SIDES[key & 1],
+            name=self._names.texts[key >> 1],
+            change=change_of(counts[CONTROL], counts[TEST]),
+            control_count=counts[CONTROL],
+            test_count=counts[TEST],
+            delta_count=counts[TEST] - counts[CONTROL],
+            control_ns=times[CONTROL],
+            test_ns=times[TEST],
+            delta_ns=times[TEST] - times[CONTROL],
+            control_mean_ns=before,
+            test_mean_ns=after,
+            delta_mean_ns=None if before is None or after is None else after - before,
+            p=p,
+            verdict=verdict_of(p, times[TEST] - times[CONTROL]),
+        )
+
+
+class ByPath:
+    """Counts and sums by call path."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._ledger = Ledger(6)
+        self._launched = Ledger(1)  # by path and name of the work
+        self.operators: tuple[set[int], set[int]] = (set(), set())  #: the paths of operators on each side
+
+    def add(self, which: int, side: Side, alignment: Alignment) -> None:
+        """Count one side of one rank."""
+        calls = side.calls
+        inside = np.flatnonzero(calls.step >= 0)
+        path = calls.path[inside]
+        partner = alignment.call_of_test if which == TEST else alignment.call_of_control
+        columns = (np.ones(len(calls), np.int64), calls.cpu_ns, calls.cpu_self_ns, calls.gpu_ns, calls.gpu_self_ns,
+                   (partner != ALONE).astype(np.int64))  # fmt: skip
+        for place, column in enumerate(columns):
+            self._ledger.add(which, path, np.full(len(path), place), column[inside])
+        is_operator = side.trace.events.category[calls.row[inside]] == Category.CPU_OP
+        self.operators[which].update(np.unique(path[is_operator]).tolist())
+        work = np.flatnonzero((side.work.step >= 0) & (side.work.call >= 0))
+        key = calls.path[side.work.call[work]].astype(np.int64) << 28 | side.work.name[work]
+        self._launched.add(which, key, np.zeros(len(work), np.intp), side.work.ns[work])
+
+    def rows(self) -> list[PathRow]:
+        """A row for each path, the largest differences of GPU time, then of time on the host, first."""
+        kernels = self._kernels()
+        rows = [self._row(path, sums, kernels) for path, sums in self._ledger]
+        return sorted(rows, key=lambda row: (-abs(row.delta_gpu_ns), -abs(row.delta_cpu_ns), row.path))
+
+    def _row(self, path: int, sums: Int64s, kernels: tuple[dict[int, list[str]], dict[int, list[str]]]) -> PathRow:
+        control, test = sums.tolist()
+        return PathRow(
+            path=self._paths.text(path),
+            change=change_of(control[_COUNT], test[_COUNT]),
+            control_count=control[_COUNT],
+            test_count=test[_COUNT],
+            matched_count=test[_MATCHED],
+            control_cpu_ns=control[_CPU_NS],
+            test_cpu_ns=test[_CPU_NS],
+            delta_cpu_ns=test[_CPU_NS] - control[_CPU_NS],
+            control_cpu_self_ns=control[_CPU_SELF],
+            test_cpu_self_ns=test[_CPU_SELF],
+            control_gpu_ns=control[_GPU_NS],
+            test_gpu_ns=test[_GPU_NS],
+            delta_gpu_ns=test[_GPU_NS] - control[_GPU_NS],
+            control_gpu_self_ns=control[_GPU_SELF],
+            test_gpu_self_ns=test[_GPU_SELF],
+            control_kernels=kernels[CONTROL].get(path, []),
+            test_kernels=kernels[TEST].get(path, []),
+        )
+
+    def _kernels(self) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
+        """The longest few that each path launched itself, on each side."""
+        texts = self._paths.names.texts
+        found: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
+        for which in (CONTROL, TEST):
+            for key, sums in sorted(self._launched, key=lambda one: -int(one[1][which, 0])):
+                own = found[which].setdefault(key >> 28, [])
+                if sums[which, 0] and len(own) < KERNELS_SHOWN:
+                    own.append(texts[key & (1 << 28) - 1])
+        return found
+
+
+def change_of(control: int, test: int) -> Change:
+    """HTA's classes, by counts."""
+    if not control or not test:
+        return "added" if test else "deleted"
+    return "unchanged" if control == test else "increased" if test > control else "decreased"

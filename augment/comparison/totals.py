@@ -1,0 +1,125 @@
+"""What the wholes differ by: the figures of :class:`~augment.comparison.rows.FigureRow`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.comparison.noise import ALPHA, corrected, noise_of
+from augment.comparison.rows import FigureRow, Verdict
+from augment.derived.step_figures import memory_peaks, step_figures
+from augment.derived.step_windows import StepWindows
+from augment.findings import Findings, Skipped
+from augment.trace import Trace
+
+Floats = npt.NDArray[np.float64]
+Better = Literal["lower", "higher", "neither"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a step: its unit, and which change of it is an improvement."""
+
+    name: str
+    unit: str
+    better: Better = "lower"
+
+
+FIGURES = (
+    Figure("step_ns", "ns"),
+    Figure("busy_ns", "ns", "neither"),
+    Figure("compute_ns", "ns"),
+    Figure("exposed_communication_ns", "ns"),
+    Figure("exposed_memory_ns", "ns"),
+    Figure("idle_ns", "ns"),
+    Figure("host_wait_ns", "ns"),
+    Figure("kernel_wait_ns", "ns"),
+    Figure("other_wait_ns", "ns"),
+    Figure("communication_ns", "ns"),
+    Figure("overlap_ratio", "ratio", "higher"),
+    Figure("mean_launch_delay_ns", "ns"),
+    Figure("work_count", "count", "neither"),
+    Figure("memory_peak_bytes", "bytes"),
+)
+Samples = Mapping[str, Floats]  #: {figure: its value in each step}
+
+
+def samples_of(trace: Trace, windows: StepWindows) -> dict[str, Floats]:
+    """The figures of each step, as means over the devices; those that the trace lacks are left out."""
+    devices = step_figures(trace, windows)
+    found = {"step_ns": devices[0].step_ns.astype(np.float64)}
+    for name in devices[0].of_device:
+        found[name] = np.mean([one.of_device[name] for one in devices], axis=0)
+    if "busy_ns" in found:
+        communication, exposed = found["communication_ns"], found["exposed_communication_ns"]
+        if (communication > 0).all():
+            found["overlap_ratio"] = 1 - exposed / communication
+        launched, delay = found.pop("launched"), found.pop("launch_delay_ns")
+        if (launched > 0).all():
+            found["mean_launch_delay_ns"] = delay / launched
+    peaks = memory_peaks(trace, windows)
+    if peaks is not None and (peaks >= 0).all():
+        found["memory_peak_bytes"] = peaks.astype(np.float64)
+    return found
+
+
+def mean_samples(ranks: Sequence[Samples]) -> dict[str, Floats]:
+    """Of several ranks: the mean of what all of them have, step by step."""
+    shared = [name for name in ranks[0] if all(name in one for one in ranks)]
+    return {name: np.mean([one[name] for one in ranks], axis=0) for name in shared}
+
+
+def figure_rows(control: Samples, test: Samples) -> list[FigureRow]:
+    """A row for each figure that both sides have."""
+    both = [one for one in FIGURES if one.name in control and one.name in test]
+    noises = [noise_of(control[one.name], test[one.name]) for one in both]
+    adjusted = corrected(noises)
+    rows = []
+    for figure, noise, p in zip(both, noises, adjusted, strict=True):
+        before, after = control[figure.name], test[figure.name]
+        mean, delta = float(before.mean()), float(after.mean() - before.mean())
+        rows.append(
+            FigureRow(
+                figure=figure.name,
+                unit=figure.unit,
+                better=figure.better,
+                control=mean,
+                test=float(after.mean()),
+                delta=delta,
+                change_ratio=delta / mean if mean else None,
+                step_count=min(len(before), len(after)),
+                low=noise.low if noise else None,
+                high=noise.high if noise else None,
+                bootstrap_low=noise.bootstrap_low if noise else None,
+                bootstrap_high=noise.bootstrap_high if noise else None,
+                p=p,
+                verdict=verdict_of(p, delta, figure.better),
+            )
+        )
+    return rows
+
+
+def verdict_of(p: float | None, delta: float, better: Better = "lower") -> Verdict:
+    """What to call a difference whose corrected probability is ``p``; of neither better, any is within the noise."""
+    if p is None:
+        return "unknown"
+    if p >= ALPHA or not delta or better == "neither":
+        return "within_noise"
+    return "regression" if (delta > 0) == (better == "lower") else "improvement"
+
+
+def figures_outcome(control: Samples, test: Samples) -> Findings | Skipped:
+    """The rows, and which figures a side lacks."""
+    rows = figure_rows(control, test)
+    lacking = [one.name for one in FIGURES if (one.name in control) != (one.name in test)]
+    neither = [one.name for one in FIGURES if one.name not in control and one.name not in test]
+    parts = []
+    if lacking:
+        parts.append(f"on one side alone there is: {', '.join(lacking)}")
+    if neither:
+        parts.append(f"on neither side there is: {', '.join(neither)}")
+    return Findings(rows, partial="; ".join(parts) or None)

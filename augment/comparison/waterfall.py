@@ -1,0 +1,145 @@
+"""Where the difference of step time comes from: parts that add up to it, to the nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.comparison.ledger import CONTROL, TEST, Ledger
+from augment.comparison.names import NO_PATH, Names, Paths
+from augment.comparison.noise import corrected, noise_of
+from augment.comparison.rows import PartRow
+from augment.comparison.tables import change_of
+from augment.comparison.tiling import Kind, Tiles
+from augment.comparison.totals import verdict_of
+from augment.trace import Int64s
+
+NAMES_SHOWN = 4  #: of the kernels of a part
+_BITS = 28  #: of a path, and of a name, in a key
+_WORK = (Kind.COMPUTATION, Kind.EXPOSED_COMMUNICATION, Kind.EXPOSED_MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is one part: owners, as keys of the ledger, and the operator that they are of, a name's number."""
+
+    kind: Kind
+    operator: int
+    keys: tuple[int, ...]
+    renamed: bool = False
+
+
+class Waterfall:
+    """Collects the tiles of both sides; then the parts.
+
+    Args:
+        steps: how many are compared.
+        names: of both sides.
+        paths: of both sides.
+    """
+
+    def __init__(self, steps: int, names: Names, paths: Paths) -> None:
+        self._ledger, self._names, self._paths = Ledger(steps), names, paths
+        self._lanes = 0
+
+    def add(self, side: int, tiles: Tiles) -> None:
+        """Count the tiles of one rank's device."""
+        self._lanes += side == TEST
+        key = (tiles.kind.astype(np.int64) << 2 * _BITS) | (tiles.path.astype(np.int64) + 1) << _BITS
+        self._ledger.add(side, key | (tiles.name.astype(np.int64) + 1), tiles.step, tiles.ns)
+
+    def rows(self, operators: tuple[set[int], set[int]]) -> list[PartRow]:
+        """The parts, the largest differences first.
+
+        Args:
+            operators: the paths of operators that occur in the control, and in the test.
+        """
+        parts = [one for one in self._parts(operators) if self._sums(one).any()]
+        sums = [self._sums(one) for one in parts]
+        noises = [noise_of(*(one / max(self._lanes, 1))) for one in sums]
+        adjusted = corrected(noises)
+        whole = sum(int(one[TEST].sum() - one[CONTROL].sum()) for one in sums)
+        rows = [self._row(*one, whole) for one in zip(parts, sums, adjusted, strict=True)]
+        return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.kind, row.operator, row.test_names))
+
+    def _parts(self, operators: tuple[set[int], set[int]]) -> Iterable[_Part]:
+        """Owners of one operator and name; those of one side alone meet in the innermost operator that both have."""
+        both = operators[CONTROL] & operators[TEST]
+        owners: dict[tuple[Kind, int, int], list[int]] = {}
+        for key, _ in self._ledger:
+            owners.setdefault((self._kind(key), self._operator(self._path(key)), self._name(key)), []).append(key)
+        left: dict[tuple[Kind, int], list[list[int]]] = {}
+        for (kind, operator, _), keys in owners.items():
+            occurs = self._occurs(keys)
+            home = self._home(keys[0], both)
+            if all(occurs) or kind not in _WORK or home == NO_PATH:
+                yield _Part(kind, operator, tuple(keys))
+            else:
+                left.setdefault((kind, self._operator(home)), []).append(keys)
+        for (kind, operator), groups in left.items():
+            together = [key for keys in groups for key in keys]
+            if all(self._occurs(together)):
+                yield _Part(kind, operator, tuple(together), renamed=True)
+            else:
+                yield from (_Part(kind, self._operator(self._path(keys[0])), tuple(keys)) for keys in groups)
+
+    def _occurs(self, keys: Sequence[int]) -> tuple[bool, bool]:
+        """Whether any of ``keys`` owns time in the control, and in the test."""
+        sums = [self._ledger[key] for key in keys]
+        return any(one[CONTROL].any() for one in sums), any(one[TEST].any() for one in sums)
+
+    def _home(self, key: int, both: set[int]) -> int:
+        """The innermost operator around ``key`` that both sides have: a path."""
+        known = [one for one in self._paths.chain(self._path(key)) if one in both]
+        return known[-1] if known else NO_PATH
+
+    def _operator(self, path: int) -> int:
+        """The name of the innermost call of ``path``."""
+        return self._paths.name[path] if path != NO_PATH else NO_PATH
+
+    def _kind(self, key: int) -> Kind:
+        return Kind(key >> 2 * _BITS)
+
+    def _name(self, key: int) -> int:
+        return (key & (1 << _BITS) - 1) - 1
+
+    def _path(self, key: int) -> int:
+        return (key >> _BITS & (1 << _BITS) - 1) - 1
+
+    def _sums(self, part: _Part) -> Int64s:
+        total: Int64s = sum((self._ledger[key] for key in part.keys), np.zeros((2, self._ledger.width), np.int64))
+        return total
+
+    def _row(self, part: _Part, sums: Int64s, p: float | None, whole: int) -> PartRow:
+        control, test = int(sums[CONTROL].sum()), int(sums[TEST].sum())
+        delta = test - control
+        return PartRow(
+            kind=part.kind.name.lower(),
+            change="renamed" if part.renamed else change_of(control, test),
+            operator=self._names.texts[part.operator] if part.operator != NO_PATH else "",
+            path=self._paths.text(self._path(max(part.keys, key=self._difference))),
+            control_names=self._texts(part, CONTROL),
+            test_names=self._texts(part, TEST),
+            control_ns=control,
+            test_ns=test,
+            delta_ns=delta,
+            delta_per_step_ns=delta / (self._ledger.width * max(self._lanes, 1)),
+            share_ratio=delta / whole if whole else None,
+            p=p,
+            verdict=verdict_of(p, delta),
+        )
+
+    def _difference(self, key: int) -> int:
+        return abs(int(self._ledger[key][TEST].sum() - self._ledger[key][CONTROL].sum()))
+
+    def _texts(self, part: _Part, side: int) -> list[str]:
+        """What owned the part on one side, the longest first."""
+        owners: dict[int, int] = {}
+        for key in part.keys:
+            name, ns = self._name(key), int(self._ledger[key][side].sum())
+            if name >= 0 and ns:
+                owners[name] = owners.get(name, 0) + ns
+        longest = sorted(owners, key=lambda name: (-owners[name], name))[:NAMES_SHOWN]
+        return [self._names.texts[name] for name in longest]

@@ -1,0 +1,78 @@
+"""When each step is at work, on the host and on the devices: the windows that figures per step are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import NO_ROW
+from augment.derived.steps import steps
+from augment.intervals import Places
+from augment.trace import GPU_WORK, LAUNCHES, Category, Int64s, Trace, derived
+
+#: what a recording without steps begins and ends with
+_WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindows:
+    """Equal-length int64 columns, ascending, a step a row; of a recording without steps one row, ``number`` -1.
+
+    ``begin`` and ``finish`` are the host's ``ProfilerStep#n``. ``start`` and ``end`` are the window: a step is over
+    when the host has left it *and* the work launched until then is done; the next starts no sooner. So windows do
+    not overlap, and no work of a host that runs ahead is lost. Where the host waits for the device at the end of
+    each step, the window is the annotation.
+    """
+
+    number: Int64s
+    begin: Int64s
+    finish: Int64s
+    start: Int64s
+    end: Int64s
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def take(self, places: Places) -> StepWindows:
+        """Some of the steps."""
+        return StepWindows(*(column[places] for column in self.columns))
+
+    @property
+    def columns(self) -> tuple[Int64s, ...]:
+        """In the order of the fields."""
+        return self.number, self.begin, self.finish, self.start, self.end
+
+    def of_host(self, ts: Int64s) -> Int64s:
+        """The place of the step that the host is in at each moment, int64; -1 where there is none."""
+        if not len(self):
+            return np.full(len(ts), -1, np.int64)
+        place = np.searchsorted(self.begin, ts, side="right") - 1
+        return np.where((place >= 0) & (ts < self.finish[place]), place, -1)
+
+
+@derived
+def step_windows(trace: Trace) -> StepWindows:
+    """The windows of every step; of a trace without steps the whole recording; none of a trace without work."""
+    found = steps(trace)
+    if not len(found):
+        return _whole(trace)
+    work = gpu_work(trace)
+    launched = np.where(work.launch != NO_ROW, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
+    order = np.argsort(launched, kind="stable")
+    done = np.maximum.accumulate(work.end[order])
+    before = np.searchsorted(launched[order], found.end, side="left")
+    end = found.end.copy()
+    end[before > 0] = np.maximum(end[before > 0], done[before[before > 0] - 1])
+    start = np.maximum(found.ts, np.concatenate((found.ts[:1], end[:-1])))
+    return StepWindows(found.number, found.ts, found.end, start, np.maximum(start, end))
+
+
+def _whole(trace: Trace) -> StepWindows:
+    rows = trace.events.slices_of(*_WORK)
+    count = min(len(rows), 1)
+    start = trace.events.ts[rows[:1]]
+    end = np.full(count, (trace.events.ts[rows] + trace.events.dur[rows]).max(initial=0), np.int64)
+    end = np.maximum(end, start)
+    return StepWindows(np.full(count, -1, np.int64), start, end + 1, start, end)

@@ -1,0 +1,139 @@
+"""Real and simulated pairs: the parts add up, and each side finds its partner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import augment
+from augment.comparison import Diff, diff
+from augment.comparison.sequences import ALONE
+from augment.errors import UsageError
+from augment.findings import Findings
+from tables import annotation, call, kernel, op, trace_of
+
+PAIRS = {
+    "HTA's": ("hta_trace_diff_pair/control.json.gz", "hta_trace_diff_pair/test.json.gz"),
+    "optimizer hook": (
+        "h100_rank0_pair_modded_nanogpt/control_current_rank0.json.gz",
+        "h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz",
+    ),
+    "H100 against MI300X": (
+        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100.json.gz",
+        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_mi300.json.gz",
+    ),
+    "quantised": (
+        "a100_torch_compile_ao/quantize_vit_bfloat16.json.gz",
+        "a100_torch_compile_ao/quantize_vit_quant.json.gz",
+    ),
+    "workers": (
+        "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz",
+        "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
+    ),
+    "B300 against MI300X": (
+        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
+        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_MI300_TP0.trace.json.gz",
+    ),
+    "GPU alone": ("mi210_tracelens/gpu_only_trace.json.gz", "mi308x_aiter/trace.json"),
+    "host alone": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "cpu_dtu/exercise_trace.json.gz"),
+    "host against GPU": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "hta_trace_diff_pair/test.json.gz"),
+}  # fmt: skip
+
+
+def rows(result: Diff, name: str) -> list:
+    outcome = result.outcomes[name]
+    assert isinstance(outcome, Findings)
+    return list(outcome.rows)
+
+
+def adds_up(result: Diff) -> None:
+    parts, steps = rows(result, "diff_waterfall"), rows(result, "diff_steps")
+    for column in ("control_ns", "test_ns", "delta_ns"):
+        assert sum(getattr(one, column) for one in parts) == sum(getattr(one, column) for one in steps)
+
+
+def partners_are_partners(result: Diff) -> None:
+    for pair in result.pairs:
+        for back, forth in (
+            (pair.alignment.call_of_control, pair.alignment.call_of_test),
+            (pair.alignment.work_of_control, pair.alignment.work_of_test),
+        ):
+            met = np.flatnonzero(back != ALONE)
+            assert (forth[back[met]] == met).all()
+            assert (forth != ALONE).sum() == len(met)
+        met = np.flatnonzero(pair.alignment.call_of_control != ALONE)
+        partner = pair.alignment.call_of_control[met]
+        assert (pair.control.calls.path[met] == pair.test.calls.path[partner]).all()
+        assert (pair.control.calls.step[met] == pair.test.calls.step[partner]).all()
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_real_pairs(pair: str, shared_traces: Path) -> None:
+    control, test = (augment.read(str(shared_traces / name)) for name in PAIRS[pair])
+    result = diff(control, test)
+    adds_up(result)
+    partners_are_partners(result)
+
+
+def test_a_trace_beside_itself(shared_traces: Path) -> None:
+    trace = augment.read(str(shared_traces / PAIRS["HTA's"][0]))
+    result = diff(trace, trace)
+    adds_up(result)
+    for row in rows(result, "diff_figures"):
+        assert row.delta == 0
+        assert row.verdict == "within_noise"
+    assert {row.delta_ns for row in rows(result, "diff_waterfall")} == {0}
+    assert {row.change for row in rows(result, "diff_names")} == {"unchanged"}
+    (pair,) = result.pairs
+    inside = pair.control.calls.step >= 0
+    assert (pair.alignment.call_of_control[inside] == np.flatnonzero(inside)).all()
+
+
+def layers(inserted: int | None, gemm: int = 50) -> list:
+    """Four layers of two operators with a kernel each; one more operator before the layer ``inserted``."""
+    events, at = [annotation("ProfilerStep#3", 0, 1000)], 10
+    for layer in range(4):
+        for name, ns in [("aten::extra", 20)] * (layer == inserted) + [("aten::mm", gemm), ("aten::add", 10)]:
+            events += [
+                op(name, at, at + 40),
+                call("cudaLaunchKernel", at + 5, at + 15, correlation=at),
+                kernel(f"{name}_kernel", at + 30, at + 30 + ns, correlation=at),
+            ]
+            at += 100
+    return events
+
+
+def test_one_operator_more_shifts_nothing() -> None:
+    result = diff(trace_of(*layers(None)), trace_of(*layers(2)))
+    (pair,) = result.pairs
+    assert (pair.alignment.call_of_control != ALONE).all()
+    assert pair.alignment.call_of_control.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert (pair.alignment.work_of_control != ALONE).all()
+    added = [row for row in rows(result, "diff_call_paths") if row.change == "added"]
+    assert [(row.path, row.test_count, row.test_gpu_ns) for row in added] == [("aten::extra", 1, 20)]
+    adds_up(result)
+
+
+def test_a_renamed_kernel_is_compared_as_its_operators_cost() -> None:
+    events = [e if e.name != "aten::mm_kernel" else kernel("other_gemm", e.ts, e.ts + 30, correlation=e.correlation)
+              for e in layers(None)]  # fmt: skip
+    result = diff(trace_of(*layers(None)), trace_of(*events))
+    (renamed,) = [row for row in rows(result, "diff_waterfall") if row.change == "renamed"]
+    assert (renamed.operator, renamed.control_names, renamed.test_names, renamed.delta_ns) == (
+        "aten::mm", ["aten::mm_kernel"], ["other_gemm"], -80
+    )  # fmt: skip
+    assert result.pairs[0].alignment.renamed.sum() == 4
+
+
+def test_what_cannot_be_asked() -> None:
+    trace = trace_of(*layers(None))
+    with pytest.raises(UsageError, match=r"has no step 7 \(it has 3\)"):
+        diff(trace, trace, step=7)
+    with pytest.raises(UsageError, match=r"no rank 4 \(it "):
+        diff([trace], [trace], control_rank=4)
+    with pytest.raises(UsageError, match="nothing to compare"):
+        diff([], trace)
+    with pytest.raises(UsageError, match="holds no operator"):
+        diff(trace_of(), trace)
