@@ -21,6 +21,7 @@ from augment.analyses import (
     queue_length,
     step_variation,
     steps,
+    step_figures,
     temporal_breakdown,
     user_annotation_breakdown,
 )
@@ -65,6 +66,7 @@ ANALYSES: tuple[Analysis, ...] = (
     memory_at_peak,
     steps,
     step_variation,
+    step_figures,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

@@ -76,7 +76,9 @@ class Row:
 ROW = Row
 
 
-def analyze(trace: Trace, *, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS, arrow_min_gap_ns: int = 50_000) -> Findings:
+def analyze(
+    trace: Trace, *, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS, arrow_min_gap_ns: int = 50_000
+) -> Findings:
     """Divide the gaps of each stream, and draw them with their evidence."""
     work = gpu_work(trace)
     of_streams, of_devices = causes(trace, consecutive_kernel_delay_ns)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import click
 
 from augment import __version__
-from augment.commands import doctor, query, run, show
+from augment.commands import check, diff, doctor, query, run, show
 from augment.commands import list as listing
 from augment.commands import open as opening
 
 COMMANDS: tuple[click.Command, ...] = (
     run.command,
     show.command,
+    diff.command,
+    check.command,
     opening.command,
     query.command,
     doctor.command,

@@ -57,8 +57,13 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     shared = {name: rows[0][name] for name in IDENTITIES if name in rows[0] and len({row[name] for row in rows}) == 1}
     of = ", ".join(f"{name} {value}" for name, value in shared.items() if value is not None)
     columns = columns_of({name: [row[name] for row in rows] for name in rows[0] if name not in shared})
+    print_columns(f"{title} · {of}" if of else title, columns)
+
+
+def print_columns(title: str, columns: Sequence[Column]) -> None:
+    """A table, in as many as the width asks for."""
     console = _console()
-    _emit_title(console, f"{title} · {of}" if of else title)
+    _emit_title(console, title)
     for block in _blocks(columns, console.width):
         _emit(console, _table(_fitted(block, console.width)))
 

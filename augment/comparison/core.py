@@ -15,7 +15,7 @@ from augment.comparison.rows import StepRow
 from augment.comparison.steps import ChosenSteps, StepChoice, choose
 from augment.comparison.tables import ByName, ByPath
 from augment.comparison.tiling import tiles_of
-from augment.comparison.totals import Samples, figures_outcome, mean_samples, samples_of
+from augment.comparison.totals import Samples, figures_outcome, mean_of_ranks, samples_of
 from augment.comparison.waterfall import Waterfall
 from augment.derived.gpu_work import gpu_work
 from augment.errors import UsageError
@@ -151,7 +151,7 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
             by_path.add(which, side, pair.alignment)
             for device in devices:
                 waterfall.add(which, tiles_of(side, names, device))
-    figures = figures_outcome(mean_samples(samples[CONTROL]), mean_samples(samples[TEST]))
+    figures = figures_outcome(mean_of_ranks(samples[CONTROL]), mean_of_ranks(samples[TEST]))
     outcomes: dict[str, Outcome] = {
         "diff_figures": figures,
         "diff_waterfall": Findings(waterfall.rows(by_path.operators)),

@@ -9,7 +9,7 @@ from augment.findings import column
 
 Change = Literal["added", "deleted", "increased", "decreased", "unchanged"]
 PartChange = Literal["added", "deleted", "renamed", "increased", "decreased", "unchanged"]
-Verdict = Literal["regression", "improvement", "within_noise", "unknown"]
+Verdict = Literal["regression", "improvement", "different", "within_noise", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class FigureRow:
     bootstrap_low: float | None = column("The same, by resampling the steps.")
     bootstrap_high: float | None = column("The same, by resampling the steps.")
     p: float | None = column("Probability of such a difference by chance (Welch), corrected for all figures (Holm).")
-    verdict: Verdict = column("Whether the difference is beyond the noise; unknown with one step a side.")
+    verdict: Verdict = column(
+        "Whether the difference is beyond the noise; different: neither way is better; unknown: one step a side."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ FIGURES = (
     Figure("other_wait_ns", "ns"),
     Figure("communication_ns", "ns"),
     Figure("overlap_ratio", "ratio", "higher"),
-    Figure("mean_launch_delay_ns", "ns"),
+    Figure("mean_launch_delay_ns", "ns", "neither"),  # long where the host is far ahead
     Figure("work_count", "count", "neither"),
     Figure("memory_peak_bytes", "bytes"),
 )
@@ -54,23 +54,28 @@ def samples_of(trace: Trace, windows: StepWindows) -> dict[str, Floats]:
     found = {"step_ns": devices[0].step_ns.astype(np.float64)}
     for name in devices[0].of_device:
         found[name] = np.mean([one.of_device[name] for one in devices], axis=0)
-    if "busy_ns" in found:
-        communication, exposed = found["communication_ns"], found["exposed_communication_ns"]
-        if (communication > 0).all():
-            found["overlap_ratio"] = 1 - exposed / communication
-        launched, delay = found.pop("launched"), found.pop("launch_delay_ns")
-        if (launched > 0).all():
-            found["mean_launch_delay_ns"] = delay / launched
+    launched, delay = found.pop("launched", None), found.pop("launch_delay_ns", None)
+    if launched is not None and delay is not None and (launched > 0).all():
+        found["mean_launch_delay_ns"] = delay / launched
     peaks = memory_peaks(trace, windows)
     if peaks is not None and (peaks >= 0).all():
         found["memory_peak_bytes"] = peaks.astype(np.float64)
-    return found
+    return with_overlap(found)
 
 
-def mean_samples(ranks: Sequence[Samples]) -> dict[str, Floats]:
-    """Of several ranks: the mean of what all of them have, step by step."""
+def with_overlap(samples: dict[str, Floats]) -> dict[str, Floats]:
+    """The samples and the share of communication that computation hides, if there is any in each step."""
+    communication = samples.get("communication_ns")
+    if communication is not None and (communication > 0).all():
+        samples["overlap_ratio"] = 1 - samples["exposed_communication_ns"] / communication
+    return samples
+
+
+def mean_of_ranks(ranks: Sequence[Samples]) -> dict[str, Floats]:
+    """Of several ranks: the mean of what all of them have, step by step, for as many steps as all have."""
     shared = [name for name in ranks[0] if all(name in one for one in ranks)]
-    return {name: np.mean([one[name] for one in ranks], axis=0) for name in shared}
+    steps = min(len(one["step_ns"]) for one in ranks)
+    return {name: np.mean([one[name][:steps] for one in ranks], axis=0) for name in shared}
 
 
 def figure_rows(control: Samples, test: Samples) -> list[FigureRow]:
@@ -104,11 +109,13 @@ def figure_rows(control: Samples, test: Samples) -> list[FigureRow]:
 
 
 def verdict_of(p: float | None, delta: float, better: Better = "lower") -> Verdict:
-    """What to call a difference whose corrected probability is ``p``; of neither better, any is within the noise."""
+    """What to call a difference whose corrected probability is ``p``."""
     if p is None:
         return "unknown"
-    if p >= ALPHA or not delta or better == "neither":
+    if p >= ALPHA or not delta:
         return "within_noise"
+    if better == "neither":
+        return "different"
     return "regression" if (delta > 0) == (better == "lower") else "improvement"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from augment.findings import AugmentedTrace, Findings, Outcome
+from augment.findings import AugmentedTrace, Findings, Outcome, Window
 from augment.trace import Category, Diagnostic, Trace
 from augment.writers.files import METRICS_SUFFIX, replacing
 
@@ -41,9 +41,9 @@ def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict
     """The sidecar as plain data; its rows are still the analyses' own."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "tool": {"name": DISTRIBUTION, "version": _version()},
-        "source": _source(augmented.trace) | {"window": augmented.window},
-        "analyses": {name: _analysis(outcome) for name, outcome in augmented.outcomes.items()},
+        "tool": tool(),
+        "source": source_of(augmented.trace, augmented.window),
+        "analyses": {name: analysis_of(outcome) for name, outcome in augmented.outcomes.items()},
         "diagnostics": [*augmented.diagnostics, *more],
     }
 
@@ -88,6 +88,11 @@ def _plain_number(value: Any) -> Any:
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain_number)  # writes NaN and Infinity as null
 
 
+def tool() -> dict[str, str]:
+    """What wrote the sidecar."""
+    return {"name": DISTRIBUTION, "version": _version()}
+
+
 def _version() -> str:
     try:
         return importlib.metadata.version(DISTRIBUTION)
@@ -95,7 +100,8 @@ def _version() -> str:
         return "unknown"  # run from a checkout that is not installed
 
 
-def _analysis(outcome: Outcome) -> dict[str, Any]:
+def analysis_of(outcome: Outcome) -> dict[str, Any]:
+    """What the sidecar says of one analysis."""
     if not isinstance(outcome, Findings):
         return {"status": "skipped", "reason": outcome.reason, "rows": []}
     if outcome.partial is not None:
@@ -103,7 +109,8 @@ def _analysis(outcome: Outcome) -> dict[str, Any]:
     return {"status": "ok", "rows": outcome.rows}
 
 
-def _source(trace: Trace) -> dict[str, Any]:
+def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
+    """What the sidecar says of its input, of which ``window`` alone was analysed if it is given."""
     source = trace.source
     start_ns, duration_ns = _extent(trace)
     return {
@@ -118,6 +125,7 @@ def _source(trace: Trace) -> dict[str, Any]:
         "start_ns": start_ns,
         "duration_ns": duration_ns,
         "steps": _steps(trace),
+        "window": window,
     }
 
 

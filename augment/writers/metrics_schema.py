@@ -16,13 +16,14 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _STATUS = ("ok", "partial", "skipped")
 
 
-def schema(rows: Mapping[str, type[Any]], *, closed: bool = False) -> Schema:
+def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping[str, Schema] | None = None) -> Schema:
     """The schema of a sidecar.
 
     Args:
         rows: the row dataclass of each analysis, by the analysis's name.
         closed: also refuse what the schema does not know. A later version may add members, so the published schema
             is open; tests close it, to see what somebody forgot to declare.
+        more: members beside the usual, and their schemas.
     """
     return {
         "$schema": _DIALECT,
@@ -31,7 +32,8 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False) -> Schema:
             {
                 "schema_version": {"const": SCHEMA_VERSION},
                 "tool": _record({"name": {"type": "string"}, "version": {"type": "string"}}, closed),
-                "source": _source(closed),
+                "source": source_schema(closed),
+                **(more or {}),
                 "analyses": {
                     "type": "object",
                     "properties": {name: _analysis(row, closed) for name, row in rows.items()},
@@ -44,7 +46,8 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False) -> Schema:
     }
 
 
-def _source(closed: bool) -> Schema:
+def source_schema(closed: bool) -> Schema:
+    """Of what the sidecar says of an input."""
     window = _record({"first_step": _type(int), "last_step": _type(int), "start_ns": _type(int)}, closed)
     window |= {"type": ["object", "null"], "description": "the steps that alone were analysed; null if all were"}
     device = {"rank": _type(int | None), "device": _type(int | str | None), "name": _type(str)}

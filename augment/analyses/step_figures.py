@@ -1,0 +1,85 @@
+"""What did each step take, and what for?
+
+A row for each step and device, or one for each step of a recording without GPU work. A step's window goes from its
+``ProfilerStep#n`` annotation's start to its end, or until the GPU work launched until then is done, if that is later;
+the next window starts no sooner. So the host may run ahead, and yet no work is lost and no time counted twice. Of a
+recording without steps the one window is the whole.
+
+The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown; before
+its first and after its last work a device waits for the host. ``mean_launch_delay_ns`` is from the end of a launching
+call to the start of its work. The memory peak is what PyTorch's allocator had handed out at most, where the recording
+tells (``profile_memory=True``).
+
+``augment check`` takes these rows as samples: with them, a sidecar is a baseline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from augment.derived.step_figures import StepFigures, memory_peaks, step_figures
+from augment.derived.step_windows import step_windows
+from augment.findings import Findings, Skipped, column
+from augment.trace import Identity, Trace
+
+NAME = "step_figures"
+NEEDS = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step of one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device; null of a recording of the host alone.")
+    step: int | None = column("The number of the step; null of a recording without steps.")
+    step_ns: int = column("Length of the step's window.", "ns")
+    busy_ns: int | None = column("Time in which any GPU work runs.", "ns")
+    compute_ns: int | None = column("Time in which computation runs.", "ns")
+    communication_ns: int | None = column("Time in which communication runs.", "ns")
+    exposed_communication_ns: int | None = column("Time in which communication and no computation runs.", "ns")
+    exposed_memory_ns: int | None = column("Time in which copies or memsets alone run.", "ns")
+    idle_ns: int | None = column("Time in which no GPU work runs.", "ns")
+    host_wait_ns: int | None = column("Idle time in which the device waits for the host.", "ns")
+    kernel_wait_ns: int | None = column("Idle time at the device's own pace between pieces of work.", "ns")
+    other_wait_ns: int | None = column("Idle time of other causes.", "ns")
+    work_count: int | None = column("Pieces of GPU work launched in the step.", "count")
+    mean_launch_delay_ns: float | None = column("Mean time from a launch to the start of its work.", "ns")
+    memory_peak_bytes: int | None = column("Greatest size allocated, if recorded.", "bytes")
+
+
+ROW = Row
+#: what a recording of the host alone lacks
+OF_DEVICE = ("busy_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns",
+             "host_wait_ns", "kernel_wait_ns", "other_wait_ns", "work_count")  # fmt: skip
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Measure each step."""
+    windows = step_windows(trace)
+    if not len(windows):
+        return Skipped("no operator, launch or GPU work")
+    peaks = memory_peaks(trace, windows)
+    memory = [None] * len(windows) if peaks is None else [None if one < 0 else one for one in peaks.tolist()]
+    numbers = [None if one < 0 else one for one in windows.number.tolist()]
+    rows = [
+        _row(trace, one, place, number, memory[place])
+        for one in step_figures(trace, windows)
+        for place, number in enumerate(numbers)
+    ]
+    return Findings(rows)
+
+
+def _row(trace: Trace, one: StepFigures, place: int, number: int | None, memory: int | None) -> Row:
+    own = {name: int(values[place]) for name, values in one.of_device.items()}
+    launched, delay = own.pop("launched", 0), own.pop("launch_delay_ns", 0)
+    lacking = dict.fromkeys(OF_DEVICE)
+    return Row(
+        rank=trace.rank,
+        device=one.device,
+        step=number,
+        step_ns=int(one.step_ns[place]),
+        mean_launch_delay_ns=delay / launched if launched else None,
+        memory_peak_bytes=memory,
+        **(own or lacking),
+    )

@@ -1,0 +1,136 @@
+"""``augment check``: a gate for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import debug
+from augment.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from augment.commands.terminal import Bar
+    from augment.comparison.totals import Floats
+
+
+@click.command("check")
+@click.argument("test", metavar="TEST")
+@click.option(
+    "--baseline", required=True, metavar="CONTROL|METRICS.json",
+    help="What to compare with: a trace, a folder of ranks, or the metrics that augment run wrote.",
+)  # fmt: skip
+@click.option("--max-regress", metavar="5%", help="How much worse a figure may get.  [default: 5%]")
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME=LIMIT",
+    help="Another limit for one figure: 3% of the baseline, or a bound as 80ms; may be given again.",
+)  # fmt: skip
+@click.option("--config", metavar="GATE.toml", help="Limits from a file; options here come before it.")
+@click.option("--markdown", metavar="FILE", help="Also write a table for a comment on a pull request.")
+@click.option("--junit", metavar="FILE", help="Also write JUnit's XML.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each figure.")
+@click.option("--quiet", is_flag=True, help="Print the figures that fail alone.")
+@debug
+def command(
+    test: str,
+    baseline: str,
+    max_regress: str | None,
+    metrics: tuple[str, ...],
+    config: str | None,
+    markdown: str | None,
+    junit: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Exit with 1 if TEST is worse than the baseline, by more than the noise and more than is allowed; else with 0.
+
+    TEST is a trace, a folder of ranks, or metrics, as the baseline is. One line a figure is printed, with its noise:
+    the interval in which the change lies, by the variation of the steps on both sides.
+    """
+    from augment.commands.runs import label_of
+    from augment.commands.terminal import bar, emit
+    from augment.comparison import gate, gate_files
+
+    limits = gate.limits_of(_config(config), max_regress, dict(_pair(one) for one in metrics))
+    with bar(1, quiet=quiet) as shown:
+        before, after = _samples(baseline, shown), _samples(test, shown)
+    lines = gate.check(before, after, limits)
+    names = label_of(baseline), label_of(test)
+    for path, text in ((markdown, gate_files.markdown), (junit, gate_files.junit)):
+        if path:
+            _write(path, text(lines, *names))
+    for line in lines:
+        if as_json:
+            emit(_as_json(line))
+        elif not quiet or line.status == "fail":
+            emit(f"{line.status.upper():7} {gate_files.text_of(line)}")
+    return 1 if any(line.status == "fail" for line in lines) else 0
+
+
+def _samples(path: str, shown: Bar) -> dict[str, Floats]:
+    """The figures of each step of a run: read from traces, or from metrics."""
+    import os
+
+    from augment.commands.runs import traces_of
+    from augment.commands.show import is_sidecar, read_sidecar
+    from augment.comparison.baseline import samples_of_sidecar
+    from augment.comparison.totals import mean_of_ranks, samples_of
+    from augment.derived.step_windows import step_windows
+
+    if not os.path.exists(path):
+        raise InputError(path, "no such file or folder")
+    sidecars = [] if not os.path.isdir(path) else sorted(map(str, Path(path).glob("*.metrics.json")))
+    sidecars = [one for one in sidecars if not one.endswith(("job.metrics.json", ".diff.metrics.json"))]
+    if not os.path.isdir(path) and is_sidecar(path):
+        sidecars = [path]
+    if sidecars:
+        return mean_of_ranks([samples_of_sidecar(one, read_sidecar(one)) for one in sidecars])
+    found = []
+    for trace in traces_of(path, shown):
+        windows = step_windows(trace)
+        if not len(windows):
+            raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
+        found.append(samples_of(trace, windows))
+    return mean_of_ranks(found)
+
+
+def _config(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        config: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    return config
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, limit = text.partition("=")
+    if not equals:
+        raise UsageError(f"--metric {text}: must be NAME=LIMIT, such as step_ns=3%")
+    return name.strip(), limit.strip()
+
+
+def _write(path: str, text: str) -> None:
+    from augment.writers.files import replacing
+
+    with replacing(Path(path)) as file:
+        file.write(text.encode())
+
+
+def _as_json(line: Any) -> str:
+    import dataclasses
+    import json
+
+    told = dataclasses.asdict(line)
+    told["figure"], told["unit"] = line.figure.name, line.figure.unit
+    return json.dumps(told, ensure_ascii=False)

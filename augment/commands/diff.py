@@ -1,0 +1,98 @@
+"""``augment diff``: two runs beside each other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import debug
+from augment.errors import UsageError
+
+if TYPE_CHECKING:
+    from augment.comparison import Diff
+
+ROWS = 10  #: of a table, unless --limit says otherwise
+
+
+@click.command("diff")
+@click.argument("control", metavar="CONTROL")
+@click.argument("test", metavar="TEST")
+@click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside TEST if not given.")
+@click.option("--step", metavar="N|N:M", help="Compare step N, or the control's step N with the test's M; else all.")
+@click.option("--control-rank", type=int, metavar="R", help="Of a folder, take this rank alone.")
+@click.option("--test-rank", type=int, metavar="R", help="Compare it with this rank of the test.")
+@click.option("--short-names", is_flag=True, help="Call operators and kernels by their short names, as HTA.")
+@click.option("--functions", is_flag=True, help="Match Python functions, too, if they were recorded.")
+@click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
+              help="Rows of a table; 0: all.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
+@click.option("--quiet", is_flag=True, help="Print nothing but the paths written.")
+@debug
+def command(
+    control: str,
+    test: str,
+    out: str | None,
+    step: str | None,
+    control_rank: int | None,
+    test_rank: int | None,
+    short_names: bool,
+    functions: bool,
+    limit: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it is more than noise.
+
+    Each is a trace, or a folder with a trace of each rank. Steps are compared one by one, as many as both have, ranks
+    by their number. The tables are printed; the whole comparison is written to STEM.diff.metrics.json, STEM the test's.
+    """
+    from augment.commands.runs import label_of, traces_of
+    from augment.commands.terminal import bar, emit, say
+    from augment.comparison import diff, sidecar
+
+    chosen = _step(step)
+    with bar(1, quiet=quiet) as shown:
+        sides = [traces_of(path, shown) for path in (control, test)]
+        shown.stage("comparing")
+        found = diff(sides[0], sides[1], step=chosen, control_rank=control_rank, test_rank=test_rank,
+                     short_names=short_names, functions=functions)  # fmt: skip
+    folder = out or (test if os.path.isdir(test) else os.path.dirname(test) or ".")
+    path = Path(folder) / (label_of(test) + sidecar.SUFFIX)
+    sidecar.write(found, path)
+    if as_json:
+        emit(path.read_text(encoding="utf-8").rstrip("\n"))
+    elif quiet:
+        emit(str(path))
+    else:
+        from augment.commands.diff_tables import print_diff
+
+        print_diff(_decoded(found), label_of(control), label_of(test), limit)
+        say(f"written: {path}")
+
+
+def _step(text: str | None) -> int | tuple[int, int] | None:
+    if text is None:
+        return None
+    parts = text.split(":")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 1:
+        return numbers[0]
+    if len(numbers) == 2:
+        return numbers[0], numbers[1]
+    raise UsageError(f"--step {text}: must be a step's number, or one of each side as 3:5")
+
+
+def _decoded(found: Diff) -> dict[str, Any]:
+    import msgspec
+
+    from augment.comparison.sidecar import document
+    from augment.writers.metrics import encode
+
+    decoded: dict[str, Any] = msgspec.json.decode(encode(document(found)))
+    return decoded

@@ -1,0 +1,167 @@
+"""What ``augment diff`` prints: the figures, where the difference comes from, and what changed most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from augment.commands.tables import NOTHING, Column, print_columns
+from augment.commands.terminal import emit
+from augment.commands.units import counted
+from augment.comparison.gate_files import value_text
+
+NAME_WIDTH = 64
+_MARKS = {"regression": "worse", "improvement": "better", "different": "other", "within_noise": "", "unknown": ""}
+
+
+def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
+    """Print the tables of a comparison to stdout, of each at most ``limit`` rows (0: all)."""
+    analyses = {name: one["rows"] for name, one in sidecar["analyses"].items()}
+    emit(f"control: {_about(control, sidecar['control'])}")
+    emit(f"test:    {_about(test, sidecar['source'])}")
+    emit(_compared(sidecar["compared"]))
+    for one in sidecar["diagnostics"]:
+        emit(f"{one['code']}: {one['count']:,} ({one['message']})")
+    _figures(analyses["diff_figures"])
+    if reason := sidecar["analyses"]["diff_figures"].get("reason"):
+        emit(reason)
+    whole = sum(row["delta_ns"] for row in analyses["diff_steps"])
+    _waterfall(analyses["diff_waterfall"], whole, limit)
+    _changes(analyses["diff_names"], len(analyses["diff_steps"]), limit)
+
+
+def _about(label: str, source: dict[str, Any]) -> str:
+    names = [one["name"] for one in source["devices"]]
+    devices = "".join(f", {names.count(name)} × {name}" for name in dict.fromkeys(names) if name)
+    return f"{label}{devices}"
+
+
+def _compared(pairs: Sequence[dict[str, Any]]) -> str:
+    steps = [pairs[0][side]["steps"] for side in ("control", "test")]
+    ranks = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
+    if not steps[0]:
+        return f"compared: {ranks}whole recordings, for there are no steps to compare"
+    numbers = [", ".join(map(str, one)) for one in steps]
+    which = numbers[0] if numbers[0] == numbers[1] else f"{numbers[0]} with {numbers[1]}"
+    return f"compared: {ranks}{counted(len(steps[0]), 'step')}: {which}"
+
+
+def _figures(rows: Sequence[dict[str, Any]]) -> None:
+    rows = [row for row in rows if row["control"] or row["test"]]
+    known = any(row["low"] is not None for row in rows)
+    columns = [
+        Column(
+            ("a step", ""),
+            [row["figure"].removesuffix("_" + row["unit"]).replace("_", " ") for row in rows],
+            True,
+            True,
+        ),
+        Column(("control", ""), [value_text(row["control"], row["unit"]) for row in rows]),
+        Column(("test", ""), [value_text(row["test"], row["unit"]) for row in rows]),
+        Column(("difference", ""), [_signed(row["delta"], row["unit"]) for row in rows]),
+        Column(
+            ("", ""),
+            [NOTHING if row["change_ratio"] is None else f"{100 * row['change_ratio']:+.1f} %" for row in rows],
+        ),
+    ]
+    if known:
+        columns += [
+            Column(("noise of the difference", ""), [_interval(row) for row in rows]),
+            Column(("", ""), [_MARKS[row["verdict"]] for row in rows], text=True),
+        ]
+    print_columns("Figures", columns)
+    if not known:
+        emit("one step a side: how much of this is noise is not known")
+
+
+def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
+    rows = [row for row in rows if row["delta_ns"]]
+    if not rows:
+        return
+    shown = rows[:limit] if limit else rows
+    rest = whole - sum(row["delta_ns"] for row in shown)
+    scale = rows[0]["delta_ns"] / rows[0]["delta_per_step_ns"]  # steps, ranks and devices
+    numbers = [row["delta_ns"] / scale for row in shown]
+    tail = [rest / scale] if len(rows) > len(shown) else []
+    blank = [""] * (len(tail) + 1)
+    words = [row["kind"].replace("_", " ") for row in shown]
+    print_columns(
+        "Where the difference of a step comes from",
+        [
+            Column(("time", "ms"), [f"{value / 1e6:+,.3f}" for value in (*numbers, *tail, whole / scale)]),
+            Column(("what", ""), [*words, *(["the rest"] if tail else []), "all"], text=True),
+            Column(("", ""), [row["change"] for row in shown] + blank, text=True),
+            Column(("", ""), [_MARKS[row["verdict"]] for row in shown] + blank, text=True),
+            Column(("operator", ""), [row["operator"] or NOTHING for row in shown] + blank, text=True),
+            Column(("control → test", ""), [_what(row) for row in shown] + blank, text=True),
+        ],
+    )
+    if tail:
+        emit(f"… the rest is {counted(len(rows) - len(shown), 'part')} (--limit 0 shows all)")
+
+
+def _what(row: dict[str, Any]) -> str:
+    """What ran, or what the host did, on both sides."""
+    sides = [", ".join(dict.fromkeys(map(_readable, row[side]))) for side in ("control_names", "test_names")]
+    if sides[0] == sides[1]:
+        return sides[0]
+    return f"{sides[0] or NOTHING} → {sides[1] or NOTHING}"
+
+
+def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
+    both = [row for row in rows if row["change"] not in ("added", "deleted") and row["verdict"] != "within_noise"]
+    tables = (
+        ("Slower", [row for row in both if row["delta_ns"] > 0]),
+        ("Faster", [row for row in both if row["delta_ns"] < 0]),
+        ("Added", [row for row in rows if row["change"] == "added"]),
+        ("Removed", [row for row in rows if row["change"] == "deleted"]),
+    )
+    for title, chosen in tables:
+        if not chosen:
+            continue
+        shown = sorted(chosen, key=lambda row: (row["side"] != "gpu", -abs(row["delta_ns"])))
+        gpu, cpu = ([row for row in shown if row["side"] == side] for side in ("gpu", "cpu"))
+        shown = [*gpu[:limit], *cpu[:limit]] if limit else shown
+        print_columns(
+            f"{title}, time a step",
+            [
+                Column(("on", ""), [row["side"] for row in shown], True, True),
+                Column(("difference", "ms"), [f"{row['delta_ns'] / steps / 1e6:+,.3f}" for row in shown]),
+                Column(("", ""), [_percent(row) for row in shown]),
+                Column(("count", ""), [_counts(row) for row in shown]),
+                Column(
+                    ("name", ""),
+                    [_readable(row["name"]) for row in shown],
+                    text=True,
+                ),
+            ],
+        )
+        if len(chosen) > len(shown):
+            emit(f"… and {len(chosen) - len(shown):,} more")
+
+
+def _readable(name: str) -> str:
+    """A kernel's name without what it returns and takes, and no longer than people read."""
+    name = re.sub(r"\([^()]*\)$", "", name.removeprefix("void ")) or name
+    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
+
+
+def _percent(row: dict[str, Any]) -> str:
+    return f"{100 * row['delta_ns'] / row['control_ns']:+.1f} %" if row["control_ns"] and row["test_ns"] else ""
+
+
+def _counts(row: dict[str, Any]) -> str:
+    if row["control_count"] == row["test_count"]:
+        return f"{row['test_count']:,}"
+    return f"{row['control_count']:,} → {row['test_count']:,}"
+
+
+def _signed(value: float, unit: str) -> str:
+    return f"{'+' if value > 0 else ''}{value_text(value, unit)}"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if row["low"] is None:
+        return NOTHING
+    return f"{_signed(row['low'], row['unit'])} … {_signed(row['high'], row['unit'])}"

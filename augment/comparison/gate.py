@@ -1,0 +1,166 @@
+"""The gate: is the test worse than the baseline, by more than the noise and more than is allowed?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from augment.comparison.noise import ALPHA, Noise, corrected, noise_of
+from augment.comparison.totals import FIGURES, Figure, Samples
+from augment.errors import UsageError, expect_known
+
+FLOOR = 0.01  #: of the step: a part of the time that grew by less fails nothing
+_UNITS = {
+    "": 1, "ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30,
+}  # fmt: skip
+_LIMIT = re.compile(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
+
+Status = Literal["pass", "fail", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a figure may do: get worse by ``share`` of the baseline, or, absolutely, be no worse than ``bound``."""
+
+    share: float | None = None
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``max_regress`` for each figure that ``figures`` does not name; None there leaves the figure out."""
+
+    max_regress: Limit = Limit(share=0.05)
+    figures: Mapping[str, Limit | None] = field(default_factory=dict)
+    alpha: float = ALPHA
+
+    def of(self, figure: Figure) -> Limit | None:
+        """The limit of ``figure``; None if it is not gated."""
+        if figure.name in self.figures:
+            return self.figures[figure.name]
+        return None if figure.better == "neither" else self.max_regress
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure. ``low`` and ``high`` are the noise of the difference; None where it is not known."""
+
+    figure: Figure
+    limit: Limit
+    status: Status
+    reason: str
+    control: float | None = None
+    test: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+
+def check(control: Samples, test: Samples, limits: Limits | None = None) -> list[Line]:
+    """A line for each figure that is gated.
+
+    A figure fails if it got worse beyond the noise (Welch's test over the steps, corrected for all figures) and the
+    noise leaves it possible that it did so by as much as its limit. With one step on a side no noise is known, and
+    the limit alone decides. A part of the time that grew by less than :data:`FLOOR` of the step fails nothing.
+    """
+    limits = limits or Limits()
+    asked = [(one, limit) for one in FIGURES if (limit := limits.of(one)) is not None]
+    known = [
+        (one, limit) for one, limit in asked if one.name in test and (limit.bound is not None or one.name in control)
+    ]
+    noises = [noise_of(control[one.name], test[one.name]) if one.name in control else None for one, _ in known]
+    judged = {
+        one.name: _judged(one, limit, control, test, noise, p, limits.alpha)
+        for (one, limit), noise, p in zip(known, noises, corrected(noises), strict=True)
+    }
+    return [judged.get(one.name) or _lacking(one, limit, control, test) for one, limit in asked]
+
+
+def limit_of(text: str) -> Limit:
+    """``5%`` of the baseline, or an absolute bound: ``80ms``, ``40GB``, ``0.8``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    found = _LIMIT.fullmatch(text)
+    if not found or (found[2] != "%" and found[2] not in _UNITS):
+        units = ", ".join(filter(None, _UNITS))
+        raise UsageError(f"{text!r} is no limit: say 5% of the baseline, or a bound as 80ms (units: {units})")
+    try:
+        number = float(found[1])
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no limit: {error}") from error
+    return Limit(share=number / 100) if found[2] == "%" else Limit(bound=number * _UNITS[found[2]])
+
+
+def limits_of(
+    config: Mapping[str, Any], max_regress: str | None = None, metrics: Mapping[str, str] | None = None
+) -> Limits:
+    """The limits of a configuration file, and over it those of the command line.
+
+    Args:
+        config: ``max_regress``, ``alpha``, and a table ``metrics`` of limits by figure; ``false`` leaves one out.
+        max_regress: instead of the file's.
+        metrics: before the file's.
+
+    Raises:
+        UsageError: a key or figure that does not exist, or no limit.
+    """
+    for key in config:
+        expect_known(key, ("max_regress", "alpha", "metrics"), "setting of the gate")
+    names = [one.name for one in FIGURES]
+    figures: dict[str, Limit | None] = {}
+    for name, value in {**config.get("metrics", {}), **(metrics or {})}.items():
+        expect_known(name, names, "figure")
+        figures[name] = None if value is False else limit_of(str(value))
+    general = limit_of(str(max_regress or config.get("max_regress", "5%")))
+    if general.share is None:
+        raise UsageError("max_regress must be a share of the baseline, such as 5%")
+    alpha = config.get("alpha", ALPHA)
+    if not isinstance(alpha, float) or not 0 < alpha < 1:
+        raise UsageError(f"alpha must be a probability such as {ALPHA}, not {alpha!r}")
+    return Limits(general, figures, alpha)
+
+
+def _judged(
+    figure: Figure, limit: Limit, control: Samples, test: Samples, noise: Noise | None, p: float | None, alpha: float
+) -> Line:
+    after = float(test[figure.name].mean())
+    before = float(control[figure.name].mean()) if figure.name in control else None
+    worse = -1 if figure.better == "higher" else 1
+    if limit.bound is not None or before is None:
+        failed = (after - (limit.bound or 0)) * worse > 0
+        reason = "beyond its bound" if failed else "within its bound"
+    else:
+        delta = worse * (after - before)
+        possible = delta if noise is None else worse * (noise.high if worse > 0 else noise.low)
+        certain = delta > 0 and (p is None or p < alpha)
+        failed = certain and possible >= (limit.share or 0) * abs(before) and delta >= _floor(figure, control)
+        reason = _reason(failed, certain, delta, p, alpha)
+    low, high = (noise.low, noise.high) if noise else (None, None)
+    return Line(figure, limit, "fail" if failed else "pass", reason, before, after, low, high, p)
+
+
+def _reason(failed: bool, certain: bool, delta: float, p: float | None, alpha: float) -> str:
+    """Why, in words."""
+    if p is None:
+        return f"{'beyond' if failed else 'within'} the limit; one step a side, so the noise is not known"
+    if failed:
+        return "regressed beyond the noise"
+    if certain:
+        return "regressed, but by less than is allowed"
+    return "improved beyond the noise" if delta < 0 and p < alpha else "within the noise"
+
+
+def _floor(figure: Figure, control: Samples) -> float:
+    """The least growth of a part of the step's time that matters."""
+    is_part = figure.unit == "ns" and figure.name not in ("step_ns", "mean_launch_delay_ns")
+    return FLOOR * float(control["step_ns"].mean()) if is_part else 0.0
+
+
+def _lacking(figure: Figure, limit: Limit, control: Samples, test: Samples) -> Line:
+    lacking = [side for side, samples in (("baseline", control), ("test", test)) if figure.name not in samples]
+    return Line(figure, limit, "skipped", f"not recorded in the {' and the '.join(lacking)}")

@@ -1,0 +1,75 @@
+"""The sidecar of a comparison, ``STEM.diff.metrics.json``: of the same shape as that of a trace.
+
+``source`` is the test's, ``control`` the control's, of several ranks the first's; ``compared`` lists every pair of
+ranks with the steps that were compared. The analyses are the tables of the comparison.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from augment.comparison.calls import Side
+from augment.comparison.core import Diff
+from augment.comparison.rows import FigureRow, NameRow, PartRow, PathRow, StepRow
+from augment.writers.files import replacing
+from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
+from augment.writers.metrics_schema import Schema, schema, source_schema
+
+SUFFIX = ".diff.metrics.json"
+#: the rows of each table
+ROWS: dict[str, type[Any]] = {
+    "diff_figures": FigureRow,
+    "diff_waterfall": PartRow,
+    "diff_steps": StepRow,
+    "diff_names": NameRow,
+    "diff_call_paths": PathRow,
+}
+
+
+def document(diff: Diff) -> dict[str, Any]:
+    """The sidecar as plain data; its rows are still the comparison's own."""
+    first = diff.pairs[0]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": tool(),
+        "source": source_of(first.test.trace),
+        "control": source_of(first.control.trace),
+        "compared": [{"control": _side(pair.control), "test": _side(pair.test)} for pair in diff.pairs],
+        "analyses": {name: analysis_of(outcome) for name, outcome in diff.outcomes.items()},
+        "diagnostics": [*first.test.trace.diagnostics, *diff.diagnostics],
+    }
+
+
+def write(diff: Diff, path: Path) -> None:
+    """Write the sidecar to ``path``.
+
+    Raises:
+        OutputError: ``path`` cannot be written.
+    """
+    with replacing(path, diff.pairs[0].test.trace.source.path) as file:
+        file.write(encode(document(diff)))
+
+
+def diff_schema(*, closed: bool = False) -> Schema:
+    """The JSON Schema of the sidecar of a comparison."""
+    side = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "sha256": {"type": "string"},
+            "rank": {"type": ["integer", "null"]},
+            "steps": {"type": "array", "items": {"type": "integer"}, "description": "empty of a whole recording"},
+        },
+        "required": ["name", "sha256", "rank", "steps"],
+        "additionalProperties": not closed,
+    }
+    pair = {"type": "object", "properties": {"control": side, "test": side}, "required": ["control", "test"]}
+    more = {"control": source_schema(closed), "compared": {"type": "array", "items": pair, "minItems": 1}}
+    return schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment comparison"}
+
+
+def _side(side: Side) -> dict[str, Any]:
+    source = side.trace.source
+    steps = [number for number in side.steps.number.tolist() if number >= 0]
+    return {"name": source.name, "sha256": source.sha256, "rank": side.trace.rank, "steps": steps}
