@@ -118,7 +118,9 @@ def test_identities_are_those_of_the_reader(tmp_path: Path, name: str, members: 
     assert identify(path).rank == read(path).rank
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"[{", b"{", b'{"a', b'{"a": nope}', b"\x1f\x8b", b"PK\x03\x04", b"\0\1"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"[{", b"{", b'{"a', b'{"a": nope}', b"\x1f\x8b", b"PK\x03\x04", b"\0\1"]
+)
 def test_what_is_no_trace_has_no_identity(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     assert identify(str(tmp_path / "a.json")) == Identity()
