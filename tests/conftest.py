@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfetto_engine import EngineMissing, PerfettoEngine
+from augment.errors import UsageError
+from perfetto_engine import PerfettoEngine
 
 SHARED_TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
@@ -18,7 +19,7 @@ def perfetto() -> Iterator[PerfettoEngine]:
     """Perfetto's real engine; one for the session."""
     try:
         engine = PerfettoEngine()
-    except EngineMissing as missing:
+    except UsageError as missing:
         pytest.skip(str(missing))
     with contextlib.closing(engine):
         yield engine

@@ -26,7 +26,7 @@ that took most of the gap, else the function's, else the launch; for the others 
 
 Options:
     consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait; 30,000 as in HTA.
-    arrow_min_gap_ns: gaps shorter than this get no arrow: 50,000 leaves less than one for each hundred events.
+    arrow_min_gap_ns: gaps shorter than this get no arrow: 100,000 leaves about one for a hundred events.
 
 How HTA's ``get_idle_time_breakdown`` differs: it compares each kernel with the one before it alone, so that overlapping
 kernels give negative gaps; it keys streams by number, mixing devices; kernels without a launch count as launched by
@@ -77,7 +77,7 @@ ROW = Row
 
 
 def analyze(
-    trace: Trace, *, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS, arrow_min_gap_ns: int = 50_000
+    trace: Trace, *, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS, arrow_min_gap_ns: int = 100_000
 ) -> Findings:
     """Divide the gaps of each stream, and draw them with their evidence."""
     work = gpu_work(trace)

@@ -1,9 +1,9 @@
 'use strict';
-// Perfetto's trace_processor, the WebAssembly that its UI has in it, asked one query from a shell.
+// Perfetto's trace_processor, the WebAssembly that its UI has in it, asked by a program.
 //
-//   node engine.js UI_DIR TRACE <SQL      lines of JSON: {"problems": {name: count}}, {"columns": [...]},
-//                                         {"rows": [[...], ...]} again and again, {"end": true};
-//                                         or {"error": text, "at": "load" | "query"} at any point
+//   node engine.js UI_DIR      requests on stdin, one a line: {"load": path} or {"query": sql}; on stdout for each
+//                              {"problems": {name: count}} or {"columns": [...]}, {"rows": [[...], ...]} again and
+//                              again; then {"end": true}. Or {"error": text} at any point, which is then its last line.
 //
 // In rows integers are exact, floats have a point or an exponent, and a blob is {"blob": base64}.
 //
@@ -12,9 +12,10 @@
 
 const fs = require('fs');
 const path = require('path');
+const readline = require('readline');
 const vm = require('vm');
 
-const [uiDir, trace] = process.argv.slice(2);
+const uiDir = process.argv[2];
 const CHUNK = 8 << 20;  // of what the engine takes at once, which is 32 MiB
 const PROBLEMS = "select name, sum(value) from stats where severity in ('error', 'data_loss') and value > 0 group by 1";
 
@@ -130,7 +131,7 @@ async function start() {
 
 // ---- requests; the numbers are those of trace_processor.proto
 
-const APPEND = 1, FINALIZE = 2, QUERY = 3;
+const APPEND = 1, FINALIZE = 2, QUERY = 3, RESET = 11;
 let sequence = 0;
 
 // What the replies to a request have in `field`, joined: pieces of one message.
@@ -145,7 +146,9 @@ function call(send, method, args, field) {
   return Buffer.concat(found);
 }
 
-function load(send) {
+// In the place of what was loaded before.
+function load(send, trace) {
+  call(send, RESET, Buffer.alloc(0), 107);
   const handle = fs.openSync(trace, 'r');
   const buffer = Buffer.alloc(CHUNK);
   for (let size; (size = fs.readSync(handle, buffer, 0, CHUNK, null)) > 0;) {
@@ -194,23 +197,28 @@ function tell(line) {
   for (let rest = Buffer.from(line + '\n'); rest.length;) rest = rest.subarray(fs.writeSync(1, rest));
 }
 
+function* answer(send, request) {
+  if (request.load !== undefined) {
+    load(send, request.load);
+    const {batches} = query(send, PROBLEMS);
+    const counted = batches.flatMap((batch) => JSON.parse(`[${rowsOf(batch, 2)}]`));
+    yield JSON.stringify({problems: Object.fromEntries(counted)});
+  } else {
+    const {columns, batches} = query(send, request.query);
+    yield JSON.stringify({columns});
+    for (const batch of batches) yield `{"rows":[${rowsOf(batch, columns.length)}]}`;
+  }
+  yield '{"end":true}';
+}
+
 async function main() {
-  let at = 'load';
-  try {
-    const send = await start();
-    load(send);
-    at = 'query';
-    const problems = {};
-    for (const batch of query(send, PROBLEMS).batches) {
-      for (const [name, count] of JSON.parse(`[${rowsOf(batch, 2)}]`)) problems[name] = count;
+  const send = await start();
+  for await (const line of readline.createInterface({input: process.stdin})) {
+    try {
+      for (const told of answer(send, JSON.parse(line))) tell(told);
+    } catch (error) {
+      tell(JSON.stringify({error: String(error.message ?? error)}));
     }
-    tell(JSON.stringify({problems}));
-    const {columns, batches} = query(send, fs.readFileSync(0, 'utf8'));
-    tell(JSON.stringify({columns}));
-    for (const batch of batches) tell(`{"rows":[${rowsOf(batch, columns.length)}]}`);
-    tell('{"end":true}');
-  } catch (error) {
-    tell(JSON.stringify({error: String(error.message ?? error), at}));
   }
   process.exit(0);
 }

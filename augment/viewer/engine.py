@@ -68,31 +68,75 @@ def _readable(path: str) -> Iterator[str]:
 
 def _ask_carried(path: str, file: str, sql: str, _engine: str) -> Answer:
     """By the engine in WebAssembly, in Node."""
-    command = [node(), str(_SCRIPT), str(engine_folder()), file]
-    # its words on stderr are for its developers
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdin
-    assert process.stdout
-    answer, ended = Answer(), False
+    engine = CarriedEngine()
     try:
+        for at, request in (("load", file), ("query", sql)):
+            engine.ask(at, request)
+    except EngineRefusal as error:
+        _refuse(path, at, str(error))
+    except EOFError as error:
+        message = f"{path}: Perfetto's engine died, for lack of memory perhaps; try a native one: --engine"
+        raise AugmentError(message) from error
+    finally:
+        engine.close()
+    return engine.answer
+
+
+class EngineRefusal(Exception):
+    """The engine refuses a trace or a query; the text is its own."""
+
+
+class CarriedEngine:
+    """A process of the engine in WebAssembly, for one trace after the other.
+
+    Raises:
+        UsageError: the engine, or a Node to run it, is not installed.
+    """
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        command = [node(), str(_SCRIPT), str(engine_folder())]
+        # its words on stderr are for its developers
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def ask(self, what: str, text: str) -> Answer:
+        """``load`` the file ``text``, or ``query`` with the SQL ``text``: the rows of the last statement.
+
+        Raises:
+            EngineRefusal: the engine says why not.
+            EOFError: the engine has died.
+        """
+        assert self._process.stdin
+        assert self._process.stdout
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(sql.encode())
-            process.stdin.close()
-        for line in process.stdout:
+            self._process.stdin.write(json.dumps({what: text}).encode() + b"\n")
+            self._process.stdin.flush()
+        self.answer = Answer(problems={} if what == "load" else self.answer.problems)
+        for line in self._process.stdout:
             told: dict[str, Any] = json.loads(line)
             if "error" in told:
-                _refuse(path, told["at"], told["error"])
-            answer.columns = told.get("columns", answer.columns)
-            answer.problems = told.get("problems", answer.problems)
-            answer.rows += (tuple(map(_cell, row)) for row in told.get("rows", ()))
-            ended = "end" in told
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    if not ended:
-        raise AugmentError(f"{path}: Perfetto's engine died, for lack of memory perhaps; try a native one: --engine")
-    return answer
+                raise EngineRefusal(told["error"])
+            if "end" in told:
+                return self.answer
+            self.answer.columns = told.get("columns", self.answer.columns)
+            self.answer.problems = told.get("problems", self.answer.problems)
+            self.answer.rows += (tuple(map(_cell, row)) for row in told.get("rows", ()))
+        raise EOFError
+
+    def kill(self) -> None:
+        """End the process at once; whoever waits for an answer gets EOFError."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process and wait for that."""
+        self.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def _cell(cell: Any) -> Cell:
