@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from augment.analyses import (
     communication_computation_overlap,
+    critical_path,
+    critical_path_operators,
     frequent_kernel_patterns,
     idle_time_breakdown,
     kernel_breakdown,
@@ -66,6 +68,8 @@ ANALYSES: tuple[Analysis, ...] = (
     steps,
     step_variation,
     step_figures,
+    critical_path,
+    critical_path_operators,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

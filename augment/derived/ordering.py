@@ -87,3 +87,11 @@ def _numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
         return distinct.astype(np.int64), code.astype(np.int64)
     distinct, table = compressed(values - low, size)
     return distinct + low, table[values - low].astype(np.int64)
+
+
+def distinct(values: Int64s) -> Int64s:
+    """The distinct ``values``, ascending; cheapest as a few ascending runs."""
+    ascending = np.sort(values, kind="stable")
+    first = np.ones(len(ascending), np.bool_)
+    first[1:] = ascending[1:] != ascending[:-1]
+    return ascending[first]

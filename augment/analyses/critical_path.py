@@ -1,0 +1,138 @@
+"""What decided how long a step took?
+
+Not everything that takes time makes a step longer: a kernel that runs while the host is late, or an operator that runs
+while the device is, could be faster without any effect. The critical path is the chain of events that could not. From
+the end of the recording back to its start: what did each moment have to wait for, and which of that was done last?
+
+- A thread goes from one call to the next, and work follows the work before it on its stream and its launch. All work
+  of a CUDA graph follows the launch of the graph.
+- A call that waits for an event, a stream or a device follows the work that it waits for, a launch onto a full queue
+  (1024 pieces of work) the start of work there, a copy's call its own copy if it returns after that.
+- A stream that waits for an event follows what was launched before it was recorded.
+- The thread of the backward pass and the one that began it take turns (known by ``fwdbwd`` flows or autograd's names).
+- Work that starts more than 30 µs after all this, just when work of another stream ends, is taken to have waited for
+  that: most traces do not record the waits of streams (``cuda_sync``).
+
+The path is divided where steps begin and end, so that ``time_ns`` over ``bound_by`` sums up to the step's duration
+(of the recording's, as ``step`` null, where there are no steps):
+
+| bound_by | time |
+| --- | --- |
+| cpu_operator | of a thread in an operator, its calls of the runtime excluded |
+| runtime_call | of a thread in a call of the runtime or driver, its waiting for a device excluded |
+| data_loading | of a thread that fetches from a data loader (``enumerate(DataLoader)``) |
+| outside_operators | of a thread in neither: Python, annotations, what is not recorded |
+| thread_handover | from one thread's last event to the other's first, and back |
+| launch_delay | from the start of a launch to the start of its work |
+| kernel_computation, kernel_communication, kernel_memory | in which the device works |
+| kernel_gap | at most 30 µs between work and the next on its stream, which had been launched |
+| sync | from the end of work to the return of the call, or the start of the work, that waited for it |
+| idle | for which nothing in the trace gives a reason |
+
+It is drawn as ``Critical path`` under the thread that drives: slices named after ``bound_by``, each with its
+``source`` (the outermost operator, the call, the kernel; of a delay, what came late). Where the path goes from one
+track to another, an arrow leads from the event that it leaves (the launch, the work waited for) to the path's slice
+that could begin then. Stretches of one kind within one outermost operator are one slice.
+
+How HTA's ``critical_path_analysis`` differs: it takes the longest path through one annotation, which leaves out the
+times between operators and may begin and end anywhere; it does not know CUDA graphs, full queues, or waits between
+streams that are not recorded; a wait for a blocking copy, or a poll, always counts as none; times are rounded to
+microseconds. Its ``cpu_bound`` is our first, second and fourth kind, ``gpu_kernel_kernel_overhead`` is kernel_gap, and
+``gpu_kernel_launch_overhead`` launch_delay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.derived.call_stacks import outermost
+from augment.derived.critical_graph import critical_graph
+from augment.derived.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings
+from augment.derived.gpu_work import gpu_work
+from augment.derived.handovers import NO_TRACK, main_track
+from augment.derived.steps import steps
+from augment.derived.what_if import windows
+from augment.findings import Findings, Skipped, column
+from augment.trace import LAUNCHES, Category, Int64s, Trace
+
+NAME = "critical_path"
+NEEDS = (LAUNCHES,)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of time in one step."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    step: int | None = column("The step's number; null: the whole recording, which has no steps.")
+    bound_by: str = column("What the time on the path consists of.")
+    time_ns: int = column("Time of that kind on the critical path.", "ns")
+    time_ratio: float = column("Share of the step's duration.", "ratio")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Find the critical path, sum it up for each step, and draw it."""
+    path = critical_path(trace)
+    if not len(path):
+        return Skipped("nothing in the recording takes time")
+    return Findings(_rows(trace, path), _annotations(trace, path), critical_graph(trace).diagnostics)
+
+
+def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
+    """The rows of each step."""
+    number = steps(trace)
+    start, end = windows(trace)
+    window = path.step if len(number) else np.zeros(len(path), np.int64)
+    inside = window >= 0
+    sums = np.zeros((len(start), len(BoundBy)), np.int64)
+    np.add.at(sums, (window[inside], path.bound_by[inside]), path.dur[inside])
+    numbers = number.number.tolist() if len(number) else [None]
+    lengths = (end - start).tolist()
+    return [
+        Row(trace.rank, numbers[place], KINDS[kind], int(sums[place, kind]), int(sums[place, kind]) / lengths[place])
+        for place, kind in np.argwhere(sums).tolist()
+    ]
+
+
+def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
+    """The path's slices and arrows."""
+    source = _sources(trace, path)
+    first = np.ones(len(path), np.bool_)
+    first[1:] = (source[1:] != source[:-1]) | (path.bound_by[1:] != path.bound_by[:-1])
+    places = np.flatnonzero(first)
+    ts, source = path.ts[places], source[places]
+    known = source >= 0
+    main = main_track(trace)
+    track = SliceTrack(
+        analysis=NAME,
+        name="Critical path",
+        under=gpu_work(trace).streams[0].track if main == NO_TRACK else main,
+        ts=ts,
+        dur=np.diff(ts, append=path.ts[-1:] + path.dur[-1:]),
+        names=Texts(path.bound_by[places].astype(np.int32), KINDS),
+        args={
+            "source": Texts(np.where(known, trace.events.name[source], np.int32(-1)), trace.strings),
+            "correlation": np.where(known, trace.events.correlation[source], np.int64(-1)),
+        },
+        description="the chain of events that decided how long the recording took",
+    )
+    left, moment = crossings(trace)
+    following = np.searchsorted(track.ts, moment, side="right") - 1
+    flows = Flows(NAME, "Critical path", Ends(left), Ends(following.astype(np.int64), track))
+    return [track, flows] if len(flows) else [track]
+
+
+def _sources(trace: Trace, path: CriticalPath) -> Int64s:
+    """What each piece is shown as: of an operator the outermost that it is part of."""
+    within = np.isin(path.bound_by, (BoundBy.CPU_OPERATOR, BoundBy.DATA_LOADING))
+    source: Int64s = path.row.copy()
+    outer = outermost(trace, path.row[within], (Category.CPU_OP,))
+    source[within] = np.where(outer >= 0, outer, source[within])
+    source[path.bound_by == BoundBy.OUTSIDE_OPERATORS] = -1
+    return source

@@ -1,0 +1,299 @@
+"""The recording as a graph: moments, and what had to pass between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.critical_loops import bind
+from augment.derived.dependencies import (
+    NO_PLACE,
+    Dependencies,
+    Kind,
+    full_queues,
+    joined,
+    joined_waits,
+    last_to_end,
+    launched_at,
+    launches_of_work,
+    order_on_streams,
+    unexplained_starts,
+)
+from augment.derived.gpu_work import gpu_work
+from augment.derived.handovers import NO_TRACK, handovers, main_track
+from augment.derived.host_segments import host_segments
+from augment.derived.ordering import compressed, distinct, group_bounds, grouped
+from augment.derived.steps import steps
+from augment.derived.sync_dependencies import synchronizations
+from augment.intervals import Places
+from augment.trace import Bools, Bytes, Diagnostic, Int32s, Int64s, Trace, derived
+
+ROOT = 0  #: the node of the recording's start; the last node is its end
+_ROUNDS = 64  #: so many nodes of one moment may depend on one another in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes and edges, in columns; every edge leads to a node that is not earlier, and ``order`` puts sources first.
+
+    Nodes: ``ts`` (int64 ns). The first is the recording's start, the last its end; between them are the moments of
+    threads that something depends on (``lane``: the thread of each, an index into ``Trace.tracks``; -1 of other
+    nodes), then the start of each piece of GPU work (node ``first_work + place``).
+
+    Edges: ``kind`` (uint8, a ``Kind``), ``source`` and ``target`` (int64 nodes); ``own`` (int64 ns): for so long from
+    the source's moment its GPU work runs (the rest of the way is delay); ``least`` (int64 ns): so long it takes at
+    least; ``weight`` (int64 ns): so long it took, if it decided when the target came, else ``least``. ``from_row``
+    and ``to_row`` (int64, into the event table; -1 none) are the events that it joins.
+
+    ``binding`` (int64, an edge of each node; -1 of the first node): the one fulfilled last. Its weight is all of the
+    time between its ends: so the path of binding edges from the end to the start is as long as the recording, and no
+    path is longer. ``head`` and ``following`` chain the edges that lead to each node.
+    """
+
+    ts: Int64s
+    lane: Int32s
+    first_work: int
+    kind: Bytes
+    source: Int64s
+    target: Int64s
+    own: Int64s
+    least: Int64s
+    weight: Int64s
+    from_row: Int64s
+    to_row: Int64s
+    binding: Int64s
+    head: Int64s
+    following: Int64s
+    order: Places
+    diagnostics: tuple[Diagnostic, ...]
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self.ts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Edges before it is known which decide."""
+
+    kind: Bytes
+    source: Int64s
+    target: Int64s
+    own: Int64s
+    least: Int64s
+    from_row: Int64s
+    to_row: Int64s
+
+    def take(self, chosen: Bools | Places) -> _Edges:
+        return _Edges(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    @staticmethod
+    def joined(parts: list[_Edges]) -> _Edges:
+        return _Edges(*(np.concatenate([getattr(one, name) for one in parts]) for name in _Edges.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The nodes on threads: ``track`` (int32) and ``ts``, ascending; ``bounds`` of each of ``tracks``; ``waits``: from
+    this node to the next of its thread, it only waits."""
+
+    tracks: Int32s
+    bounds: Places
+    track: Int32s
+    ts: Int64s
+    waits: Bools
+
+    def nodes(self, track: Int32s, ts: Int64s) -> Int64s:
+        """The node of each moment of a thread."""
+        found = np.empty(len(ts), np.int64)
+        for place, one in enumerate(self.tracks.tolist()):
+            mine = np.flatnonzero(track == one)
+            own = self.ts[self.bounds[place] : self.bounds[place + 1]]
+            found[mine] = 1 + self.bounds[place] + np.searchsorted(own, ts[mine])
+        return found
+
+
+@derived
+def critical_graph(trace: Trace) -> Graph:
+    """The graph of the whole recording; linear in events, but for sorting runs that are sorted already."""
+    waits = joined_waits(
+        [
+            synchronizations(trace),
+            order_on_streams(trace),
+            launches_of_work(trace),
+            full_queues(trace),
+            handovers(trace),
+        ]
+    )
+    found = waits.dependencies
+    found = joined([found, unexplained_starts(trace, _known(trace, found)).dependencies])
+    lanes = _lanes(trace, found, waits.track, waits.start, waits.end)
+    work = gpu_work(trace)
+    ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
+    ts[0], ts[-1] = _extent(trace, lanes)
+    edges = _Edges.joined([_along_threads(lanes), _across(trace, lanes, found), _to_end(trace, lanes, ts)])
+    level, sound = _levels(ts, edges)
+    dropped = int(len(sound) - np.count_nonzero(sound))
+    edges = edges.take(sound)
+    edges = _Edges.joined([edges, _from_root(ts, edges)])
+    order = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
+    order = order[np.argsort(ts[order], kind="stable")]
+    circular = Diagnostic("circular_dependency", dropped, "dependencies go round in circles at one moment: left out")
+    return _bound(ts, lanes, edges, order, (*waits.diagnostics, *((circular,) if dropped else ())))
+
+
+def _known(trace: Trace, found: Dependencies) -> Int64s:
+    """When the last of what is known to hold each piece of work was over, int64 ns, as far as it was before it."""
+    work = gpu_work(trace)
+    known: Int64s = launched_at(trace).copy()
+    chosen = found.take((found.from_work != NO_PLACE) & (found.to_work != NO_PLACE))
+    np.maximum.at(known, chosen.to_work, np.minimum(work.end[chosen.from_work], work.ts[chosen.to_work]))
+    return known
+
+
+def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
+    """The recording's start and end, ns: of the threads, the GPU work and the steps."""
+    work, number = gpu_work(trace), steps(trace)
+    starts = [int(column.min()) for column in (lanes.ts, work.ts, number.ts) if len(column)]
+    ends = [int(column.max()) for column in (lanes.ts, work.end, number.end) if len(column)]
+    return min(starts, default=0), max(ends, default=0)
+
+
+def _lanes(trace: Trace, found: Dependencies, track: Int32s, start: Int64s, end: Int64s) -> _Lanes:
+    """The moments of threads that matter: ends of dependencies, of waiting, and of the thread."""
+    segments, main = host_segments(trace), main_track(trace)
+    tracks = np.concatenate((found.from_track, found.to_track, track, track, [main])).astype(np.int32)
+    moments = np.concatenate((found.from_ts, found.to_ts, start, end, [0]))
+    on_thread = tracks != NO_TRACK
+    tracks, moments = tracks[on_thread], moments[on_thread]
+    used, code_of_track = compressed(tracks, len(trace.tracks))
+    code = code_of_track[tracks]
+    order = grouped(code, len(used))
+    bounds = group_bounds(code, len(used))
+    parts, waiting = [], []
+    for place, one in enumerate(used.tolist()):
+        own = moments[order[bounds[place] : bounds[place + 1]]]
+        ends = segments.ts[segments.of(one)][[0, -1]]
+        times = distinct(np.concatenate((ends, own[(own >= ends[0]) & (own <= ends[1])])))
+        mine = track == one
+        depth = np.zeros(len(times) + 1, np.int64)
+        np.add.at(depth, np.searchsorted(times, start[mine]), 1)
+        np.add.at(depth, np.searchsorted(times, end[mine]), -1)
+        parts.append(times)
+        waiting.append(np.cumsum(depth[:-1]) > 0)
+    sizes = np.array([len(times) for times in parts], np.intp)
+    return _Lanes(
+        used.astype(np.int32),
+        np.concatenate((np.zeros(1, np.intp), np.cumsum(sizes))),
+        np.repeat(used, sizes).astype(np.int32),
+        np.concatenate([np.empty(0, np.int64), *parts]),
+        np.concatenate([np.empty(0, np.bool_), *waiting]),
+    )
+
+
+def _edges_of(kind: Kind, source: Int64s, target: Int64s, own: Int64s, least: Int64s) -> _Edges:
+    """Edges of one kind that no arrow shows."""
+    none = np.full(len(source), -1, np.int64)
+    return _Edges(np.full(len(source), kind, np.uint8), source, target, own, least, none, none)
+
+
+def _along_threads(lanes: _Lanes) -> _Edges:
+    """From each moment of a thread to its next; where it only waits that takes no time of its own."""
+    source = np.flatnonzero(lanes.track[1:] == lanes.track[:-1]) + 1
+    took = lanes.ts[source] - lanes.ts[source - 1]
+    least = np.where(lanes.waits[source - 1], 0, took)
+    return _edges_of(Kind.THREAD, source, source + 1, np.zeros_like(took), least)
+
+
+def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
+    """The dependencies as edges."""
+    work = gpu_work(trace)
+    first_work = 1 + len(lanes.ts)
+    from_work, to_work = found.from_work != NO_PLACE, found.to_work != NO_PLACE
+    source, target = first_work + found.from_work, first_work + found.to_work
+    source[~from_work] = lanes.nodes(found.from_track[~from_work], found.from_ts[~from_work])
+    target[~to_work] = lanes.nodes(found.to_track[~to_work], found.to_ts[~to_work])
+    from_ts = np.where(from_work, _at(work.ts, found.from_work), found.from_ts)
+    took = np.where(to_work, _at(work.ts, found.to_work), found.to_ts) - from_ts
+    runs = np.where(from_work, _at(work.end, found.from_work), from_ts) - from_ts
+    runs[found.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
+    own = np.minimum(runs, took)
+    least = own.copy()
+    least[(found.kind == Kind.STREAM) & (runs > took)] = 0  # it did not wait for the end
+    launched = found.kind == Kind.LAUNCH
+    lag = took[launched]
+    least[launched] = np.minimum(lag, lag[lag > 0].min(initial=np.iinfo(np.int64).max))  # none was ever faster
+    return _Edges(found.kind, source, target, own, least, found.from_row, found.to_row)
+
+
+def _at(column: Int64s, places: Places) -> Int64s:
+    """``column`` at ``places``, of which -1 gives any value."""
+    return column[places] if len(column) else np.zeros(len(places), np.int64)
+
+
+def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
+    """From the last moment of the main thread and the last work of each stream to the recording's end."""
+    work = gpu_work(trace)
+    last_work = last_to_end(trace)[[stream.stop - 1 for stream in work.streams]]
+    mine = np.flatnonzero(lanes.track == main_track(trace))[-1:]
+    source = np.concatenate((1 + mine, 1 + len(lanes.ts) + last_work)).astype(np.int64)
+    own = np.concatenate((np.zeros(len(mine), np.int64), work.end[last_work] - work.ts[last_work]))
+    return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1, np.int64), own, own)
+
+
+def _from_root(ts: Int64s, edges: _Edges) -> _Edges:
+    """From the recording's start to all that nothing else leads to."""
+    reached = np.zeros(len(ts), np.bool_)
+    reached[edges.target] = True
+    reached[ROOT] = True
+    target = np.flatnonzero(~reached).astype(np.int64)
+    nothing = np.zeros(len(target), np.int64)
+    return _edges_of(Kind.OPEN, nothing + ROOT, target, nothing, nothing)
+
+
+def _levels(ts: Int64s, edges: _Edges) -> tuple[Bytes, Bools]:
+    """Of nodes of one moment, which comes before which (uint8, ascending); and which edges keep to that order."""
+    level = np.zeros(len(ts), np.uint8)
+    tied = np.flatnonzero(ts[edges.source] == ts[edges.target])
+    source, target = edges.source[tied], edges.target[tied]
+    for _ in range(_ROUNDS):
+        behind = level[source] >= level[target]
+        if not behind.any():
+            break
+        np.maximum.at(level, target[behind], level[source[behind]] + np.uint8(1))
+    sound = ts[edges.source] <= ts[edges.target]
+    sound[tied] = level[source] < level[target]
+    return level, sound
+
+
+def _bound(
+    ts: Int64s, lanes: _Lanes, edges: _Edges, order: Places, diagnostics: tuple[Diagnostic, ...]
+) -> Graph:  # fmt: skip
+    """The graph, once it is found which edge of each node decides: the one that is fulfilled last."""
+    by_kind = grouped(edges.kind, 1 << 8)  # of equals the first stands
+    edges = edges.take(by_kind)
+    head, following, binding = bind(edges.source, edges.target, ts[edges.source] + edges.least, len(ts))
+    weight = edges.least.copy()
+    decides = binding[binding >= 0]
+    weight[decides] = ts[edges.target[decides]] - ts[edges.source[decides]]
+    lane = np.full(len(ts), -1, np.int32)
+    lane[1 : 1 + len(lanes.ts)] = lanes.track
+    return Graph(
+        ts=ts,
+        lane=lane,
+        first_work=1 + len(lanes.ts),
+        kind=edges.kind,
+        source=edges.source,
+        target=edges.target,
+        own=np.minimum(edges.own, weight),
+        least=edges.least,
+        weight=weight,
+        from_row=edges.from_row,
+        to_row=edges.to_row,
+        binding=binding,
+        head=head,
+        following=following,
+        order=order,
+        diagnostics=diagnostics,
+    )

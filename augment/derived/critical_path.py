@@ -1,0 +1,226 @@
+"""The critical path: the chain of events that decided how long a recording took, without a gap.
+
+From the end of the recording back to its start: what was it that each moment had to wait for, of all that it had to
+wait for the last to be done? See ``critical_graph``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from augment.derived.call_stacks import call_stacks
+from augment.derived.critical_graph import Graph, critical_graph
+from augment.derived.critical_loops import latest, walk
+from augment.derived.dependencies import UNEXPLAINED_NS, Kind
+from augment.derived.gpu_work import gpu_work
+from augment.derived.host_segments import host_segments
+from augment.derived.ordering import distinct
+from augment.derived.steps import steps
+from augment.intervals import Places, expand
+from augment.trace import LAUNCHES, Bools, Bytes, Category, Int64s, Trace, derived
+
+NO_ROW = -1
+
+
+class BoundBy(IntEnum):
+    """What a piece of the path consists of."""
+
+    CPU_OPERATOR = 0  #: a thread is in an operator
+    RUNTIME_CALL = 1  #: a thread is in a call of the runtime or driver, and does not wait for a device
+    DATA_LOADING = 2  #: a thread fetches the next batch from a data loader
+    OUTSIDE_OPERATORS = 3  #: a thread is in none of these: Python, or what was not recorded
+    THREAD_HANDOVER = 4  #: from one thread's last event to what another does then
+    LAUNCH_DELAY = 5  #: from the start of a launch to the start of its work
+    KERNEL_COMPUTATION = 6
+    KERNEL_COMMUNICATION = 7
+    KERNEL_MEMORY = 8
+    KERNEL_GAP = 9  #: from the end of work to the start of the next on its stream, which had been launched
+    SYNC = 10  #: from the end of work to what waited for it: a call that returns, work of another stream that starts
+    IDLE = 11  #: nothing that is known had to be waited for
+
+
+KINDS = [kind.name.lower() for kind in BoundBy]
+
+_ON_THREAD = np.full(256, BoundBy.OUTSIDE_OPERATORS, np.uint8)
+_ON_THREAD[Category.CPU_OP] = BoundBy.CPU_OPERATOR
+_ON_THREAD[list(LAUNCHES)] = BoundBy.RUNTIME_CALL
+_DELAY = np.full(256, BoundBy.IDLE, np.uint8)
+_DELAY[Kind.LAUNCH] = BoundBy.LAUNCH_DELAY
+_DELAY[Kind.STREAM] = BoundBy.KERNEL_GAP
+_DELAY[Kind.HANDOVER] = BoundBy.THREAD_HANDOVER
+_DELAY[[Kind.WAIT_EVENT, Kind.SYNC, Kind.FULL_QUEUE, Kind.INFERRED]] = BoundBy.SYNC
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """Pieces of the path, ascending, each beginning where the one before ends: equal-length columns.
+
+    ``ts`` and ``dur`` int64 ns, ``dur`` above 0; ``bound_by`` uint8, a :class:`BoundBy`; ``row`` int64, into the event
+    table: the slice that the time belongs to, of a delay the one that is late (-1: none); ``edge`` int64, into the
+    graph; ``step`` int64, the place in ``steps``; -1 outside of every step. ``edges`` (int64) are those of the path.
+    """
+
+    ts: Int64s
+    dur: Int64s
+    bound_by: Bytes
+    row: Int64s
+    edge: Int64s
+    step: Int64s
+    edges: Int64s
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
+@derived
+def critical_path(trace: Trace) -> CriticalPath:
+    """The critical path of the whole recording, cut where steps begin and end."""
+    graph = critical_graph(trace)
+    edges = walk(graph.binding, graph.source, len(graph) - 1)
+    parts = [_on_threads(trace, graph, edges), _on_devices(trace, graph, edges), _delays(graph, edges)]
+    ts, dur, bound_by, row, edge = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(ts, kind="stable")
+    ts, which = _cut(ts[order], dur[order], np.concatenate((steps(trace).ts, steps(trace).end)))
+    order = order[which]
+    dur = np.diff(ts, append=graph.ts[-1])
+    return CriticalPath(ts, dur, bound_by[order], row[order], edge[order], steps(trace).at(ts), edges)
+
+
+@derived
+def latest_of_nodes(trace: Trace) -> Int64s:
+    """The latest that each node of the graph could come without making the recording longer, int64 ns."""
+    graph = critical_graph(trace)
+    return latest(graph.order, graph.head, graph.following, graph.source, graph.weight, int(graph.ts[-1]))
+
+
+@derived
+def node_slack(trace: Trace) -> Int64s:
+    """How much later each node could come without making the recording longer, int64 ns; no later than its end."""
+    graph = critical_graph(trace)
+    room: Int64s = np.minimum(latest_of_nodes(trace), graph.ts[-1]) - graph.ts
+    return room
+
+
+def slack(trace: Trace, rows: Int64s) -> Int64s:
+    """How much longer each of ``rows`` could have taken without making the recording longer, int64 ns.
+
+    0 on the critical path. -1 for what is not in the graph: what is neither GPU work nor on a thread that launches or
+    waits. An estimate: nothing is known of the dependencies that a trace does not tell.
+    """
+    graph, work, late, events = critical_graph(trace), gpu_work(trace), node_slack(trace), trace.events
+    found = np.full(len(rows), -1, np.int64)
+    place_of = np.full(len(events), -1, np.intp)
+    place_of[work.row] = np.arange(len(work))
+    place = place_of[rows]
+    found[place >= 0] = late[graph.first_work + place[place >= 0]]
+    end = events.ts[rows] + events.dur[rows]
+    lane = graph.lane[: graph.first_work]
+    on_host = call_stacks(trace).place_of[rows] >= 0
+    for track in np.flatnonzero(np.bincount(lane[lane >= 0])).tolist():
+        nodes = np.flatnonzero(lane == track)
+        mine = np.flatnonzero(on_host & (events.track[rows] == track))
+        next_node = np.minimum(np.searchsorted(graph.ts[nodes], end[mine], side="left"), len(nodes) - 1)
+        found[mine] = _way_slack(graph, late)[nodes[next_node]]
+    return found
+
+
+def _way_slack(graph: Graph, late: Int64s) -> Int64s:
+    """Of each node of a thread, how much longer the way to it from the one before could take."""
+    along = np.flatnonzero(graph.kind == Kind.THREAD)
+    found: Int64s = late.copy()
+    target = graph.target[along]
+    found[target] = late[target] + graph.ts[target] - graph.ts[graph.source[along]] - graph.weight[along]
+    return found
+
+
+_Pieces = tuple[Int64s, Int64s, Bytes, Int64s, Int64s]  # ts, dur, bound_by, row, edge
+
+
+def _on_threads(trace: Trace, graph: Graph, edges: Int64s) -> _Pieces:
+    """What threads did while the path was on them: their innermost slices."""
+    segments = host_segments(trace)
+    along = edges[graph.kind[edges] == Kind.THREAD]
+    start, end = graph.ts[graph.source[along]], graph.ts[graph.target[along]]
+    track = graph.lane[graph.source[along]]
+    first, stop = np.empty(len(along), np.intp), np.empty(len(along), np.intp)
+    for one in np.flatnonzero(np.bincount(track)).tolist():
+        mine, own = track == one, segments.of(one)
+        first[mine] = own.start + np.searchsorted(segments.ts[own], start[mine], side="right") - 1
+        stop[mine] = own.start + np.searchsorted(segments.ts[own], end[mine], side="left")
+    whose, place = expand(first, stop)
+    ts = np.maximum(segments.ts[place], start[whose])
+    until = np.minimum(segments.ts[np.minimum(place + 1, len(segments.ts) - 1)], end[whose])
+    row = segments.row[place]
+    return _real(ts, until - ts, host_kinds(trace, row), row, along[whose])
+
+
+def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
+    """What the time of each of ``rows``, innermost slices of threads, consists of; uint8, a :class:`BoundBy`."""
+    kinds: Bytes = _ON_THREAD[trace.events.category[rows]]
+    kinds[rows < 0] = BoundBy.OUTSIDE_OPERATORS
+    kinds[_in_loader(trace)[rows] & (rows >= 0)] = BoundBy.DATA_LOADING
+    return kinds
+
+
+@derived
+def _in_loader(trace: Trace) -> Bools:
+    """Of each event, whether it lies in a fetch from a data loader, as PyTorch annotates it."""
+    stacks, events = call_stacks(trace), trace.events
+    found = np.zeros(len(events) + 1, np.bool_)  # one more: what has no row asks for the last
+    loads = np.array([name.startswith("enumerate(DataLoader)") for name in trace.strings], np.bool_)
+    if not loads.any():
+        return found
+    inside = loads[events.name[stacks.row]]
+    for place in np.flatnonzero(inside).tolist():  # as few as there are batches; what it encloses follows it
+        end = events.ts[stacks.row[place]] + events.dur[stacks.row[place]]
+        stop = place + 1
+        while stop < len(stacks) and stacks.depth[stop] > stacks.depth[place] and events.ts[stacks.row[stop]] < end:
+            stop += 1
+        inside[place:stop] = True
+    found[stacks.row[inside]] = True
+    return found
+
+
+def _on_devices(trace: Trace, graph: Graph, edges: Int64s) -> _Pieces:
+    """The GPU work of the path, as long as it runs before it goes on elsewhere."""
+    work = gpu_work(trace)
+    runs = edges[graph.own[edges] > 0]
+    place = graph.source[runs] - graph.first_work
+    kinds = np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type[place] if len(work) else np.empty(0, np.uint8)
+    return graph.ts[graph.source[runs]], graph.own[runs], kinds, work.row[place], runs
+
+
+def _delays(graph: Graph, edges: Int64s) -> _Pieces:
+    """What lies between: the time in which what decides is over and what waits for it has not begun."""
+    across = edges[graph.kind[edges] != Kind.THREAD]
+    ts = graph.ts[graph.source[across]] + graph.own[across]
+    dur = graph.ts[graph.target[across]] - ts
+    kinds: Bytes = _DELAY[graph.kind[across]]
+    kinds[(graph.kind[across] == Kind.STREAM) & (dur > UNEXPLAINED_NS)] = BoundBy.IDLE
+    return _real(ts, dur, kinds, graph.to_row[across], across)
+
+
+def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s, edge: Int64s) -> _Pieces:
+    """The pieces that take time."""
+    real = dur > 0
+    return ts[real], dur[real], kinds[real], row[real], edge[real]
+
+
+def _cut(ts: Int64s, dur: Int64s, at: Int64s) -> tuple[Int64s, Places]:
+    """The starts of pieces that follow each other without a gap once they are cut ``at`` moments, and of which piece
+    each is a part."""
+    inside = at[(at > ts[0]) & (at < ts[-1] + dur[-1])] if len(ts) else at[:0]
+    starts = distinct(np.concatenate((ts, inside)))
+    return starts, np.searchsorted(ts, starts, side="right") - 1
+
+
+def crossings(trace: Trace) -> tuple[Int64s, Int64s]:
+    """Where the path goes from one track to another: the rows of the events that it leaves, and when it goes on, ns."""
+    graph, path, track = critical_graph(trace), critical_path(trace), trace.events.track
+    edges = path.edges[graph.kind[path.edges] != Kind.THREAD]
+    edges = edges[(graph.from_row[edges] != NO_ROW) & (graph.to_row[edges] != NO_ROW)]
+    edges = edges[track[graph.from_row[edges]] != track[graph.to_row[edges]]]
+    return graph.from_row[edges], graph.ts[graph.target[edges]]

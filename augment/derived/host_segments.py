@@ -1,0 +1,85 @@
+"""What each thread was in at each moment: its innermost slice, from one change to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.compiled.native import native
+from augment.derived.call_stacks import COMPILED_FROM, NO_ROW, call_stacks
+from augment.intervals import Places
+from augment.trace import Int64s, Trace, derived
+
+
+@dataclass(frozen=True, slots=True)
+class HostSegments:
+    """Equal-length columns, ascending track, then ``ts``, strictly within a track.
+
+    From ``ts`` (int64 ns) until the next ``ts`` of the track its innermost slice is ``row`` (int64, into the event
+    table; -1: it is in none). The last of a track is its end: it holds no time. ``bounds`` (``len(tracks) + 1``
+    places) says where each track's begin.
+    """
+
+    ts: Int64s
+    row: Int64s
+    bounds: Places
+
+    def of(self, track: int) -> slice:
+        """The places of a track."""
+        return slice(int(self.bounds[track]), int(self.bounds[track + 1]))
+
+
+@derived
+def host_segments(trace: Trace) -> HostSegments:
+    """The segments of every thread; linear in the number of slices.
+
+    Where slices overlap without nesting, the one that began last is the innermost, until it ends.
+    """
+    stacks, events = call_stacks(trace), trace.events
+    ts = events.ts[stacks.row]
+    end = ts + events.dur[stacks.row]
+    thread = np.ascontiguousarray(events.track[stacks.row], np.int64)
+    when, place, stop, count = _segments(ts, end, thread, len(trace.tracks))
+    place = place[:count]
+    row = np.where(place >= 0, stacks.row[place], NO_ROW) if len(stacks) else place
+    return HostSegments(when[:count], row, np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop))))
+
+
+def _segments(ts: Int64s, end: Int64s, thread: Int64s, tracks: int) -> tuple[Int64s, Int64s, Int64s, int]:
+    """Times, places in the call stacks, the stop of each track, and how many segments there are."""
+    when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int64)
+    stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int64)
+    if len(ts) >= COMPILED_FROM:
+        try:
+            divide = native("augment.derived.host_segments_compiled", "divide", 8)
+        except ImportError:
+            pass  # no compiler on this machine, and nothing that it compiled
+        else:
+            columns = (ts, end, thread, when, place, stop, open_)
+            return when, place, stop, divide(*(column.ctypes.data for column in columns), len(ts))
+    count = 0
+    for count, (moment, innermost, own) in enumerate(_divided(ts.tolist(), end.tolist(), thread.tolist()), 1):
+        when[count - 1], place[count - 1], stop[own] = moment, innermost, count
+    return when, place, stop, count
+
+
+def _divided(ts: list[int], end: list[int], thread: list[int]) -> Iterator[tuple[int, int, int]]:
+    """When the innermost slice changes, to which place (-1 none), on which thread; each slice is opened and closed
+    once."""
+    opened: list[int] = []
+    pending: tuple[int, int, int] | None = None  # given only when the next comes later: at one moment the last stands
+    for i in range(len(ts) + 1):
+        own = thread[i] if i < len(ts) else -1
+        while opened and (thread[opened[-1]] != own or end[opened[-1]] <= ts[i]):
+            last = opened.pop()
+            moment = max(end[last], pending[0]) if pending else end[last]
+            if pending and pending[0] < moment:
+                yield pending
+            pending = (moment, opened[-1] if opened else -1, thread[last])
+        if pending and (pending[2] != own or pending[0] < ts[i]):
+            yield pending
+        if i < len(ts):
+            opened.append(i)
+            pending = (ts[i], i, own)

@@ -1,0 +1,42 @@
+"""The loop of ``host_segments.py``, compiled. Importing this module imports numba."""
+
+from __future__ import annotations
+
+from augment.compiled.memory import compiled, load_int, store_int
+
+
+@compiled
+def divide(ts: int, end: int, thread: int, when: int, place: int, stop: int, opened: int, count: int) -> int:
+    """See :func:`augment.derived.host_segments._divided`; all but ``count`` are addresses of int64 columns.
+
+    What is written is overwritten by what comes at the same moment; ``opened`` is room for the stack.
+    """
+    made, depth, current = 0, 0, -1
+    for i in range(count + 1):
+        own = load_int(thread + 8 * i) if i < count else -1
+        start = load_int(ts + 8 * i) if i < count else 0
+        while depth > 0:
+            last = load_int(opened + 8 * (depth - 1))
+            moment = load_int(end + 8 * last)
+            if own == current and moment > start:
+                break
+            depth -= 1
+            if moment <= load_int(when + 8 * (made - 1)):
+                made -= 1
+                moment = load_int(when + 8 * made)
+            store_int(when + 8 * made, moment)
+            store_int(place + 8 * made, load_int(opened + 8 * (depth - 1)) if depth > 0 else -1)
+            made += 1
+        if own != current:
+            if current >= 0:
+                store_int(stop + 8 * current, made)
+            current = own
+        elif made > 0 and load_int(when + 8 * (made - 1)) == start:
+            made -= 1
+        if i < count:
+            store_int(when + 8 * made, start)
+            store_int(place + 8 * made, i)
+            made += 1
+            store_int(opened + 8 * depth, i)
+            depth += 1
+    return made

@@ -1,0 +1,161 @@
+"""The critical graph, path, slack and what-if against plain searches, on traces made at random."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from augment.derived import critical_loops, host_segments
+from augment.derived.call_stacks import call_stacks
+from augment.derived.critical_graph import Graph, critical_graph
+from augment.derived.critical_path import critical_path, node_slack, slack
+from augment.derived.dependencies import Kind
+from augment.derived.gpu_work import gpu_work
+from augment.derived.what_if import longest_names, windows
+from augment.trace import Trace
+from tables import Event, annotation, call, copy, kernel, op, sync, trace_of
+
+CALLS = ("cudaLaunchKernel", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpyAsync", "cudaEventRecord")
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Trace:
+    """Two threads and three streams; anything may be late, early, overlapping, unlinked, or take no time."""
+    events: list[Event] = []
+    small = st.integers(0, 9)
+    for correlation in range(1, draw(st.integers(2, 10))):
+        ts, thread = draw(st.integers(0, 60)), draw(st.sampled_from([1, 1, 2]))
+        name = draw(st.sampled_from(CALLS))
+        end = ts + draw(small)
+        events.append(op(draw(st.sampled_from("abc")), ts - draw(small), end + draw(small), thread=thread))
+        events.append(call(name, ts, end, thread=thread, correlation=correlation))
+        start = ts + draw(st.integers(-3, 30))
+        stream = draw(st.integers(7, 9))
+        if name == "cudaLaunchKernel":
+            events.append(kernel(draw(st.sampled_from("kl")), start, start + draw(small), stream=stream,
+                                 correlation=draw(st.sampled_from([correlation, correlation, 99]))))  # fmt: skip
+        elif name == "cudaMemcpyAsync":
+            events.append(copy("Memcpy DtoH", start, start + draw(small), correlation=correlation, stream=stream))
+        elif draw(st.booleans()):
+            told = draw(st.sampled_from(["Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event"]))
+            events.append(sync(told, ts, end, stream=draw(st.integers(-1, 9)), correlation=correlation,
+                               wait_on_stream=draw(st.integers(6, 9)),
+                               wait_on_cuda_event_record_corr_id=draw(st.integers(-1, 9))))  # fmt: skip
+    if draw(st.booleans()):
+        events.append(annotation("ProfilerStep#1", 5, 30))
+        events.append(annotation("ProfilerStep#2", 30, 47))
+    if draw(st.booleans()):
+        events.append(op("autograd::engine::evaluate_function: b", 63, 70, thread=2))
+    events.append(call("cudaLaunchKernel", 61, 62))
+    return trace_of(*events)
+
+
+def longest(graph: Graph, weight: dict[int, int]) -> dict[int, int]:
+    """The longest path from the start to every node, found without an order of the nodes."""
+    leading = defaultdict(list)
+    for edge, target in enumerate(graph.target.tolist()):
+        leading[target].append(edge)
+    found = {0: int(graph.ts[0])}
+
+    def reach(node: int) -> int:
+        if node not in found:
+            found[node] = max(reach(int(graph.source[edge])) + weight[edge] for edge in leading[node])
+        return found[node]
+
+    return {node: reach(node) for node in range(len(graph))}
+
+
+def weights(graph: Graph) -> dict[int, int]:
+    """By edge."""
+    return dict(enumerate(graph.weight.tolist()))
+
+
+@given(recordings())
+@settings(max_examples=100, deadline=None)
+def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> None:
+    graph, path = critical_graph(trace), critical_path(trace)
+    assert (graph.ts[graph.source] <= graph.ts[graph.target]).all()
+    assert (graph.weight >= graph.own).all()
+    assert (graph.own >= 0).all()
+    assert (graph.weight <= graph.ts[graph.target] - graph.ts[graph.source]).all()
+    assert longest(graph, weights(graph)) == dict(enumerate(graph.ts.tolist()))
+    assert graph.weight[path.edges].sum() == graph.ts[-1] - graph.ts[0]
+    assert (path.dur > 0).all()
+    assert path.dur.sum() == graph.ts[-1] - graph.ts[0]
+    assert (path.ts[1:] == path.ts[:-1] + path.dur[:-1]).all()
+    position = np.empty(len(graph), np.int64)
+    position[graph.order] = np.arange(len(graph))
+    assert (position[graph.source] < position[graph.target]).all()
+
+
+@given(recordings())
+@settings(max_examples=50, deadline=None)
+def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
+    graph, room, work = critical_graph(trace), node_slack(trace), gpu_work(trace)
+    assert (room >= 0).all()
+    for place in range(len(work)):
+        node = graph.first_work + place
+        own = int(slack(trace, work.row[[place]])[0])
+        for extra, late in ((own, 0), (own + 1, 1)):
+            longer = weights(graph)
+            for edge in np.flatnonzero(graph.source == node).tolist():
+                longer[edge] += extra
+            if (graph.source == node).any():
+                assert longest(graph, longer)[len(graph) - 1] == graph.ts[-1] + late
+    stacks = call_stacks(trace)
+    assert (slack(trace, stacks.row) >= -1).all()
+
+
+def cuts(trace: Trace, graph: Graph, name: str, start: int, stop: int) -> dict[int, int]:
+    """How much of each edge is spent in ``name`` from ``start`` to ``stop``, nanosecond by nanosecond."""
+    work, events = gpu_work(trace), trace.events
+    order = call_stacks(trace).row.tolist()
+    found: dict[int, int] = defaultdict(int)
+    for edge in range(len(graph.kind)):
+        source, target = int(graph.source[edge]), int(graph.target[edge])
+        begun = int(graph.ts[source])
+        if graph.own[edge]:
+            row = work.row[source - graph.first_work]
+            if trace.names_of(np.array([row])) == [name]:
+                found[edge] = len(range(max(begun, start), min(begun + int(graph.own[edge]), stop)))
+        elif graph.kind[edge] == Kind.THREAD and graph.weight[edge]:
+            for moment in range(max(begun, start), min(int(graph.ts[target]), stop)):
+                on = [row for row in order if events.track[row] == graph.lane[source]
+                      and events.ts[row] <= moment < events.end[row]]  # fmt: skip
+                found[edge] += bool(on) and trace.names_of(np.array(on[-1:])) == [name]
+    return found
+
+
+@given(recordings())
+@settings(max_examples=100, deadline=None)
+def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
+    graph = critical_graph(trace)
+    found = longest_names(trace, 3)
+    start, stop = windows(trace)
+    for place, window in enumerate(found.window.tolist()):
+        name = trace.strings[found.name[place]]
+        less = cuts(trace, graph, name, int(start[window]), int(stop[window]))
+        shorter = {edge: weight - less.get(edge, 0) for edge, weight in weights(graph).items()}
+        without = longest(graph, shorter)[len(graph) - 1]
+        assert found.saved_ns[place] == graph.ts[-1] - without
+        assert 0 <= found.saved_ns[place] <= found.ns[place] <= found.total_ns[place]
+
+
+@given(recordings())
+@settings(max_examples=60, deadline=None)
+def test_compiled_and_interpreted_loops_agree(trace: Trace) -> None:
+    answers = []
+    for limit in (0, 1 << 60):
+        again = Trace(trace.events, trace.strings, trace.tracks, trace.source)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(critical_loops, "COMPILED_FROM", limit)
+            patch.setattr(host_segments, "COMPILED_FROM", limit)
+            graph, path, names = critical_graph(again), critical_path(again), longest_names(again, 5)
+            columns = [graph.binding, graph.head, graph.following, path.ts, path.row, node_slack(again)]
+            columns += [names.saved_ns, names.slack_ns, names.total_ns]
+        answers.append([column.tolist() for column in columns])
+    assert answers[0] == answers[1]
