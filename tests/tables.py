@@ -44,6 +44,8 @@ class Event:
     correlation: int = NO_CORRELATION
     bytes: int | None = None
     args: dict[str, Any] = field(default_factory=dict)
+    phase: int = COMPLETE
+    flow: int | None = None
 
 
 def kernel(
@@ -90,17 +92,24 @@ def sync(name: str, ts: int, end: int, *, stream: int = -1, correlation: int = N
     return Event(Category.CUDA_SYNC, name, ts, end, Track(0, 0, stream, 0, stream), correlation, None, args)
 
 
+def fwdbwd(phase: str, flow: int, ts: int, *, thread: int = 1) -> Event:
+    """An end of a flow from an operator (``s``) to its backward (``f``)."""
+    track = Track(0, 100, thread)
+    return Event(Category.FWDBWD, "fwdbwd", ts, ts, track, phase=ord(phase), flow=flow)
+
+
 def trace_of(*events: Event) -> Trace:
     """The trace of ``events``, which may come in any order."""
     ordered = sorted(events, key=lambda one: one.ts)
     strings = _Numbered(text for one in ordered for text in (one.name, one.category.name.lower()))
     tracks = _Numbered(one.track for one in ordered)
     texts = [json.dumps({"args": one.args}).encode() for one in ordered]
+    flows = [row for row, one in enumerate(ordered) if one.flow is not None]
     sized = [row for row, one in enumerate(ordered) if one.bytes is not None]
     table = EventTable(
         ts=_int64(one.ts for one in ordered),
         dur=_int64(one.end - one.ts for one in ordered),
-        phase=np.full(len(ordered), COMPLETE, np.uint8),
+        phase=np.array([one.phase for one in ordered], np.uint8),
         category=np.array([one.category for one in ordered], np.uint8),
         category_name=_int32(strings[one.category.name.lower()] for one in ordered),
         name=_int32(strings[one.name] for one in ordered),
@@ -109,7 +118,7 @@ def trace_of(*events: Event) -> Trace:
         offset=np.cumsum([0, *map(len, texts)])[:-1].astype(np.int64),
         length=_int32(map(len, texts)),
         bytes=SparseColumn(_int64(sized), _int64(ordered[row].bytes or 0 for row in sized)),
-        flow_id=SparseColumn(_int64(()), _int64(())),
+        flow_id=SparseColumn(_int64(flows), _int64(ordered[row].flow or 0 for row in flows)),
     )
     text = b"".join(texts)
     source = Source("t.json", "t.json", "0" * 64, "chrome_json", len(ordered), _Text(text), len(text))

@@ -10,6 +10,9 @@ from augment.analyses import (
     critical_path,
     critical_path_operators,
     frequent_kernel_patterns,
+    gpu_time_by_annotation,
+    gpu_time_by_module,
+    gpu_time_by_phase,
     idle_time_breakdown,
     kernel_breakdown,
     kernel_type_breakdown,
@@ -70,6 +73,9 @@ ANALYSES: tuple[Analysis, ...] = (
     step_figures,
     critical_path,
     critical_path_operators,
+    gpu_time_by_annotation,
+    gpu_time_by_phase,
+    gpu_time_by_module,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.call_stacks import call_stacks
+from augment.derived.call_stacks import call_stacks, places_of
 from augment.derived.gpu_work import Stream, gpu_work
 from augment.derived.launched_work import launched_work
 from augment.derived.ordering import combinations, group_bounds, grouped, run_starts
@@ -41,7 +41,8 @@ from augment.intervals import Places, expand
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Int64s, Trace
 
 NAME = "frequent_kernel_patterns"
-NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
+HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
+NEEDS = (GPU_WORK, LAUNCHES, HOST)
 DRAWN_AT_MOST = 10_000  #: occurrences
 
 
@@ -81,7 +82,10 @@ def analyze(
     """Find the patterns, count and mark them."""
     if not len(launched_work(trace).place):
         return Skipped("no GPU work whose correlation names a launch")
-    chosen = _named(trace, operator, at_minimum_depth) if operator else _operators(trace)
+    if operator:
+        chosen = _named(trace, operator, at_minimum_depth)
+    else:
+        chosen = np.flatnonzero(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
     found = _occurrences(trace, chosen, min_kernel_count, distinct=not operator)
     if not len(found.operator):
         what = f"slice of the host with {operator!r} in its name" if operator else "operator"
@@ -93,17 +97,10 @@ def analyze(
     return Findings(rows, tracks, [Diagnostic("pattern_not_drawn", undrawn, message)] if undrawn else [])
 
 
-def _operators(trace: Trace) -> Places:
-    """The places of all operators."""
-    return np.flatnonzero(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
-
-
 def _named(trace: Trace, text: str, at_minimum_depth: bool) -> Places:
     """The places of what has ``text`` in its name: the outermost, or those of least depth."""
-    stacks, events = call_stacks(trace), trace.events
-    named = np.array([text in name for name in trace.strings], np.bool_)
-    host = np.isin(events.category[stacks.row], (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION))
-    place = np.flatnonzero(named[events.name[stacks.row]] & host)
+    stacks = call_stacks(trace)
+    place = places_of(trace, *HOST).where(lambda name: text in name)
     if not len(place):
         return place
     if at_minimum_depth:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from augment.compiled.native import native
-from augment.derived.ordering import grouped
+from augment.derived.ordering import compressed, grouped
+from augment.intervals import Places
 from augment.trace import LAUNCHES, Bools, Category, Int32s, Int64s, Trace, derived
 
 COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
@@ -40,6 +41,35 @@ class CallStacks:
     def __len__(self) -> int:
         return len(self.row)
 
+    def within(self, places: Places) -> Bools:
+        """Whether each slice is one of ``places``, or any of them encloses it."""
+        inside: Bools = self._levels(places) > 0
+        return inside
+
+    def enclosing(self, places: Places) -> Int32s:
+        """Which of ``places`` (ascending, distinct) each slice is, or the innermost of them that encloses it; -1 none.
+
+        As ``innermost`` in ``occupancy.py``: of those at one level only the last that began can be open.
+        """
+        if not len(places):
+            return np.full(len(self), -1, np.int32)
+        level = self._levels(places)
+        order = grouped(level, int(level.max(initial=0)) + 1)
+        index = np.full(len(self), -1, np.int32)
+        index[places] = np.arange(len(places), dtype=np.int32)
+        begun = np.where(index[order] >= 0, np.arange(len(order), dtype=np.int32), np.int32(0))
+        found = np.empty(len(self), np.int32)
+        found[order] = index[order[np.maximum.accumulate(begun)]]
+        found[level == 0] = -1
+        return found
+
+    def _levels(self, places: Places) -> Int32s:
+        """How many of ``places`` each slice is or is enclosed by."""
+        change = np.zeros(len(self) + 1, np.int32)
+        np.add.at(change, places, np.int32(1))
+        np.subtract.at(change, self.stop[places], np.int32(1))
+        return np.cumsum(change[:-1], dtype=np.int32)
+
 
 @derived
 def call_stacks(trace: Trace) -> CallStacks:
@@ -59,6 +89,29 @@ def call_stacks(trace: Trace) -> CallStacks:
     place_of = np.full(len(events), NO_ROW, np.int32)
     place_of[row] = np.arange(len(row), dtype=np.int32)
     return CallStacks(row, parent, depth, stop, place_of)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPlaces:
+    """Places of the call stacks, ascending, and the names there (indexes into ``strings``)."""
+
+    place: Places
+    name: Int32s
+    strings: Sequence[str]
+
+    def where(self, matches: Callable[[str], object]) -> Places:
+        """The places whose name ``matches``, which is asked once for each name."""
+        distinct, _ = compressed(self.name, len(self.strings))
+        matching = np.zeros(len(self.strings), np.bool_)
+        matching[[code for code in distinct.tolist() if matches(self.strings[code])]] = True
+        return self.place[np.flatnonzero(matching[self.name])]
+
+
+def places_of(trace: Trace, *categories: Category) -> NamedPlaces:
+    """The places of the slices of ``categories``."""
+    row = call_stacks(trace).row
+    place = np.flatnonzero(_wanted(trace, categories, None))
+    return NamedPlaces(place, trace.events.name[row[place]], trace.strings)
 
 
 def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:

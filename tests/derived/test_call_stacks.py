@@ -63,6 +63,13 @@ def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Categ
         for other in range(place + 1, len(found)):
             below += [other] if stacks.parent[other] in below else []
         assert below == list(range(place, stacks.stop[place]))
+    some = [place for place in range(len(found)) if place % 3 == 1]
+    inside = {other for place in some for other in range(place, stacks.stop[place])}
+    assert np.flatnonzero(stacks.within(np.array(some, np.intp))).tolist() == sorted(inside)
+    innermost_of = stacks.enclosing(np.array(some, np.intp)).tolist()
+    for place, which in enumerate(innermost_of):
+        around = [index for index, other in enumerate(some) if other <= place < stacks.stop[other]]
+        assert which == max(around, default=-1)
     assert sorted(stacks.place_of.tolist()) == sorted([-1, *range(len(events))])
 
 

@@ -1,0 +1,64 @@
+"""Which of the user's annotations does the GPU time belong to?
+
+Each kernel, copy and memset belongs to one annotation, the leaf: the innermost ``gpu_user_annotation`` of its stream in
+which it begins; where there is none, the innermost annotation of the host around its launch (on the launching thread).
+The durations of a device's rows add up to the sum of the durations of all its work; the row without an annotation has
+what belongs to none. Steps (``ProfilerStep#n``) do not count, unless asked for: they hold everything.
+
+How HTA's ``get_gpu_kernels_with_user_annotations`` differs: it gives the kernels, not the sums; it knows the
+annotations of the GPU alone, so that older traces have none; kernels shorter than a microsecond get lost; steps count.
+
+Options:
+    include_steps: whether steps are annotations, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.annotated_work import annotations_of_work
+from augment.derived.call_stacks import NO_ROW
+from augment.derived.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, Category, Identity, Trace
+
+NAME = "gpu_time_by_annotation"
+NEEDS = (GPU_WORK, (Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One annotation on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    annotation: str | None = column("The name of the annotation; none for the work that belongs to no annotation.")
+    kernel_count: int = column("How many kernels, copies and memsets belong to it.", "count")
+    gpu_ns: int = column("Sum of their durations.", "ns")
+    gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
+    """Divide the GPU time among the annotations."""
+    row = annotations_of_work(trace, include_steps=include_steps)
+    if not (row != NO_ROW).any():
+        return Skipped("no GPU work belongs to an annotation" + ("" if include_steps else " other than a step"))
+    shares = gpu_time_by(trace, np.where(row != NO_ROW, trace.events.name[row], NO_KEY))
+    total = gpu_time_of(shares)
+    rows = [
+        Row(
+            one.device.rank,
+            one.device.device,
+            None if one.key == NO_KEY else trace.strings[one.key],
+            one.kernel_count,
+            one.gpu_ns,
+            one.ratio(total[one.device]),
+        )
+        for one in sorted(shares, key=lambda one: (one.device.start, -one.gpu_ns, one.key))
+    ]
+    return Findings(rows)

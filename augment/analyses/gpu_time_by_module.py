@@ -1,0 +1,82 @@
+"""Which modules of the model does the GPU time belong to?
+
+A module is a call of ``torch.nn.Module`` as the profiler records it with ``with_stack=True`` (``nn.Module: Linear_4``);
+``module`` is its path among the modules around it: ``Block_1/Linear_4``. Each kernel, copy and memset belongs to the
+innermost module around its launch. What the backward pass launches lies on another thread: it belongs to the module of
+the forward operator that its ``fwdbwd`` flow comes from.
+
+``gpu_ns`` is of the module and all modules in it, ``exclusive_gpu_ns`` of itself alone. The latter adds up, over the
+rows of a device, to the sum of the durations of all its work; the row without a module has what belongs to none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.gpu_time import Share, gpu_time_by
+from augment.derived.gpu_work import Device
+from augment.derived.module_work import module_work
+from augment.derived.modules import NO_MODULE, modules
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
+
+NAME = "gpu_time_by_module"
+NEEDS = (GPU_WORK, LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One module on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    module: str | None = column("The path of the module; none for the work that belongs to no module.")
+    call_count: int = column("How often it was called.", "count")
+    kernel_count: int = column("How many kernels, copies and memsets belong to it or to modules in it.", "count")
+    gpu_ns: int = column("Sum of their durations.", "ns")
+    backward_gpu_ns: int = column("The part of that which the backward pass launched.", "ns")
+    exclusive_gpu_ns: int = column("Sum of the durations of what belongs to no module in it.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Divide the GPU time among the modules."""
+    found = modules(trace)
+    if not len(found.frame):
+        return Skipped("no nn.Module is called: record with with_stack=True")
+    work = module_work(trace)
+    if not (work.path != NO_MODULE).any():
+        return Skipped("no GPU work belongs to a module")
+    calls = np.bincount(found.path, minlength=len(found.paths)).tolist()
+    parts = gpu_time_by(trace, work.path * 2 + work.backward)  # both parts of NO_MODULE are below 0
+    rows = []
+    for device in dict.fromkeys(one.device for one in parts):
+        rows += _rows(device, [one for one in parts if one.device == device], found.paths, found.parent, calls)
+    return Findings(rows)
+
+
+def _rows(device: Device, parts: list[Share], paths: list[str], parent: list[int], calls: list[int]) -> list[Row]:
+    """The rows of one device, modules in the order of their names, the row of none last."""
+    figures = [[0, 0, 0, 0] for _ in range(len(paths) + 1)]  # kernels, GPU time, of backward, exclusive; the last: none
+    for one in parts:
+        path, backward = divmod(one.key, 2)
+        mine = figures[path]
+        mine[0] += one.kernel_count
+        mine[1] += one.gpu_ns
+        mine[2] += one.gpu_ns * backward
+        mine[3] += one.gpu_ns
+    for path in range(len(paths) - 1, -1, -1):  # parents come first, so each child is whole when it is added
+        if parent[path] != NO_MODULE:
+            for column_ in range(3):
+                figures[parent[path]][column_] += figures[path][column_]
+    named = [*paths, None]
+    rows = [
+        Row(device.rank, device.device, name, count, *mine)
+        for name, count, mine in zip(named, [*calls, 0], figures, strict=True)
+        if mine[0]
+    ]
+    return sorted(rows, key=lambda row: (row.module is None, row.module or ""))

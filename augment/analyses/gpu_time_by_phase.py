@@ -1,0 +1,75 @@
+"""How much GPU time do forward, backward and optimizer take?
+
+Each kernel, copy and memset belongs to the phase of its launch on the host, the first of these that fits:
+
+- ``optimizer``: within an annotation ``Optimizer.step#…`` or ``Optimizer.zero_grad#…``;
+- ``backward``: on a thread of the autograd engine, or within a node of the autograd graph
+  (``autograd::engine::evaluate_function: …``, ``AddmmBackward0``), an operator at which a ``fwdbwd`` flow ends, or an
+  annotation that says ``backward``;
+- ``forward``: within an operator at which a ``fwdbwd`` flow begins, an ``nn.Module`` or an annotation that says
+  ``forward``; also what the thread of such operators launches between the first and the last of them before anything of
+  a backward pass begins;
+- ``other``: whatever else was launched, such as the copy of a batch to the device;
+- ``unknown``: what has no launch in the trace.
+
+The durations of a device's rows add up to the sum of the durations of all its work. Communication that runs beside
+computation counts as well as it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.call_stacks import call_stacks
+from augment.derived.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import NO_ROW
+from augment.derived.training_phases import Phase, training_phases
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
+
+NAME = "gpu_time_by_phase"
+NEEDS = (GPU_WORK, LAUNCHES)
+_ORDER = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER, NO_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One phase on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    phase: str = column("One of forward, backward, optimizer, other and unknown.")
+    kernel_count: int = column("How many kernels, copies and memsets were launched in it.", "count")
+    gpu_ns: int = column("Sum of their durations.", "ns")
+    gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Divide the GPU time among the phases."""
+    phase_of = training_phases(trace)
+    if phase_of is None:
+        return Skipped("nothing tells the phases: no fwdbwd flow, autograd node, optimizer, module or annotation")
+    launch = gpu_work(trace).launch
+    known = launch != NO_ROW
+    phase = np.full(len(launch), NO_KEY, np.int64)
+    phase[known] = phase_of[call_stacks(trace).place_of[launch[known]]]
+    shares = gpu_time_by(trace, phase)
+    total = gpu_time_of(shares)
+    rows = [
+        Row(
+            one.device.rank,
+            one.device.device,
+            "unknown" if one.key == NO_KEY else Phase(one.key).name.lower(),
+            one.kernel_count,
+            one.gpu_ns,
+            one.ratio(total[one.device]),
+        )
+        for one in sorted(shares, key=lambda one: (one.device.start, _ORDER.index(one.key)))
+    ]
+    return Findings(rows)

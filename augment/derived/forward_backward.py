@@ -1,0 +1,83 @@
+"""Which operator of the forward pass each operator of the backward pass belongs to: the ``fwdbwd`` flows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.call_stacks import NO_ROW, call_stacks
+from augment.trace import Category, Int32s, Int64s, Trace, derived
+
+_BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBackward:
+    """Equal-length int64 columns of rows of the event table: the operator ``backward`` differentiates ``forward``.
+
+    Ascending and distinct ``backward``; several may have one ``forward``.
+    """
+
+    forward: Int64s
+    backward: Int64s
+
+    def __len__(self) -> int:
+        return len(self.backward)
+
+    def forward_of(self, backward: Int64s) -> Int64s:
+        """The forward operator of each row, :data:`NO_ROW` where there is none."""
+        if not len(self):
+            return np.full(len(backward), NO_ROW, np.int64)
+        place = np.minimum(np.searchsorted(self.backward, backward), len(self) - 1)
+        return np.where(self.backward[place] == backward, self.forward[place], NO_ROW)
+
+
+@derived
+def forward_backward(trace: Trace) -> ForwardBackward:
+    """The pairs that the flows link; ends of flows that lie in no operator, or have no beginning, link nothing."""
+    events = trace.events
+    sparse = events.flow_id
+    chosen = events.category[sparse.rows] == Category.FWDBWD
+    rows, ids = sparse.rows[chosen], sparse.values[chosen]
+    begins = events.phase[rows] == _BEGIN
+    known = begins | np.isin(events.phase[rows], _ENDS)
+    rows, ids, begins = rows[known], ids[known], begins[known]
+    order = np.lexsort((~begins, events.ts[rows], ids))
+    rows, ids, begins = rows[order], ids[order], begins[order]
+    last = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), -1))  # the beginning before each end
+    ends = np.flatnonzero(~begins & (last >= 0))
+    ends = ends[ids[last[ends]] == ids[ends]]
+    operator = _operators_at(trace, events.track[rows], events.ts[rows])
+    forward, backward = operator[last[ends]], operator[ends]
+    linked = (forward != NO_ROW) & (backward != NO_ROW) & (forward != backward)
+    backward, first = np.unique(backward[linked], return_index=True)
+    return ForwardBackward(forward[linked][first], backward)
+
+
+def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
+    """The operator that each arrow binds to: the outermost that begins there and then, else the innermost around it."""
+    stacks, events = call_stacks(trace), trace.events
+    is_op = events.category[stacks.row] == Category.CPU_OP
+    thread = events.track[stacks.row]  # ascending
+    found = np.full(len(ts), NO_ROW, np.int64)
+    for one in np.unique(track).tolist():
+        asked = np.flatnonzero(track == one)
+        low, high = np.searchsorted(thread, (one, one + 1))
+        place = low + np.flatnonzero(is_op[low:high])
+        if not len(place):
+            continue
+        start = events.ts[stacks.row[place]]
+        where = np.searchsorted(start, ts[asked])
+        here = np.minimum(where, len(place) - 1)
+        exact = start[here] == ts[asked]
+        inner = np.where(exact, place[here], np.where(where > 0, place[where - 1], -1))
+        climbing = np.flatnonzero(~exact & (inner >= 0))
+        while len(climbing):
+            row = stacks.row[inner[climbing]]
+            around = is_op[inner[climbing]] & (events.ts[row] + events.dur[row] > ts[asked[climbing]])
+            climbing = climbing[~around]
+            inner[climbing] = stacks.parent[inner[climbing]]
+            climbing = climbing[inner[climbing] >= 0]
+        found[asked] = np.where(inner >= 0, stacks.row[inner], NO_ROW)
+    return found
