@@ -21,6 +21,7 @@ from augment.analyses import (
     memory_at_peak,
     memory_bandwidth,
     memory_profile,
+    operator_breakdown,
     operator_launch_delay,
     queue_length,
     step_figures,
@@ -76,6 +77,7 @@ ANALYSES: tuple[Analysis, ...] = (
     gpu_time_by_annotation,
     gpu_time_by_phase,
     gpu_time_by_module,
+    operator_breakdown,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

@@ -5,7 +5,7 @@ A module is a call of ``torch.nn.Module`` as the profiler records it with ``with
 innermost module around its launch. What the backward pass launches lies on another thread: it belongs to the module of
 the forward operator that its ``fwdbwd`` flow comes from.
 
-``gpu_ns`` is of the module and all modules in it, ``exclusive_gpu_ns`` of itself alone. The latter adds up, over the
+``gpu_ns`` is of the module and all modules in it, ``self_gpu_ns`` of itself alone. The latter adds up, over the
 rows of a device, to the sum of the durations of all its work; the row without a module has what belongs to none.
 """
 
@@ -37,7 +37,7 @@ class Row:
     kernel_count: int = column("How many kernels, copies and memsets belong to it or to modules in it.", "count")
     gpu_ns: int = column("Sum of their durations.", "ns")
     backward_gpu_ns: int = column("The part of that which the backward pass launched.", "ns")
-    exclusive_gpu_ns: int = column("Sum of the durations of what belongs to no module in it.", "ns")
+    self_gpu_ns: int = column("Sum of the durations of what belongs to no module in it.", "ns")
 
 
 ROW = Row

@@ -12,7 +12,7 @@ from augment.readers import read
 from simulator import JobOptions, simulate
 from tables import Event, call, fwdbwd, kernel, op, python, rows_of, trace_of
 
-COLUMNS = ("module", "call_count", "kernel_count", "gpu_ns", "backward_gpu_ns", "exclusive_gpu_ns")
+COLUMNS = ("module", "call_count", "kernel_count", "gpu_ns", "backward_gpu_ns", "self_gpu_ns")
 
 
 def launched(ts: int, length: int, *, thread: int = 1) -> list[Event]:
@@ -90,6 +90,6 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     outcome = gpu_time_by_module.analyze(read(str(path)))
     assert isinstance(outcome, Findings)
     assert {row.module: row.gpu_ns for row in outcome.rows} == inclusive
-    assert {row.module: row.exclusive_gpu_ns for row in outcome.rows if row.exclusive_gpu_ns} == exclusive
+    assert {row.module: row.self_gpu_ns for row in outcome.rows if row.self_gpu_ns} == exclusive
     assert sum(row.backward_gpu_ns for row in outcome.rows) > 0
     assert any("/" in (row.module or "") for row in outcome.rows)

@@ -1,0 +1,113 @@
+"""Which operators take the time, at which input shapes?
+
+A row for every operator and the shapes of its inputs (``Input Dims``, which ``record_shapes=True`` records; else none):
+how often it was called, its time on the host, and the durations of the GPU work that it launched.
+
+- ``cpu_ns`` and ``gpu_ns`` are of the operator and all that it calls on its thread; where an operator calls itself, both
+  count;
+- ``self_cpu_ns`` leaves out the operators directly within it, ``self_gpu_ns`` and ``kernel_count`` what they launch.
+
+What was launched belongs to the innermost operator around the launch. So ``self_gpu_ns`` of all rows adds up to the sum
+of the durations of all GPU work; the row without an operator has what was launched in none, or by nothing known.
+
+These are the figures of ``torch.profiler``'s ``key_averages(group_by_input_shape=True)``, for which calls of the
+runtime are operators, too, and so not part of ``self_cpu_ns``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import Texts
+from augment.derived.arg_columns import arg_columns
+from augment.derived.call_stacks import call_stacks
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launched_work import launched_work
+from augment.derived.ordering import combinations
+from augment.findings import Findings, column
+from augment.intervals import Places
+from augment.trace import Category, Int32s, Int64s, Trace
+
+NAME = "operator_breakdown"
+NEEDS = ((Category.CPU_OP,),)
+SHAPES = "Input Dims"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operator at one shape of its inputs."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    operator: str | None = column("The name of the operator; none for the GPU work that belongs to no operator.")
+    input_shapes: str | None = column("The shapes of its inputs, as recorded; none if they were not.")
+    count: int = column("How often it was called.", "count")
+    cpu_ns: int = column("Sum of its durations on the host.", "ns")
+    self_cpu_ns: int = column("The same without the operators in it.", "ns")
+    gpu_ns: int | None = column("Sum of the durations of the work launched within it; none without GPU work.", "ns")
+    self_gpu_ns: int | None = column("The same without what operators in it launched; none without GPU work.", "ns")
+    kernel_count: int | None = column("Kernels, copies and memsets that it launched itself.", "count")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings:
+    """Add up the operators by name and shape."""
+    stacks, events = call_stacks(trace), trace.events
+    place = np.flatnonzero(events.category[stacks.row] == Category.CPU_OP)
+    row = stacks.row[place]
+    shape, shapes = _shapes(trace, row)
+    keys, code = combinations(events.name[row], shape)
+    inner, outer = _nested(trace, place)
+    sums = [np.bincount(code, minlength=len(keys[0]))]
+    for total in _totals(trace, place):
+        summed = np.zeros(len(keys[0]), np.int64)
+        np.add.at(summed, code, total)
+        own = summed.copy()
+        np.subtract.at(own, code[outer], total[inner])
+        sums += [summed, own]
+    rows = list(_rows(trace, keys, shapes, sums))
+    rows.sort(key=lambda one: (-(one.self_gpu_ns or 0), -one.self_cpu_ns, one.operator or "", one.input_shapes or ""))
+    work = gpu_work(trace)
+    if (rest := len(work) - sum(one.kernel_count or 0 for one in rows)) > 0:
+        ns = int((work.end - work.ts).sum()) - sum(one.self_gpu_ns or 0 for one in rows)
+        rows.append(Row(trace.rank, None, None, 0, 0, 0, ns, ns, rest))
+    return Findings(rows, (), arg_columns(trace).diagnostics([SHAPES]))
+
+
+def _shapes(trace: Trace, row: Int64s) -> tuple[Int32s, Texts]:
+    """Of each row the code of its shapes, -1 of none; and what the codes mean."""
+    rows, shapes = arg_columns(trace).texts(SHAPES)
+    code_of = np.full(len(trace.events), -1, np.int32)
+    code_of[rows] = shapes.codes
+    return code_of[row], shapes
+
+
+def _totals(trace: Trace, place: Places) -> tuple[Int64s, Int64s, Int64s]:
+    """Of the operators at ``place`` in the call stacks, and all in them: time, GPU time, pieces of GPU work."""
+    stacks, launched, work = call_stacks(trace), launched_work(trace), gpu_work(trace)
+    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.place])))
+    start, stop = launched.before[place], launched.before[stacks.stop[place]]
+    return trace.events.dur[stacks.row[place]], until[stop] - until[start], stop - start
+
+
+def _nested(trace: Trace, place: Places) -> tuple[Places, Int32s]:
+    """Which of the operators at ``place`` lie in another, and in which directly; as indexes into ``place``."""
+    stacks = call_stacks(trace)
+    above = stacks.parent[place]
+    outer = np.where(above >= 0, stacks.enclosing(place)[above], np.int32(-1))
+    inner = np.flatnonzero(outer >= 0)
+    return inner, outer[inner]
+
+
+def _rows(trace: Trace, keys: list[Int64s], shapes: Texts, sums: list[Int64s]) -> Iterator[Row]:
+    has_gpu = len(gpu_work(trace)) > 0
+    for name, shape, count, cpu, self_cpu, gpu, self_gpu, _, kernels in zip(
+        *(one.tolist() for one in (*keys, *sums)), strict=True
+    ):
+        text = None if shape < 0 else shapes.values[shape]
+        on_gpu = (gpu, self_gpu, kernels) if has_gpu else (None, None, None)
+        yield Row(trace.rank, trace.strings[name], text, count, cpu, self_cpu, *on_gpu)
