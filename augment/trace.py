@@ -46,6 +46,7 @@ class Category(IntEnum):
     FWDBWD = 13
     OVERHEAD = 14
     TRACE = 15
+    CUDA_PROFILER_RANGE = 16
 
 
 GPU_WORK = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)

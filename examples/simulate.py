@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--collectives", choices=("ddp", "fsdp", "none"), default=default.collectives)
     add("--gpu", choices=tuple(GPUS), default=default.gpu)
     add("--stacks", action="store_true", help="Python functions, as with_stack records them")
+    add("--counters", action="store_true", help="CUPTI counters of each kernel, as its range profiler records them")
     add("--memory", action="store_true", help="[memory] instants, as profile_memory records them")
     add("--jitter", type=float, default=default.jitter, help="spread of all durations")
     add("--seed", type=int, default=default.seed)

@@ -25,7 +25,7 @@ from simulator import JobOptions, simulate
 from tables import trace_of
 
 ROOT = Path(__file__).resolve().parents[1]
-JOB = JobOptions(steps=2, layers=2, stacks=True, memory=True, host_stall_us=900.0, host_stall_step=1)
+JOB = JobOptions(steps=2, layers=2, stacks=True, memory=True, counters=True, host_stall_us=900.0, host_stall_step=1)
 SUFFIX_UNITS = {
     "_ns": "ns",
     "_bytes": "bytes",

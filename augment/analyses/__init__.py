@@ -13,6 +13,7 @@ from augment.analyses import (
     gpu_time_by_annotation,
     gpu_time_by_module,
     gpu_time_by_phase,
+    cupti_counters,
     idle_time_breakdown,
     kernel_breakdown,
     kernel_type_breakdown,
@@ -78,6 +79,7 @@ ANALYSES: tuple[Analysis, ...] = (
     gpu_time_by_phase,
     gpu_time_by_module,
     operator_breakdown,
+    cupti_counters,
 )
 
 __all__ = ["ANALYSES", "Analysis", "Outcome"]

@@ -293,6 +293,6 @@ class _Model:
 
 def build_step(options: JobOptions, pid: int, tids: tuple[int, int], device: int) -> Program:
     """The step of one rank; ranks differ in ids alone."""
-    builder = StepBuilder(pid, tids, device, stacks=options.stacks, memory=options.memory)
+    builder = StepBuilder(pid, tids, device, stacks=options.stacks, memory=options.memory, counters=options.counters)
     _Model(builder, options, GPUS[options.gpu].speed / options.work).step()
     return builder.build(lines=options.layout == "lines")

@@ -42,6 +42,7 @@ class JobOptions:
     gpu: str = "H100"
     stacks: bool = False
     memory: bool = False
+    counters: bool = False  #: a range with CUPTI counters for each kernel
     jitter: float = 0.05  #: standard deviation of the logarithm of each host and GPU duration
     seed: int = 0
     first_step: int = 0

@@ -105,8 +105,11 @@ class _Page:
 class StepBuilder:
     """Plays a step once and notes what happens: nested slices on two host threads, launches, waits, memory."""
 
-    def __init__(self, pid: int, tids: tuple[int, int], device: int, *, stacks: bool, memory: bool) -> None:
+    def __init__(
+        self, pid: int, tids: tuple[int, int], device: int, *, stacks: bool, memory: bool, counters: bool
+    ) -> None:
         self.pid, self.tids, self.device, self.stacks, self.memory = pid, tids, device, stacks, memory
+        self.counters = counters
         self.thread = MAIN
         self.ops: list[GpuOp] = []
         self.stall_point = 0
@@ -274,6 +277,17 @@ class StepBuilder:
             slots += [correlation, ("rate", index)]
         self._gpu.add(kineto.slice_text(op.category, kineto.plain(op.name), self.device, op.stream, args), *slots)
         self._gpu.add(kineto.flow_text("f", "ac2g", self.device, op.stream), correlation, ("start", index))
+        if self.counters and op.category == "kernel":
+            self._show_counters(index)
+
+    def _show_counters(self, index: int) -> None:
+        """The range of a kernel: in the order of the launches, as CUPTI runs one kernel at a time."""
+        op = self.ops[index]
+        name = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+        args = f'"{name.format("ffma")}": {64 * int(op.base_ns)}, "{name.format("fadd")}": {sum(map(ord, op.name))}'
+        text = kineto.slice_text("cuda_profiler_range", kineto.plain(op.name), self.device, 0, args)
+        self._host_pairs.append((op.launch, op.launch_end))
+        self._gpu.add(text, ("host", op.launch), ("host_dur", len(self._host_pairs) - 1))
 
     @staticmethod
     def _shape_of(op: GpuOp) -> str:
