@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UnknownFormat,
         UsageError,
     )
+    from augment.execution_trace import link_execution_trace
     from augment.findings import AugmentedTrace, Findings, Skipped
     from augment.pipeline import augment
     from augment.readers import read
@@ -45,6 +46,7 @@ _HOMES = {
     "within": "augment.derived.window",
     "diff": "augment.comparison",
     "Diff": "augment.comparison",
+    "link_execution_trace": "augment.execution_trace",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
     "Findings": "augment.findings",
@@ -74,6 +76,7 @@ __all__ = [
     "__version__",
     "augment",
     "diff",
+    "link_execution_trace",
     "read",
     "within",
     "write",
