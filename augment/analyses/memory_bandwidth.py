@@ -24,16 +24,14 @@ import numpy.typing as npt
 
 from augment import intervals
 from augment.annotations import CounterTrack
+from augment.derived.copy_rates import CopyRate, copy_rates
 from augment.derived.gpu_work import Device, GpuWork, gpu_work
-from augment.derived.kernel_types import KernelType, copy_kind
 from augment.derived.statistics import time_weighted
 from augment.findings import Findings, Skipped, column
-from augment.intervals import Places
 from augment.trace import GPU_WORK, Diagnostic, Identity, Int64s, Trace
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)
-FASTEST = 10**15  #: bytes per second; no memory comes near, and sums of a thousand such still fit int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,63 +56,27 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Follow the bandwidth of each kind of copy on each device."""
-    work = gpu_work(trace)
-    rows: list[Row] = []
-    tracks: list[CounterTrack] = []
-    unknown = 0
-    for device in work.devices:
-        places = work.by_time[device.places]
-        copies = places[work.type[places] == KernelType.MEMORY]
-        for kind, chosen in _kinds(trace, work, copies):
-            size = _sizes(trace, work.row[chosen])
-            ts, rate, without = _series(work.ts[chosen], work.end[chosen], size)
-            unknown += without
-            rows.append(_row(device, kind, work, chosen, int(size.sum()), ts, rate))
-            if len(ts):
-                tracks.append(_track(device, kind, ts, rate))
-    if not rows:
+    found = copy_rates(trace)
+    if not found:
         return Skipped("no copy and no memset")
+    rows = [_row(gpu_work(trace), one) for one in found]
+    tracks = [_track(one.device, one.kind, one.ts, one.rate) for one in found if len(one.ts)]
+    unknown = sum(one.without for one in found)
     message = "copies without bytes or a duration, or faster than any memory, have no bandwidth"
     return Findings(rows, tracks, [Diagnostic("copy_without_bandwidth", unknown, message)] if unknown else [])
 
 
-def _kinds(trace: Trace, work: GpuWork, copies: Places) -> list[tuple[str, Places]]:
-    """The kinds of ``copies``, ascending, and which are of each; every name is asked once."""
-    names, which = np.unique(trace.events.name[work.row[copies]], return_inverse=True)
-    kind_of_name = [copy_kind(trace.strings[name]) for name in names.tolist()]
-    kinds = sorted(set(kind_of_name))
-    code = np.array([kinds.index(kind) for kind in kind_of_name], np.intp)[which]
-    return [(kind, copies[code == index]) for index, kind in enumerate(kinds)]
-
-
-def _sizes(trace: Trace, rows: Int64s) -> Int64s:
-    """The bytes of each of ``rows``, 0 where unknown."""
-    order = np.argsort(rows, kind="stable")  # ascending rows are found faster
-    size = np.empty(len(rows), np.int64)
-    size[order] = trace.events.bytes.at(rows[order], 0)
-    return np.maximum(size, 0)
-
-
-def _series(start: Int64s, end: Int64s, size: Int64s) -> tuple[Int64s, Int64s, int]:
-    """The bandwidth after every change, in whole bytes per second, so that it falls to 0 exactly; how many lack one."""
-    rate = size / np.maximum(end - start, 1) * 1e9
-    known = (size > 0) & (end > start) & (rate < FASTEST)
-    change = np.rint(rate[known]).astype(np.int64)
-    ts, value = intervals.steps(np.concatenate((start[known], end[known])), np.concatenate((change, -change)))
-    return ts, value, len(known) - int(known.sum())
-
-
-def _row(device: Device, kind: str, work: GpuWork, chosen: Places, size: int, ts: Int64s, rate: Int64s) -> Row:
-    copying = rate[:-1] > 0
-    gbps: npt.NDArray[np.float64] = rate[:-1][copying] / 1e9
-    weighted = time_weighted(gbps, np.diff(ts)[copying])
+def _row(work: GpuWork, one: CopyRate) -> Row:
+    copying = one.rate[:-1] > 0
+    gbps: npt.NDArray[np.float64] = one.rate[:-1][copying] / 1e9
+    weighted = time_weighted(gbps, np.diff(one.ts)[copying])
     return Row(
-        rank=device.rank,
-        device=device.device,
-        kind=kind,
-        count=len(chosen),
-        bytes=size,
-        busy_ns=intervals.total(intervals.union(work.ts[chosen], work.end[chosen])),
+        rank=one.device.rank,
+        device=one.device.device,
+        kind=one.kind,
+        count=len(one.places),
+        bytes=one.bytes,
+        busy_ns=intervals.total(intervals.union(work.ts[one.places], work.end[one.places])),
         mean_gbps=weighted and weighted.mean,
         p25_gbps=weighted and weighted.p25,
         p50_gbps=weighted and weighted.p50,

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment import intervals
 from augment.annotations import CounterTrack
-from augment.derived.gpu_work import Stream, gpu_work
+from augment.derived.gpu_work import Stream
 from augment.derived.launch_delays import launch_diagnostics
-from augment.derived.launches import NO_ROW
+from augment.derived.queue_lengths import queue_lengths
 from augment.derived.statistics import time_weighted
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Int64s, Trace
@@ -55,27 +54,12 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Follow the queue of each stream."""
-    work = gpu_work(trace)
-    linked = work.launch != NO_ROW
-    if not linked.any():
+    queues = queue_lengths(trace)
+    if not queues:
         return Skipped("no GPU work whose correlation names a launch")
-    rows, tracks = [], []
-    for stream in work.streams:
-        chosen = linked[stream.places]
-        if not chosen.any():
-            continue
-        started = work.ts[stream.places][chosen]
-        launched = trace.events.ts[work.launch[stream.places][chosen]]
-        ts, length = _series(np.minimum(launched, started), started)
-        rows.append(_row(stream, ts, length))
-        tracks.append(_track(stream, ts, length))
+    rows = [_row(one.stream, one.ts, one.length) for one in queues]
+    tracks = [_track(one.stream, one.ts, one.length) for one in queues]
     return Findings(rows, tracks, launch_diagnostics(trace))
-
-
-def _series(launched: Int64s, started: Int64s) -> tuple[Int64s, Int64s]:
-    """The queue's length after every change: ``ts`` strictly ascending, int64."""
-    ones = np.ones(len(started), np.int64)
-    return intervals.steps(np.concatenate((launched, started)), np.concatenate((ones, -ones)))
 
 
 def _row(stream: Stream, ts: Int64s, length: Int64s) -> Row:

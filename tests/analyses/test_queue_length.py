@@ -111,3 +111,16 @@ def test_correlations_far_apart_are_found_too() -> None:
 def test_without_a_link_it_is_skipped() -> None:
     trace = trace_of(call("cudaLaunchKernel", 0, 1, correlation=1), kernel("a", 5, 6, correlation=2))
     assert queue_length.analyze(trace) == Skipped("no GPU work whose correlation names a launch")
+
+
+def test_time_at_a_full_queue_is_told_of_every_stream() -> None:
+    streams = {7: 1024, 8: 1025, 9: 3}
+    events, correlation = [], 0
+    for stream, count in streams.items():
+        for k in range(count):
+            correlation += 1
+            events.append(call("cudaLaunchKernel", k, k + 1, correlation=correlation))
+            events.append(kernel("a", 5000 + 10 * k, 5005 + 10 * k, correlation=correlation, stream=stream))
+    assert rows_of(findings_of(*events), "stream", "full_queue_ns") == [
+        (7, 5000 - 1023), (8, 5010 - 1023), (9, 0)
+    ]  # fmt: skip
