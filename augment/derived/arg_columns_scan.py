@@ -107,17 +107,18 @@ def fill(trace: Trace, rows: Int64s, columns: Sequence[Column], engine: str = "a
 
 
 def _plain(job: _Job, block: Block) -> None:
+    wanted = {
+        (category, name): one
+        for one in job.columns
+        for category in one.arg.categories
+        for name in (one.arg.name, *one.arg.also)
+    }
     rows = slice(block.start, block.stop)
     events = decoded(block, job.offsets, job.lengths, job.decode)
     for event, category, place in zip(events, job.categories[rows].tolist(), job.places[rows].tolist(), strict=True):
-        _put_row(job.columns, args_of(event), category, place)
-
-
-def _put_row(columns: Sequence[Column], args: dict[str, Any], category: int, place: int) -> None:
-    for column in columns:
-        if category in column.arg.categories:
-            spelling = next((one for one in (column.arg.name, *column.arg.also) if one in args), None)
-            column.put(place, None if spelling is None else args[spelling])
+        for name, value in args_of(event).items():
+            if (column := wanted.get((category, name))) is not None:
+                column.put(place, value)
 
 
 class _CompiledScan:
@@ -146,6 +147,8 @@ class _CompiledScan:
             if why == layout.MISS and self._learn(block.data, job.columns):
                 continue
             row = int(state[layout.ROW // 8])
+            for one in job.columns:  # what was stored before the odd part was met
+                one.flags[own[3][row]] = layout.ABSENT
             _plain(job, block._replace(start=block.start + row, stop=block.start + row + 1))
             state[layout.ROW // 8] = row + 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import Any
 
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.layout_compiled import (
@@ -58,6 +59,7 @@ class Generation:
     stages: dict[int, tuple[str, int]] = field(default_factory=dict)
     kernels: dict[int, str] = field(default_factory=dict)
     launch_keys: dict[int, str] = field(default_factory=dict)
+    values: dict[bytes, tuple[str, Any]] = field(default_factory=dict)  #: args that were decoded, by their bytes
     news: list[tuple[int, int, int]] = field(
         default_factory=list
     )  #: kind, iid, number: in the order in which they came

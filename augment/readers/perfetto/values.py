@@ -9,6 +9,7 @@ from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.state import Generation
 from augment.readers.perfetto.wire import double, fields, signed, text
 
+MOST_VALUES = 1 << 16  #: args of a generation that are kept decoded
 DEEPEST = 64  #: nesting of values; what lies deeper is left out
 
 
@@ -60,12 +61,20 @@ def scalar(data: bytes, start: int, stop: int, now: Generation) -> Any:
     return value if isinstance(value, (int, float, str)) else None
 
 
+def _new_value(data: bytes, start: int, stop: int, now: Generation) -> tuple[str, Any]:
+    """An annotation that has not been met; a number will hardly be met again."""
+    made = key_and_value(data, start, stop, now)
+    if not isinstance(made[1], (int, float)) and len(now.values) < MOST_VALUES:
+        now.values[data[start:stop]] = made
+    return made
+
+
 def event_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
     """All args of a ``TrackEvent``; a counter's is its ``value``."""
     found: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag == wire.EVENT_ANNOTATION:
-            key, value = key_and_value(data, at, end, now)
+            key, value = now.values.get(data[at:end]) or _new_value(data, at, end, now)
             found[key] = value
         elif tag == wire.EVENT_DOUBLE_COUNTER:
             found["value"] = double(at)
