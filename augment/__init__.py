@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from augment.execution_trace import link_execution_trace
     from augment.findings import AugmentedTrace, Findings, Skipped
+    from augment.memory_timeline import read_memory_timeline
     from augment.pipeline import augment
     from augment.readers import read
     from augment.trace import Trace
@@ -47,6 +48,7 @@ _HOMES = {
     "diff": "augment.comparison",
     "Diff": "augment.comparison",
     "link_execution_trace": "augment.execution_trace",
+    "read_memory_timeline": "augment.memory_timeline",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
     "Findings": "augment.findings",
@@ -78,6 +80,7 @@ __all__ = [
     "diff",
     "link_execution_trace",
     "read",
+    "read_memory_timeline",
     "within",
     "write",
 ]

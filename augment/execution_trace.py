@@ -26,8 +26,7 @@ import numpy as np
 from augment.derived.arg_columns import arg_columns
 from augment.errors import UnknownFormat
 from augment.findings import column
-from augment.jsontext import lenient_json
-from augment.readers.containers import CHUNK, check_ratio, open_text
+from augment.readers.document import read_document
 from augment.trace import Category, Int64s, Trace
 
 IDS = {"record_function_id": "Record function id", "external_id": "External id"}  #: how links are made, and the arg
@@ -116,17 +115,7 @@ def attribute(node: Node, name: str) -> Any:
 
 
 def _nodes(path: str) -> list[Node]:
-    pieces, size = [], 0
-    with open_text(path) as text:
-        while piece := text.read(CHUNK):
-            pieces.append(piece)
-            size += len(piece)
-            check_ratio(path, size)
-        damage = text.damage
-    try:
-        document = lenient_json(b"".join(pieces))
-    except ValueError as error:
-        raise UnknownFormat(path, damage or "no JSON, so no execution trace") from error
+    document = read_document(path)
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise UnknownFormat(path, "no execution trace: it has no nodes; record one with ExecutionTraceObserver")
