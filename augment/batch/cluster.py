@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.batch.convert import Result, Settings
 from augment.batch.inputs import Input
-from augment.batch.workers import convert_apart
+from augment.batch.workers import Work, convert_apart
 from augment.errors import OutputError, UsageError
 
 PATIENCE_S = 30  #: how long the scheduler may take to answer
@@ -28,14 +28,14 @@ class Cluster:
 
     lost: type[Exception]
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, work: Work = convert_apart) -> None:
         try:
             from distributed import Client
             from distributed.scheduler import KilledWorker
         except ImportError as error:
             because = f"needs Dask ({error}); pip install 'kineto-augment[dask]'"
             raise UsageError(f"--scheduler {address}: {because}") from error
-        self.lost = KilledWorker
+        self.lost, self._work = KilledWorker, work
         try:
             self._client: Any = Client(address, timeout=PATIENCE_S)
         except (OSError, ValueError) as error:
@@ -48,7 +48,7 @@ class Cluster:
 
     def submit(self, one: Input, settings: Settings) -> Future[Result]:
         """In the next thread that is free."""
-        future: Future[Result] = self._executor.submit(convert_apart, one, settings)
+        future: Future[Result] = self._executor.submit(self._work, one, settings)
         return future
 
     def renew(self) -> None:

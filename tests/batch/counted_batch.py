@@ -1,0 +1,61 @@
+"""A batch that tells of each conversion in a file, a line each: the input, the process, and the memory it has taken.
+
+    python counted_batch.py LOG JOBS INPUTS OUTPUT
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from augment.batch.convert import Settings
+from augment.batch.inputs import plan
+from augment.batch.jobs import Job, Member
+from augment.batch.running import Manner, Watch, run
+from augment.batch.stages import Stage, conclude
+from augment.findings import AugmentedTrace
+
+LOG = "COUNTED_BATCH_LOG"
+
+
+def tell(what: str) -> None:
+    """Append a line; short ones are written whole, whoever else writes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open(os.environ[LOG], "ab", buffering=0) as log:
+        log.write(f"{what} {os.getpid()} {peak}\n".encode())
+
+
+def summarize(augmented: AugmentedTrace) -> bytes:
+    """Called once in each conversion: the count of the trace's events."""
+    tell(augmented.trace.source.name)
+    return str(augmented.trace.source.event_count).encode()
+
+
+def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Mapping[str, bytes]:
+    """How many events the job has, and of how many ranks."""
+    ranks = [member.rank for member, _ in summaries]
+    assert ranks == [member.rank for member in job.members]
+    return {".metrics.json": b'{"events": %d, "ranks": %d}' % (sum(int(text) for _, text in summaries), len(ranks))}
+
+
+COUNTED = Settings(stages=(Stage(".count.summary", summarize, add_up),))
+
+
+def main() -> int:
+    log, jobs, source, out = sys.argv[1:]
+    os.environ[LOG] = log
+    inputs = plan([source], out).inputs
+    results = {one.path: one for one in run(inputs, COUNTED, Manner(int(jobs)), Watch())}
+    conclude(COUNTED.stages, inputs, results)
+    tell("end")
+    return int(not all(one.status in ("augmented", "done_before") for one in results.values()))
+
+
+if __name__ == "__main__":
+    # the stage's functions shall be found in a module of the same name in every process
+    import counted_batch
+
+    sys.exit(counted_batch.main())

@@ -1,0 +1,20 @@
+"""Work for other processes that is not converting; they import it by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from augment.batch.convert import Result, Settings
+from augment.batch.inputs import Input
+
+
+def dies_of_some(one: Input, _settings: Settings) -> Result:
+    """Work that kills its process when the input is called so, having begun to write."""
+    half = Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp")
+    half.write_bytes(b"half")
+    if one.path.startswith("deadly"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    half.unlink()
+    return Result(one.path, "augmented")

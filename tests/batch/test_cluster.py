@@ -1,0 +1,88 @@
+"""A Dask cluster does what processes do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from odd_work import dies_of_some
+from running import Ended, environment, start
+
+from augment.batch.convert import Settings
+from augment.batch.inputs import Input
+from augment.batch.pool import convert_all
+from augment.errors import OutputError, UsageError
+from traces import kernel, write_trace
+
+pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """The address of a cluster of two workers, of which each may die once of an input."""
+    more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
+    command = [sys.executable, str(Path(__file__).with_name("dask_cluster.py"))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
+                          env=environment(**more)) as process:  # fmt: skip
+        assert process.stdout
+        yield process.stdout.readline().strip()
+        assert process.stdin
+        process.stdin.close()
+
+
+def run(*args: object) -> Ended:
+    process = start("run", *args, "--quiet")
+    out, err = process.communicate(timeout=60)
+    return Ended(process.returncode, out, err)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
+
+
+def test_equal_bytes_and_going_on(tmp_path: Path, scheduler: str) -> None:
+    for rank in range(20):
+        write_trace(tmp_path / "in" / f"rank{rank}.json.gz", kernel(dur=10 + rank))
+    (tmp_path / "in" / "rank20.json").write_bytes(b'{"a": nope, "traceEvents": []}')
+    by_dask = run(tmp_path / "in", "-o", tmp_path / "dask", "--scheduler", scheduler)
+    here = run(tmp_path / "in", "-o", tmp_path / "here")
+    assert (by_dask.code, by_dask.err) == (here.code, here.err)
+    assert here.code == 1
+    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
+    assert len(contents(tmp_path / "dask")) == 40
+    manifest = tmp_path / "dask" / "augment-manifest.jsonl"
+    assert len(manifest.read_text().splitlines()) == 21
+    run(tmp_path / "in", "-o", tmp_path / "dask", "--scheduler", scheduler)
+    assert len(manifest.read_text().splitlines()) == 22  # the failure is tried again
+
+
+def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler: str) -> None:
+    from augment.batch.cluster import Cluster
+
+    names = ["a", "deadly1", "b", "c", "deadly2", "d"]
+    inputs = [Input(name, str(tmp_path), named=True) for name in names]
+    results = list(convert_all(inputs, Settings(), Cluster(scheduler, dies_of_some)))
+    assert [(one.path, one.status) for one in results] == [
+        (name, "failed" if name.startswith("deadly") else "augmented") for name in names
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from augment.batch import cluster
+
+    monkeypatch.setattr(cluster, "PATIENCE_S", 0.2)
+    with pytest.raises(OutputError, match="no Dask scheduler answers"):
+        cluster.Cluster("tcp://127.0.0.1:1")
+
+
+def test_dask_is_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from augment.batch.cluster import Cluster
+
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match=r"pip install 'kineto-augment\[dask\]'"):
+        Cluster("tcp://127.0.0.1:1")

@@ -1,0 +1,81 @@
+"""A batch that is killed again and again, and started again, ends complete, and nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from many_ranks import write_ranks
+from running import environment
+
+COUNT = 120  #: benchmarks/batch.py takes 1000
+KILLS = 4
+JOBS = 2
+
+
+def start(log: Path, source: Path, out: Path, jobs: int = JOBS) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("counted_batch.py")
+    return subprocess.Popen([sys.executable, script, log, str(jobs), source, out], env=environment())
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
+
+
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    write_ranks(tmp_path / "in", COUNT)
+    out, log = tmp_path / "out", tmp_path / "log"
+    manifest = out / "augment-manifest.jsonl"
+    by_chance = random.Random(7)
+    for kill in range(KILLS):
+        process = start(log, tmp_path / "in", out)
+        wanted = COUNT * (kill + 1) // (KILLS + 1)
+        while len(lines(manifest)) < wanted and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(by_chance.random() / 20)
+        process.kill()
+        process.wait()
+        workers_end(log)
+    assert len(lines(manifest)) < COUNT
+    with start(log, tmp_path / "in", out) as process:
+        assert process.wait(120) == 0
+
+    told = [json.loads(line) for line in lines(manifest) if line.endswith("}")]
+    assert Counter(one["input"] for one in told) == {f"rank{rank}.pt.trace.json.gz": 1 for rank in range(COUNT)}
+    begun = Counter(line.split()[0] for line in lines(log))
+    assert begun.pop("end") == 1
+    assert len(begun) == COUNT
+    assert sum(begun.values()) <= COUNT + KILLS * JOBS  # what was under way was not done
+
+    with start(tmp_path / "log1", tmp_path / "in", tmp_path / "out1", jobs=1) as process:
+        assert process.wait(120) == 0
+    assert contents(out) == contents(tmp_path / "out1")
+    assert len(contents(out)) == 3 * COUNT + 1
+    events = sum(json.loads((out / f"rank{rank}.metrics.json").read_text())["source"]["events"] for rank in range(COUNT))
+    assert json.loads((out / "job.metrics.json").read_text()) == {"events": events, "ranks": COUNT}
+    memory_is_flat(tmp_path / "log1")
+
+
+def workers_end(log: Path) -> None:
+    """The processes whose parent was killed end by themselves."""
+    pids = {int(line.split()[1]) for line in lines(log)}
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.02)
+
+
+def memory_is_flat(log: Path) -> None:
+    """The peak of one process does not grow with the number of files that it has converted."""
+    peaks = [int(line.split()[2]) for line in lines(log)[:-1]]
+    assert len(peaks) == COUNT
+    assert peaks[-1] < 1.05 * peaks[COUNT // 4]

@@ -1,0 +1,195 @@
+"""Batches: what a manifest tells, going on, ranks and shares."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Augment
+
+from augment.batch.manifest import Manifest
+from augment.batch.convert import Settings
+from traces import kernel, write_trace
+
+MANIFEST = "augment-manifest.jsonl"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    for rank in range(3):
+        write_trace(tmp_path / "job" / f"rank{rank}.json.gz", kernel(dur=10 + rank))
+    return tmp_path / "job"
+
+
+def lines(folder: Path, name: str = MANIFEST) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def converted(folder: Path) -> list[str]:
+    return [line["input"] for line in lines(folder)]
+
+
+def test_the_manifest_tells_all(job: Path, tmp_path: Path, augment: Augment) -> None:
+    out = tmp_path / "out"
+    (job / "node1").mkdir()
+    bad = job / "node1" / "rank9.json"
+    bad.write_bytes(b'{"a": nope, "traceEvents": []}')
+    (job / "settings.json").write_bytes(b"{}")
+    assert augment("run", job, "-o", out).code == 1
+    told = lines(out)
+    assert converted(out) == ["node1/rank9.json", "rank0.json.gz", "rank1.json.gz", "rank2.json.gz"][1:] + ["node1/rank9.json"]
+    first, failed = told[0], told[-1]
+    source = job / "rank0.json.gz"
+    assert first["path"] == str(source)
+    assert first["size"] == source.stat().st_size
+    assert first["sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
+    assert (first["status"], first["rank"]) == ("augmented", 0)
+    assert [one["path"] for one in first["outputs"]] == ["rank0.augmented.json.gz", "rank0.metrics.json"]
+    for one in first["outputs"]:
+        content = (out / one["path"]).read_bytes()
+        assert (one["size"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert failed["status"] == "failed"
+    assert failed["outputs"] == []
+    assert failed["message"].startswith(f"{bad}: byte ")
+
+
+def test_what_is_done_is_skipped(job: Path, augment: Augment) -> None:
+    first = augment("run", job)
+    before = {path.name: path.stat().st_mtime_ns for path in job.iterdir()}
+    again = augment("run", job)
+    assert (again.code, again.out) == (0, first.out)
+    assert "0 augmented, 3 done before, 0 passed over, 0 failed" in again.err
+    assert {path.name: path.stat().st_mtime_ns for path in job.iterdir()} == before
+    told = map(json.loads, augment("run", job, "--json").lines)
+    assert [one["status"] for one in told] == ["done_before"] * 3
+
+
+def test_what_changed_is_done_again(job: Path, augment: Augment) -> None:
+    def again(*args: str) -> list[str]:
+        count = len(lines(job))
+        assert augment("run", job, *args).code == 0
+        return converted(job)[count:]
+
+    augment("run", job)
+    everything = converted(job)
+    assert again() == []
+    write_trace(job / "rank1.json.gz", kernel(dur=99))
+    assert again() == ["rank1.json.gz"]
+    os.utime(job / "rank2.json.gz", ns=(1, 1))
+    assert again() == ["rank2.json.gz"]
+    (job / "rank0.metrics.json").unlink()
+    assert again() == ["rank0.json.gz"]
+    with open(job / "rank0.augmented.json.gz", "ab") as file:
+        file.write(b"more")
+    assert again() == ["rank0.json.gz"]
+    assert again("--skip", "queue_length") == everything
+    assert again("--skip", "queue_length") == []
+    assert again() == everything
+    assert again("--force") == everything
+
+
+def test_another_version_does_it_again(job: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
+    augment("run", job)
+    monkeypatch.setattr("augment.batch.manifest.__version__", "99")
+    augment("run", job)
+    assert len(lines(job)) == 6
+
+
+def test_failures_are_tried_again(job: Path, augment: Augment) -> None:
+    (job / "rank1.json.gz").write_bytes(b'{"a": nope, "traceEvents": []}')
+    assert augment("run", job).code == 1
+    again = augment("run", job)
+    assert again.code == 1
+    assert "0 augmented, 2 done before, 0 passed over, 1 failed" in again.err
+    assert len(lines(job)) == 4
+
+
+def test_a_line_that_was_cut_off_counts_for_nothing(job: Path, augment: Augment) -> None:
+    augment("run", job)
+    content = (job / MANIFEST).read_bytes()
+    (job / MANIFEST).write_bytes(content[:-40])
+    assert "1 augmented, 2 done before" in augment("run", job).err
+    assert (job / MANIFEST).read_bytes().startswith(content[:-40] + b"\n{")
+    assert "0 augmented, 3 done before" in augment("run", job).err
+
+
+def test_a_moved_batch_goes_on(job: Path, tmp_path: Path, augment: Augment) -> None:
+    augment("run", job, "-o", tmp_path / "out")
+    job.rename(tmp_path / "elsewhere")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    ended = augment("run", tmp_path / "elsewhere", "-o", tmp_path / "moved")
+    assert "0 augmented, 3 done before" in ended.err
+    assert ended.lines[-1] == str(tmp_path / "moved" / "rank2.metrics.json")
+
+
+def test_a_file_that_is_named_has_no_manifest(job: Path, tmp_path: Path, augment: Augment) -> None:
+    for _ in range(2):
+        assert "augmented" in augment("run", job / "rank0.json.gz", job / "rank1.json.gz", "-o", tmp_path / "out").err
+    assert not (tmp_path / "out" / MANIFEST).exists()
+    augment("run", job / "rank*.json.gz", "-o", tmp_path / "out")
+    assert converted(tmp_path / "out") == ["rank0.json.gz", "rank1.json.gz", "rank2.json.gz"]
+    assert augment("run", tmp_path / "out" / MANIFEST).code == 3
+
+
+def test_a_folder_without_traces_stays_as_it_is(tmp_path: Path, augment: Augment) -> None:
+    (tmp_path / "a.json").write_bytes(b"{}")
+    assert augment("run", tmp_path).code == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) -> None:
+    half = job / ".rank1.augmented.json.gz.0123456789ab.tmp"
+    others = [job / ".rank7.augmented.json.gz.0123456789ab.tmp", job / ".rank1.notes.0123456789ab.tmp"]
+    for path in (half, *others):
+        path.write_bytes(b"half")
+    augment("run", job)
+    assert not half.exists()
+    assert all(path.exists() for path in others)
+
+
+def test_two_runs_do_not_share_a_manifest(job: Path, augment: Augment) -> None:
+    manifest = Manifest(str(job), Settings())
+    ended = augment("run", job)
+    assert (ended.code, ended.out) == (1, "")
+    assert "another augment run writes into this folder" in ended.err
+    manifest.close()
+    assert augment("run", job).code == 0
+
+
+@pytest.mark.parametrize(("ranks", "kept"), [("1", [1]), ("0,2", [0, 2]), ("1-7", [1, 2]), (" 0-0, 2-3 ", [0, 2])])
+def test_some_ranks(job: Path, augment: Augment, ranks: str, kept: list[int]) -> None:
+    assert augment("run", job, "--ranks", ranks).code == 0
+    assert converted(job) == [f"rank{rank}.json.gz" for rank in kept]
+
+
+def test_the_file_knows_its_rank_better_than_its_name(job: Path, augment: Augment) -> None:
+    write_trace(job / "pid77.json", distributedInfo={"rank": 12, "world_size": 16})
+    write_trace(job / "rank12.json", distributedInfo={"rank": 4, "world_size": 16})
+    augment("run", job, "--ranks", "12")
+    assert converted(job) == ["pid77.json"]
+
+
+def test_no_such_rank(job: Path, augment: Augment) -> None:
+    ended = augment("run", job, "--ranks", "8-11")
+    assert ended.code == 3
+    assert "no trace of these ranks among 3 files of ranks 0-2" in ended.err
+
+
+@pytest.mark.parametrize(
+    "args", [("--ranks", "a"), ("--ranks", "3-1"), ("--ranks", ""), ("--shard", "2/2"), ("--shard", "1"), ("--shard", "x/y")]
+)
+def test_odd_values_are_usage_errors(job: Path, augment: Augment, args: tuple[str, str]) -> None:
+    assert augment("run", job, *args).code == 2
+
+
+def test_shares_make_the_whole(job: Path, tmp_path: Path, augment: Augment) -> None:
+    out = tmp_path / "out"
+    for share in range(2):
+        assert augment("run", job, "-o", out, "--shard", f"{share}/2").code == 0
+    told = [[line["input"] for line in lines(out, f"augment-manifest-{share}-of-2.jsonl")] for share in range(2)]
+    assert told == [["rank0.json.gz", "rank2.json.gz"], ["rank1.json.gz"]]
+    assert "0 augmented, 3 done before" in augment("run", job, "-o", out).err
