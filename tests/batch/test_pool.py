@@ -1,0 +1,142 @@
+"""Giving out work: any workers that speak concurrent.futures, within memory, results in order."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from augment.batch import memory
+from augment.batch.convert import Result, Settings
+from augment.batch.inputs import Input, plan
+from augment.batch.pool import convert_all
+
+
+class Gone(Exception):
+    pass
+
+
+class Threads:
+    """Workers that are threads; one input kills them all, as often as it is told to."""
+
+    lost: type[Exception] = Gone
+
+    def __init__(self, size: int = 3, deaths: int = 0) -> None:
+        self._executor = ThreadPoolExecutor(size)
+        self._size, self._deaths = size, deaths
+        self._lock = threading.Lock()
+        self.under_way: set[str] = set()
+        self.together: list[set[str]] = []
+        self.ended = ""
+
+    def capacity(self) -> int:
+        return self._size
+
+    def submit(self, one: Input, settings: Settings) -> Future[Result]:
+        return self._executor.submit(self._convert, one)
+
+    def renew(self) -> None:
+        assert not self.under_way
+
+    def stop(self) -> None:
+        self.ended = "stopped"
+        self._executor.shutdown()
+
+    def close(self) -> None:
+        self.ended = "closed"
+        self._executor.shutdown()
+
+    def _convert(self, one: Input) -> Result:
+        with self._lock:
+            self.under_way.add(one.path)
+            self.together.append(set(self.under_way))
+        time.sleep(0.02 if one.path.startswith("slow") else 0.002)
+        with self._lock:
+            self.under_way.discard(one.path)
+            if one.path.startswith("deadly") and self._deaths:
+                self._deaths -= 1
+                raise Gone
+        return Result(one.path, "augmented")
+
+
+def inputs(*names: str, size: int = 0) -> list[Input]:
+    return [Input(name, "out", named=True, size=size) for name in names]
+
+
+def test_results_come_in_order_and_are_told_at_once() -> None:
+    workers, told = Threads(), []
+    names = ["slow1", "a", "b", "slow2", "c"]
+    results = convert_all(inputs(*names), Settings(), workers, lambda one, _result: told.append(one.path))
+    assert [one.path for one in results] == names
+    assert told[0] != "slow1"
+    assert sorted(told) == sorted(names)
+    assert workers.ended == "closed"
+
+
+@pytest.mark.parametrize(("deaths", "status"), [(1, "augmented"), (2, "failed")])
+def test_what_died_is_tried_once_more_alone(deaths: int, status: str) -> None:
+    workers = Threads(deaths=deaths)
+    names = ["a", "deadly", "b", "c", "d"]
+    results = list(convert_all(inputs(*names), Settings(), workers))
+    assert [one.status for one in results] == ["augmented", status, *["augmented"] * 3]
+    assert workers.together.count({"deadly"}) >= 1
+
+
+def test_no_more_is_under_way_than_memory_allows() -> None:
+    workers = Threads(size=4)
+    sizes = {"slow1": 5, "slow2": 5, "slow3": 5, "slowest": 90, "a": 1, "b": 1}
+    many = inputs(*sizes)
+    results = list(convert_all(many, Settings(), workers, needed=lambda one: sizes[one.path], budget=12))
+    assert len(results) == len(many)
+    assert {frozenset(some) for some in workers.together if "slowest" in some} == {frozenset({"slowest"})}
+    assert max(sum(sizes[name] for name in some) for some in workers.together if "slowest" not in some) == 10
+
+
+def test_an_end_before_the_end_stops_the_workers() -> None:
+    workers = Threads()
+    results = convert_all(inputs("a", "slow1", "b"), Settings(), workers)
+    assert next(results).path == "a"
+    results.close()
+    assert workers.ended == "stopped"
+
+
+def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
+    text = b'{"traceEvents": [' + b" " * 3_000_000 + b"]}"
+    contents = {
+        "a.json": text,
+        "b.json.gz": gzip.compress(text),
+        "c.json.gz": gzip.compress(text) + gzip.compress(b" "),
+        "d.json": b"{}",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    plain, packed, members, tiny = (memory.needed(one) - memory.BASE for one in plan([str(tmp_path)], None).inputs)
+    assert plain == packed == int(memory.SHARE * len(text))
+    assert 0 < members < plain
+    assert tiny < 10
+    far = Input("s3://bucket/a.json.gz", "out", named=True, size=10**6)
+    assert memory.needed(far) > memory.BASE + 5 * far.size
+
+
+@pytest.mark.parametrize("text", [10**6, 3 * 10**9, 5 * 10**9, 9 * 10**9, 30 * 10**9])
+def test_a_length_modulo_4_gib_is_unwrapped(text: int) -> None:
+    for ratio, off in ((9, 0.5), (12, 1e-9), (16, 0.5)):
+        size = text // ratio
+        found = memory._unwrapped(text % (1 << 32), size, 12 * size)
+        assert abs(found - text) <= off * text
+
+
+def test_memory_is_that_of_the_innermost_group(tmp_path: Path) -> None:
+    folder = tmp_path / "group"
+    folder.mkdir()
+    told = {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 1\ninactive_file 300\n"}
+    for name, text in told.items():
+        (folder / name).write_text(text)
+    assert memory._left(folder, "memory.max", "memory.current") == [400]
+    (folder / "memory.max").write_text("max\n")
+    assert memory._left(folder, "memory.max", "memory.current") == []
+    assert 0 < memory.available() < 1 << 50
