@@ -4,9 +4,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs bench clean
+.PHONY: help demo test check docs bench bench-batch clean
 help:            ## this list
-	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 12
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 13
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ docs: $(STAMP)   ## write the generated pages anew
 bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 MB and 1.5 GB; native format
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/native.py
+
+bench-batch: $(STAMP)  ## ranks a minute with one process and two; a batch of 1 000 ranks killed and started again
+	$(BIN)/python benchmarks/batch.py
 
 clean:           ## remove what make made
 	rm -rf $(VENV) demo-output benchmarks/.cache

@@ -133,7 +133,7 @@ def _folder(top: str, out: str, root: str) -> Iterator[Input]:
     found = False
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(one for one in folders if not one.startswith("."))
-        target = places.join(out, os.path.relpath(folder, top))
+        target = places.join(out, places.below(folder, top))
         for file in sorted(files):
             if _likely(file):
                 found = True
@@ -161,7 +161,7 @@ def _glob(pattern: str, out: str | None) -> Iterator[Input]:
     for match in matches:
         if match in inside:
             continue  # ** matches what is in it, too
-        below = places.join(out, os.path.relpath(places.parent(match), fixed)) if out else None
+        below = places.join(out, places.below(places.parent(match), fixed)) if out else None
         if os.path.isdir(match):
             yield from _folder(match, places.join(below, os.path.basename(match)) if below else match, root)
         else:

@@ -13,12 +13,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from augment.batch import places
 from augment.batch.inputs import Input
 from augment.batch.peek import Identity, identify
 from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem
+
+if TYPE_CHECKING:
+    from augment.batch.convert import Result
 
 WINDOW_NS = 600 * 10**9  #: the ranks of a job write a window's traces within this time of each other
 
@@ -88,6 +92,12 @@ def group(inputs: Iterable[Input], known: Mapping[str, Identity] | None = None) 
     jobs = [_job(entries) for entries in _strays_joined(parts)]
     jobs.sort(key=lambda job: (job.folder, job.name, len(job.window), job.window, job.members[0].input.path))
     return _with_stems(jobs)
+
+
+def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
+    """The jobs that those of ``inputs`` are of that were converted, now or before; ``results`` by path."""
+    done = [one for one in inputs if one.path in results and results[one.path].files]
+    return group(done, {one.path: Identity(results[one.path].rank, results[one.path].world_size) for one in done})
 
 
 def _entry(one: Input, identity: Identity) -> _Entry:

@@ -8,14 +8,13 @@ To add a stage: a module beside this file with a :class:`Stage`, and two lines h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from augment.batch import places
 from augment.batch.inputs import Input
-from augment.batch.jobs import Job, Member, group
-from augment.batch.peek import Identity
+from augment.batch.jobs import Job, Member, jobs_of
 
 if TYPE_CHECKING:
     from augment.batch.convert import Result
@@ -40,7 +39,7 @@ class Stage:
 STAGES: tuple[Stage, ...] = ()
 
 
-def conclude(stages: Iterable[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
+def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
     """Ask every stage of every job among ``inputs`` that has more than one rank; the files written.
 
     Args:
@@ -50,11 +49,10 @@ def conclude(stages: Iterable[Stage], inputs: Sequence[Input], results: Mapping[
         InputError: a summary cannot be read.
         OutputError: a file cannot be written.
     """
-    done = [one for one in inputs if one.path in results and results[one.path].summaries]
-    known = {one.path: Identity(results[one.path].rank, results[one.path].world_size) for one in done}
     written = []
-    for job in group(done, known) if done else ():
-        for stage in stages if len(job.members) > 1 else ():
+    jobs = jobs_of(inputs, results) if stages else []
+    for job in (job for job in jobs if len(job.members) > 1):
+        for stage in stages:
             summaries = [(member, places.read(_summary(results[member.input.path], stage))) for member in job.members]
             for suffix, content in stage.conclude(job, summaries).items():
                 written.append(places.join(job.folder, job.stem + suffix))

@@ -119,12 +119,12 @@ class _Run:
 
     def _close(self) -> int:
         """The summary, the failures, the exit code."""
-        from augment.commands.summary import summary
+        from augment.commands.summary import jobs, summary
         from augment.commands.terminal import complain, say
 
         failed = [one for one in self._results if one.status == "failed"]
         if not self._quiet:
-            for line in summary(self._results):
+            for line in (*summary(self._results), *jobs(self._plan.inputs, self._results)):
                 say(line)
         for one in failed:
             if one.traceback and _debugging():

@@ -10,6 +10,7 @@ import msgspec
 
 from augment.batch import places
 from augment.batch.convert import Result
+from augment.batch.inputs import Input
 from augment.commands.tables import source_line
 from augment.commands.units import duration, share
 
@@ -34,6 +35,24 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         before = sum(one.status == "done_before" for one in augmented)
         done_before = f"{before} done before, " if before else ""
         yield f"{len(augmented) - before} augmented, {done_before}{len(passed_over)} passed over, {failed} failed"
+
+
+def jobs(inputs: Sequence[Input], results: Sequence[Result]) -> Iterator[str]:
+    """A line for each job of several ranks: which of them there are."""
+    if len(results) < 2:
+        return
+    from augment.batch.jobs import jobs_of
+    from augment.batch.selection import spans
+
+    found = [job for job in jobs_of(inputs, {one.path: one for one in results}) if len(job.members) > 1]
+    for job in found[:SHOWN]:
+        ranks = sorted({member.rank for member in job.members if member.rank is not None})
+        window = f", window {job.window}" if job.window else ""
+        of = f" of {job.world_size}" if job.world_size else ""
+        there = f"ranks {spans(ranks)}{of}" if ranks else f"{len(job.members)} traces of unknown rank"
+        yield f"job {job.name}{window}: {there}"
+    if len(found) > SHOWN:
+        yield f"… and {len(found) - SHOWN} more jobs"
 
 
 def _one(result: Result) -> Iterator[str]:

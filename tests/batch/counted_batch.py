@@ -1,6 +1,6 @@
 """A batch that tells of each conversion in a file, a line each: the input, the process, and the memory it has taken.
 
-    python counted_batch.py LOG JOBS INPUTS OUTPUT
+python counted_batch.py LOG JOBS INPUTS OUTPUT
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from augment.batch.convert import Settings
 from augment.batch.inputs import plan

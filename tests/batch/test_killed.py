@@ -60,7 +60,9 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
         assert process.wait(120) == 0
     assert contents(out) == contents(tmp_path / "out1")
     assert len(contents(out)) == 3 * COUNT + 1
-    events = sum(json.loads((out / f"rank{rank}.metrics.json").read_text())["source"]["events"] for rank in range(COUNT))
+    events = sum(
+        json.loads((out / f"rank{rank}.metrics.json").read_text())["source"]["events"] for rank in range(COUNT)
+    )
     assert json.loads((out / "job.metrics.json").read_text()) == {"events": events, "ranks": COUNT}
     memory_is_flat(tmp_path / "log1")
 

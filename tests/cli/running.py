@@ -30,7 +30,11 @@ Augment = Callable[..., Ended]
 
 def environment(**more: str) -> dict[str, str]:
     """For a process that finds augment."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "batch")]), **more}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "batch")]),
+        **more,
+    }
 
 
 def start(*args: object) -> subprocess.Popen[str]:

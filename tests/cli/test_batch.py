@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from running import Augment
 
-from augment.batch.manifest import Manifest
 from augment.batch.convert import Settings
+from augment.batch.manifest import Manifest
 from traces import kernel, write_trace
 
 MANIFEST = "augment-manifest.jsonl"
@@ -41,7 +41,7 @@ def test_the_manifest_tells_all(job: Path, tmp_path: Path, augment: Augment) -> 
     (job / "settings.json").write_bytes(b"{}")
     assert augment("run", job, "-o", out).code == 1
     told = lines(out)
-    assert converted(out) == ["node1/rank9.json", "rank0.json.gz", "rank1.json.gz", "rank2.json.gz"][1:] + ["node1/rank9.json"]
+    assert converted(out) == ["rank0.json.gz", "rank1.json.gz", "rank2.json.gz", "node1/rank9.json"]
     first, failed = told[0], told[-1]
     source = job / "rank0.json.gz"
     assert first["path"] == str(source)
@@ -151,6 +151,23 @@ def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) 
     assert all(path.exists() for path in others)
 
 
+def test_jobs_are_told(job: Path, augment: Augment) -> None:
+    assert augment("run", job).err.splitlines()[-1] == "job job: ranks 0-2"
+    for rank in (4, 7):
+        write_trace(job / "iteration_3" / f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 8})
+    assert augment("run", job).err.splitlines()[-2:] == ["job job: ranks 0-2", "job job, window 3: ranks 4, 7 of 8"]
+
+
+def test_some_steps(job: Path, augment: Augment) -> None:
+    for _ in range(2):
+        assert augment("run", job / "*", "--steps", "0-1").code == 1  # these traces have none
+    assert "no step of 0 to 1" in lines(job)[0]["message"]
+    write_trace(job / "rank0.json.gz")
+    assert "1 augmented" in augment("run", job, "--steps", "0-1").err
+    assert "1 done before" in augment("run", job, "--steps", "0-1").err
+    assert "3 augmented" in augment("run", job).err
+
+
 def test_two_runs_do_not_share_a_manifest(job: Path, augment: Augment) -> None:
     manifest = Manifest(str(job), Settings())
     ended = augment("run", job)
@@ -180,7 +197,8 @@ def test_no_such_rank(job: Path, augment: Augment) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("--ranks", "a"), ("--ranks", "3-1"), ("--ranks", ""), ("--shard", "2/2"), ("--shard", "1"), ("--shard", "x/y")]
+    "args",
+    [("--ranks", "a"), ("--ranks", "3-1"), ("--ranks", ""), ("--shard", "2/2"), ("--shard", "1"), ("--shard", "x/y")],
 )
 def test_odd_values_are_usage_errors(job: Path, augment: Augment, args: tuple[str, str]) -> None:
     assert augment("run", job, *args).code == 2

@@ -138,7 +138,9 @@ def test_a_web_server(web: str, job: Path, tmp_path: Path, spools: Path, augment
     assert list(spools.iterdir()) == []
 
 
-def test_several_processes_and_another_file_system(job: Path, tmp_path: Path, augment_apart: Augment, augment: Augment) -> None:
+def test_several_processes_and_another_file_system(
+    job: Path, tmp_path: Path, augment_apart: Augment, augment: Augment
+) -> None:
     """``local://`` is a file system to fsspec, as HDFS and SFTP are, and processes share it."""
     local = expected(job, tmp_path / "out", augment)
     ended = augment_apart("run", f"local://{job}", "-o", f"local://{tmp_path}/far", "--jobs", 2)
