@@ -3,8 +3,8 @@
 A row for every operator and the shapes of its inputs (``Input Dims``, which ``record_shapes=True`` records; else none):
 how often it was called, its time on the host, and the durations of the GPU work that it launched.
 
-- ``cpu_ns`` and ``gpu_ns`` are of the operator and all that it calls on its thread; where an operator calls itself, both
-  count;
+- ``cpu_ns`` and ``gpu_ns`` are of the operator and all that it calls on its thread; where an operator calls itself,
+  both count;
 - ``self_cpu_ns`` leaves out the operators directly within it, ``self_gpu_ns`` and ``kernel_count`` what they launch.
 
 What was launched belongs to the innermost operator around the launch. So ``self_gpu_ns`` of all rows adds up to the sum

@@ -59,7 +59,7 @@ class Generation:
     stages: dict[int, tuple[str, int]] = field(default_factory=dict)
     kernels: dict[int, str] = field(default_factory=dict)
     launch_keys: dict[int, str] = field(default_factory=dict)
-    values: dict[bytes, tuple[str, Any]] = field(default_factory=dict)  #: args that were decoded, by their bytes
+    decoded: dict[bytes, tuple[str, Any]] = field(default_factory=dict)  #: args that were decoded, by their bytes
     news: list[tuple[int, int, int]] = field(
         default_factory=list
     )  #: kind, iid, number: in the order in which they came

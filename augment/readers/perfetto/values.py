@@ -64,8 +64,8 @@ def scalar(data: bytes, start: int, stop: int, now: Generation) -> Any:
 def _new_value(data: bytes, start: int, stop: int, now: Generation) -> tuple[str, Any]:
     """An annotation that has not been met; a number will hardly be met again."""
     made = key_and_value(data, start, stop, now)
-    if not isinstance(made[1], (int, float)) and len(now.values) < MOST_VALUES:
-        now.values[data[start:stop]] = made
+    if not isinstance(made[1], (int, float)) and len(now.decoded) < MOST_VALUES:
+        now.decoded[data[start:stop]] = made
     return made
 
 
@@ -74,7 +74,7 @@ def event_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str,
     found: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag == wire.EVENT_ANNOTATION:
-            key, value = now.values.get(data[at:end]) or _new_value(data, at, end, now)
+            key, value = now.decoded.get(data[at:end]) or _new_value(data, at, end, now)
             found[key] = value
         elif tag == wire.EVENT_DOUBLE_COUNTER:
             found["value"] = double(at)
