@@ -30,8 +30,7 @@ FLAGS = [
 ]  # fmt: skip
 SIZE = {"width": 1600, "height": 1000}
 PATIENCE_MS = 60_000
-ON_DEVICE = ["Idle", "Exposed communication"]
-BANDWIDTHS = [f"{kind} bandwidth" for kind in ("Memcpy DtoD", "Memcpy DtoH", "Memcpy HtoD", "Memset")]
+PINNED = ["Critical path", "Idle", "Exposed communication", "Idle stream 7", "Queue Length stream 7"]
 STATE = """() => {
   const trace = self.app.trace, groups = trace.workspace.flatTracks.filter((one) => one.hasChildren);
   const view = trace.timeline.visibleWindow.toTimeSpan();
@@ -143,8 +142,7 @@ def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictu
     picture = pictures / "open_pinned.png"
     seen = see(context, raw, picture)
     assert seen.pinned[0] == "stream 7"
-    assert sorted(seen.pinned[1:7]) == sorted(ON_DEVICE + BANDWIDTHS)
-    assert [name for name in seen.pinned[7:] if " stream " in name] == seen.pinned[7:]
+    assert set(PINNED) < {name.removesuffix(" (4200)") for name in seen.pinned}
     assert len(set(seen.pinned)) == len(seen.pinned) == 10
     assert seen.expanded == ["python 4200", "GPU 0"]
     assert seen.import_errors == 0
@@ -154,9 +152,10 @@ def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictu
 
 
 def test_each_track_of_an_augmented_chrome_trace_is_pinned_once(context: Any, raw: Path, tmp_path: Path) -> None:
-    _, said = augment("run", raw, "-o", tmp_path).communicate(timeout=60)
+    augment("run", raw, "-o", tmp_path).communicate(timeout=60)
     seen = see(context, tmp_path / "rank0.augmented.json.gz", tmp_path / "open_chrome.png")
-    assert set(ON_DEVICE) | {f"{name} GB/s" for name in BANDWIDTHS} | {"Idle stream 7"} < set(seen.pinned), said
+    unseen = [name for name in PINNED if not any(one.startswith(name) for one in seen.pinned)]  # counters' have a unit
+    assert not unseen, seen.pinned
     assert len(set(seen.pinned)) == len(seen.pinned) == 9
     assert seen.expanded == ["python 0"]
     assert seen.import_errors == 0

@@ -11,12 +11,20 @@ from augment.annotations import Annotation, CounterTrack, Flows
 from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Int32s, Trace, Track
 
 _COUNTER = ord("C")
+_ARROWS = [ord(phase) for phase in "stf"]
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
 _MOST = 9  #: tracks, of which the UI shows about so many at once above the others
 _BUSIEST = 2  #: streams whose tracks are looked at first, where what was added cannot be asked for
 
+#: what begins so is looked at first, in this order: of the whole, then the fullest of the streams, then copies
+_FIRST = (
+    "Diff vs", "Critical path", "Idle", "Exposed communication", "Idle stream", "Queue Length", "Memory allocated",
+    "Memcpy",
+)  # fmt: skip
+_ALIKE = 2  #: tracks of one beginning, such as those of many streams
+
 #: the tracks that augment adds to a device, and to a stream
-_OF_DEVICE = r"Idle|Exposed communication|Critical path|Diff vs .*|(Memcpy|Memset).* bandwidth"
+_OF_DEVICE = r"Idle|Exposed communication|Critical path.*|Diff vs .*|Memory allocated|(Memcpy|Memset).* bandwidth"
 _OF_STREAM = r"(Idle|Queue Length) stream"
 
 
@@ -75,9 +83,18 @@ def chrome_view(trace: Trace) -> View:
 
 
 def _chosen(added: Iterable[Added]) -> list[Added]:
-    """Those to pin: of devices first, then the fullest of streams; slices above counters."""
-    ranked = sorted(added, key=lambda one: (one.of_stream, -one.rows))[:_MOST]
-    return sorted(ranked, key=lambda one: (one.counter, one.of_stream, one.name))
+    """Those to pin: what explains most, the fullest of each kind; then any others; slices above counters."""
+    kinds: dict[int, list[Added]] = {}
+    for one in sorted(added, key=lambda one: -one.rows):
+        kinds.setdefault(_kind(one.name), []).append(one)
+    ranked = [one for _, alike in sorted(kinds.items()) for one in alike[:_ALIKE]]
+    return sorted(ranked[:_MOST], key=lambda one: (one.counter, one.of_stream, one.name))
+
+
+def _kind(name: str) -> int:
+    """The place of the longest beginning in :data:`_FIRST`; behind all if there is none."""
+    fits = [(len(first), place) for place, first in enumerate(_FIRST) if name.startswith(first)]
+    return max(fits)[1] if fits else len(_FIRST)
 
 
 def _busiest(trace: Trace) -> list[Track]:
@@ -94,9 +111,9 @@ def _pattern(busiest: Sequence[Track]) -> str:
 
 
 def _added(trace: Trace) -> Iterator[Added]:
-    """The tracks with events of our categories."""
+    """The tracks with events of our categories; arrows, which begin and end on tracks of the source, add none."""
     ours = [code for code, name in enumerate(trace.strings) if name.startswith("augment.")]
-    rows = np.flatnonzero(np.isin(trace.events.category_name, ours))
+    rows = np.flatnonzero(np.isin(trace.events.category_name, ours) & ~np.isin(trace.events.phase, _ARROWS))
     counted = trace.events.phase[rows] == _COUNTER
     for code, count in _counts(trace.events.name[rows[counted]]):
         yield Added(trace.strings[code], True, count)
