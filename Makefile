@@ -4,9 +4,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs bench bench-batch clean
+.PHONY: help demo test check docs proto bench bench-batch bench-service clean
 help:            ## this list
-	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 13
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,9 +25,13 @@ check: $(STAMP)  ## style, types, layers, and that generated pages are up to dat
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python proto/generate.py --check
 
 docs: $(STAMP)   ## write the generated pages anew
 	$(BIN)/python docs/generate.py
+
+proto: $(STAMP)  ## write augment/v1 anew from proto/
+	$(BIN)/python proto/generate.py
 
 bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 MB and 1.5 GB; native format
 	$(BIN)/python benchmarks/bench.py
@@ -35,6 +39,9 @@ bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 
 
 bench-batch: $(STAMP)  ## ranks a minute with one process and two; a batch of 1 000 ranks killed and started again
 	$(BIN)/python benchmarks/batch.py
+
+bench-service: $(STAMP)  ## the service under load, on loopback: throughput beside the command alone, latency, memory
+	$(BIN)/python benchmarks/service.py
 
 clean:           ## remove what make made
 	rm -rf $(VENV) demo-output benchmarks/.cache
