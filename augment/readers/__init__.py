@@ -7,6 +7,7 @@ from typing import Protocol
 from augment.errors import UnknownFormat
 from augment.readers import chrome, perfetto
 from augment.readers.containers import OpenText, open_text
+from augment.readers.limits import UNLIMITED, Limits
 from augment.readers.raw import Announce
 from augment.trace import Trace
 
@@ -28,20 +29,22 @@ class Reader(Protocol):
 READERS: tuple[Reader, ...] = (chrome, perfetto)
 
 
-def read(path: str, *, announce: Announce = lambda _: None, engine: str = "auto") -> Trace:
+def read(path: str, *, announce: Announce = lambda _: None, engine: str = "auto", limits: Limits = UNLIMITED) -> Trace:
     """Read one trace file, whatever its compression and dialect.
 
     Args:
         path: a plain, gzip, zstd or zip file; what it is is told from its content.
         announce: told, in a sentence, of what takes long.
         engine: how to read Chrome JSON: ``auto``, ``compiled`` (numba) or ``general``; the trace is the same.
+        limits: how much of it is taken.
 
     Raises:
         InputError: there is no such file, or it may not be read.
         UnknownFormat: no reader recognises it.
         MalformedTrace: it is broken at a byte that is named.
+        LimitExceeded: it is larger than ``limits`` allow.
     """
-    with open_text(path) as text:
+    with open_text(path, limits) as text:
         head = b""
         while len(head) < HEAD and (more := text.read(HEAD - len(head))):
             head += more
@@ -49,5 +52,7 @@ def read(path: str, *, announce: Announce = lambda _: None, engine: str = "auto"
             raise UnknownFormat(path, text.damage or "the file is empty")
         for reader in READERS:
             if reader.recognizes(head):
-                return reader.read(path, text, head, announce, engine)
+                trace = reader.read(path, text, head, announce, engine)
+                limits.expect_names(path, trace.strings)
+                return trace
     raise UnknownFormat(path, f"neither Chrome JSON nor Perfetto's protobuf; it begins with {head[:12]!r}")

@@ -7,8 +7,9 @@ from collections import deque
 
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import Outline, assemble
-from augment.readers.containers import CHUNK, OpenText, TextAgain, check_ratio, most_text
+from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.general_scan import GeneralScanner
+from augment.readers.limits import Limits
 from augment.readers.members import Ended, Members
 from augment.readers.raw import Announce, Broken, Scanner
 from augment.readers.window import Window
@@ -38,11 +39,11 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         UnknownFormat: JSON, but no trace.
         MalformedTrace: broken where nothing after it can be trusted.
     """
-    stream = _Counted(path, head, text)
+    stream = _Counted(head, text)
     scanner, chunk = _scanner(path, engine, announce)
     window = Window(stream, chunk)
     try:
-        outline = _Reading(path, window, scanner).all()
+        outline = _Reading(path, window, scanner, text.limits).all()
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
     while stream.read(CHUNK):
@@ -58,8 +59,7 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
 class _Counted:
     """The text, counted, and its end kept."""
 
-    def __init__(self, path: str, head: bytes, text: OpenText) -> None:
-        self._path, self._limit = path, most_text(path)
+    def __init__(self, head: bytes, text: OpenText) -> None:
         self._head, self._text, self.count = head, text, 0
         self._last: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
 
@@ -70,8 +70,6 @@ class _Counted:
         else:
             data = self._text.read(size)
         self.count += len(data)
-        if self.count > self._limit:
-            check_ratio(self._path, self.count)
         if data:
             self._last.append(data)
         return data
@@ -109,8 +107,8 @@ def _likely_text_bytes(path: str) -> int:
 class _Reading:
     """One pass over a text."""
 
-    def __init__(self, path: str, window: Window, scanner: Scanner) -> None:
-        self._path, self._window, self._scanner = path, window, scanner
+    def __init__(self, path: str, window: Window, scanner: Scanner, limits: Limits) -> None:
+        self._path, self._window, self._scanner, self._limits = path, window, scanner, limits
         self._members = Members(window)
         self._outline = Outline()
 
@@ -187,6 +185,7 @@ class _Reading:
         scanned = 0
         while True:
             at, closed = scanner.scan(window.data, 0, window.size, window.base) if window.size > scanned else (0, False)
+            self._limits.expect_events(self._path, scanner.event_count)
             window.drop(at)
             if closed:
                 window.drop(1)

@@ -74,6 +74,11 @@ class CompiledScanner:
             self.last_end = self._get(layout.LAST_END)
         return at, status == layout.END
 
+    @property
+    def event_count(self) -> int:
+        """See :class:`augment.readers.raw.Scanner`."""
+        return self._get(layout.EVENTS)
+
     def _run(self, text: Text, size: int, base: int) -> int:
         strings, lines = self._strings.addresses(), self._lines.addresses()
         columns = [column.ctypes.data for column in (*self._rows, *self._pairs, self._notes)]
@@ -152,7 +157,7 @@ class CompiledScanner:
             places=[*places, *self._extra_places],
             names=self._names,
             tally=self._tally,
-            event_count=self._get(layout.EVENTS),
+            event_count=self.event_count,
         )
 
     def _decoded_strings(self) -> list[str]:

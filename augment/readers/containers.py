@@ -9,13 +9,12 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol
 
-from augment.errors import InputError, LimitExceeded, UnknownFormat
+from augment.errors import InputError, UnknownFormat
+from augment.readers.limits import UNLIMITED, Limits
 from augment.trace import Int32s, Int64s
 
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")
-MAX_RATIO = 2_000  #: deflate cannot pass about 1032:1; a chain of containers that does is an attack
-SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to
 MAX_LAYERS = 4
 
 
@@ -58,6 +57,23 @@ class Replayed:
             data, self._head = self._head[:size], self._head[size:]
             return data
         return self._rest.read(size)
+
+
+class Limited:
+    """A stream that ends with LimitExceeded rather than go on for ever."""
+
+    def __init__(self, stream: Stream, path: str, file_bytes: int, limits: Limits) -> None:
+        self._stream, self._path, self._file_bytes, self._limits = stream, path, file_bytes, limits
+        self._most = limits.most_text(file_bytes)
+        self._count = 0
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+        data = self._stream.read(size)
+        self._count += len(data)
+        if self._count > self._most:
+            self._limits.expect_text(self._path, self._count, self._file_bytes)
+        return data
 
 
 class GzipText:
@@ -126,6 +142,29 @@ class ZstdText:
         return data
 
 
+class ZipText:
+    """The one file of a zip."""
+
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        self.damage: str | None = None
+        try:
+            archive = zipfile.ZipFile(file)
+            members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith(("__MACOSX", "."))]
+            if len(members) != 1:
+                raise UnknownFormat(path, f"a zip of {len(members)} files; only one with a single trace can be read")
+            self._member = archive.open(members[0])
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+            raise UnknownFormat(path, f"the zip cannot be opened ({error})") from error
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end, or where the data are damaged."""
+        try:
+            return self._member.read(size)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            self.damage = f"the zip is damaged ({error})"
+            return b""
+
+
 class _ZlibMember:
     """zlib's decompressor with the shape of isal's: input that was not taken yet stays inside."""
 
@@ -168,11 +207,13 @@ def _isal_error() -> type[Exception]:
 class OpenText:
     """The decompressed text of one file, open from its beginning. Close it, or use it in a ``with``."""
 
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: BinaryIO, limits: Limits = UNLIMITED) -> None:
         self._file = file
         self.stored = StoredFile(file)
+        self.limits = limits
         self.layers: list[Any] = []
-        stream: Stream = self.stored
+        file_bytes = os.fstat(file.fileno()).st_size
+        stream: Stream = Limited(self.stored, path, file_bytes, limits)
         for _ in range(MAX_LAYERS + 1):
             head = _at_least(stream, 4)
             stream = Replayed(head, stream)
@@ -181,10 +222,11 @@ class OpenText:
             elif head.startswith(ZSTD):
                 stream = ZstdText(stream)
             elif head.startswith(ZIP) and not self.layers:
-                stream = _only_member(path, file)
+                stream = ZipText(path, file)
             else:
                 break
             self.layers.append(stream)
+            stream = Limited(stream, path, file_bytes, limits)
         else:
             raise UnknownFormat(path, f"more than {MAX_LAYERS} layers of compression; unpack it first")
         self._stream = stream
@@ -217,31 +259,20 @@ def _at_least(stream: Stream, size: int) -> bytes:
     return head
 
 
-def _only_member(path: str, file: BinaryIO) -> Stream:
-    try:
-        archive = zipfile.ZipFile(file)
-        members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith(("__MACOSX", "."))]
-        if len(members) != 1:
-            raise UnknownFormat(path, f"a zip of {len(members)} files; only one with a single trace can be read")
-        member: Any = archive.open(members[0])
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-        raise UnknownFormat(path, f"the zip cannot be opened ({error})") from error
-    return member  # type: ignore[no-any-return]
-
-
-def open_text(path: str) -> OpenText:
+def open_text(path: str, limits: Limits = UNLIMITED) -> OpenText:
     """Open ``path`` and look through its layers of compression.
 
     Raises:
         InputError: there is no such file, or it may not be read.
         UnknownFormat: a zip that does not hold exactly one file.
+        LimitExceeded: even its beginning is more than ``limits`` allow.
     """
     try:
         file = open(path, "rb")  # noqa: SIM115 - OpenText closes it
     except OSError as error:
         raise InputError(path, (error.strerror or str(error)).lower()) from error
     try:
-        return OpenText(path, file)
+        return OpenText(path, file, limits)
     except BaseException:
         file.close()
         raise
@@ -276,14 +307,3 @@ class TextAgain:
                 held = kept + bytes(next(chunks))
             texts.append(held[offset - base : offset - base + length])
         return texts
-
-
-def most_text(path: str) -> int:
-    """How many bytes of text a file of this size can honestly hold."""
-    return max(SMALL_TEXT, MAX_RATIO * os.path.getsize(path))
-
-
-def check_ratio(path: str, text_bytes: int) -> None:
-    """Refuse a text that is absurdly larger than its file."""
-    if text_bytes > most_text(path):
-        raise LimitExceeded(path, f"decompresses to more than {MAX_RATIO} times its size; not a trace")

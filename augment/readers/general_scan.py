@@ -29,7 +29,7 @@ class GeneralScanner:
         self._strings: dict[str, int] = {"": 0}
         self._places: dict[Place, int] = {}
         self._names, self._tally = Names(), Tally()
-        self._count = 0
+        self.event_count = 0
 
     def scan(self, text: Text, start: int, size: int, base: int) -> tuple[int, bool]:
         """See :meth:`augment.readers.raw.Scanner.scan`."""
@@ -70,7 +70,7 @@ class GeneralScanner:
             for value in _BARE_VALUE.finditer(between, 0, end - left):
                 if last and value.end() == len(between):
                     return left + value.start()
-                self._count += 1
+                self.event_count += 1
                 self._tally.add("malformed_event", at + left + value.start())
                 self.last_end = at + left + value.end()
         return end
@@ -92,7 +92,7 @@ class GeneralScanner:
             row = row_of(event, data[a:b], at + a, self._names, self._tally)
             if row is not None:
                 self._append(row, at + a, b - a)
-        self._count += len(events)
+        self.event_count += len(events)
 
     def _append(self, row: Row, offset: int, length: int) -> None:
         place = self._places.setdefault((row.pid, row.tid, row.device, row.stream), len(self._places))
@@ -125,5 +125,5 @@ class GeneralScanner:
             places=list(self._places),
             names=self._names,
             tally=self._tally,
-            event_count=self._count,
+            event_count=self.event_count,
         )

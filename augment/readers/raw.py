@@ -113,6 +113,10 @@ class Scanner(Protocol):
     def last_end(self) -> int | None:
         """The offset after the last element that was taken; None if there was none."""
 
+    @property
+    def event_count(self) -> int:
+        """How many elements were taken, usable or not."""
+
     def finish(self) -> RawEvents:
         """Everything that was taken."""
 

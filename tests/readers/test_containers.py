@@ -11,17 +11,18 @@ import zstandard
 
 from augment.errors import LimitExceeded, UnknownFormat
 from augment.readers import read
+from augment.readers.limits import Limits
 
 TEXT = json.dumps(
     {"traceEvents": [{"ph": "i", "name": f"n{i}", "pid": 1, "tid": 2, "ts": i} for i in range(5000)]}
 ).encode()
 
 
-def zipped(*names: str) -> bytes:
+def zipped(*names: str, text: bytes = TEXT, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         for name in names:
-            archive.writestr(name, TEXT)
+            archive.writestr(name, text)
     return buffer.getvalue()
 
 
@@ -73,11 +74,46 @@ def test_a_zip_must_hold_one_file(tmp_path: Path, names: tuple[str, ...]) -> Non
 
 
 def test_a_bomb_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment.readers.containers.SMALL_TEXT", 1 << 20)
+    monkeypatch.setattr("augment.readers.limits.SMALL_TEXT", 1 << 20)
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(gzip.compress(b"[" + b" " * (200 << 20))))
     with pytest.raises(LimitExceeded, match="2000 times its size"):
         read(str(path))
+
+
+EVENT = b'{"ph": "X", "name": "%s", "ts": 1, "dur": 2}'
+
+
+def of_events(*names: bytes) -> bytes:
+    return b'{"traceEvents": [' + b", ".join(EVENT % name for name in names) + b"]}"
+
+
+@pytest.mark.parametrize("engine", ["general", "compiled"])
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(text_bytes=1000), "more than 1000 bytes"),
+        (Limits(events=99), "more than 99 events"),
+        (Limits(name_bytes=19), "a name of 20 characters"),
+    ],
+)
+def test_limits_are_kept(tmp_path: Path, limits: Limits, said: str, engine: str) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(of_events(*[b"k" * 20] * 100)))
+    enough = Limits(text_bytes=10_000, events=100, name_bytes=20)
+    assert len(read(str(path), engine=engine, limits=enough).events) == 100
+    with pytest.raises(LimitExceeded, match=said):
+        read(str(path), engine=engine, limits=limits)
+
+
+def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    names = [b"name%d" % i for i in range(30_000)]
+    data = zipped("a.json", text=of_events(*names), method=zipfile.ZIP_STORED).replace(b"name7", b"same7", 1)
+    path = tmp_path / "a.zip"
+    path.write_bytes(data)
+    trace = read(str(path))
+    assert "the zip is damaged" in str(trace.partial)
+    assert 0 < len(trace.events) < len(names)
 
 
 def test_layers_have_an_end(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from augment.errors import LimitExceeded, MalformedTrace
+from augment.errors import MalformedTrace
 from augment.readers.assembly import Outline, assemble
-from augment.readers.containers import CHUNK, MAX_RATIO, OpenText, TextAgain, most_text
+from augment.readers.containers import CHUNK, OpenText, TextAgain
+from augment.readers.limits import Limits
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.slices import raw_events
@@ -103,7 +104,7 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
     scanner = _scanner(likely, engine, announce)
     outline = Outline()
     try:
-        _scan(_Counted(path, head, text), scanner, outline)
+        _scan(path, _Counted(head, text), scanner, outline, text.limits)
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
     if text.damage:
@@ -128,22 +129,19 @@ def _scanner(likely: int, engine: str, announce: Announce) -> PacketScanner:
 
 
 class _Counted:
-    """The text, counted; no more of it than a file of its size can honestly hold."""
+    """The text, counted."""
 
-    def __init__(self, path: str, head: bytes, text: OpenText) -> None:
-        self._path, self._head, self._text, self._limit = path, head, text, most_text(path)
-        self.count = 0
+    def __init__(self, head: bytes, text: OpenText) -> None:
+        self._head, self._text, self.count = head, text, 0
 
     def read(self) -> bytes:
         """The next piece; empty at the end."""
         piece, self._head = self._head or self._text.read(CHUNK), b""
         self.count += len(piece)
-        if self.count > self._limit:
-            raise LimitExceeded(self._path, f"decompresses to more than {MAX_RATIO} times its size; not a trace")
         return piece
 
 
-def _scan(text: _Counted, scanner: PacketScanner, outline: Outline) -> None:
+def _scan(path: str, text: _Counted, scanner: PacketScanner, outline: Outline, limits: Limits) -> None:
     """Take all packets. What comes after the first that is none is not looked at."""
     held, base, ended = b"", 0, False
     try:
@@ -156,6 +154,7 @@ def _scan(text: _Counted, scanner: PacketScanner, outline: Outline) -> None:
                 size += len(pieces[-1])
             held = b"".join(pieces)
             taken = scanner.scan(held, base)
+            limits.expect_events(path, scanner.packets)
             base += taken
             held = held[taken:]
         if held:
