@@ -1,0 +1,94 @@
+"""The parts put together: what a server needs besides a port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from augment_server.jobs import Jobs
+from augment_server.limits import Limits
+from augment_server.observer import Observer
+from augment_server.retention import Retention
+from augment_server.roots import resolved
+from augment_server.scheduler import Scheduler
+from augment_server.service import Service
+from augment_server.storage import Storage
+from augment_server.threads import Apart
+from augment_server.uploads import Uploads
+
+_SWEEPS_S = 60.0
+
+
+class Core:
+    """The service without its port. Everything but the constructor and :meth:`jobs_by_state` in one event loop.
+
+    Args:
+        state: the state directory.
+        roots: folders whose files clients may name.
+        client_of: who calls, from a call's context; ``token:…`` and ``certificate:…`` see only what is theirs.
+
+    Raises:
+        AugmentError: another server works in the directory, or it cannot be written to.
+    """
+
+    def __init__(
+        self, state: Path, limits: Limits, roots: Sequence[Path], observer: Observer, client_of: Callable[[Any], str]
+    ) -> None:
+        self._observer = observer
+        self._apart = Apart()
+        self._storage = Storage(state)
+        self._jobs = Jobs(self._storage, limits)
+        self._uploads = Uploads(self._storage, limits)
+        self._retention = Retention(self._storage, limits)
+        real = resolved(roots)
+        self._scheduler = Scheduler(self._storage, self._jobs, limits, real, observer, self._apart)
+        self.servicer = Service(
+            self._storage, self._uploads, self._jobs, self._retention, self._scheduler, limits, real, observer,
+            client_of, self._apart,
+        )  # fmt: skip
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take up what a server before left, and begin to work."""
+        for job in await self._apart(self._retention.recover):
+            self._scheduler.queued(job)
+        await self._scheduler.start()
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self._apart(self._retention.sweep, self._uploads.busy())
+            except Exception as error:
+                self._observer.log(logging.ERROR, f"removing what is old failed: {error!r}")
+            await asyncio.sleep(_SWEEPS_S)
+
+    def refuse(self) -> None:
+        """From now on no job is accepted; everything else goes on."""
+        self.servicer.draining = True
+
+    async def drain(self, grace_s: float) -> None:
+        """Accept and begin nothing more; what runs may end within ``grace_s``. What does not waits for the next start.
+
+        Calls that watch a job which will not end now are ended.
+        """
+        self.refuse()
+        await self._scheduler.drain(grace_s)
+
+    async def close(self) -> None:
+        """Stop, and let go of the directory."""
+        if self._sweeping:
+            self._sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeping
+        await self._scheduler.close()
+        self._apart.close()
+        self._storage.close()
+
+    def jobs_by_state(self) -> dict[str, int]:
+        """How many jobs there are in each state. May be called from any thread."""
+        return self._jobs.by_state()

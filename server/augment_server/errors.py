@@ -1,0 +1,139 @@
+"""How the service says no: a canonical code, a reason for programs, a sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from augment.errors import (
+    AugmentError,
+    InputError,
+    LimitExceeded,
+    MalformedTrace,
+    OutputError,
+    UnknownFormat,
+    UsageError,
+)
+
+DOMAIN = "kineto-augment"
+_C = grpc.StatusCode
+
+#: each reason: its code, and when it is given
+REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
+    "INVALID_REQUEST": (_C.INVALID_ARGUMENT, "a request contradicts itself, or lacks something"),
+    "USAGE": (_C.INVALID_ARGUMENT, "an analysis, a format or an option that does not exist"),
+    "UNKNOWN_FORMAT": (_C.INVALID_ARGUMENT, "the bytes are no trace"),
+    "MALFORMED_TRACE": (_C.INVALID_ARGUMENT, "a trace, but broken at the byte that metadata's offset gives"),
+    "UNREADABLE_INPUT": (_C.INVALID_ARGUMENT, "the trace cannot be read for another cause"),
+    "LIMIT_EXCEEDED": (_C.INVALID_ARGUMENT, "the trace is larger than the server takes"),
+    "CHECKSUM_MISMATCH": (_C.DATA_LOSS, "what arrived is not what was announced"),
+    "UPLOAD_TOO_LARGE": (_C.OUT_OF_RANGE, "bytes beyond max_upload_bytes, or beyond the announced size"),
+    "OFFSET_OUT_OF_RANGE": (_C.OUT_OF_RANGE, "the bytes before that offset are missing, or an artifact ends before it"),
+    "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "a job of an upload whose bytes are not all there"),
+    "UPLOAD_TAKEN_OVER": (_C.ABORTED, "another call went on with the same upload"),
+    "UPLOAD_IDLE": (_C.DEADLINE_EXCEEDED, "no bytes came for max_upload_idle_s"),
+    "NOT_FOUND": (_C.NOT_FOUND, "no such upload, job or artifact that this client may see"),
+    "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "a file of the server's outside of the folders that it may read"),
+    "REQUEST_ID_REUSED": (_C.ALREADY_EXISTS, "the same request_id with another spec"),
+    "JOB_NOT_DONE": (_C.FAILED_PRECONDITION, "metrics of a job that has not succeeded; removal before the end"),
+    "CANCELLED": (_C.CANCELLED, "the job that the call waited for was cancelled"),
+    "JOB_DEADLINE": (_C.DEADLINE_EXCEEDED, "work took longer than job_deadline_s"),
+    "JOB_MEMORY": (_C.RESOURCE_EXHAUSTED, "work took more memory than max_job_memory_bytes"),
+    "WORKER_DIED": (_C.ABORTED, "the process that did the work died twice; metadata: how"),
+    "OUTPUT_ERROR": (_C.INTERNAL, "the server could not write what was made"),
+    "INTERNAL": (_C.INTERNAL, "a bug; the server's log has more"),
+    "QUEUE_FULL": (_C.RESOURCE_EXHAUSTED, "max_queued_jobs wait; try again"),
+    "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client wait or run; try again"),
+    "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are begun; finish one"),
+    "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are stored and in use; try again"),
+    "DRAINING": (_C.UNAVAILABLE, "the server is being stopped; try again"),
+    "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server wants a token"),
+    "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token"),
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class Refusal(Exception):
+    """A call or a job ends with this.
+
+    Args:
+        reason: one of :data:`REASONS`.
+        message: what is wrong and what to do about it, without the server's paths.
+        metadata: particulars for programs.
+        retry_s: when trying again makes sense.
+    """
+
+    reason: str
+    message: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    retry_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        """The canonical code."""
+        return REASONS[self.reason][0]
+
+    @property
+    def code_number(self) -> int:
+        """The code as google.rpc.Code has it."""
+        number: int = self.code.value[0]
+        return number
+
+    def status(self) -> status_pb2.Status:
+        """As gRPC's rich error model has it."""
+        info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=dict(self.metadata))
+        details: list[Any] = [info]
+        if self.retry_s is not None:
+            delay = duration_pb2.Duration()
+            delay.FromMilliseconds(round(1000 * self.retry_s))
+            details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+        packed = [any_pb2.Any() for _ in details]
+        for one, detail in zip(packed, details, strict=True):
+            one.Pack(detail)
+        return status_pb2.Status(code=self.code_number, message=self.message, details=packed)
+
+
+async def refuse(context: Any, refusal: Refusal) -> NoReturn:
+    """End the call of ``context``."""
+    details = ("grpc-status-details-bin", refusal.status().SerializeToString())
+    await context.abort(refusal.code, refusal.message, trailing_metadata=(details,))
+    raise AssertionError("abort() returned")
+
+
+def refusal_of(error: Exception, name: str) -> Refusal:
+    """What a client is told of ``error``, which its file ``name`` caused. Neither path nor traceback is in it."""
+    if isinstance(error, InputError):
+        metadata = {"because": error.because}
+        if isinstance(error, MalformedTrace):
+            metadata["offset"] = str(error.offset)
+        return Refusal(_input_reason(error), f"{name}: {error.because}", metadata)
+    if isinstance(error, UsageError):
+        return Refusal("USAGE", str(error))
+    if isinstance(error, MemoryError):
+        return Refusal(
+            "JOB_MEMORY", f"{name}: needs more memory than the server gives a job; split it, or ask its operator"
+        )
+    if isinstance(error, OutputError | OSError):
+        return Refusal(
+            "OUTPUT_ERROR", f"{name}: the server could not write what was made of it; its operator can see why"
+        )
+    if isinstance(error, AugmentError):
+        return Refusal("UNREADABLE_INPUT", f"{name}: cannot be augmented")
+    return Refusal("INTERNAL", f"{name}: internal error ({type(error).__name__}); the server's log has more")
+
+
+def _input_reason(error: InputError) -> str:
+    for kind, reason in (
+        (UnknownFormat, "UNKNOWN_FORMAT"), (MalformedTrace, "MALFORMED_TRACE"), (LimitExceeded, "LIMIT_EXCEEDED")
+    ):  # fmt: skip
+        if isinstance(error, kind):
+            return reason
+    return "UNREADABLE_INPUT"

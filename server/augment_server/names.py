@@ -1,0 +1,68 @@
+"""Names: of what the server keeps, which it chooses itself; and of files, which clients choose and nothing trusts."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from augment_server.errors import Refusal
+
+MOST_FILE_NAME_BYTES = 180  #: outputs add up to 40, and file systems take 255
+_ID = re.compile(r"[0-9a-z]{1,40}")
+_NOT_IN_FILE_NAMES = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def new_id() -> str:
+    """An id that nobody can guess."""
+    return secrets.token_hex(10)
+
+
+def id_of(name: str, kind: str) -> str:
+    """``x`` of ``jobs/x``, where ``kind`` is ``jobs``.
+
+    Raises:
+        Refusal: ``name`` is no such name.
+    """
+    head, _, found = name.partition("/")
+    if head != kind or not _ID.fullmatch(found):
+        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is no name of the form {kind}/ID, as this server gives them")
+    return found
+
+
+def artifact_of(name: str) -> tuple[str, str]:
+    """Job id and file name of ``jobs/x/artifacts/FILE``.
+
+    Raises:
+        Refusal: ``name`` is no such name.
+    """
+    job, found, file_name = name.partition("/artifacts/")
+    if not found or not file_name:
+        raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is no name of the form jobs/ID/artifacts/FILE")
+    return id_of(job, "jobs"), file_name
+
+
+def safe_file_name(given: str) -> str:
+    """The last part of ``given``, as the outputs are to be called after it.
+
+    Raises:
+        Refusal: there is none, or no file can be called so.
+    """
+    base = re.split(r"[/\\]", given)[-1]
+    if base in ("", ".", ".."):
+        raise Refusal("INVALID_REQUEST", "file_name: give the trace's file name, such as rank0.pt.trace.json.gz")
+    if _NOT_IN_FILE_NAMES.search(base):
+        raise Refusal("INVALID_REQUEST", "file_name: has control characters; rename the file")
+    if len(base.encode()) > MOST_FILE_NAME_BYTES:
+        raise Refusal("INVALID_REQUEST", f"file_name: longer than {MOST_FILE_NAME_BYTES} bytes; rename the file")
+    return base
+
+
+def sha256_of(text: str) -> str:
+    """``text``, in lower case.
+
+    Raises:
+        Refusal: it is neither empty nor a SHA-256.
+    """
+    if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise Refusal("INVALID_REQUEST", "sha256: must be 64 hexadecimal digits")
+    return text.lower()

@@ -1,0 +1,140 @@
+"""What goes, and when: by age, by bytes, and what a server that was killed left behind. All of it may block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+
+from augment_server.errors import Refusal
+from augment_server.jobs import FINAL, QUEUED, RUNNING
+from augment_server.limits import Limits
+from augment_server.storage import Storage, now_ns, remove
+
+FRESH_S = 600.0  #: what was touched within this time does not go for want of room
+_NEEDED = f"SELECT content FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # noqa: S608 - our own numbers
+_FINAL = ", ".join(map(str, FINAL))
+
+
+class Retention:
+    """Removes what need not be kept."""
+
+    def __init__(self, storage: Storage, limits: Limits) -> None:
+        self._storage, self._limits = storage, limits
+
+    def recover(self) -> list[str]:
+        """After a start: complete what was begun, queue again what ran, drop what nobody will ask for.
+
+        Returns:
+            The jobs that wait, the oldest first.
+        """
+        storage = self._storage
+        with storage.lock:
+            for row in storage.rows("SELECT * FROM uploads"):
+                part, blob = storage.part(row["id"]), storage.blob(row["sha256"] or "-")
+                if row["complete"] and not blob.exists():
+                    if part.exists():
+                        os.rename(part, blob)
+                    else:
+                        self._update("UPDATE uploads SET complete = 0, received = 0 WHERE id = ?", row["id"])
+                elif not row["complete"]:
+                    there = part.stat().st_size if part.exists() else 0
+                    self._update("UPDATE uploads SET received = MIN(received, ?) WHERE id = ?", there, row["id"])
+            change = "UPDATE jobs SET state = ?, queued_ns = ? WHERE state = ?"
+            self._update(change, QUEUED, now_ns(), RUNNING)
+            self._drop_strays()
+        return [row["id"] for row in storage.rows("SELECT id FROM jobs WHERE state = ? ORDER BY number", QUEUED)]
+
+    def _drop_strays(self) -> None:
+        """Files that no row speaks of."""
+        storage = self._storage
+        parts = {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")}
+        jobs = {row["job"] for row in storage.rows("SELECT DISTINCT job FROM artifacts")}
+        for folder, kept in (("parts", parts), ("artifacts", jobs), ("work", set())):
+            for path in (storage.root / folder).iterdir():
+                if path.name not in kept:
+                    remove(path)
+
+    def sweep(self, busy: Collection[str]) -> None:
+        """Remove what is too old, or too much; not the uploads in ``busy``, whose bytes arrive now."""
+        limits, now = self._limits, now_ns()
+        old = now - int(limits.artifact_life_s * 1e9)
+        for row in self._storage.rows(f"SELECT id FROM jobs WHERE state IN ({_FINAL}) AND ended_ns < ?", old):  # noqa: S608
+            self.remove_job(row["id"])
+        old = now - int(limits.upload_life_s * 1e9)
+        for row in self._storage.rows("SELECT id FROM uploads WHERE touched_ns < ?", old):
+            if row["id"] not in busy:
+                self._remove_upload(row["id"])
+        self._fit(0, busy)
+        self._drop_contents()
+
+    def make_room(self, size: int, busy: Collection[str]) -> None:
+        """See to it that so many bytes more may be stored.
+
+        Raises:
+            Refusal: what there is, is all needed or fresh.
+        """
+        if not self._fit(size, busy):
+            most = self._limits.max_stored_bytes
+            raise Refusal(
+                "STORAGE_FULL", f"the {most} bytes that this server stores are taken; try again later", retry_s=60
+            )
+
+    def _fit(self, size: int, busy: Collection[str]) -> bool:
+        room = self._limits.max_stored_bytes - size
+        if self.stored_bytes() <= room:
+            return True
+        for kind, name in self._oldest():
+            if kind == "job":
+                self.remove_job(name)
+            elif name not in busy:
+                self._remove_upload(name)
+            if self.stored_bytes() <= room:
+                break
+        self._drop_contents()
+        return self.stored_bytes() <= room
+
+    def _oldest(self) -> Iterator[tuple[str, str]]:
+        """Final jobs and uploads that no job needs, those first that were touched last, but none that is fresh."""
+        query = (
+            f"SELECT 'job' AS kind, id, ended_ns AS at FROM jobs WHERE state IN ({_FINAL}) AND at < ?"  # noqa: S608
+            f" UNION ALL SELECT 'upload', id, touched_ns AS at FROM uploads WHERE at < ? AND sha256 NOT IN ({_NEEDED})"
+            " ORDER BY at"
+        )
+        fresh = now_ns() - int(FRESH_S * 1e9)
+        for row in self._storage.rows(query, fresh, fresh):
+            yield row["kind"], row["id"]
+
+    def stored_bytes(self) -> int:
+        """What uploads and artifacts take."""
+        query = (
+            "SELECT (SELECT COALESCE(SUM(size), 0) FROM artifacts)"
+            " + (SELECT COALESCE(SUM(size), 0) FROM (SELECT DISTINCT sha256, size FROM uploads WHERE complete))"
+            " + (SELECT COALESCE(SUM(received), 0) FROM uploads WHERE NOT complete) AS bytes"
+        )
+        row = self._storage.row(query)
+        return int(row["bytes"]) if row else 0
+
+    def remove_job(self, job: str) -> None:
+        """Remove a job that is final, and what it made."""
+        with self._storage.lock:
+            self._update("DELETE FROM jobs WHERE id = ?", job)
+            remove(self._storage.artifacts(job))
+
+    def _remove_upload(self, upload: str) -> None:
+        with self._storage.lock:
+            self._update("DELETE FROM uploads WHERE id = ?", upload)
+            remove(self._storage.part(upload))
+
+    def _drop_contents(self) -> None:
+        """Contents that neither an upload nor a job that waits or runs has any more."""
+        storage = self._storage
+        with storage.lock:
+            kept = {row["sha256"] for row in storage.rows("SELECT sha256 FROM uploads WHERE complete")}
+            kept |= {row["content"] for row in storage.rows(_NEEDED)}
+            for path in (storage.root / "blobs").iterdir():
+                if path.name not in kept:
+                    remove(path)
+
+    def _update(self, change: str, *values: object) -> None:
+        with self._storage.writing() as db:
+            db.execute(change, values)

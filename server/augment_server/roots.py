@@ -1,0 +1,84 @@
+"""The server's own files as inputs: only below the folders that the operator named, whatever links and races do."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from augment_server.errors import Refusal
+
+
+def path_of(uri: str) -> str:
+    """The absolute path that a client means.
+
+    Raises:
+        Refusal: it is none.
+    """
+    path = uri
+    if uri.startswith("file:"):
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+            raise Refusal("INVALID_REQUEST", "uri: must be file:///PATH or an absolute path")
+        path = unquote(parts.path)
+    if not path.startswith("/") or "\0" in path:
+        raise Refusal("INVALID_REQUEST", "uri: must be file:///PATH or an absolute path of the server's")
+    return path
+
+
+def resolve(uri: str, roots: Sequence[str]) -> tuple[str, str]:
+    """Of a file below one of ``roots``, that root and the path from there, both without links.
+
+    Args:
+        roots: folders, resolved.
+
+    Raises:
+        Refusal: it is not below them, or not there: a client is not told which.
+    """
+    real = os.path.realpath(path_of(uri))
+    for root in roots:
+        if real.startswith(root.rstrip("/") + "/"):
+            return root, os.path.relpath(real, root)
+    raise _not_allowed()
+
+
+def open_below(root: str, relative: str) -> int:
+    """Open the file at ``relative`` below ``root``, through folders alone; a link on the way, even one that was put
+    there just now, is refused. The descriptor of a regular file.
+
+    Raises:
+        Refusal: there is no such file.
+    """
+    *folders, name = relative.split("/")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for folder in folders:
+            try:
+                inner = os.open(folder, flags | os.O_DIRECTORY, dir_fd=at)
+            finally:
+                os.close(at)
+            at = inner
+        try:
+            found = os.open(name, flags | os.O_NONBLOCK, dir_fd=at)
+        finally:
+            os.close(at)
+    except OSError as error:
+        raise _not_allowed() from error
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise _not_allowed()
+    return found
+
+
+def resolved(roots: Sequence[Path]) -> list[str]:
+    """The folders as :func:`resolve` wants them."""
+    return [os.path.realpath(root) for root in roots]
+
+
+def _not_allowed() -> Refusal:
+    return Refusal(
+        "URI_NOT_ALLOWED", "uri: no file that this server may read; its operator names folders with --allow-root"
+    )

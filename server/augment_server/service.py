@@ -1,0 +1,312 @@
+"""The calls of ``AugmentService``: what they are asked and what they answer. The work is done elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import os
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceServicer
+from augment_server import catalog
+from augment_server.errors import Refusal, refusal_of, refuse
+from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs
+from augment_server.limits import Limits
+from augment_server.names import artifact_of, id_of, safe_file_name, sha256_of
+from augment_server.observer import Observer
+from augment_server.retention import Retention
+from augment_server.roots import open_below, path_of, resolve
+from augment_server.scheduler import Scheduler
+from augment_server.storage import Storage
+from augment_server.threads import Apart
+from augment_server.uploads import Announced, Caller, Uploads
+
+CHUNK = 512 << 10  #: bytes of an artifact in one message
+MOST_REQUEST_ID = 200
+METRICS_SUFFIX = ".metrics.json"
+_TOGETHER_S = 0.02  #: changes of a job within this time are told as one
+
+
+def answering(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A call whose refusals become gRPC statuses; of anything else it raises, clients learn nothing but that."""
+
+    async def fail(self: Service, context: Any, error: Exception) -> None:
+        if not isinstance(error, Refusal):
+            self.observer.log(logging.ERROR, "".join(traceback.format_exception(error)), call=method.__name__)
+            error = refusal_of(error, method.__name__)
+        await refuse(context, error)
+
+    @functools.wraps(method)
+    async def one(self: Service, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except Exception as error:
+            failure = error
+        return await fail(self, context, failure)
+
+    @functools.wraps(method)
+    async def many(self: Service, request: Any, context: Any) -> AsyncIterator[Any]:
+        failure: Exception | None = None
+        try:
+            async for message in method(self, request, context):
+                yield message
+        except Exception as error:
+            failure = error
+        if failure:
+            await fail(self, context, failure)
+
+    return many if inspect.isasyncgenfunction(method) else one
+
+
+class Service(AugmentServiceServicer):
+    """See ``proto/augment/v1/service.proto``."""
+
+    def __init__(
+        self, storage: Storage, uploads: Uploads, jobs: Jobs, retention: Retention, scheduler: Scheduler,
+        limits: Limits, roots: Sequence[str], observer: Observer, client_of: Callable[[Any], str], apart: Apart,
+    ) -> None:  # fmt: skip
+        self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
+        self._scheduler, self._limits, self._roots = scheduler, limits, roots
+        self.observer, self._client_of, self._apart = observer, client_of, apart
+        self.draining = False  #: no job is accepted any more
+
+    @answering
+    async def StartUpload(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's names
+        """Announce an upload."""
+        return calls.StartUploadResponse(upload=await self._start(self._caller(context), request))
+
+    @answering
+    async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """How much has arrived."""
+        upload = await self._apart(self._uploads.get, self._caller(context), id_of(request.name, "uploads"))
+        return calls.GetUploadResponse(upload=upload)
+
+    @answering
+    async def UploadTrace(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
+        """Take a trace in chunks."""
+        caller = self._caller(context)
+        first = await self._next(request)
+        kind = first.WhichOneof("part") if first else None
+        if kind == "start":
+            upload, offset = id_of((await self._start(caller, first.start)).name, "uploads"), 0
+        elif kind == "resume":
+            upload, offset = id_of(first.resume.name, "uploads"), first.resume.offset
+        else:
+            raise Refusal("INVALID_REQUEST", "the first message must be start or resume: of which upload the bytes are")
+        await self._receive(caller, upload, offset, request, finish=first.finish)
+        return calls.UploadTraceResponse(upload=await self._apart(self._uploads.get, caller, upload))
+
+    @answering
+    async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Accept a job."""
+        caller = self._caller(context)
+        job = await self._create(caller, request.spec, request.request_id)
+        return calls.CreateJobResponse(job=await self._apart(self._jobs.get, caller, job))
+
+    @answering
+    async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Where a job stands."""
+        return calls.GetJobResponse(job=await self._job(self._caller(context), request.name))
+
+    @answering
+    async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A page of jobs."""
+        page = request.page_size, request.page_token, request.states
+        jobs, more = await self._apart(self._jobs.page, self._caller(context), *page)
+        return calls.ListJobsResponse(jobs=jobs, next_page_token=more)
+
+    @answering
+    async def WatchJob(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """A job after each change."""
+        async for job in self._follow(self._caller(context), id_of(request.name, "jobs")):
+            yield calls.WatchJobResponse(job=job)
+
+    @answering
+    async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """End a job."""
+        caller = self._caller(context)
+        await self._job(caller, request.name)
+        await self._scheduler.cancel(id_of(request.name, "jobs"))
+        return calls.CancelJobResponse(job=await self._job(caller, request.name))
+
+    @answering
+    async def DeleteJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Remove a job."""
+        job = await self._job(self._caller(context), request.name)
+        if job.state not in FINAL:
+            raise Refusal("JOB_NOT_DONE", f"{job.name}: waits or runs; cancel it first")
+        await self._apart(self._retention.remove_job, id_of(job.name, "jobs"))
+        return calls.DeleteJobResponse()
+
+    @answering
+    async def ListArtifacts(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """What a job has made."""
+        job = await self._job(self._caller(context), request.parent)
+        return calls.ListArtifactsResponse(artifacts=job.artifacts)
+
+    @answering
+    async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """An artifact's bytes."""
+        job, file_name = artifact_of(request.name)
+        found = (await self._job(self._caller(context), f"jobs/{job}")).artifacts
+        artifact = next((one for one in found if one.file_name == file_name), None)
+        if artifact is None:
+            raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
+        if not 0 <= request.offset <= artifact.size_bytes:
+            raise Refusal("OFFSET_OUT_OF_RANGE", f"{file_name}: has {artifact.size_bytes} bytes, not {request.offset}")
+        yield calls.ReadArtifactResponse(artifact=artifact)
+        async for chunk in self._read(job, artifact, request.offset):
+            yield calls.ReadArtifactResponse(chunk=chunk)
+
+    @answering
+    async def GetMetrics(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """A job's metrics."""
+        job = await self._job(self._caller(context), request.name)
+        if job.state != SUCCEEDED:
+            raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, for it has not succeeded")
+        sidecar = next(one for one in job.artifacts if one.file_name.endswith(METRICS_SUFFIX))
+        path = self._storage.artifacts(id_of(job.name, "jobs")) / sidecar.file_name
+        analyses = await self._apart(lambda: catalog.metrics_of(path.read_bytes()))
+        unknown = [name for name in request.analyses if name not in analyses]
+        if unknown:
+            raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {unknown[0][:80]!r} was run")
+        for name in request.analyses or analyses:
+            for metrics in catalog.messages(name, analyses[name]):
+                yield calls.GetMetricsResponse(metrics=metrics)
+
+    @answering
+    async def ListAnalyses(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
+        """The analyses."""
+        return calls.ListAnalysesResponse(analyses=await self._apart(catalog.analyses))
+
+    @answering
+    async def Augment(self, request: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Upload, job and artifacts in one."""
+        caller = self._caller(context)
+        first = await self._next(request)
+        if first is None or first.WhichOneof("part") != "start":
+            raise Refusal("INVALID_REQUEST", "the first message must be start: what to make of the bytes that follow")
+        spec = v1.AugmentSpec()
+        spec.CopyFrom(first.start.spec)
+        spec.input.Clear()
+        await self._apart(catalog.check, spec)
+        upload = (await self._start(caller, first.start.file)).name
+        await self._receive(caller, id_of(upload, "uploads"), 0, request, finish=first.finish)
+        spec.input.upload = upload
+        job = await self._create(caller, v1.JobSpec(augment=spec), "")
+        context.add_done_callback(lambda _: self._scheduler.cancel_soon(job))
+        state = v1.Job()
+        async for state in self._follow(caller, job):
+            yield calls.AugmentResponse(job=state)
+        _expect_success(state)
+        for artifact in state.artifacts:
+            yield calls.AugmentResponse(artifact=artifact)
+            async for chunk in self._read(job, artifact, 0):
+                yield calls.AugmentResponse(chunk=chunk)
+
+    def _caller(self, context: Any) -> Caller:
+        client = self._client_of(context)
+        return Caller(client, client if client.startswith(("token:", "certificate:")) else "")
+
+    async def _start(self, caller: Caller, request: Any) -> v1.Upload:
+        size = request.size_bytes if request.HasField("size_bytes") else None
+        announced = Announced(safe_file_name(request.file_name), size, sha256_of(request.sha256))
+        await self._apart(self._retention.make_room, max(size or 0, 0), self._uploads.busy())
+        return await self._apart(self._uploads.start, caller, announced)
+
+    async def _receive(
+        self, caller: Caller, upload: str, offset: int, messages: AsyncIterator[Any], *, finish: bool
+    ) -> None:
+        """Take what the messages bring, until the upload is complete or they end."""
+        writer = await self._apart(self._uploads.open, caller, upload, offset)
+        if writer is None:
+            return  # it is complete
+        try:
+            while not (finish or writer.whole):
+                message = await self._next(messages)
+                if message is None:
+                    return
+                if message.WhichOneof("part") not in ("chunk", None):
+                    raise Refusal("INVALID_REQUEST", "after the first message only chunks may follow")
+                finish = message.finish
+                await self._apart(writer.write, message.chunk)
+            await self._apart(writer.finish)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._apart(writer.close)))
+
+    async def _next(self, messages: AsyncIterator[Any]) -> Any:
+        """The next message; None after the last."""
+        idle = self._limits.max_upload_idle_s
+        try:
+            return await asyncio.wait_for(anext(messages, None), idle)
+        except asyncio.TimeoutError as error:
+            raise Refusal(
+                "UPLOAD_IDLE", f"no bytes came for {idle:g} s; go on with the upload in a new call"
+            ) from error
+
+    async def _create(self, caller: Caller, spec: v1.JobSpec, request_id: str) -> str:
+        if self.draining:
+            raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
+        if spec.WhichOneof("kind") != "augment":
+            raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment")
+        if len(request_id) > MOST_REQUEST_ID:
+            raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
+        await self._apart(catalog.check, spec.augment)
+        file_name = await self._apart(self._expect_input, spec.augment.input)
+        job, new = await self._apart(self._jobs.create, caller, spec, request_id, file_name)
+        if new:
+            self._scheduler.queued(job)
+        return job
+
+    def _expect_input(self, given: v1.Input) -> str:
+        """See to it that there is an input: its file name, if it is a file of the server's."""
+        if given.WhichOneof("source") == "upload":
+            id_of(given.upload, "uploads")
+            return ""
+        if given.WhichOneof("source") != "uri":
+            raise Refusal("INVALID_REQUEST", "spec.augment.input: name an upload or a uri")
+        file_name = safe_file_name(path_of(given.uri))
+        os.close(open_below(*resolve(given.uri, self._roots)))
+        return file_name
+
+    async def _job(self, caller: Caller, name: str) -> v1.Job:
+        return await self._apart(self._jobs.get, caller, id_of(name, "jobs"))
+
+    async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
+        """The job now and after each change, the final state last."""
+        with self._scheduler.watching(job) as changed:
+            while True:
+                changed.clear()
+                now = await self._apart(self._jobs.get, caller, job)
+                yield now
+                if now.state in FINAL:
+                    return
+                if self._scheduler.released:
+                    raise Refusal("DRAINING", "this server is being stopped; the job is kept, ask again", retry_s=5)
+                await changed.wait()
+                await asyncio.sleep(_TOGETHER_S)
+
+    async def _read(self, job: str, artifact: v1.Artifact, offset: int) -> AsyncIterator[bytes]:
+        path = self._storage.artifacts(job) / artifact.file_name
+        try:
+            file = await self._apart(open, path, "rb")
+        except FileNotFoundError as error:
+            raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
+        with file:
+            file.seek(offset)
+            while chunk := await self._apart(file.read, CHUNK):
+                yield chunk
+
+
+def _expect_success(job: v1.Job) -> None:
+    """End a call with what ended its job."""
+    if job.state == FAILED:
+        raise Refusal(job.error.reason, job.error.message, dict(job.error.metadata))
+    if job.state == CANCELLED:
+        raise Refusal("CANCELLED", f"{job.name}: was cancelled")

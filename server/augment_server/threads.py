@@ -1,0 +1,27 @@
+"""Threads for what blocks, so that the event loop never waits: files, hashes, the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_COUNT = 16
+
+
+class Apart:
+    """``await apart(function, …)`` calls it in a thread."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_COUNT, thread_name_prefix="augment")
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """What ``function`` returns or raises. It is not interrupted if the caller is."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **options))
+
+    def close(self) -> None:
+        """Wait until all calls have returned."""
+        self._threads.shutdown()

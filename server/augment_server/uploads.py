@@ -1,0 +1,288 @@
+"""Uploads: bytes that arrive in pieces, over several calls and restarts, and are kept by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from augment.v1 import resources_pb2 as v1
+from augment_server.errors import Refusal
+from augment_server.limits import Limits
+from augment_server.names import new_id
+from augment_server.storage import Storage, now_ns, remove, sync_folder
+
+SYNC_BYTES = 16 << 20  #: after so many bytes they are made safe, and the database told
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: ``client`` for limits; ``realm`` for what may be seen, the same for all whom nobody vouches for."""
+
+    client: str
+    realm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a client says of a file that it is about to send."""
+
+    file_name: str
+    size: int | None
+    sha256: str
+
+
+class Uploads:
+    """All uploads. Every method may be called from any thread, and may block."""
+
+    def __init__(self, storage: Storage, limits: Limits) -> None:
+        self._storage, self._limits = storage, limits
+        self._writers: dict[str, Writer] = {}
+        self._opening = threading.Lock()  # taken before a writer's own lock, that before the storage's
+
+    def start(self, caller: Caller, announced: Announced) -> v1.Upload:
+        """Begin an upload, or find the one that has these bytes, or some of them, already.
+
+        Raises:
+            Refusal: it is too large, or the client has too many open.
+        """
+        size = announced.size
+        if size is not None and not 0 <= size <= self._limits.max_upload_bytes:
+            raise self._too_large()
+        with self._storage.writing() as db:
+            if announced.sha256 and (known := self._known(db, caller, announced)):
+                db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), known))
+                upload = known
+            else:
+                upload = self._insert(db, caller, announced)
+        return self.get(caller, upload)
+
+    def _known(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str | None:
+        """The upload of the same bytes under the same name, the most complete one."""
+        query = (
+            "SELECT id FROM uploads WHERE sha256 = ? AND realm = ? AND file_name = ? AND (size IS ? OR complete)"
+            " ORDER BY complete DESC, received DESC LIMIT 1"
+        )
+        row = db.execute(query, (announced.sha256, caller.realm, announced.file_name, announced.size)).fetchone()
+        return str(row["id"]) if row else None
+
+    def _insert(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str:
+        upload, now = new_id(), now_ns()
+        # what others have sent is no reason to believe that this client has the bytes
+        same = "SELECT size FROM uploads WHERE sha256 = ? AND sha256 != '' AND realm = ? AND complete LIMIT 1"
+        there = db.execute(same, (announced.sha256, caller.realm)).fetchone()
+        if not there:
+            begun = "SELECT COUNT(*) FROM uploads WHERE client = ? AND NOT complete"
+            if db.execute(begun, (caller.client,)).fetchone()[0] >= self._limits.max_open_uploads:
+                most = self._limits.max_open_uploads
+                raise Refusal("TOO_MANY_UPLOADS", f"{most} uploads are begun; finish one first", retry_s=10)
+        size = there["size"] if there else announced.size
+        values = (upload, caller.client, caller.realm, announced.file_name, size, announced.sha256)
+        more = (bool(there), size if there else 0, now, now)
+        db.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *more))
+        return upload
+
+    def get(self, caller: Caller, upload: str) -> v1.Upload:
+        """An upload as it stands.
+
+        Raises:
+            Refusal: there is none of this id that the caller may see.
+        """
+        row = self._row(caller, upload)
+        writer = self._writers.get(upload)
+        return self._message(row, writer.received if writer and not row["complete"] else row["received"])
+
+    def _row(self, caller: Caller, upload: str) -> sqlite3.Row:
+        row = self._storage.row("SELECT * FROM uploads WHERE id = ? AND realm = ?", upload, caller.realm)
+        if row is None:
+            raise Refusal(
+                "NOT_FOUND", f"uploads/{upload}: there is no such upload; it may have been removed by its age"
+            )
+        return row
+
+    def _message(self, row: sqlite3.Row, received: int) -> v1.Upload:
+        made = v1.Upload(
+            name=f"uploads/{row['id']}",
+            file_name=row["file_name"],
+            state=v1.Upload.STATE_COMPLETE if row["complete"] else v1.Upload.STATE_ACTIVE,
+            received_bytes=received,
+            size_bytes=row["size"],
+            sha256=row["sha256"],
+        )
+        made.create_time.FromNanoseconds(row["created_ns"])
+        made.expire_time.FromNanoseconds(row["touched_ns"] + int(self._limits.upload_life_s * 1e9))
+        return made
+
+    def open(self, caller: Caller, upload: str, offset: int) -> Writer | None:
+        """Go on with an upload; None if it is complete. A call that is at it already is cut off.
+
+        Raises:
+            Refusal: there is no such upload, or bytes before ``offset`` are missing.
+        """
+        with self._opening:
+            before = self._writers.pop(upload, None)
+            if before:
+                before.close(taken_over=True)
+            row = self._row(caller, upload)
+            if row["complete"]:
+                return None
+            received = row["received"]
+            if not 0 <= offset <= received:
+                there = f"uploads/{upload}: {received} bytes are there, not {offset}; go on from received_bytes"
+                raise Refusal("OFFSET_OUT_OF_RANGE", there, {"received_bytes": str(received)})
+            writer = self._writers[upload] = Writer(self, row, received, offset)
+        return writer
+
+    def closed(self, writer: Writer) -> None:
+        """A writer's call has ended."""
+        with self._opening:
+            if self._writers.get(writer.upload) is writer:
+                del self._writers[writer.upload]
+
+    def busy(self) -> set[str]:
+        """The uploads whose bytes are arriving now."""
+        return set(self._writers)
+
+    def saved(self, upload: str, received: int) -> None:
+        """So many bytes are safe."""
+        with self._storage.writing() as db:
+            values = (received, now_ns(), upload)
+            db.execute("UPDATE uploads SET received = ?, touched_ns = ? WHERE id = ?", values)
+
+    def completed(self, upload: str, size: int, sha256: str) -> None:
+        """All bytes are safe: keep them by their content. The row says so first (see :mod:`storage`)."""
+        storage = self._storage
+        with storage.lock:
+            with storage.writing() as db:
+                change = (
+                    "UPDATE uploads SET complete = 1, received = ?, size = ?, sha256 = ?, touched_ns = ? WHERE id = ?"
+                )
+                db.execute(change, (size, size, sha256, now_ns(), upload))
+            if storage.blob(sha256).exists():
+                remove(storage.part(upload))
+            else:
+                os.rename(storage.part(upload), storage.blob(sha256))
+                sync_folder(storage.blob(sha256).parent)
+
+    def discarded(self, upload: str) -> None:
+        """The bytes are not what was announced: all of them are doubtful."""
+        self.saved(upload, 0)
+        remove(self._storage.part(upload))
+
+    def path_of_part(self, upload: str) -> Path:
+        """Where an upload's bytes grow."""
+        return self._storage.part(upload)
+
+    def expect_room(self, row: sqlite3.Row, end: int) -> None:
+        """Refuse bytes beyond what was announced or is allowed.
+
+        Raises:
+            Refusal: ``end`` is beyond.
+        """
+        if end > self._limits.max_upload_bytes:
+            raise self._too_large()
+        if row["size"] is not None and end > row["size"]:
+            raise Refusal("UPLOAD_TOO_LARGE", f"{row['file_name']}: more bytes came than the {row['size']} announced")
+
+    def _too_large(self) -> Refusal:
+        most = self._limits.max_upload_bytes
+        return Refusal("UPLOAD_TOO_LARGE", f"this server takes traces of up to {most} bytes", {"max_bytes": str(most)})
+
+
+class Writer:
+    """One call that sends the bytes of one upload. Used by one thread at a time, but may be cut off by another."""
+
+    def __init__(self, uploads: Uploads, row: sqlite3.Row, received: int, offset: int) -> None:
+        self.upload: str = row["id"]
+        self.received = received
+        self._uploads, self._row = uploads, row
+        self._passed_over = received - offset  # bytes still to come that are there already
+        self._saved = row["received"]
+        self._lock = threading.Lock()
+        self._file: BinaryIO | None = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
+        self._file.truncate(received)
+        self._hash = _hash_of(uploads.path_of_part(self.upload))
+
+    @property
+    def whole(self) -> bool:
+        """Whether as many bytes are there as were announced."""
+        return self._row["size"] is not None and self.received >= self._row["size"]
+
+    def write(self, data: bytes) -> None:
+        """Append the next bytes.
+
+        Raises:
+            Refusal: too many, or another call has taken over.
+        """
+        with self._lock:
+            file = self._expect_open()
+            again = min(self._passed_over, len(data))
+            self._passed_over -= again
+            data = data[again:]
+            self._uploads.expect_room(self._row, self.received + len(data))
+            file.write(data)
+            self._hash.update(data)
+            self.received += len(data)
+            if self.received - self._saved >= SYNC_BYTES:
+                self._save(file)
+
+    def finish(self) -> None:
+        """That was all: the upload is complete.
+
+        Raises:
+            Refusal: it is not what was announced.
+        """
+        with self._lock:
+            file = self._expect_open()
+            size, announced = self._row["size"], self._row["sha256"]
+            name = self._row["file_name"]
+            if size is not None and self.received != size:
+                self._save(file)
+                raise Refusal("UPLOAD_INCOMPLETE", f"{name}: {self.received} bytes came, {size} were announced")
+            file.flush()
+            os.fsync(file.fileno())
+            sha256 = self._hash.hexdigest()
+            if announced and sha256 != announced:
+                self._uploads.discarded(self.upload)
+                self.received = self._saved = 0
+                raise Refusal(
+                    "CHECKSUM_MISMATCH", f"{name}: what came has another SHA-256 than announced; send it again"
+                )
+            self._uploads.completed(self.upload, self.received, sha256)
+            self._saved = self.received
+
+    def close(self, *, taken_over: bool = False) -> None:
+        """End the call, keeping what came."""
+        with self._lock:
+            if self._file:
+                if self.received != self._saved:
+                    self._save(self._file)
+                self._file.close()
+                self._file = None
+        if not taken_over:
+            self._uploads.closed(self)
+
+    def _save(self, file: BinaryIO) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        self._uploads.saved(self.upload, self.received)
+        self._saved = self.received
+
+    def _expect_open(self) -> BinaryIO:
+        if self._file is None:
+            raise Refusal("UPLOAD_TAKEN_OVER", f"uploads/{self.upload}: another call goes on with this upload")
+        return self._file
+
+
+def _hash_of(path: Path) -> hashlib._Hash:
+    """The digest so far of what is in a file: it cannot be kept over calls."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
+    return found

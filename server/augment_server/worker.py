@@ -1,0 +1,149 @@
+"""The process that does the work: ``python -m augment_server.worker``, one job after the other.
+
+It speaks with the server in lines of JSON: orders on stdin; on stdout ``{"ready"}``, ``{"stage", "done", "of"}``, and
+for each order one of ``{"made": [[file name, size, SHA-256], …]}`` and ``{"failed": {reason, message, metadata}}``.
+When stdin ends, the server is gone, and so is the worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import resource
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from augment.batch.convert import Settings, convert_or_raise
+from augment.batch.inputs import Input
+from augment.readers.limits import Limits
+
+Say = Callable[..., None]
+_PIECE = 1 << 20
+
+
+def main() -> None:
+    """Follow orders until there are no more."""
+    say = _voice()
+    orders = _orders()
+    import augment.pipeline
+    import augment.readers
+    import augment.writers  # noqa: F401 - what every job needs, loaded before the first one comes
+
+    _limit_memory(int(sys.argv[1]))
+    say(ready=True)
+    for order in orders:
+        say(**_outcome(order, say), peak_bytes=peak_bytes())
+
+
+def _voice() -> Say:
+    """Says a line to the server. What libraries print goes to stderr."""
+    channel = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+
+    def say(**what: Any) -> None:
+        channel.write(json.dumps(what).encode() + b"\n")
+
+    return say
+
+
+def _orders() -> Iterator[dict[str, Any]]:
+    """The orders. A thread waits for them, so that the end of the server is noticed in the midst of work, too."""
+    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            waiting.put(json.loads(line))
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return iter(waiting.get, None)
+
+
+def _limit_memory(most: int) -> None:
+    """Twice what the job may take: the server watches what is really used, this stops what grows too fast for it."""
+    if most:
+        resource.setrlimit(resource.RLIMIT_DATA, (2 * most, 2 * most))
+
+
+def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
+    from augment_server.errors import Refusal, refusal_of
+
+    try:
+        return {"made": list(_made(order, say))}
+    except Refusal as refusal:
+        told, why = refusal, ""
+    except Exception as error:
+        told = refusal_of(error, order["file_name"])
+        why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR") else ""
+    return {"failed": [told.reason, told.message, dict(told.metadata)], "traceback": why}
+
+
+def _made(order: dict[str, Any], say: Say) -> Iterator[tuple[str, int, str]]:
+    """Convert the trace in the order's folder: the files that were made."""
+    from augment.pipeline import chosen
+
+    limits = Limits(**order["limits"])
+    settings = Settings(
+        tuple(order["formats"]), tuple(order["only"]), tuple(order["skip"]), order["options"], limits=limits
+    )
+    count = len(chosen(settings.only, settings.skip, settings.options)) + 2
+    done = iter(range(count))
+
+    def stage(name: str) -> None:
+        say(stage=name, done=next(done), of=count)
+
+    folder = Path(order["folder"])
+    source, opened = _input(order, folder)
+    one = Input(str(source), str(folder / "out"), named=True)
+    try:
+        for path in convert_or_raise(one, settings, lambda _: None, stage):
+            yield path.name, path.stat().st_size, _safe(path)
+    finally:
+        if opened is not None:
+            os.close(opened)
+
+
+def _input(order: dict[str, Any], folder: Path) -> tuple[Path, int | None]:
+    """A path to the trace that ends in the name that its sender gave it; and what must be closed at the end."""
+    source = folder / "in" / order["file_name"]
+    source.parent.mkdir()
+    (folder / "out").mkdir()
+    if "blob" in order:
+        source.symlink_to(order["blob"])
+        return source, None
+    from augment_server.roots import open_below
+
+    found = open_below(*order["below"])
+    if os.path.isdir("/proc/self/fd"):  # the very file that was opened, whatever becomes of its path
+        source.symlink_to(f"/proc/self/fd/{found}")
+        return source, found
+    with os.fdopen(found, "rb") as file, open(source, "xb") as copy:
+        while piece := file.read(_PIECE):
+            copy.write(piece)
+    return source, None
+
+
+def _safe(path: Path) -> str:
+    """The SHA-256 of a file, which is made safe on disk."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
+        os.fsync(file.fileno())
+    return found.hexdigest()
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has ever had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Workers, as the server sees them: started before they are needed, used for many jobs, ended without regret."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from augment_server.limits import Limits
+
+JOBS_OF_ONE = 100  #: after so many jobs a worker is replaced, whatever it may have leaked
+KEPT_BYTES = 512 << 20  #: one that took more is replaced, too: allocators give little back
+_WATCH_S = 0.1
+_LINE_BYTES = 4 << 20
+_ROOT = Path(__file__).resolve().parents[1]
+
+Said = dict[str, Any]
+
+
+class WorkerDied(Exception):
+    """The process ended before its work did; says how."""
+
+
+class TookTooMuch(Exception):
+    """The process took more memory than it may; it has been ended."""
+
+
+class Worker:
+    """One process. Make it by :meth:`start`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, memory: int) -> None:
+        self._process, self._memory = process, memory
+        self.jobs = 0
+        self.busy = False  #: also after work was broken off
+        self.peak_bytes = 0
+
+    @classmethod
+    async def start(cls, memory: int) -> Worker:
+        """A process that gets ready on its own while others go on; it may take ``memory`` bytes."""
+        path = os.pathsep.join(filter(None, (str(_ROOT), *sys.path)))
+        # one thread each: processors are shared out by the number of jobs
+        environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "augment_server.worker", str(memory),
+            stdin=pipe, stdout=pipe, limit=_LINE_BYTES, env=environment, start_new_session=True,
+        )  # fmt: skip
+        return cls(process, memory)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.returncode is None
+
+    @property
+    def fit(self) -> bool:
+        """Whether it may do another job."""
+        return self.alive and not self.busy and self.jobs < JOBS_OF_ONE and self.peak_bytes < KEPT_BYTES
+
+    async def do(self, order: dict[str, Any], stage: Callable[[Said], None]) -> Said:
+        """Do one job: what the worker says at the end.
+
+        Raises:
+            WorkerDied: it died.
+            TookTooMuch: it took more memory than it may.
+        """
+        self.jobs += 1
+        self.busy = True
+        watch = asyncio.create_task(self._watch())
+        work = asyncio.create_task(self._converse(order, stage))
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await self.end()
+                raise TookTooMuch
+            return await work
+        finally:
+            for task in (watch, work):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, WorkerDied):
+                    await task
+
+    async def _converse(self, order: dict[str, Any], stage: Callable[[Said], None]) -> Said:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin
+        assert stdout
+        try:
+            stdin.write(json.dumps(order).encode() + b"\n")
+            await stdin.drain()
+        except ConnectionError:
+            pass  # it died: its end says more
+        while line := await stdout.readline():
+            said: Said = json.loads(line)
+            if "stage" in said:
+                stage(said)
+            elif "ready" not in said:
+                self.peak_bytes = said["peak_bytes"]
+                self.busy = False
+                return said
+        code = await self._process.wait()
+        raise WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
+
+    async def _watch(self) -> None:
+        """Returns when the process has more memory than it may. Only Linux tells."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        while self._memory:
+            await asyncio.sleep(_WATCH_S)
+            try:
+                with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
+                    taken = int(file.read().split()[1]) * page
+            except (OSError, IndexError):
+                break
+            if taken > self._memory:
+                return
+        await asyncio.Event().wait()
+
+    async def end(self) -> None:
+        """End it now."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+class Workers:
+    """As many as may run at once, waiting or working."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.size = limits.running_jobs()
+        self._memory = limits.job_memory_bytes()
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+
+    async def prepare(self) -> None:
+        """Start what is missing, so that the next jobs need not wait."""
+        self._all = {one for one in self._all if one.alive}
+        self._idle = [one for one in self._idle if one.alive]
+        while len(self._all) < self.size:
+            worker = await Worker.start(self._memory)
+            self._all.add(worker)
+            self._idle.append(worker)
+
+    async def take(self) -> Worker:
+        """One that waits, else a new one."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.alive:
+                return worker
+        worker = await Worker.start(self._memory)
+        self._all.add(worker)
+        return worker
+
+    async def give_back(self, worker: Worker) -> None:
+        """Its job is done: it waits for the next one, or is replaced."""
+        if worker.fit:
+            self._idle.append(worker)
+            return
+        if worker.alive:
+            await worker.end()
+        self._all.discard(worker)
+        await self.prepare()
+
+    async def close(self) -> None:
+        """End all."""
+        workers, self._all, self._idle = self._all, set(), []
+        await asyncio.gather(*(one.end() for one in workers if one.alive))

@@ -1,0 +1,177 @@
+"""A server of the real parts in this process: real socket, real workers, its event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub, add_AugmentServiceServicer_to_server
+from augment_server.core import Core
+from augment_server.limits import Limits
+from augment_server.observer import Observer
+
+T = TypeVar("T")
+SMALL = Limits(max_running_jobs=2, job_deadline_s=120)
+CHUNK = 64 << 10
+
+
+class Remembering(Observer):
+    """What a server tells."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.logged: list[str] = []
+
+    def job_queued(self, job_id: str) -> None:
+        self.told.append(("queued", job_id))
+
+    def job_started(self, job_id: str, queued_s: float) -> None:
+        self.told.append(("started", job_id))
+
+    def job_stage(self, job_id: str, stage: str, seconds: float) -> None:
+        self.told.append(("stage", job_id, stage))
+
+    def job_finished(self, job_id: str, state: str, seconds: float, reason: str = "") -> None:
+        self.told.append(("finished", job_id, state, reason))
+
+    def log(self, level: int, message: str, *, job_id: str = "", **fields: Any) -> None:
+        self.logged.append(message)
+
+
+@dataclass
+class Server:
+    """A running server, and a client of it."""
+
+    core: Core
+    stub: AugmentServiceStub
+    address: str
+    observer: Remembering
+    loop: asyncio.AbstractEventLoop
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float = 60) -> T:
+        """Run something in the server's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
+
+    def upload(self, path: Path, name: str | None = None) -> str:
+        """Send a file: the upload's name."""
+        start = calls.StartUploadRequest(file_name=name or path.name, size_bytes=path.stat().st_size)
+        return self.stub.UploadTrace(iter([calls.UploadTraceRequest(start=start), *chunks(path)])).upload.name
+
+    def create(self, upload: str = "", request_id: str = "", uri: str = "", **spec: Any) -> v1.Job:
+        """Ask for a job."""
+        given = v1.Input(uri=uri) if uri else v1.Input(upload=upload)
+        wanted = v1.JobSpec(augment=v1.AugmentSpec(input=given, **spec))
+        return self.stub.CreateJob(calls.CreateJobRequest(spec=wanted, request_id=request_id)).job
+
+    def get(self, job: str) -> v1.Job:
+        """A job as it stands."""
+        return self.stub.GetJob(calls.GetJobRequest(name=job)).job
+
+    def wait(self, job: str) -> v1.Job:
+        """A job once it is final."""
+        *_, last = self.stub.WatchJob(calls.WatchJobRequest(name=job), timeout=120)
+        return last.job
+
+    def read(self, artifact: str, offset: int = 0) -> bytes:
+        """An artifact's bytes."""
+        return b"".join(one.chunk for one in self.stub.ReadArtifact(calls.ReadArtifactRequest(name=artifact, offset=offset)))
+
+
+def chunks(path: Path) -> Iterator[calls.UploadTraceRequest]:
+    data = path.read_bytes()
+    for at in range(0, len(data), CHUNK):
+        yield calls.UploadTraceRequest(chunk=data[at : at + CHUNK])
+
+
+@contextlib.contextmanager
+def serving(
+    state: Path, limits: Limits = SMALL, roots: tuple[Path, ...] = (), client: str = "host:test", **changed: Any
+) -> Iterator[Server]:
+    """A server over ``state``."""
+    limits = replace(limits, **changed)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    observer = Remembering()
+
+    def client_of(context: Any) -> str:
+        return dict(context.invocation_metadata()).get("client", client)
+
+    async def start() -> tuple[Core, grpc.aio.Server, int]:
+        core = Core(state, limits, roots, observer, client_of)
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", limits.max_message_bytes)])
+        add_AugmentServiceServicer_to_server(core.servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await core.start()
+        await server.start()
+        return core, server, port
+
+    async def stop() -> None:
+        await server.stop(0)
+        await core.close()
+
+    core, server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    address = f"127.0.0.1:{port}"
+    try:
+        with grpc.insecure_channel(address) as channel:
+            yield Server(core, AugmentServiceStub(channel), address, observer, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result(60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an error says."""
+
+    code: grpc.StatusCode
+    reason: str
+    message: str
+    metadata: dict[str, str]
+    retry: bool
+
+
+@contextlib.contextmanager
+def refused(reason: str, code: str) -> Iterator[list[Told]]:
+    """Expect a call to fail so. What else it says is in the list, afterwards."""
+    found: list[Told] = []
+    try:
+        yield found
+    except grpc.RpcError as error:
+        found.append(told_by(error))
+    assert found, f"nothing failed, expected {reason}"
+    assert (found[0].reason, found[0].code.name) == (reason, code), found[0]
+    assert_presentable(found[0].message)
+
+
+def told_by(error: grpc.RpcError) -> Told:
+    """What an error says."""
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    status = rpc_status.from_call(error)
+    assert status is not None, error
+    found = {detail.TypeName(): detail for detail in status.details}
+    assert found["google.rpc.ErrorInfo"].Unpack(info)
+    assert info.domain == "kineto-augment"
+    again = "google.rpc.RetryInfo" in found and found["google.rpc.RetryInfo"].Unpack(retry)
+    return Told(error.code(), info.reason, error.details(), dict(info.metadata), bool(again))
+
+
+def assert_presentable(message: str) -> None:
+    """No path of the server's, no traceback, some words."""
+    assert len(message) > 15
+    for inside in ("/tmp", "/home", "Traceback", 'File "', ".py", "/blobs/", "/work/"):
+        assert inside not in message
