@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         LimitExceeded,
         MalformedTrace,
         OutputError,
+        ServiceError,
         UnknownFormat,
         UsageError,
     )
@@ -58,6 +59,7 @@ _HOMES = {
     "LimitExceeded": "augment.errors",
     "MalformedTrace": "augment.errors",
     "OutputError": "augment.errors",
+    "ServiceError": "augment.errors",
     "UnknownFormat": "augment.errors",
     "UsageError": "augment.errors",
 }
@@ -71,6 +73,7 @@ __all__ = [
     "LimitExceeded",
     "MalformedTrace",
     "OutputError",
+    "ServiceError",
     "Skipped",
     "Trace",
     "UnknownFormat",

@@ -8,7 +8,8 @@
     │   ├── UnknownFormat     not a trace that any reader knows
     │   ├── MalformedTrace    a trace, but broken at a byte that is named
     │   └── LimitExceeded     a trace, but larger than a limit allows
-    └── OutputError           the output cannot be written (exit code 1)
+    ├── OutputError           the output cannot be written (exit code 1)
+    └── ServiceError          a server cannot be reached, or cannot do it (exit code 1)
 
 Any other exception is a bug and propagates.
 """
@@ -70,6 +71,21 @@ class LimitExceeded(InputError):
 
 class OutputError(AugmentError):
     """An output cannot be written."""
+
+
+class ServiceError(AugmentError):
+    """A server cannot be reached, does not let us in, or failed.
+
+    Args:
+        message: one line.
+        code: the canonical code's name, such as ``UNAVAILABLE``; empty where no call failed.
+        reason: the server's own, such as ``TOKEN_UNKNOWN``; empty where no server spoke.
+    """
+
+    def __init__(self, message: str, code: str, reason: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
 
 
 def expect_known(name: str, known: Collection[str], what: str) -> None:

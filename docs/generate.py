@@ -24,7 +24,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+sys.path[:0] = [str(ROOT), str(ROOT / "server"), str(ROOT / "examples")]
 
 import click  # noqa: E402
 
@@ -38,6 +38,8 @@ from augment.readers.dialects import CATEGORIES, UNCATEGORISED, UNCATEGORISED_NA
 from augment.writers import WRITERS  # noqa: E402
 from augment.writers.metrics import document, encode  # noqa: E402
 from augment.writers.metrics_schema import schema  # noqa: E402
+from augment_server.errors import REASONS  # noqa: E402
+from augment_server.flags import table_rows  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
 HELP_WIDTH = 100
@@ -136,6 +138,17 @@ def writers() -> str:
     return table(("`--to`", "file", "what"), rows)
 
 
+def reasons() -> str:
+    """Why the service says no."""
+    rows = ((f"`{name}`", f"`{code.name}`", when) for name, (code, when) in REASONS.items())
+    return table(("reason", "code", "when"), rows)
+
+
+def limits() -> str:
+    """What the service takes on."""
+    return table(("flag", "default", "what"), table_rows())
+
+
 def example() -> str:
     """The sidecar of a small simulated trace."""
     wanted = ("temporal_breakdown", "communication_computation_overlap", "kernel_type_breakdown")
@@ -153,7 +166,7 @@ def schema_text() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    block.__name__: block for block in (analyses, cli, dialects, kernel_types, readers, writers, example)
+    block.__name__: block for block in (analyses, cli, dialects, kernel_types, readers, writers, reasons, limits, example)
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,7 @@ from augment.errors import AugmentError, UnknownFormat
 
 if TYPE_CHECKING:
     from augment.batch.stages import Stage
+    from augment.readers.limits import Limits
     from augment.trace import Trace
 
 Told = Callable[[str], None]  #: told, in a sentence, of what takes long
@@ -31,6 +32,7 @@ class Settings:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     steps: tuple[int, int] | None = None
     stages: tuple[Stage, ...] = ()
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,13 @@ def convert(one: Input, settings: Settings, announce: Told, stage: Told = lambda
         announce: told of what takes unexpectedly long.
         stage: told what is being done.
     """
+    return result_of(one, lambda: convert_or_raise(one, settings, announce, stage))
+
+
+def result_of(one: Input, work: Callable[[], Result]) -> Result:
+    """What comes of ``work``, which writes the outputs of ``one``, whether it is well or not."""
     try:
-        return _convert(one, settings, announce, stage)
+        return work()
     except UnknownFormat as error:
         return failure(one.path, error) if one.named else Result(one.path, "passed_over", message=str(error))
     except Exception as error:  # one bad file never stops the rest
@@ -96,15 +103,17 @@ def failure(path: str, error: Exception) -> Result:
     return Result(path, "failed", message=what, exit_code=1, traceback=lines)
 
 
-def _convert(one: Input, settings: Settings, announce: Told, stage: Told) -> Result:
+def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told) -> Result:
+    """Convert ``one``. Raises what ends it."""
     places.expect_writable(one.folder)
     from augment.pipeline import augment
     from augment.readers import read
+    from augment.readers.limits import UNLIMITED
     from augment.writers import write_all
 
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
-        trace = read(path, announce=announce)
+        trace = read(path, announce=announce, limits=settings.limits or UNLIMITED)
         augmented = augment(
             trace,
             only=settings.only,
@@ -116,7 +125,7 @@ def _convert(one: Input, settings: Settings, announce: Told, stage: Told) -> Res
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         written = write_all(augmented, folder, settings.formats)
-        files = _delivered([*summaries, *written], one)
+        files = delivered([*summaries, *written], one)
     count = len(summaries)
     rank, world_size = trace.rank, _world_size(trace)
     return Result(
@@ -134,7 +143,8 @@ def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:
     return path
 
 
-def _delivered(written: list[Path], one: Input) -> tuple[File, ...]:
+def delivered(written: Sequence[Path], one: Input) -> tuple[File, ...]:
+    """The outputs of ``one``, brought to where they belong if that is a URL."""
     sizes = [os.path.getsize(path) for path in written]
     digests = [_sha256(path) if one.root else "" for path in written]
     return tuple(map(File, places.deliver(written, one.folder), sizes, digests))

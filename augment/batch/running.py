@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from augment.batch.convert import Result, Settings, Told, convert
 from augment.batch.inputs import Input, sweep
 from augment.batch.manifest import Manifest
+
+if TYPE_CHECKING:
+    from augment.client import Client
 
 Finished = Callable[[Input, Result], None]
 
@@ -17,14 +21,16 @@ Finished = Callable[[Input, Result], None]
 class Manner:
     """How to convert many inputs, which changes nothing of the outcome.
 
-    ``jobs`` inputs at once, in as many processes; or on the Dask cluster of ``scheduler``. ``force``: also what is
-    done. ``shard`` distinguishes processes that share an output folder.
+    ``jobs`` inputs at once, in as many processes or, if there is a ``client``, under way to its server; or on the Dask
+    cluster of ``scheduler``. ``force``: also what is done. ``shard`` distinguishes processes that share an output
+    folder.
     """
 
     jobs: int = 1
     scheduler: str | None = None
     force: bool = False
     shard: str = ""
+    client: Client | None = None
 
 
 @dataclass
@@ -92,7 +98,11 @@ def run(inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watc
 def _converted(
     inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watch, finished: Finished
 ) -> Generator[Result, None, None]:
-    if manner.scheduler and inputs:
+    if manner.client:
+        from augment.batch.remote import convert_remotely
+
+        yield from convert_remotely(inputs, settings, manner.client, manner.jobs, watch.stage, finished)
+    elif manner.scheduler and inputs:
         from augment.batch.cluster import Cluster
         from augment.batch.pool import convert_all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from augment import __version__
-from augment.commands import check, diff, doctor, query, run, show
+from augment.commands import check, diff, doctor, query, run, serve, show
 from augment.commands import list as listing
 from augment.commands import open as opening
 
@@ -17,6 +17,7 @@ COMMANDS: tuple[click.Command, ...] = (
     opening.command,
     query.command,
     doctor.command,
+    serve.command,
     listing.command,
 )
 

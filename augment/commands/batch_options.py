@@ -15,6 +15,7 @@ from augment.commands.options import Function
 if TYPE_CHECKING:
     from augment.batch.inputs import Plan
     from augment.batch.running import Manner
+    from augment.client import Client
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _SHARD = re.compile(r"(\d+)/(\d+)")
@@ -46,12 +47,12 @@ class Batch:
             made.inputs = share(made.inputs, *self.shard) if self.shard else made.inputs
         return made
 
-    def manner(self) -> Manner:
-        """How to convert them."""
+    def manner(self, client: Client | None) -> Manner:
+        """How to convert them; if there is a ``client``, through its server."""
         from augment.batch.running import Manner
 
         shard = "-of-".join(map(str, self.shard)) if self.shard else ""
-        return Manner(self.jobs or _processors(), self.scheduler, self.force, shard)
+        return Manner(self.jobs or _processors(), self.scheduler, self.force, shard, client)
 
 
 def batch_options(function: Function) -> Function:

@@ -10,6 +10,7 @@ import click
 
 from augment.commands.batch_options import Batch, batch_options
 from augment.commands.options import check_analyses, choice_of_analyses, debug, listed, option_values
+from augment.commands.remote import client_of, server_options
 
 if TYPE_CHECKING:
     from augment.batch.convert import Result, Settings
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @choice_of_analyses
 @batch_options
+@server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
 @click.option("--quiet", is_flag=True, help="Print no summary and no progress, only errors.")
 @debug
@@ -41,6 +43,7 @@ def command(
     batch: Batch,
     as_json: bool,
     quiet: bool,
+    **server: Any,
 ) -> int:
     """Write an augmented trace and its metrics for each INPUT: a file, a folder, a glob, a URL of one.
 
@@ -56,7 +59,9 @@ def command(
     check_analyses(only, skip, values)
     _check_formats(formats)
     settings = Settings(formats, only, skip, values, steps, STAGES)
-    return _Run(batch.plan(inputs, out), settings, batch.manner(), as_json=as_json, quiet=quiet).all()
+    made = batch.plan(inputs, out)
+    with client_of(**server) as client:
+        return _Run(made, settings, batch.manner(client), as_json=as_json, quiet=quiet).all()
 
 
 class _Run:

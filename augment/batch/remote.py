@@ -1,0 +1,92 @@
+"""Many files through a server; results come in the order of the inputs, as if they were converted here."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from augment.batch import places
+from augment.batch.convert import Result, Settings, Told, delivered, result_of
+from augment.batch.inputs import Input
+
+if TYPE_CHECKING:
+    from augment.client import Client
+
+
+def convert_remotely(
+    inputs: Sequence[Input],
+    settings: Settings,
+    client: Client,
+    jobs: int,
+    stage: Callable[[Input, str], None],
+    finished: Callable[[Input, Result], None],
+) -> Iterator[Result]:
+    """Convert ``inputs``, ``jobs`` at once. On an interrupt those under way are given up.
+
+    Args:
+        stage: told of an input what is being done, in this thread: only where one is under way at once.
+        finished: told of each result, in this thread.
+    """
+    if min(jobs, len(inputs)) > 1:
+        results = _several(inputs, settings, client, jobs)
+    else:
+        results = (_one(one, settings, client, lambda what, one=one: stage(one, what)) for one in inputs)  # type: ignore[misc]
+    for one, result in zip(inputs, results, strict=True):
+        finished(one, result)
+        yield result
+
+
+def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
+    """Have ``one`` converted by the server. Never raises but for an interrupt: an error is a result, too."""
+
+    def work() -> Result:
+        places.expect_writable(one.folder)
+        with places.at_hand(one.path, one.folder, one.size) as (path, folder):
+            augmented = client.augment(
+                path,
+                formats=settings.formats,
+                only=settings.only,
+                skip=settings.skip,
+                options=settings.options,
+                steps=settings.steps,
+                out=folder,
+                progress=lambda what, done, of: stage(_told(what, done, of)),
+            )
+            return Result(one.path, "augmented", delivered(augmented.files, one))
+
+    return result_of(one, work)
+
+
+def _several(inputs: Sequence[Input], settings: Settings, client: Client, jobs: int) -> Iterator[Result]:
+    ended = threading.Event()
+
+    def work(one: Input) -> Result:
+        return _one(one, settings, client, lambda _: _go_on(ended))
+
+    waiting, running = deque(inputs), deque[Future[Result]]()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    running.append(pool.submit(work, waiting.popleft()))
+                yield running.popleft().result()
+        except BaseException:
+            ended.set()
+            client.close()  # calls under way fail at once
+            raise
+
+
+class _Ended(BaseException):
+    """Nobody wants the result any more."""
+
+
+def _go_on(ended: threading.Event) -> None:
+    if ended.is_set():
+        raise _Ended
+
+
+def _told(what: str, done: int, of: int) -> str:
+    return f"{what}, {100 * done // of} %" if of and what in ("sending", "fetching") else what

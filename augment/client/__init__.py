@@ -1,0 +1,26 @@
+"""Talks to a server that ``augment serve`` started.
+
+::
+
+    from augment.client import Client
+
+    with Client("127.0.0.1:50051") as client:
+        augmented = client.augment("rank0.pt.trace.json.gz")
+    print(augmented.files, augmented.metrics["analyses"]["temporal_breakdown"]["rows"])
+
+Needs the extra ``[client]``.
+"""
+
+from __future__ import annotations
+
+try:
+    import grpc as _grpc
+    import grpc_status as _grpc_status
+except ImportError as missing:
+    raise ImportError(f"augment.client needs gRPC: pip install 'kineto-augment[client]' ({missing})") from missing
+
+from augment.client.client import Augmented, Client
+from augment.client.connection import Tls
+
+__all__ = ["Augmented", "Client", "Tls"]
+del _grpc, _grpc_status

@@ -1,0 +1,203 @@
+"""The client: one trace there, its outputs back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to
+from augment.client.failures import job_failure
+from augment.client.transfers import Download, Upload, sent_name
+from augment.errors import InputError, ServiceError, UsageError
+from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
+from augment.writers.files import METRICS_SUFFIX, stem
+
+Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
+
+_Job = resources_pb2.Job
+_PATIENCE_S, _FIRST_PATIENCE_S = 120.0, 10.0
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """What came of a trace: the files written, the sidecar last."""
+
+    files: tuple[Path, ...]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The sidecar's content."""
+        import msgspec
+
+        decoded: dict[str, Any] = msgspec.json.decode(self.files[-1].read_bytes())
+        return decoded
+
+
+class Client:
+    """Talks to one server; may be used by several threads; to be closed, or used in a ``with``.
+
+    Args:
+        address: ``HOST:PORT``.
+        token: a bearer token, if the server wants one.
+        tls: True to speak TLS with the system's authorities, or a :class:`Tls`.
+        patience_s: for how long to try again when a server that has answered before does not: it may be restarting.
+
+    Raises:
+        UsageError: a file of ``tls`` cannot be used, or ``token`` cannot be sent.
+    """
+
+    def __init__(
+        self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = _PATIENCE_S
+    ) -> None:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdigit()):
+            raise UsageError(f"{address}: a server is named HOST:PORT, such as 127.0.0.1:50051")
+        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+            raise UsageError("a token is of printable ASCII characters, and not empty")
+        self.address = address
+        self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
+        self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
+        self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S))
+
+    def close(self) -> None:
+        """Close the connection; calls under way end."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def augment(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        formats: Sequence[str] = ("chrome",),
+        only: Collection[str] = (),
+        skip: Collection[str] = (),
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> Augmented:
+        """Send a trace, have it augmented, and write what comes back: the same files as ``augment run`` writes.
+
+        What is cut goes on where it was, a server that is busy or restarting is waited for. On an exception, an
+        interrupt too, the job is cancelled. When all is fetched, it is removed from the server.
+
+        Args:
+            path: of the trace.
+            formats: names of writers.
+            only: names of analyses; empty means all.
+            skip: names of analyses.
+            options: ``{analysis: {option: value}}``.
+            out: the folder to write into; the trace's own if it is not given.
+            progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
+            timeout_s: for all of it.
+
+        Raises:
+            InputError: the trace cannot be read, here or there.
+            UsageError: an analysis, option or format that the server does not know.
+            OutputError: a file cannot be written.
+            ServiceError: the server cannot be reached, does not let us in, or failed.
+        """
+        name = os.fspath(path)
+        tell = progress or (lambda _stage, _done, _of: None)
+        deadline = Deadline(timeout_s, name)
+        upload = self._upload(name, deadline, tell)
+        spec = resources_pb2.AugmentSpec(
+            input=resources_pb2.Input(upload=upload), formats=formats, only=only, skip=skip,
+            options=[f"{of}.{one}={value}" for of, values in (options or {}).items() for one, value in values.items()],
+        )  # fmt: skip
+        request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec), request_id=str(uuid.uuid4()))
+        job = self._connection.ask(self._stub.CreateJob, request, deadline, name).job
+        with self._cancelling(job.name):
+            done = self._follow(job, deadline, tell, name)
+            files = self._fetch(done, name, Path(out) if out is not None else Path(name).parent, deadline, tell)
+        self._forget(job.name)
+        return Augmented(files)
+
+    def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
+        try:
+            with open(path, "rb") as file:
+                upload = Upload(path, file, sent_name(path), self._connection)
+                return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
+        except OSError as error:
+            raise InputError(path, (error.strerror or str(error)).lower()) from error
+
+    def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
+        """The job when it has succeeded."""
+
+        def attempt(patience: Patience) -> _Job:
+            latest = job
+            request = service_pb2.WatchJobRequest(name=job.name)
+            for answer in self._stub.WatchJob(request, timeout=deadline.left_s(), metadata=self._connection.metadata):
+                patience.heard()
+                latest = answer.job
+                if latest.state == _Job.STATE_QUEUED:
+                    tell("queued", 0, 1)
+                elif latest.HasField("progress"):
+                    tell(latest.progress.stage, latest.progress.done_count, latest.progress.total_count)
+            return latest
+
+        final = (_Job.STATE_SUCCEEDED, _Job.STATE_FAILED, _Job.STATE_CANCELLED)
+        while (latest := self._connection.persist(attempt, deadline, path)).state not in final:
+            deadline.left_s()
+        if latest.state == _Job.STATE_FAILED:
+            raise job_failure(latest.error).error(self.address, path)
+        if latest.state == _Job.STATE_CANCELLED:
+            raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
+        return latest
+
+    def _fetch(self, job: _Job, path: str, out: Path, deadline: Deadline, tell: Progress) -> tuple[Path, ...]:
+        sent = stem(sent_name(path))
+        downloads = [
+            Download(one, out / _local_name(one.file_name, sent, path, self.address), self._connection)
+            for one in job.artifacts
+        ]
+        if not downloads or not downloads[-1].target.name.endswith(METRICS_SUFFIX):
+            raise ServiceError(f"{path}: {self.address}: the server made no metrics; it is of another version", "", "")
+        for one in downloads:
+            one.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
+        return tuple(one.target for one in downloads)
+
+    @contextlib.contextmanager
+    def _cancelling(self, job: str) -> Iterator[None]:
+        """Cancel the job if what is done within does not end well."""
+        try:
+            yield
+        except BaseException:
+            self._try(self._stub.CancelJob, service_pb2.CancelJobRequest(name=job))
+            raise
+
+    def _forget(self, job: str) -> None:
+        """Remove the job and its artifacts, which are here now; the server's retention does it if this fails."""
+        self._try(self._stub.DeleteJob, service_pb2.DeleteJobRequest(name=job))
+
+    def _try(self, method: Callable[..., object], request: object) -> None:
+        with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel is closed
+            method(request, timeout=5, metadata=self._connection.metadata)
+
+
+def _local_name(file_name: str, sent: str, path: str, address: str) -> str:
+    """What the artifact is called here: after the local file, whatever of its name could not be sent.
+
+    Raises:
+        ServiceError: the server means another file, perhaps outside of the folder.
+    """
+    suffix = file_name.removeprefix(sent)
+    if not file_name.startswith(sent) or not suffix.startswith(".") or "/" in suffix or "\\" in suffix:
+        what = f"the server made a file called {file_name!r}, which is not of this trace"
+        raise ServiceError(f"{path}: {address}: {what}", "", "")
+    return stem(path) + suffix

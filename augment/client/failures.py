@@ -1,0 +1,91 @@
+"""From what gRPC reports to the exceptions of ``augment.errors``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import grpc
+from google.rpc import code_pb2, error_details_pb2
+from grpc_status import rpc_status
+
+from augment.errors import (
+    AugmentError,
+    InputError,
+    LimitExceeded,
+    MalformedTrace,
+    ServiceError,
+    UnknownFormat,
+    UsageError,
+)
+from augment.v1 import resources_pb2
+
+_INPUT_ERRORS: Mapping[str, type[InputError]] = {
+    "UNKNOWN_FORMAT": UnknownFormat,
+    "UNREADABLE_INPUT": InputError,
+    "LIMIT_EXCEEDED": LimitExceeded,
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a call or a job failed.
+
+    ``code`` is the canonical code's name; ``reason`` the server's own, empty where no server of ours spoke;
+    ``retry_after_s`` is set if the server itself says that it may help to ask again.
+    """
+
+    code: str
+    reason: str
+    message: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    retry_after_s: float | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether the connection failed, or somebody was in the way: it may help to ask again."""
+        if self.code == "INTERNAL":  # a proxy or a server that died has cut the stream
+            return not self.reason and "RST_STREAM" in self.message
+        full = self.code == "RESOURCE_EXHAUSTED" and "Concurrent RPC limit" in self.message
+        return self.code == "UNAVAILABLE" or self.reason == "UPLOAD_TAKEN_OVER" or full
+
+    def error(self, address: str, path: str) -> AugmentError:
+        """The exception that says it: of a bad trace the same as without a server."""
+        because = self.metadata.get("because", self.message)
+        if self.reason == "MALFORMED_TRACE" and self.metadata.get("offset", "").isdigit():
+            offset = int(self.metadata["offset"])
+            return MalformedTrace(path, offset, because.removeprefix(f"byte {offset}: "))
+        if self.reason in _INPUT_ERRORS:
+            return _INPUT_ERRORS[self.reason](path, because)
+        if self.reason == "USAGE":
+            return UsageError(because)
+        told = self.message if self.reason else f"{_SPOKEN.get(self.code, self.code.lower())} ({self.message})"
+        return ServiceError(f"{path}: {address}: {told}" if path else f"{address}: {told}", self.code, self.reason)
+
+
+_SPOKEN = {
+    "UNAVAILABLE": "the server cannot be reached; does it run there, and does it speak TLS if and only if we do?",
+    "DEADLINE_EXCEEDED": "not done in time",
+    "UNIMPLEMENTED": "another service answers there, or another version of this one",
+}
+
+
+def failure_of(error: grpc.RpcError) -> Failure:
+    """What ``error``, of a call, says."""
+    call = cast("grpc.Call", error)  # all that the channel raises are both
+    code, message = call.code().name, call.details() or ""
+    reason, metadata, retry_after_s = "", {}, None
+    status = rpc_status.from_call(call)
+    for detail in status.details if status else ():
+        info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            reason, metadata = info.reason, dict(info.metadata)
+        elif detail.Unpack(retry):
+            retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+    return Failure(code, reason, message, metadata, retry_after_s)
+
+
+def job_failure(error: resources_pb2.JobError) -> Failure:
+    """What the error of a job says."""
+    return Failure(code_pb2.Code.Name(error.code), error.reason, error.message, dict(error.metadata))

@@ -1,0 +1,79 @@
+"""``--server`` and what belongs to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from augment.commands.options import Function
+from augment.errors import UsageError
+
+if TYPE_CHECKING:
+    from augment.client import Client
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def server_options(function: Function) -> Function:
+    """``--server``, ``--token-file``, ``--tls`` and its files."""
+    for option in (
+        click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of that certificate, PEM."),
+        click.option("--tls-cert", type=_FILE, metavar="FILE", help="Our own certificate, if the server wants one."),
+        click.option("--tls-ca", type=_FILE, metavar="FILE", help="TLS, and who signs the server's certificate, PEM."),
+        click.option("--tls", is_flag=True, help="TLS, with the system's authorities."),
+        click.option("--token-file", type=_FILE, metavar="FILE", help="A file with the token that the server wants."),
+        click.option("--server", metavar="HOST:PORT", help="Let a server (augment serve) do the work."),
+    ):
+        function = option(function)
+    return function
+
+
+@contextlib.contextmanager
+def client_of(
+    server: str | None,
+    token_file: Path | None,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> Iterator[Client | None]:
+    """The client that the options ask for, None without ``--server``.
+
+    Raises:
+        UsageError: an option without ``--server``, a file that cannot be used, or no gRPC.
+    """
+    given = {"--token-file": token_file, "--tls": tls, "--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
+    if server is None:
+        if lost := [name for name, value in given.items() if value]:
+            raise UsageError(f"{lost[0]}: means nothing without --server HOST:PORT")
+        yield None
+        return
+    try:
+        from augment.client import Client, Tls
+    except ImportError as error:
+        raise UsageError(f"--server: {error}") from error
+    secured = Tls(tls_ca, tls_cert, tls_key) if tls or tls_ca or tls_cert or tls_key else False
+    with Client(server, token=_token(token_file), tls=secured) as client:
+        yield client
+
+
+def _token(file: Path | None) -> str | None:
+    """The first line of the file that holds something.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if file is None:
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {file}: {getattr(error, 'strerror', None) or error}".lower()) from error
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            return line.strip()
+    raise UsageError(f"--token-file {file}: holds no token")

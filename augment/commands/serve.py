@@ -1,0 +1,44 @@
+"""``augment serve``: the gRPC service, which is a package of its own; it is loaded by name when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import click
+
+from augment.errors import UsageError
+
+_SERVICE = "augment_server.main"
+
+
+class _Served(click.Command):
+    """The command that the service brings along; before it is loaded only its name and a sentence are known."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the service's own command."""
+        return _brought().make_context(info_name, args, parent, **extra)
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The help of the service's own command."""
+        brought = _brought()
+        return brought.get_help(click.Context(brought, ctx.parent, info_name=ctx.info_name))
+
+
+def _brought() -> click.Command:
+    """The service's command.
+
+    Raises:
+        UsageError: the service, or what it needs, is not installed.
+    """
+    for package in ("augment_server", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"the service needs {package}: pip install 'kineto-augment[service]'")
+    command: click.Command = importlib.import_module(_SERVICE).command
+    return command
+
+
+command = _Served("serve", short_help="Serve augmentation over gRPC.")

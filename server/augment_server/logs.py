@@ -1,0 +1,97 @@
+"""Log lines on stderr: JSON for collectors, or text for people."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from augment_server.interception import Call
+from augment_server.observer import Observer
+
+_LOGGER = "augment_server"
+_QUIET = ("GetJob", "GetUpload", "ListJobs", "Check", "Watch", "ServerReflectionInfo")  #: asked often, of no news
+
+
+class Logs(Observer):
+    """Writes a line for each thing that happened to a job, and for each call that failed or changed something."""
+
+    def __init__(self, form: str) -> None:
+        self._logger = logging.getLogger(_LOGGER)
+        self._logger.handlers[:] = [_handler(form)]
+        self._logger.setLevel(logging.INFO)
+        self._logger.propagate = False
+
+    @contextlib.contextmanager
+    def around(self, call: Call) -> Iterator[None]:
+        """A line when the call has ended."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            name = call.method.rpartition("/")[2]
+            if call.code != "OK" or name not in _QUIET:
+                seconds = round(time.monotonic() - begin, 6)
+                self.log(
+                    logging.INFO, "call", method=name, code=call.code, seconds=seconds,
+                    received_bytes=call.received_bytes, sent_bytes=call.sent_bytes,
+                )  # fmt: skip
+
+    def job_queued(self, job_id: str) -> None:
+        """Accepted, or back again."""
+        self.log(logging.INFO, "job queued", job_id=job_id)
+
+    def job_started(self, job_id: str, queued_s: float) -> None:
+        """Taken up."""
+        self.log(logging.INFO, "job started", job_id=job_id, queued_s=round(queued_s, 6))
+
+    def job_finished(self, job_id: str, state: str, seconds: float, reason: str = "") -> None:
+        """Ended."""
+        level = logging.WARNING if state == "FAILED" else logging.INFO
+        more = {"reason": reason} if reason else {}
+        self.log(level, "job finished", job_id=job_id, state=state, seconds=round(seconds, 6), **more)
+
+    def log(self, level: int, message: str, *, job_id: str = "", **fields: Any) -> None:
+        """A line."""
+        known = {"job_id": job_id} if job_id else {}
+        self._logger.log(level, "%s", message, extra={"fields": {**known, **fields}})
+
+
+def _handler(form: str) -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    return handler
+
+
+class _Json(logging.Formatter):
+    """An object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """RFC 3339 in UTC, the level, the message, then what belongs to it."""
+        told = {
+            "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(), "message": record.getMessage(), **getattr(record, "fields", {}),
+        }  # fmt: skip
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+class _Text(logging.Formatter):
+    """``12:31:07 INFO job queued job_id=…``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Without quotes, but control characters escaped: a name from outside must not look like a line of ours."""
+        fields = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
+        line = f"{_time(record):%H:%M:%S} {record.levelname} {record.getMessage()}{fields}"
+        line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, timezone.utc)

@@ -1,0 +1,98 @@
+"""``augment serve``: its flags. What they ask for is done by ``serving``; gRPC is loaded no sooner."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.errors import UsageError
+from augment_server.flags import grace, limit_options, limits_from
+
+if TYPE_CHECKING:
+    from augment_server.serving import Settings
+
+HELP = """Serve augmentation over gRPC: uploads, jobs, artifacts (docs/service.md).
+
+What was accepted is kept in the state directory and survives a crash and a restart; one server uses it at a time.
+Other machines can connect only with TLS, or if --insecure-listen says that something else protects the port. SIGTERM
+ends the server: running jobs finish within --grace, others run again after the next start.
+The address is printed on stdout, logs go to stderr.
+"""
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command("serve", help=HELP)
+@click.option(
+    "--listen", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT",
+    help="Where to listen; port 0 is any that is free.",
+)  # fmt: skip
+@click.option(
+    "--state-dir", type=_FOLDER, metavar="DIR", help="Where uploads and jobs are kept.  [default: in the user's state]"
+)
+@click.option(
+    "--allow-root", "roots", type=_FOLDER, multiple=True, metavar="DIR",
+    help="Let jobs read traces below this folder of the server's; may be given again.",
+)  # fmt: skip
+@click.option("--insecure-listen", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--tls-cert", type=_FILE, metavar="FILE", help="The server's certificate and its chain, PEM.")
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")
+@click.option(
+    "--tls-client-ca", type=_FILE, metavar="FILE", help="Want certificates of clients, too, signed by one of these."
+)
+@click.option("--token-file", type=_FILE, metavar="FILE", help="Let in only who has one of these tokens, one a line.")
+@click.option(
+    "--metrics-listen", metavar="HOST:PORT", help="Serve figures for Prometheus; with TLS if the service has it."
+)
+@click.option("--otlp-endpoint", metavar="URL", help="Send traces of calls and jobs to OpenTelemetry (extra [otel]).")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--grace", "grace_s", default="25s", callback=grace, show_default=True, metavar="TIME",
+              help="How long running jobs may go on after SIGTERM.")  # fmt: skip
+@limit_options
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+def command(**values: Any) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
+    settings = _settings(values)
+    from augment_server.serving import serve
+
+    return serve(settings)
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    """What the flags say.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    from augment_server.security import TlsFiles, Tokens, address, expect_safe
+    from augment_server.serving import Settings
+
+    limits = limits_from(values)
+    cert, key, client_ca = (values.pop(name) for name in ("tls_cert", "tls_key", "tls_client_ca"))
+    if bool(cert) != bool(key) or (client_ca and not cert):
+        raise UsageError("--tls-cert and --tls-key belong together, and --tls-client-ca needs both")
+    tls = TlsFiles(cert, key, client_ca) if cert else None
+    insecure, token_file = values.pop("insecure_listen"), values.pop("token_file")
+    listen = address(values.pop("listen"), "--listen")
+    metrics = values.pop("metrics_listen")
+    metrics_listen = address(metrics, "--metrics-listen") if metrics else None
+    expect_safe(listen, "--listen", tls=bool(tls), insecure=insecure)
+    if metrics_listen:
+        expect_safe(metrics_listen, "--metrics-listen", tls=bool(tls), insecure=insecure)
+    return Settings(
+        listen=listen,
+        state=values.pop("state_dir") or _default_state(),
+        limits=limits,
+        tls=tls,
+        tokens=Tokens(token_file) if token_file else None,
+        metrics_listen=metrics_listen,
+        **values,
+    )
+
+
+def _default_state() -> Path:
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "kineto-augment"

@@ -1,0 +1,229 @@
+"""Who may call: bearer tokens, addresses to listen on, TLS.
+
+Certificates and tokens are read again when their files change, so that they can be renewed without a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from augment.errors import UsageError
+from augment_server.errors import Refusal, refuse
+from augment_server.interception import wrapped
+
+_OPEN = ("/grpc.health.v1.Health/",)  #: may be asked without a token: probes have none
+_SCHEME = "bearer "
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(text: str, option: str) -> Address:
+    """``127.0.0.1:50051``, ``[::1]:50051``, ``localhost:0``.
+
+    Raises:
+        UsageError: it is none.
+    """
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (":" in bare and bare == host) or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{option} {text}: must be HOST:PORT, such as 127.0.0.1:50051 or [::1]:50051")
+    return Address(bare, int(port))
+
+
+def expect_safe(where: Address, option: str, *, tls: bool, insecure: bool) -> None:
+    """Refuse to speak in clear to other machines, unless that is what the operator says.
+
+    Raises:
+        UsageError: ``where`` can be reached from elsewhere, with neither TLS nor ``--insecure-listen``.
+    """
+    if not (where.loopback or tls or insecure):
+        advice = "give --tls-cert and --tls-key, or --insecure-listen where something else protects it"
+        raise UsageError(f"{option} {where}: other machines could reach it in clear; {advice}")
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: the server's certificate and key, and if clients must show certificates, who signs those."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For the server's port; the files are read again when they have changed.
+
+        Raises:
+            UsageError: a file cannot be read or used.
+        """
+        kept = self._configuration()
+        known = self._versions()
+
+        def renewed() -> Any:
+            nonlocal known, kept
+            versions = self._versions()
+            if versions != known:
+                with contextlib.suppress(UsageError):  # half written, perhaps: the next connection looks again
+                    kept, known = self._configuration(), versions
+            return kept
+
+        return grpc.dynamic_ssl_server_credentials(kept, renewed, self.client_ca is not None)
+
+    def _configuration(self) -> Any:
+        self._check()
+        pair = (self.key.read_bytes(), self.cert.read_bytes())
+        roots = self.client_ca.read_bytes() if self.client_ca else None
+        return grpc.ssl_server_certificate_configuration([pair], roots)
+
+    def _check(self) -> None:
+        """As OpenSSL sees the files: gRPC itself only says later that no handshake succeeds."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _usable(f"--tls-cert {self.cert}, --tls-key {self.key}", lambda: context.load_cert_chain(self.cert, self.key))
+        if self.client_ca:
+            authority = self.client_ca
+            _usable(f"--tls-client-ca {authority}", lambda: context.load_verify_locations(authority))
+
+    def _versions(self) -> list[object]:
+        return [_version(one) for one in (self.cert, self.key, self.client_ca) if one]
+
+
+class Tokens:
+    """The tokens of a file, one a line; empty lines and those that begin with ``#`` are none.
+
+    Only digests are kept. A file that has become unreadable lets nobody in.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no token.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version = _version(path)
+        try:
+            self._digests = list(self._read())
+        except OSError as error:
+            raise UsageError(f"--token-file {path}: {(error.strerror or str(error)).lower()}") from error
+        if not self._digests:
+            raise UsageError(f"--token-file {path}: holds no token; write one a line")
+
+    def allow(self, token: str) -> bool:
+        """Whether ``token`` is one of them; the time it takes does not tell which it resembles."""
+        presented = _digest(token)
+        found = False
+        for one in self._current():
+            found |= hmac.compare_digest(one, presented)
+        return found
+
+    def _current(self) -> list[bytes]:
+        version = _version(self._path)
+        if version != self._version:
+            try:
+                self._digests = list(self._read())
+            except OSError:
+                self._digests = []
+            self._version = version
+        return self._digests
+
+    def _read(self) -> Iterator[bytes]:
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.strip() and not line.startswith("#"):
+                yield _digest(line.strip())
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Lets nobody through without a token, but for the questions of a probe."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
+        """The method's handler, or one that refuses."""
+        handler = await continuation(details)
+        if details.method.startswith(_OPEN):
+            return handler
+        token = _bearer(details.invocation_metadata)
+        if token is not None and self._tokens.allow(token):
+            return handler
+        return wrapped(handler, lambda _: _no_token if token is None else _bad_token)
+
+
+async def _no_token(_request: object, context: Any) -> None:
+    advice = "send the metadata 'authorization: Bearer TOKEN' (augment run: --token-file)"
+    await refuse(context, Refusal("TOKEN_MISSING", f"this server wants a token: {advice}"))
+
+
+async def _bad_token(_request: object, context: Any) -> None:
+    advice = "ask its operator for one that is valid"
+    await refuse(context, Refusal("TOKEN_UNKNOWN", f"this server does not know the token: {advice}"))
+
+
+def client_of(context: Any, *, by_token: bool) -> str:
+    """Who calls: ``token:…`` or ``certificate:…`` where that was proved, else ``host:…``.
+
+    Args:
+        context: of the call.
+        by_token: whether a :class:`Gate` has checked the token; otherwise anybody could be anybody.
+    """
+    token = _bearer(context.invocation_metadata()) if by_token else None
+    if token is not None:
+        return f"token:{_digest(token).hex()[:32]}"
+    if names := context.auth_context().get("x509_common_name"):
+        return f"certificate:{names[0].decode(errors='replace')}"
+    return f"host:{context.peer().rpartition(':')[0]}"
+
+
+def _bearer(metadata: Any) -> str | None:
+    for name, value in metadata or ():
+        if name == "authorization" and isinstance(value, str) and value[: len(_SCHEME)].lower() == _SCHEME:
+            return value[len(_SCHEME) :].strip()
+    return None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()
+
+
+def _version(path: Path) -> object:
+    """Something that differs once the file, or what a link leads to, is another."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def _usable(what: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except ssl.SSLError as error:
+        raise UsageError(f"{what}: no usable PEM files: {error.reason or error}") from error
+    except OSError as error:
+        raise UsageError(f"{what}: {(error.strerror or str(error)).lower()}") from error

@@ -1,0 +1,201 @@
+"""One server from its start to its end: ports, services, signals, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from augment import __version__
+from augment.commands.terminal import emit
+from augment.errors import AugmentError
+from augment.v1 import service_pb2, service_pb2_grpc
+from augment_server.core import Core
+from augment_server.interception import Around, CallInterceptor
+from augment_server.limits import Limits
+from augment_server.logs import Logs
+from augment_server.metrics import Metrics, MetricsPort
+from augment_server.observer import Observer, Observers
+from augment_server.security import Address, Gate, TlsFiles, Tokens, client_of
+from augment_server.tracing import tracing_to
+
+SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
+_LAST_CALLS_S = 5.0  #: for calls under way once the jobs are settled
+_PING_S = 10  #: clients may ask so often whether the connection still stands
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the flags of ``augment serve`` say."""
+
+    listen: Address
+    state: Path
+    limits: Limits
+    roots: tuple[Path, ...]
+    tls: TlsFiles | None
+    tokens: Tokens | None
+    metrics_listen: Address | None
+    otlp_endpoint: str | None
+    log_format: str
+    grace_s: float
+
+
+def serve(settings: Settings) -> int:
+    """Serve until a signal says otherwise; the exit code.
+
+    Raises:
+        AugmentError: a port or the state directory is taken, or a file cannot be used.
+    """
+    return asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    stop = _stop_signals()
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(_running(settings))
+        emit(f"listening on {server.address}")
+        if server.metrics_url:
+            emit(f"metrics on {server.metrics_url}")
+        await stop.wait()
+        await server.drain(settings.grace_s, stop)
+    return 0
+
+
+class _Stop:
+    """The first signal asks for an end in good order, the second for one at once."""
+
+    def __init__(self) -> None:
+        self._asked, self.at_once = asyncio.Event(), asyncio.Event()
+
+    def ask(self) -> None:
+        """A signal came."""
+        (self.at_once if self._asked.is_set() else self._asked).set()
+
+    async def wait(self) -> None:
+        """Until the first signal."""
+        await self._asked.wait()
+
+
+def _stop_signals() -> _Stop:
+    stop = _Stop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+    return stop
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What runs."""
+
+    grpc: grpc.aio.Server
+    core: Core
+    probes: Any
+    observer: Observer
+    address: Address
+    metrics_url: str | None
+
+    async def drain(self, grace_s: float, stop: _Stop) -> None:
+        """Take on nothing new, let jobs and then calls finish."""
+        begin = time.monotonic()
+        self.observer.log(logging.INFO, "draining", grace_s=grace_s)
+        self.core.refuse()
+        await self.probes.enter_graceful_shutdown()
+        drained = asyncio.ensure_future(self.core.drain(grace_s))
+        hurried = asyncio.ensure_future(stop.at_once.wait())
+        await asyncio.wait((drained, hurried), return_when=asyncio.FIRST_COMPLETED)
+        if not drained.done():
+            drained.cancel()
+            await asyncio.gather(drained, return_exceptions=True)
+            await self.core.drain(0)
+        hurried.cancel()
+        await self.grpc.stop(0 if stop.at_once.is_set() else _LAST_CALLS_S)
+        self.observer.log(logging.INFO, "stopped", seconds=round(time.monotonic() - begin, 3))
+
+
+@contextlib.asynccontextmanager
+async def _running(settings: Settings) -> AsyncIterator[_Server]:
+    """A server that has started; its end frees everything."""
+    async with contextlib.AsyncExitStack() as stack:
+        logs = Logs(settings.log_format)
+        metrics = Metrics(lambda: core.jobs_by_state())
+        arounds: list[Around] = [metrics.around, logs.around]
+        observers: list[Observer] = [metrics, logs]
+        if settings.otlp_endpoint:
+            tracing = tracing_to(settings.otlp_endpoint)
+            stack.callback(tracing.close)
+            arounds.append(tracing.around)
+            observers.append(tracing)
+        known_by = functools.partial(client_of, by_token=settings.tokens is not None)
+        observer = Observers(observers)
+        core = Core(settings.state, settings.limits, settings.roots, observer, client_of=known_by)
+        stack.push_async_callback(core.close)
+        server = _grpc_server(settings, arounds)
+        stack.push_async_callback(server.stop, 0)
+        probes = await _add_services(server, core)
+        bound = _bind(server, settings)
+        metrics_url = None
+        if settings.metrics_listen:
+            port = MetricsPort(settings.metrics_listen, metrics.registry, settings.tls)
+            stack.callback(port.close)
+            metrics_url = port.url
+        await core.start()
+        await server.start()
+        logs.log(logging.INFO, "serving", address=str(bound), version=__version__, tls=bool(settings.tls))
+        yield _Server(server, core, probes, observer, bound, metrics_url)
+
+
+def _grpc_server(settings: Settings, arounds: list[Around]) -> grpc.aio.Server:
+    limits = settings.limits
+    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds)]
+    if settings.tokens:
+        interceptors.append(Gate(settings.tokens))
+    options = (
+        ("grpc.so_reuseport", 0),  # a second server on the port is refused, and does not share it
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_s * 1000)),
+        ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word is found out
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_S * 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    )
+    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=limits.max_calls)
+
+
+async def _add_services(server: grpc.aio.Server, core: Core) -> Any:
+    """Ours, health and reflection; the health service, to tell of changes."""
+    probes = health.aio.HealthServicer()
+    service_pb2_grpc.add_AugmentServiceServicer_to_server(core.servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(probes, server)
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    await probes.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    return probes
+
+
+def _bind(server: grpc.aio.Server, settings: Settings) -> Address:
+    """Take the port; where that is, if any was good.
+
+    Raises:
+        AugmentError: somebody else has it.
+    """
+    where = settings.listen
+    try:
+        if settings.tls:
+            port = server.add_secure_port(str(where), settings.tls.credentials())
+        else:
+            port = server.add_insecure_port(str(where))
+    except RuntimeError as error:
+        advice = "the port is taken, or the address is none of this machine's; choose another, or port 0 for any"
+        raise AugmentError(f"--listen {where}: {advice}") from error
+    return Address(where.host, port)

@@ -1,0 +1,81 @@
+"""A TCP proxy in a thread, which can cut what passes through it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class Proxy:
+    """Passes connections on to ``port``.
+
+    ``cuts`` are the amounts of bytes after which, in turn, a connection is cut, whichever way they went; a connection
+    for which there is none left lives as long as it likes.
+    """
+
+    def __init__(self, port: int, cuts: list[int]) -> None:
+        self._target, self._cuts = port, list(cuts)
+        self._lock = threading.Lock()
+        self.cut_count = 0
+        self.upstream_bytes = self.downstream_bytes = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for one in (self._listener, *self._open):
+            _end(one)
+
+    def cut_all(self) -> None:
+        """Cut every connection now."""
+        with self._lock:
+            self.cut_count += 1
+            sockets, self._open[:] = self._open[:], []
+        for one in sockets:
+            _end(one)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                with self._lock:
+                    self._open += [near, far]
+                    left = [self._cuts.pop(0)] if self._cuts else None
+                for one, other, up in ((near, far, True), (far, near, False)):
+                    threading.Thread(target=self._pass, args=(one, other, left, up), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket, left: list[int] | None, up: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+                with self._lock:
+                    self.upstream_bytes += len(data) if up else 0
+                    self.downstream_bytes += 0 if up else len(data)
+                if left is not None:
+                    with self._lock:
+                        before, left[0] = left[0], left[0] - len(data)
+                        self.cut_count += before > 0 >= left[0]
+                    if left[0] <= 0:
+                        break
+        _end(one)
+        _end(other)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
+
+
+@contextlib.contextmanager
+def proxy(port: int, *cuts: int) -> Iterator[Proxy]:
+    """A proxy before ``port``."""
+    made = Proxy(port, list(cuts))
+    try:
+        yield made
+    finally:
+        made.close()

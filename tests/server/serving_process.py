@@ -1,0 +1,107 @@
+"""``augment serve`` in a process of its own, as operators start it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (ROOT, ROOT / "server", ROOT / "tests")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For a process that finds augment and the service."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)), **more}
+
+
+def augment(*args: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """``augment ARGS…``, to its end."""
+    command = [sys.executable, "-m", "augment", *map(str, args)]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", env=environment(**more), timeout=120)
+
+
+class Server:
+    """A server under way; ``address`` is where it listens, ``metrics`` its page of figures, if it has one."""
+
+    def __init__(self, state: Path, *flags: object, listen: str = "127.0.0.1:0") -> None:
+        command = [sys.executable, "-m", "augment", "serve", "--listen", listen, "--state-dir", str(state)]
+        command += ["--log-format", "json", *map(str, flags)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8", env=environment())
+        self._errors: list[str] = []
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
+        self.address = self._told("listening on ")
+        self.metrics = self._told("metrics on ") if "--metrics-listen" in flags else ""
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """What it has logged."""
+        return [json.loads(line) for line in self._errors if line.startswith("{")]
+
+    @property
+    def errors(self) -> str:
+        """All of stderr."""
+        return "".join(self._errors)
+
+    def logged(self, message: str, timeout_s: float = 20) -> dict[str, Any]:
+        """The line that says ``message``, which is waited for."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            for line in self.log:
+                if line["message"] == message:
+                    return line
+            time.sleep(0.02)
+        raise AssertionError(f"never said {message!r}:\n{self.errors}")
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float = 60) -> int:
+        """Its exit code."""
+        code = self.process.wait(timeout_s)
+        self._reader.join(5)
+        return code
+
+    def _told(self, what: str) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith(what):
+            self.process.kill()
+            self.process.wait()
+            self._reader.join(5)
+            raise AssertionError(f"instead of {what!r} it said {line!r}:\n{self.errors}")
+        return line.removeprefix(what).strip()
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._errors.append(line)
+
+
+@contextlib.contextmanager
+def serving(state: Path, *flags: object, listen: str = "127.0.0.1:0") -> Iterator[Server]:
+    """A server, ended at the end."""
+    server = Server(state, *flags, listen=listen)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.wait()
+        for pipe in (server.process.stdout, server.process.stderr):
+            assert pipe is not None
+            pipe.close()

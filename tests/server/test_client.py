@@ -1,0 +1,292 @@
+"""The client against a real server: what it brings back, what it bears, what it says."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cutting import proxy
+from serving_process import Server, serving
+
+import augment
+from augment.client import Client
+from augment.client import client as client_module
+from augment.client.connection import Connection, Deadline
+from augment.client.transfers import Download, sent_name
+from augment.errors import InputError, MalformedTrace, ServiceError, UnknownFormat, UsageError
+from augment.v1 import resources_pb2, service_pb2
+from traces import kernel, launch, some_work, write_trace
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state"), "--max-running-jobs", 1) as one:
+        yield one
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address) as one:
+        yield one
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write_trace(tmp_path / "rank0.pt.trace.json.gz")
+
+
+def locally(trace: Path, out: Path, *, formats: tuple[str, ...] = ("chrome",), **asked: Any) -> list[Path]:
+    return augment.write(augment.augment(augment.read(trace), **asked), out, formats=formats)
+
+
+def large_trace(path: Path, size: int) -> Path:
+    """Of ``size`` bytes or a little more, not compressed, and hardly to be."""
+    chance = random.Random(7)
+    each = 1000
+    events = [
+        kernel(chance.randbytes(each // 2).hex(), 20 + 20 * number, correlation=number)
+        for number in range(size // each + 1)
+    ]
+    return write_trace(path, *events, launch())
+
+
+def test_the_files_are_those_of_the_library(client: Client, trace: Path, tmp_path: Path) -> None:
+    formats = ("chrome", "perfetto", "bundle")
+    got = client.augment(trace, formats=formats, out=tmp_path / "there")
+    wanted = locally(trace, tmp_path / "here", formats=formats)
+    assert [one.name for one in got.files] == [one.name for one in wanted]
+    for there, here in zip(got.files, wanted, strict=True):
+        assert there.read_bytes() == here.read_bytes()
+    assert got.metrics["analyses"]["temporal_breakdown"]["status"] == "ok"
+
+
+def test_what_is_asked_for_is_asked(client: Client, trace: Path, tmp_path: Path) -> None:
+    options = {"idle_time_breakdown": {"consecutive_kernel_delay_ns": 17}}
+    only = ["idle_time_breakdown", "queue_length"]
+    got = client.augment(trace, only=only, skip=["queue_length"], options=options, out=tmp_path / "there")
+    here = locally(trace, tmp_path / "here", only=only, skip=["queue_length"], options=options)
+    assert got.files[-1].read_bytes() == here[-1].read_bytes()
+    assert list(got.metrics["analyses"]) == ["idle_time_breakdown"]
+
+
+def test_beside_the_trace_if_nothing_is_said(client: Client, trace: Path) -> None:
+    assert {one.parent for one in client.augment(trace).files} == {trace.parent}
+
+
+def test_progress_tells_of_bytes_and_stages(client: Client, trace: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    client.augment(trace, out=tmp_path, progress=lambda *one: told.append(one))
+    size = trace.stat().st_size
+    assert ("sending", size, size) in told
+    assert told[-1][0] == "fetching"
+    assert told[-1][1] == told[-1][2] > 0
+
+
+def test_nothing_is_left_on_the_server(client: Client, trace: Path, tmp_path: Path) -> None:
+    client.augment(trace, out=tmp_path)
+    assert jobs(client) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("words.json", b"no trace at all", UnknownFormat),
+        ("empty.json", b"", UnknownFormat),
+        (
+            "broken.json",
+            b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1}, nonsense',
+            MalformedTrace,
+        ),
+    ],
+)
+def test_a_bad_trace_raises_what_reading_it_raises(
+    client: Client, tmp_path: Path, name: str, content: bytes, kind: type[InputError]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError) as here:
+        augment.read(path)
+    with pytest.raises(InputError) as there:
+        client.augment(path)
+    assert (type(there.value), str(there.value)) == (type(here.value), str(here.value))
+    assert type(here.value) is kind
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def test_a_trace_that_is_not_there(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.json: no such file or directory"):
+        client.augment(tmp_path / "gone.json")
+
+
+def test_an_analysis_that_does_not_exist(client: Client, trace: Path) -> None:
+    with pytest.raises(
+        UsageError, match="no analysis is called 'idle_tme_breakdown'; did you mean idle_time_breakdown"
+    ):
+        client.augment(trace, only=["idle_tme_breakdown"])
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", ":1", "127.0.0.1:http"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        Client(address)
+
+
+def test_nobody_answers(trace: Path) -> None:
+    begin = time.monotonic()
+    with Client("127.0.0.1:1", patience_s=0.5) as client, pytest.raises(ServiceError) as caught:
+        client.augment(trace)
+    assert time.monotonic() - begin < 20
+    assert caught.value.code == "UNAVAILABLE"
+    assert "127.0.0.1:1: the server cannot be reached" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_time_is_over(server: Server, trace: Path) -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(ServiceError, match=r"not done within 0\.3 s"):
+        client.augment(trace, timeout_s=0.3)
+    with Client(server.address) as client, pytest.raises(ServiceError) as caught:
+        client.augment(trace, timeout_s=1e-6)
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+
+
+def test_an_upload_that_is_cut_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    trace = large_trace(tmp_path / "large.json", 12 << 20)
+    with proxy(server.port, 3 << 20, 5 << 20) as between, Client(between.address) as client:
+        got = client.augment(trace, out=tmp_path / "there", only=["queue_length"])
+        assert between.cut_count == 2
+        assert between.upstream_bytes < 20 << 20  # not three times the file
+    assert got.files[-1].read_bytes() == locally(trace, tmp_path / "here", only=["queue_length"])[-1].read_bytes()
+
+
+def test_a_download_that_is_cut_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    trace = large_trace(tmp_path / "large.json", 6 << 20)
+    with proxy(server.port) as between, Client(between.address) as client:
+        fetched: list[int] = []
+
+        def tell(stage: str, done: int, _of: int) -> None:
+            if stage == "fetching":
+                fetched.append(done)
+                if not between.cut_count:
+                    between.cut_all()
+
+        got = client.augment(trace, out=tmp_path / "there", only=["queue_length"], progress=tell)
+        assert between.cut_count == 1
+        assert between.downstream_bytes < 1.5 * sum(one.stat().st_size for one in got.files)
+    assert fetched[:-1] == sorted(fetched[:-1])
+    here = locally(trace, tmp_path / "here", only=["queue_length"])
+    assert [one.read_bytes() for one in got.files] == [one.read_bytes() for one in here]
+
+
+def test_a_watch_that_is_cut_goes_on(server: Server, tmp_path: Path) -> None:
+    trace = large_trace(tmp_path / "large.json", 3 << 20)
+    with proxy(server.port) as between, Client(between.address) as client:
+
+        def tell(stage: str, _done: int, _of: int) -> None:
+            if stage not in ("sending", "fetching") and between.cut_count < 2:
+                between.cut_all()
+
+        got = client.augment(trace, out=tmp_path / "there", progress=tell)
+        assert between.cut_count == 2
+    assert got.files[-1].exists()
+
+
+def test_a_server_that_is_killed_and_started_again_is_waited_for(tmp_path: Path) -> None:
+    trace = large_trace(tmp_path / "large.json", 8 << 20)
+    done: list[Any] = []
+    with serving(tmp_path / "state") as first:
+        working = threading.Event()
+        client = Client(first.address)
+
+        def tell(stage: str, _done: int, _of: int) -> None:
+            if stage not in ("sending", "queued", "fetching"):
+                working.set()
+
+        thread = threading.Thread(
+            target=lambda: done.append(client.augment(trace, out=tmp_path / "there", progress=tell))
+        )
+        thread.start()
+        assert working.wait(30)
+        first.process.kill()
+    with client, serving(tmp_path / "state", listen=first.address):
+        thread.join(60)
+        assert not thread.is_alive()
+    (got,) = done
+    here = locally(trace, tmp_path / "here")
+    assert [one.read_bytes() for one in got.files] == [one.read_bytes() for one in here]
+
+
+def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+    paths = [write_trace(tmp_path / f"{n}.json", *some_work(), kernel(ts=200 + n)) for n in range(6)]
+    with serving(tmp_path / "state", "--max-queued-jobs", 1, "--max-running-jobs", 1) as server:
+        with Client(server.address) as client:
+            got: list[Any] = []
+            threads = [
+                threading.Thread(target=lambda one=one: got.append(client.augment(one, out=tmp_path / "out")))
+                for one in paths
+            ]
+            for one in threads:
+                one.start()
+            for one in threads:
+                one.join(60)
+        assert len(got) == 6
+        assert any(line.get("code") == "RESOURCE_EXHAUSTED" for line in server.log)
+
+
+def test_an_interrupt_cancels_the_job(server: Server, client: Client, tmp_path: Path) -> None:
+    trace = large_trace(tmp_path / "large.json", 6 << 20)
+
+    def tell(stage: str, _done: int, _of: int) -> None:
+        if stage not in ("sending", "queued"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        client.augment(trace, progress=tell)
+    job = jobs(client)[0]
+    assert job.state == resources_pb2.Job.STATE_CANCELLED
+    client._forget(job.name)
+    assert [one.name for one in tmp_path.iterdir()] == ["large.json"]
+
+
+class Corrupting:
+    """A server's stub that sends other bytes than it announced."""
+
+    def ReadArtifact(self, *_: Any, **__: Any) -> Iterator[service_pb2.ReadArtifactResponse]:
+        yield service_pb2.ReadArtifactResponse(chunk=b"abd")
+
+
+def test_what_arrives_damaged_is_no_file(tmp_path: Path) -> None:
+    artifact = resources_pb2.Artifact(
+        name="jobs/1/artifacts/a", file_name="a.metrics.json", size_bytes=3, sha256="0" * 64
+    )
+    download = Download(artifact, tmp_path / "a.metrics.json", Connection("there:1", None, 1, 1))
+    with pytest.raises(ServiceError, match=r"there:1: a\.metrics\.json did not arrive as it was announced"):
+        download.receive(Corrupting(), Deadline(None, ""), "a.json", lambda *_: None)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../rank0.metrics.json", "other.metrics.json", "rank0", "rank0./../x", "rank0.a\\b"])
+def test_a_server_does_not_choose_where_files_go(name: str) -> None:
+    with pytest.raises(ServiceError, match="which is not of this trace"):
+        client_module._local_name(name, "rank0", "rank0.json", "there:1")
+
+
+def test_a_name_that_is_no_text(client: Client, tmp_path: Path) -> None:
+    name = b"rank\xff.json".decode("utf-8", "surrogateescape")
+    try:
+        trace = write_trace(tmp_path / name)
+    except OSError:
+        pytest.skip("this file system wants names to be text")
+    assert sent_name(str(trace)) == "rank\ufffd.json"
+    assert [one.name for one in client.augment(trace).files] == [
+        name.replace(".json", ".augmented.json.gz"),
+        name.replace(".json", ".metrics.json"),
+    ]
+
+
+def jobs(client: Client) -> list[resources_pb2.Job]:
+    return list(client._stub.ListJobs(service_pb2.ListJobsRequest()).jobs)

@@ -1,0 +1,302 @@
+"""Who may listen, and who may call: TLS, certificates of clients, tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from certificates import Authority, Pair
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from serving_process import Server, augment, serving
+
+from augment.client import Client, Tls
+from augment.errors import ServiceError, UsageError
+from augment.v1 import service_pb2, service_pb2_grpc
+from augment_server.security import Address, Tokens, address, expect_safe
+from traces import write_trace
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "shown"),
+    [
+        ("127.0.0.1:50051", "127.0.0.1", 50051, "127.0.0.1:50051"),
+        ("localhost:0", "localhost", 0, "localhost:0"),
+        ("[::1]:80", "::1", 80, "[::1]:80"),
+    ],
+)
+def test_addresses(text: str, host: str, port: int, shown: str) -> None:
+    where = address(text, "--listen")
+    assert (where, str(where)) == (Address(host, port), shown)
+
+
+@pytest.mark.parametrize("text", ["", "50051", ":50051", "::1:80", "host:", "host:x", "host:65536", "host:-1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--listen .*must be HOST:PORT"):
+        address(text, "--listen")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_is_safe(host: str) -> None:
+    expect_safe(Address(host, 1), "--listen", tls=False, insecure=False)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "10.0.0.7", "example.com", "localhost.example.com", "127.0.0.1.nip.io"]
+)
+def test_other_addresses_are_not(host: str) -> None:
+    with pytest.raises(UsageError, match=r"--listen .*in clear; give --tls-cert"):
+        expect_safe(Address(host, 1), "--listen", tls=False, insecure=False)
+    expect_safe(Address(host, 1), "--listen", tls=True, insecure=False)
+    expect_safe(Address(host, 1), "--listen", tls=False, insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--listen", "0.0.0.0:0"], "other machines could reach it in clear"),
+        (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it in clear"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key belong together"),
+        (["--tls-client-ca", "a.pem"], "--tls-client-ca needs both"),
+        (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "no usable PEM files"),
+        (["--tls-cert", "gone.pem", "--tls-key", "gone.key"], "no such file or directory"),
+        (["--token-file", "gone"], "--token-file gone: no such file or directory"),
+        (["--token-file", "/dev/null"], "holds no token"),
+    ],
+)
+def test_what_is_refused_at_once(tmp_path: Path, args: list[str], told: str) -> None:
+    ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", *args)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert told in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_only_the_lines_of_the_file_are_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("# a comment\n\n first \nsecond\n")
+    tokens = Tokens(path)
+    assert [tokens.allow(one) for one in ("first", "second", "", "# a comment", "firs", "first ", "third")] == [
+        True, True, False, False, False, False, False
+    ]  # fmt: skip
+
+
+def test_tokens_change_with_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("first\n")
+    tokens = Tokens(path)
+    replace(path, "second\n")
+    assert (tokens.allow("first"), tokens.allow("second")) == (False, True)
+    path.unlink()
+    assert not tokens.allow("second")
+    path.write_text("third\n")
+    assert tokens.allow("third")
+
+
+def replace(path: Path, text: str) -> None:
+    """As Kubernetes does it: another file under the same name."""
+    other = path.with_name("other")
+    other.write_text(text)
+    os.replace(other, path)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    return authority.sign("server")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write_trace(tmp_path / "a.json")
+
+
+def works(address: str, trace: Path, **how: object) -> None:
+    with Client(address, patience_s=1, **how) as client:  # type: ignore[arg-type]
+        assert client.augment(trace).files[-1].exists()
+
+
+def refused(address: str, trace: Path, **how: object) -> ServiceError:
+    with Client(address, patience_s=1, **how) as client, pytest.raises(ServiceError) as caught:  # type: ignore[arg-type]
+        client.augment(trace)
+    assert not trace.with_name("a.metrics.json").exists()
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def tls_server(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    state = tmp_path_factory.mktemp("state")
+    flags = ("--tls-cert", pair.cert, "--tls-key", pair.key, "--metrics-listen", "127.0.0.1:0")
+    with serving(state, *flags) as one:
+        yield one
+
+
+def test_tls_with_the_right_authority(tls_server: Server, authority: Authority, trace: Path) -> None:
+    works(tls_server.address, trace, tls=Tls(authority.cert))
+
+
+def test_tls_by_the_command(tls_server: Server, authority: Authority, trace: Path) -> None:
+    ended = augment("run", trace, "--server", f"localhost:{tls_server.port}", "--tls-ca", authority.cert)
+    assert (ended.returncode, len(ended.stdout.splitlines())) == (0, 2)
+
+
+def test_tls_with_another_authority(tls_server: Server, trace: Path, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other", "other")
+    assert refused(tls_server.address, trace, tls=Tls(other.cert)).code == "UNAVAILABLE"
+
+
+def test_tls_with_the_systems_authorities(tls_server: Server, trace: Path) -> None:
+    assert refused(tls_server.address, trace, tls=True).code == "UNAVAILABLE"
+
+
+def test_tls_in_clear(tls_server: Server, trace: Path) -> None:
+    error = refused(tls_server.address, trace)
+    assert error.code == "UNAVAILABLE"
+    assert "does it speak TLS if and only if we do?" in str(error)
+
+
+def test_tls_figures_are_served_so_too(tls_server: Server, authority: Authority) -> None:
+    assert tls_server.metrics.startswith("https://")
+    context = ssl.create_default_context(cafile=str(authority.cert))
+    with urllib.request.urlopen(tls_server.metrics, context=context, timeout=10) as answer:
+        assert b"augment_jobs" in answer.read()
+
+
+def test_a_renewed_certificate_needs_no_restart(authority: Authority, trace: Path, tmp_path: Path) -> None:
+    old, served = authority.sign("old", host="DNS:old.example"), Pair(tmp_path / "cert.pem", tmp_path / "cert.key")
+    copy(old, served)
+    with serving(tmp_path / "state", "--tls-cert", served.cert, "--tls-key", served.key) as server:
+        refused(server.address, trace, tls=Tls(authority.cert))
+        copy(authority.sign("new"), served)
+        works(server.address, trace, tls=Tls(authority.cert))
+
+
+def copy(pair: Pair, to: Pair) -> None:
+    to.key.write_bytes(pair.key.read_bytes())
+    to.cert.write_bytes(pair.cert.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def mutual_server(pair: Pair, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    flags = ("--tls-cert", pair.cert, "--tls-key", pair.key, "--tls-client-ca", authority.cert)
+    with serving(tmp_path_factory.mktemp("state"), *flags) as one:
+        yield one
+
+
+def test_mutual_signed_by_the_authority(mutual_server: Server, authority: Authority, trace: Path) -> None:
+    own = authority.sign("somebody")
+    works(mutual_server.address, trace, tls=Tls(authority.cert, own.cert, own.key))
+
+
+def test_mutual_by_the_command(mutual_server: Server, authority: Authority, trace: Path) -> None:
+    own = authority.sign("somebody")
+    flags = ("--tls-ca", authority.cert, "--tls-cert", own.cert, "--tls-key", own.key)
+    assert augment("run", trace, "--server", mutual_server.address, *flags).returncode == 0
+
+
+def test_mutual_none(mutual_server: Server, authority: Authority, trace: Path) -> None:
+    assert refused(mutual_server.address, trace, tls=Tls(authority.cert)).code == "UNAVAILABLE"
+
+
+def test_mutual_signed_by_another(mutual_server: Server, authority: Authority, trace: Path, tmp_path: Path) -> None:
+    own = Authority(tmp_path / "other", "other").sign("somebody")
+    assert refused(mutual_server.address, trace, tls=Tls(authority.cert, own.cert, own.key)).code == "UNAVAILABLE"
+
+
+def test_mutual_each_sees_its_own(mutual_server: Server, authority: Authority, trace: Path) -> None:
+    seen = []
+    for name in ("alice", "bob"):
+        own = authority.sign(name)
+        with Client(mutual_server.address, tls=Tls(authority.cert, own.cert, own.key)) as client:
+            if name == "alice":
+                request = service_pb2.StartUploadRequest(file_name="a.json", size_bytes=10)
+                upload = client._stub.StartUpload(request).upload.name
+            with contextlib.suppress(grpc.RpcError):
+                client._stub.GetUpload(service_pb2.GetUploadRequest(name=upload))
+                seen.append(name)
+    assert seen == ["alice"]
+
+
+@pytest.fixture(scope="module")
+def token_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("state")
+    (folder / "tokens").write_text("one-good-token\nanother-good-token\n")
+    with serving(folder / "state", "--token-file", folder / "tokens") as server:
+        yield server
+
+
+@pytest.mark.parametrize("token", ["one-good-token", "another-good-token"])
+def test_tokens_good(token_server: Server, trace: Path, token: str) -> None:
+    works(token_server.address, trace, token=token)
+
+
+def test_tokens_by_the_command(token_server: Server, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("one-good-token\n")
+    ended = augment("run", trace, "--server", token_server.address, "--token-file", tmp_path / "token")
+    assert ended.returncode == 0
+
+
+def test_tokens_missing(token_server: Server, trace: Path) -> None:
+    error = refused(token_server.address, trace)
+    assert (error.code, error.reason) == ("UNAUTHENTICATED", "TOKEN_MISSING")
+    assert "--token-file" in str(error)
+
+
+@pytest.mark.parametrize("token", ["bad", "one-good-toke", "one-good-token2", "ONE-GOOD-TOKEN"])
+def test_tokens_bad(token_server: Server, trace: Path, token: str) -> None:
+    error = refused(token_server.address, trace, token=token)
+    assert (error.code, error.reason) == ("UNAUTHENTICATED", "TOKEN_UNKNOWN")
+
+
+def test_tokens_every_call_wants_one(token_server: Server) -> None:
+    with grpc.insecure_channel(token_server.address) as channel:
+        stub = service_pb2_grpc.AugmentServiceStub(channel)
+        for method in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods:
+            request = getattr(service_pb2, method.input_type.name)()
+            given = iter([request]) if method.client_streaming else request
+            with pytest.raises(grpc.RpcError) as caught:
+                answer = getattr(stub, method.name)(given, timeout=10)
+                list(answer if method.server_streaming else [])
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED, method.name
+
+
+def test_tokens_health_wants_none(token_server: Server) -> None:
+    with grpc.insecure_channel(token_server.address) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_tokens_are_not_logged(token_server: Server, trace: Path) -> None:
+    refused(token_server.address, trace, token="bad-secret-token")
+    works(token_server.address, trace, token="one-good-token")
+    time.sleep(0.1)
+    assert "UNAUTHENTICATED" in token_server.errors
+    assert "-token" not in token_server.errors
+
+
+@pytest.mark.parametrize("token", ["", " ", "with\nnewline", "naïve"])
+def test_a_token_that_cannot_be_sent(token: str) -> None:
+    with pytest.raises(UsageError, match="a token is of printable ASCII characters"):
+        Client("127.0.0.1:1", token=token)
+
+
+@pytest.mark.parametrize(
+    ("tls", "told"),
+    [
+        (Tls(Path("gone.pem")), r"gone\.pem: no such file"),
+        (Tls(Path("/dev/null")), "no PEM file"),
+        (Tls(cert=Path("a")), "belong together"),
+    ],
+)
+def test_tls_files_that_cannot_be_used(tls: Tls, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        Client("127.0.0.1:1", tls=tls)

@@ -1,0 +1,281 @@
+"""``augment serve`` as an operator sees it: flags, ports, health, figures, logs, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+from serving_process import Server, augment, serving
+
+from augment.client import Client
+from augment.v1 import resources_pb2, service_pb2
+from augment_server.flags import flag_of, limits_from, shown
+from augment_server.limits import Limits
+from augment_server.main import command
+from simulator import JobOptions, simulate
+from traces import write_trace
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state"), "--metrics-listen", "127.0.0.1:0") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def slow_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that takes some seconds in all formats."""
+    ((trace, _),) = simulate(JobOptions(ranks=1, steps=60, layers=12), tmp_path_factory.mktemp("slow"))
+    return trace
+
+
+def parsed(*args: str) -> dict[str, Any]:
+    return command.make_context("serve", list(args)).params
+
+
+def test_every_limit_has_a_flag_of_its_own() -> None:
+    import dataclasses
+
+    fields = dataclasses.fields(Limits)
+    flags = {flag_of(one) for one in fields}
+    assert len(flags) == len(fields)
+    assert flags <= {name for one in command.params for name in one.opts}
+    assert limits_from(parsed()) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value"),
+    [
+        (["--max-upload", "500MB"], "max_upload_bytes", 500_000_000),
+        (["--max-upload", "1.5 GiB"], "max_upload_bytes", 3 << 29),
+        (["--max-upload", "77"], "max_upload_bytes", 77),
+        (["--job-deadline", "15m"], "job_deadline_s", 900.0),
+        (["--job-deadline", "90"], "job_deadline_s", 90.0),
+        (["--artifact-life", "7d"], "artifact_life_s", 604_800.0),
+        (["--max-queued-jobs", "3"], "max_queued_jobs", 3),
+        (["--max-job-memory", "6GiB"], "max_job_memory_bytes", 6 << 30),
+    ],
+)
+def test_limits_are_set_by_flags(args: list[str], name: str, value: float) -> None:
+    assert getattr(limits_from(parsed(*args)), name) == value
+
+
+@pytest.mark.parametrize("args", [["--max-upload", "0"], ["--max-upload", "5q"], ["--job-deadline", "-1s"],
+                                  ["--max-queued-jobs", "0"], ["--grace", "soon"]])  # fmt: skip
+def test_values_that_are_none(tmp_path: Path, args: list[str]) -> None:
+    ended = augment("serve", "--state-dir", tmp_path, *args)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert args[0] in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(8 << 30, "bytes", "8GiB"), (1000, "bytes", "1000"), (3600.0, "s", "1h"), (90.0, "s", "90s"), (7, "count", "7")],
+)
+def test_defaults_are_shown_as_they_are_written(value: float, unit: str, text: str) -> None:
+    assert shown(value, unit) == text
+
+
+def test_health(server: Server) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "augment.v1.AugmentService"):
+            assert stub.Check(health_pb2.HealthCheckRequest(service=name)).status == SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Check(health_pb2.HealthCheckRequest(service="nothing"))
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection_tells_the_whole_api(server: Server) -> None:
+    asked = reflection_pb2.ServerReflectionRequest
+    requests = [asked(list_services=""), asked(file_containing_symbol="augment.v1.AugmentService")]
+    with grpc.insecure_channel(server.address) as channel:
+        services, files = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(requests))
+    names = {one.name for one in services.list_services_response.service}
+    assert names == {
+        "augment.v1.AugmentService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
+    }  # fmt: skip
+    found = [
+        descriptor_pb2.FileDescriptorProto.FromString(one)
+        for one in files.file_descriptor_response.file_descriptor_proto
+    ]
+    methods = {method.name for file in found for service in file.service for method in service.method}
+    assert methods == {one.name for one in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
+
+
+def test_figures(server: Server, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("no trace")
+    with Client(server.address) as client:
+        client.augment(write_trace(tmp_path / "a.json"))
+        with pytest.raises(Exception, match="bad"):
+            client.augment(bad)
+    samples = scraped(server.metrics)
+    service = "augment.v1.AugmentService"
+    assert samples["augment_jobs", ("FAILED",)] >= 1
+    assert samples["augment_jobs_finished_total", ("", "SUCCEEDED")] >= 1
+    assert samples["augment_jobs_finished_total", ("UNKNOWN_FORMAT", "FAILED")] >= 1
+    assert samples["augment_calls_total", ("OK", f"{service}/UploadTrace")] >= 2
+    assert samples["augment_received_bytes_total", (f"{service}/UploadTrace",)] > (tmp_path / "a.json").stat().st_size
+    written = sum(one.stat().st_size for one in tmp_path.glob("a.*") if one.name != "a.json")
+    assert samples["augment_sent_bytes_total", (f"{service}/ReadArtifact",)] > written
+    assert samples["augment_job_queue_seconds_count", ()] >= 2
+    stages = {labels[0] for name, labels in samples if name == "augment_job_stage_seconds_count"}
+    assert {"reading", "writing", "idle_time_breakdown"} <= stages
+    assert samples["augment_job_seconds_count", ("SUCCEEDED",)] >= 1
+    assert samples["augment_call_seconds_count", (f"{service}/CreateJob",)] >= 2
+    assert samples["process_resident_memory_bytes", ()] > 1 << 20
+
+
+def test_every_figure_stands_in_the_docs(server: Server) -> None:
+    page = (ROOT / "docs" / "service.md").read_text()
+    for name, _ in scraped(server.metrics):
+        family = name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
+        assert f"`{family}`" in page or family.startswith("process_"), name
+
+
+def scraped(url: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Each sample by its name and the values of its labels, in the order of their names."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_logs_are_an_object_a_line_and_name_the_job(server: Server, tmp_path: Path) -> None:
+    job: list[str] = []
+    with Client(server.address) as client:
+        forget = client._forget
+        client._forget = lambda name: (job.append(name.partition("/")[2]), forget(name))[1]  # type: ignore[method-assign]
+        client.augment(write_trace(tmp_path / "a.json"))
+    time.sleep(0.2)
+    lines = [line for line in server.log if line.get("job_id") == job[0]]
+    assert [line["message"] for line in lines] == ["job queued", "job started", "job finished"]
+    assert lines[-1]["state"] == "SUCCEEDED"
+    for line in server.errors.splitlines():
+        assert line.startswith("{"), line
+    assert all(line["time"].endswith("Z") and line["level"] for line in server.log)
+
+
+def test_logs_for_people(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", "--log-format", "text") as server:
+        server.terminate()
+        assert server.wait() == 0
+    assert "INFO serving address=127.0.0.1:" in server.errors
+
+
+def test_a_second_server_on_the_directory_refuses(tmp_path: Path) -> None:
+    with serving(tmp_path / "state"):
+        ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state")
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert str(tmp_path / "state") in ended.stderr
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
+def test_a_port_that_is_taken(server: Server, tmp_path: Path, option: str) -> None:
+    flags = {"--listen": "127.0.0.1:0", option: server.address}
+    ended = augment("serve", "--state-dir", tmp_path / "state", *(word for pair in flags.items() for word in pair))
+    assert ended.returncode == 1
+    assert f"{option} {server.address}" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_server_at_once(tmp_path: Path, number: int) -> None:
+    with serving(tmp_path / "state") as server:
+        begin = time.monotonic()
+        server.process.send_signal(number)
+        assert server.wait(20) == 0
+        assert time.monotonic() - begin < 10
+
+
+def submitted(client: Client, trace: Path) -> str:
+    """A job that is running."""
+    working = threading.Event()
+    data = trace.read_bytes()
+    start = service_pb2.StartUploadRequest(file_name=trace.name, size_bytes=len(data))
+    chunks = (data[at : at + (1 << 20)] for at in range(0, len(data), 1 << 20))
+    requests = [service_pb2.UploadTraceRequest(start=start), *(service_pb2.UploadTraceRequest(chunk=c) for c in chunks)]
+    upload = client._stub.UploadTrace(iter(requests)).upload.name
+    spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload), formats=["chrome", "perfetto", "bundle"])
+    request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec))
+    name: str = client._stub.CreateJob(request).job.name
+    for answer in client._stub.WatchJob(service_pb2.WatchJobRequest(name=name)):
+        if answer.job.state == resources_pb2.Job.STATE_RUNNING:
+            working.set()
+            break
+    assert working.is_set()
+    return name
+
+
+def state_of(client: Client, job: str) -> str:
+    found = client._stub.GetJob(service_pb2.GetJobRequest(name=job)).job
+    return resources_pb2.Job.State.Name(found.state).removeprefix("STATE_")
+
+
+def test_sigterm_lets_what_runs_finish_and_takes_on_nothing_new(tmp_path: Path, slow_trace: Path) -> None:
+    with serving(tmp_path / "state", "--grace", "60s") as server, Client(server.address) as client:
+        job = submitted(client, slow_trace)
+        ending: list[Any] = []
+        watch = client._stub.WatchJob(service_pb2.WatchJobRequest(name=job))
+        watching = threading.Thread(target=lambda: ending.extend(watch))
+        watching.start()
+        server.terminate()
+        server.logged("draining")
+        with grpc.insecure_channel(server.address) as channel:
+            status = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5).status
+        assert status == NOT_SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            client._stub.CreateJob(service_pb2.CreateJobRequest(), timeout=5)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert server.wait() == 0
+        watching.join(10)
+        assert ending[-1].job.state == resources_pb2.Job.STATE_SUCCEEDED
+    with serving(tmp_path / "state") as server, Client(server.address) as client:
+        assert state_of(client, job) == "SUCCEEDED"
+
+
+def test_what_does_not_finish_within_the_grace_runs_again(tmp_path: Path, slow_trace: Path) -> None:
+    with serving(tmp_path / "state", "--grace", "0") as server, Client(server.address) as client:
+        job = submitted(client, slow_trace)
+        server.terminate()
+        assert server.wait(20) == 0
+    with serving(tmp_path / "state") as server, Client(server.address) as client:
+        assert list(client._stub.WatchJob(service_pb2.WatchJobRequest(name=job)))[-1].job.attempt_count == 2
+        assert state_of(client, job) == "SUCCEEDED"
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path, slow_trace: Path) -> None:
+    with serving(tmp_path / "state", "--grace", "10m") as server, Client(server.address) as client:
+        submitted(client, slow_trace)
+        server.terminate()
+        server.logged("draining")
+        begin = time.monotonic()
+        server.terminate()
+        assert server.wait(20) == 0
+        assert time.monotonic() - begin < 5
+
+
+def test_without_the_services_packages(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['prometheus_client'] = None\n")
+    ended = augment("serve", PYTHONPATH=f"{tmp_path}:{ROOT}:{ROOT / 'server'}")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "pip install 'kineto-augment[service]'" in ended.stderr
