@@ -1,0 +1,126 @@
+"""The container file and the manifests start the service with flags that it has, and without rights to spare."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from augment_server.main import command
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = ROOT / "deploy" / "kubernetes" / "augment.yaml"
+CONTAINERFILE = ROOT / "deploy" / "Containerfile"
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Any]:
+    """The objects by kind."""
+    return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text())}
+
+
+@pytest.fixture(scope="module")
+def pod(manifests: dict[str, Any]) -> Any:
+    return manifests["Deployment"]["spec"]["template"]["spec"]
+
+
+@pytest.fixture(scope="module")
+def container(pod: Any) -> Any:
+    (one,) = pod["containers"]
+    return one
+
+
+def parsed(args: list[str]) -> dict[str, Any]:
+    """What the flags say, as the command reads them."""
+    assert args[0] == "serve"
+    return command.make_context("serve", args[1:]).params
+
+
+def instructions(name: str) -> list[str]:
+    text = CONTAINERFILE.read_text().replace("\\\n", " ")
+    return [line.partition(" ")[2] for line in text.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_a_flag_that_does_not_exist_is_found_out() -> None:
+    with pytest.raises(click.NoSuchOption):
+        parsed(["serve", "--max-jobs=2"])
+
+
+def test_flags_of_the_container() -> None:
+    (args,) = instructions("CMD")
+    said = parsed(json.loads(args))
+    assert said["insecure_listen"]
+    assert said["state_dir"].is_relative_to(*instructions("VOLUME"))
+    ports = [said[name].rpartition(":")[2] for name in ("listen", "metrics_listen")]
+    assert [" ".join(ports)] == instructions("EXPOSE")
+
+
+def test_the_container_copies_what_there_is_and_runs_as_a_user() -> None:
+    for line in instructions("COPY"):
+        if not line.startswith("--from"):
+            for source in line.split()[:-1]:
+                assert (ROOT / source).exists(), source
+    assert all(user.split(":")[0].isdigit() and user != "0:0" for user in instructions("USER"))
+    ignored = (ROOT / ".containerignore").read_text()
+    assert ignored == (ROOT / ".dockerignore").read_text()
+    for source in ("augment", "server", "pyproject.toml", "README.md", "LICENSE"):
+        assert f"!{source}\n" in ignored
+
+
+def test_flags_of_the_pod(pod: Any, container: Any) -> None:
+    said = parsed(container["args"])
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert said["listen"].endswith(f":{ports['grpc']}")
+    assert said["metrics_listen"].endswith(f":{ports['metrics']}")
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    assert any(said["state_dir"].is_relative_to(path) for path in mounts)
+    assert str(said["token_file"].parent) in mounts
+    assert {one["name"] for one in pod["volumes"]} == set(mounts.values())
+    assert said["grace_s"] + 10 < pod["terminationGracePeriodSeconds"]
+
+
+def test_the_pod_fits_its_memory_and_its_disk(manifests: dict[str, Any], container: Any) -> None:
+    said = parsed(container["args"])
+    memory = gib(container["resources"]["limits"]["memory"])
+    assert said["max_running_jobs"] * said["max_job_memory_bytes"] < memory
+    disk = manifests["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"]
+    assert said["max_stored_bytes"] < gib(disk)
+
+
+def test_one_server_at_a_time_has_the_directory(manifests: dict[str, Any]) -> None:
+    assert manifests["Deployment"]["spec"]["replicas"] == 1
+    assert manifests["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_pod_has_no_rights(pod: Any, container: Any) -> None:
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" in instructions("USER")
+    assert not pod["automountServiceAccountToken"]
+    rights = container["securityContext"]
+    assert rights["readOnlyRootFilesystem"]
+    assert not rights["allowPrivilegeEscalation"]
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_probes_and_selectors_lead_somewhere(manifests: dict[str, Any], container: Any) -> None:
+    names = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert container["readinessProbe"]["grpc"]["port"] == names["grpc"]
+    assert container["startupProbe"]["grpc"]["port"] == names["grpc"]
+    assert container["livenessProbe"]["tcpSocket"]["port"] in names
+    labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert manifests["Service"]["spec"]["selector"].items() <= labels.items()
+    assert manifests["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    for port in manifests["Service"]["spec"]["ports"]:
+        assert port["targetPort"] in names
+
+
+def gib(quantity: str) -> int:
+    found = re.fullmatch(r"(\d+)Gi", quantity)
+    assert found is not None
+    return int(found[1]) << 30
