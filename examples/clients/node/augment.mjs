@@ -11,6 +11,7 @@ import protoLoader from "@grpc/proto-loader";
 const protos = fileURLToPath(new URL("../../../proto", import.meta.url));
 const definition = protoLoader.loadSync("augment/v1/service.proto", {
   includeDirs: [protos],
+  keepCase: true, // names as in the .proto files
   longs: String, // 64-bit integers keep every digit
   enums: String,
   oneofs: true,

@@ -1,0 +1,132 @@
+"""The examples in other languages, run against a real server."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from node_tools import installed, node_binary
+from serving_process import Server, augment, environment, serving
+
+from simulator import JobOptions, simulate
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "clients"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of several chunks, not compressed."""
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=6, layers=12), tmp_path_factory.mktemp("job"))
+    plain = path.with_name("rank0.json")
+    plain.write_bytes(gzip.decompress(path.read_bytes()))
+    assert plain.stat().st_size > 3 << 20
+    return plain
+
+
+@pytest.fixture(scope="module")
+def wanted(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the command makes of it."""
+    out = tmp_path_factory.mktemp("wanted")
+    assert augment("run", trace, "-o", out, "--to", "chrome,perfetto").returncode == 0
+    return files(out)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def chrome(wanted: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: content for name, content in wanted.items() if name.endswith(".json.gz")}
+
+
+def run(*command: object, **more: str) -> subprocess.CompletedProcess[str]:
+    words = [str(one) for one in command]
+    return subprocess.run(words, capture_output=True, encoding="utf-8", env=environment(**more), timeout=120)
+
+
+def test_python(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    ended = run(sys.executable, EXAMPLES / "python_client.py", server.address, trace, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert files(tmp_path) == wanted
+    assert "device 0: idle" in ended.stdout
+    assert "sending" in ended.stderr
+
+
+def test_python_says_what_is_wrong(server: Server, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("no trace")
+    ended = run(sys.executable, EXAMPLES / "python_client.py", server.address, bad)
+    assert (ended.returncode, ended.stderr.splitlines()[-1].startswith(f"{bad}: ")) == (3, True)
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Node's example beside the packages that it needs, in a tree where it finds the .proto files."""
+    tree = tmp_path_factory.mktemp("tree")
+    place = tree / "examples" / "clients" / "node"
+    shutil.copytree(EXAMPLES / "node", place, ignore=shutil.ignore_patterns("node_modules"))
+    (place / "node_modules").symlink_to(installed((place / "package.json").read_text()) / "node_modules")
+    shutil.copytree(ROOT / "proto", tree / "proto", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    return place / "augment.mjs"
+
+
+def test_node(script: Path, server: Server, trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    ended = run(node_binary(), script, server.address, trace, tmp_path)
+    assert (ended.returncode, ended.stderr.splitlines()[-1].split()[0]) == (0, "STATE_SUCCEEDED"), ended.stderr
+    assert chrome(files(tmp_path)) == chrome(wanted)
+    assert sorted(ended.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
+    assert (tmp_path / "rank0.metrics.json").exists()
+
+
+def test_node_with_a_token(script: Path, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("secret\n")
+    with serving(tmp_path / "state", "--token-file", tmp_path / "tokens") as server:
+        assert run(node_binary(), script, server.address, trace, tmp_path, AUGMENT_TOKEN="secret").returncode == 0
+        refused = run(node_binary(), script, server.address, trace, tmp_path, AUGMENT_TOKEN="wrong")
+    assert refused.returncode == 1
+    assert "does not know the token" in refused.stderr
+
+
+def test_node_says_what_is_wrong(script: Path, server: Server, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("no trace")
+    ended = run(node_binary(), script, server.address, bad, tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("bad.json: ")
+    assert list(tmp_path.iterdir()) == [bad]
+
+
+def test_grpcurl(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    missing = [tool for tool in ("grpcurl", "jq", "base64", "split") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    ended = run(EXAMPLES / "grpcurl.sh", server.address, trace, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert chrome(files(tmp_path)) == chrome(wanted)
+
+
+def test_the_script_for_grpcurl_names_methods_that_exist() -> None:
+    from augment.v1 import service_pb2
+
+    methods = {one.name for one in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
+    named = {
+        word.removeprefix("$api/").rstrip("|")
+        for word in (EXAMPLES / "grpcurl.sh").read_text().split()
+        if "$api/" in word
+    }
+    assert named
+    assert named <= methods
+    assert os.access(EXAMPLES / "grpcurl.sh", os.X_OK)
