@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from augment.batch import places
@@ -14,6 +14,8 @@ from augment.batch.inputs import Input
 
 if TYPE_CHECKING:
     from augment.client import Client
+
+_FAREWELL_S = 2.0
 
 
 def convert_remotely(
@@ -74,8 +76,9 @@ def _several(inputs: Sequence[Input], settings: Settings, client: Client, jobs: 
                     running.append(pool.submit(work, waiting.popleft()))
                 yield running.popleft().result()
         except BaseException:
-            ended.set()
-            client.close()  # calls under way fail at once
+            ended.set()  # each cancels its job as soon as it hears of it
+            wait(running, _FAREWELL_S)
+            client.close()  # calls that still wait end now
             raise
 
 

@@ -15,7 +15,7 @@ from augment_server.interception import Call
 from augment_server.observer import Observer
 
 _LOGGER = "augment_server"
-_QUIET = ("GetJob", "GetUpload", "ListJobs", "Check", "Watch", "ServerReflectionInfo")  #: asked often, of no news
+_TOLD = ("UploadTrace", "CreateJob", "CancelJob", "DeleteJob", "Augment")  #: what changes something
 
 
 class Logs(Observer):
@@ -35,7 +35,7 @@ class Logs(Observer):
             yield
         finally:
             name = call.method.rpartition("/")[2]
-            if call.code != "OK" or name not in _QUIET:
+            if call.code != "OK" or name in _TOLD:
                 seconds = round(time.monotonic() - begin, 6)
                 self.log(
                     logging.INFO, "call", method=name, code=call.code, seconds=seconds,
@@ -89,7 +89,8 @@ class _Text(logging.Formatter):
         """Without quotes, but control characters escaped: a name from outside must not look like a line of ours."""
         fields = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
         line = f"{_time(record):%H:%M:%S} {record.levelname} {record.getMessage()}{fields}"
-        line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
+        if not line.isprintable():
+            line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -195,8 +195,12 @@ def client_of(context: Any, *, by_token: bool) -> str:
     token = _bearer(context.invocation_metadata()) if by_token else None
     if token is not None:
         return f"token:{_digest(token).hex()[:32]}"
-    if names := context.auth_context().get("x509_common_name"):
-        return f"certificate:{names[0].decode(errors='replace')}"
+    shown = context.auth_context()
+    for field in ("x509_common_name", "x509_subject_alternative_name"):
+        if names := shown.get(field):
+            return f"certificate:{names[0].decode(errors='replace')}"
+    if certificates := shown.get("x509_pem_cert"):
+        return f"certificate:{hashlib.sha256(certificates[0]).hexdigest()}"
     return f"host:{context.peer().rpartition(':')[0]}"
 
 

@@ -1,0 +1,292 @@
+"""The service under load, on loopback, beside the command alone. For Linux: CPU is read from /proc.
+
+    python benchmarks/service.py [--small 320] [--large 8] [--steady 500] [--size 200MB] [--json]
+
+- CPU: what a trace costs through the service and by ``augment run``, for small traces (some 2 MB of text) sent by 32
+  clients and for large ones sent by 4. *Server* is the server and its workers, *client* the senders. Beside it the
+  command: once for each trace, as somebody would run it, and for the small ones also once for a folder of them all,
+  where it starts only once, as workers do.
+- Latency: GetJob, asked again and again meanwhile.
+- Memory: RSS of the server and of its workers while many small jobs pass, after each tenth of them.
+
+CPU is user + system. The traces are simulated once and kept where ``bench.py`` keeps them; each is sent with bytes of
+its own, so that no upload is already there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / part) for part in ("", "server", "examples", "benchmarks")]
+
+import grpc  # noqa: E402
+from bench import augment_command, cache, measure, simulated, warm_up  # noqa: E402
+
+from augment.client import Client  # noqa: E402
+from augment.v1 import service_pb2, service_pb2_grpc  # noqa: E402
+
+CLIENTS, LARGE_CLIENTS = 32, 4
+SMALL = "1MB"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Traces sent by several clients: seconds of CPU a trace, and how GetJob fared meanwhile."""
+
+    what: str
+    traces: int
+    clients: int
+    wall_s: float
+    server_cpu_s: float
+    client_cpu_s: float
+    command_cpu_s: float
+    folder_cpu_s: float | None
+    getjob_count: int
+    getjob_p50_ms: float
+    getjob_p99_ms: float
+    getjob_max_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """The server's CPU a trace beside the command's, where that starts as rarely as the workers do."""
+        return self.server_cpu_s / (self.folder_cpu_s or self.command_cpu_s)
+
+
+class Server:
+    """A server in a process of its own; its workers are its children."""
+
+    def __init__(self, state: Path) -> None:
+        command = [sys.executable, "-m", "augment", "serve", "--listen", "127.0.0.1:0", "--state-dir", str(state)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:4])}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 # close() closes it
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self._log, encoding="utf-8", env=environment
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith("listening on "):
+            self._log.seek(0)
+            raise SystemExit(f"the server did not start: {self._log.read().decode(errors='replace')}")
+        self.address = line.removeprefix("listening on ").strip()
+
+    def cpu_s(self) -> float:
+        """Of the server, its workers, and those that have ended."""
+        return sum(sum(_times(pid)) for pid in self._tree())
+
+    def rss(self) -> tuple[int, int]:
+        """Bytes: of the server, and of its workers together."""
+        sizes = [_rss(pid) for pid in self._tree()]
+        return sizes[0], sum(sizes[1:])
+
+    def close(self) -> None:
+        """End it."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._log.close()
+
+    def _tree(self) -> list[int]:
+        pids = [self._process.pid]
+        for pid in pids:  # grows on the way
+            with contextlib.suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    pids += map(int, (task / "children").read_text().split())
+        return pids
+
+
+def _times(pid: int) -> tuple[float, float]:
+    """Seconds of a process, and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, 0.0
+    own_user, own_system, ended_user, ended_system = map(int, fields[11:15])
+    tick = os.sysconf("SC_CLK_TCK")
+    return (own_user + own_system) / tick, (ended_user + ended_system) / tick
+
+
+def _rss(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Server]:
+    """A server that is warm: its workers have started."""
+    server = Server(folder / "state")
+    try:
+        trace = variant(simulated(SMALL), folder / "warm-up.json.gz", -1)
+        with ThreadPoolExecutor(4) as pool:  # as many as may have workers of their own
+            list(pool.map(lambda n: send(server.address, trace, folder / f"warm{n}"), range(4)))
+        yield server
+    finally:
+        server.close()
+
+
+def send(address: str, trace: Path, out: Path) -> None:
+    """One trace there and back."""
+    with Client(address) as client:
+        client.augment(trace, out=out)
+
+
+def variant(trace: Path, path: Path, number: int) -> Path:
+    """The same trace in bytes of its own: a gzip member of blanks comes after it."""
+    path.write_bytes(trace.read_bytes() + gzip.compress(b" " * (number + 2), mtime=0))
+    return path
+
+
+class Asking:
+    """Asks GetJob again and again of a job that there is."""
+
+    def __init__(self, address: str) -> None:
+        self.latencies_s: list[float] = []
+        self._channel = grpc.insecure_channel(address)
+        self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> Asking:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._channel.close()
+
+    def _ask(self) -> None:
+        while not self._end.is_set():
+            if jobs := self._stub.ListJobs(service_pb2.ListJobsRequest(page_size=1)).jobs:
+                request = service_pb2.GetJobRequest(name=jobs[0].name)
+                began = time.perf_counter()
+                with contextlib.suppress(grpc.RpcError):  # it may have been removed just now
+                    self._stub.GetJob(request)
+                self.latencies_s.append(time.perf_counter() - began)
+            time.sleep(0.05)
+
+    def at(self, share: float) -> float:
+        """Milliseconds below which this share of the answers came."""
+        ordered = sorted(self.latencies_s) or [float("nan")]
+        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def load(what: str, trace: Path, count: int, clients: int) -> Load:
+    """Send ``count`` variants of ``trace``; then let the command do the same."""
+    with tempfile.TemporaryDirectory(dir=cache()) as name:
+        folder = Path(name)
+        inputs = [variant(trace, folder / "in" / f"rank{n}.json.gz", n) for n in range(count) if _made(folder / "in")]
+        with running(folder) as server, Asking(server.address) as asking:
+            server_s, client_s, began = server.cpu_s(), _own_cpu_s(), time.perf_counter()
+            with ThreadPoolExecutor(clients) as pool:
+                list(pool.map(lambda one: send(server.address, one, folder / "there"), inputs))
+            wall_s = time.perf_counter() - began
+            server_s, client_s = server.cpu_s() - server_s, _own_cpu_s() - client_s
+        sample = inputs[:: max(1, count // 8)][:8]
+        command_s = sum(measure(augment_command(one, folder / "here")).cpu_s for one in sample) / len(sample)
+        folder_s = None
+        if what == "small":
+            folder_s = measure(augment_command(folder / "in", folder / "here")).cpu_s / count
+        expect_equal(folder / "there", folder / "here", [sample[0]] if folder_s is None else inputs)
+    return Load(
+        what, count, clients, wall_s, server_s / count, client_s / count, command_s, folder_s,
+        len(asking.latencies_s), asking.at(0.5), asking.at(0.99), asking.at(1.0),
+    )  # fmt: skip
+
+
+def expect_equal(there: Path, here: Path, inputs: Sequence[Path]) -> None:
+    """The service made what the command made."""
+    for one in inputs:
+        for suffix in (".augmented.json.gz", ".metrics.json"):
+            name = one.name.removesuffix(".json.gz") + suffix
+            if (there / name).read_bytes() != (here / name).read_bytes():
+                raise SystemExit(f"{name}: the service made another file than the command")
+
+
+def memory(count: int) -> list[tuple[int, int]]:
+    """RSS of server and workers after each tenth of ``count`` small jobs, 8 at once."""
+    trace = simulated(SMALL)
+    with tempfile.TemporaryDirectory(dir=cache()) as name:
+        folder = Path(name)
+        _made(folder / "in")
+        with running(folder) as server, ThreadPoolExecutor(8) as pool:
+            found = []
+            for tenth in range(10):
+                numbers = range(tenth * count // 10, (tenth + 1) * count // 10)
+                inputs = [variant(trace, folder / "in" / f"rank{n}.json.gz", n) for n in numbers]
+                list(pool.map(lambda one: send(server.address, one, folder / "there"), inputs))
+                found.append(server.rss())
+            return found
+
+
+def _made(folder: Path) -> bool:
+    folder.mkdir(exist_ok=True)
+    return True
+
+
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def tell(loads: Sequence[Load], rss: Sequence[tuple[int, int]]) -> None:
+    """Print what was found."""
+    print("CPU s a trace    server  client  command  command on a folder  server beside the command   traces/s")
+    for one in loads:
+        alone = f"{one.folder_cpu_s:19.3f}" if one.folder_cpu_s is not None else f"{'–':>19}"
+        print(
+            f"{one.traces:4} {one.what} by {one.clients:<2} {one.server_cpu_s:7.3f} {one.client_cpu_s:7.3f}"
+            f" {one.command_cpu_s:8.3f}  {alone} {one.ratio:26.2f} {one.traces / one.wall_s:10.2f}"
+        )
+    for one in loads:
+        figures = f"p50 {one.getjob_p50_ms:.1f} ms, p99 {one.getjob_p99_ms:.1f} ms, longest {one.getjob_max_ms:.1f} ms"
+        print(f"GetJob meanwhile ({one.what}): {figures}, of {one.getjob_count}")
+    if rss:
+        print("RSS in MB after each tenth, server + workers:", ", ".join(f"{s >> 20}+{w >> 20}" for s, w in rss))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", type=int, default=320, help="small traces to send; 0: none")
+    parser.add_argument("--large", type=int, default=8, help="large traces to send; 0: none")
+    parser.add_argument("--steady", type=int, default=500, help="jobs during which memory is watched; 0: none")
+    parser.add_argument("--size", default="200MB", help="text of a large trace")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_args(arguments)
+    if not Path("/proc/self/stat").exists():
+        raise SystemExit("this machine has no /proc to read CPU from")
+    warm_up()
+    loads = []
+    if chosen.small:
+        loads.append(load("small", simulated(SMALL), chosen.small, CLIENTS))
+    if chosen.large:
+        loads.append(load("large", simulated(chosen.size), chosen.large, LARGE_CLIENTS))
+    rss = memory(chosen.steady) if chosen.steady else []
+    if chosen.json:
+        print(json.dumps({"loads": [asdict(one) | {"ratio": one.ratio} for one in loads], "rss_bytes": rss}, indent=1))
+    else:
+        tell(loads, rss)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
