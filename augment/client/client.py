@@ -130,11 +130,10 @@ class Client:
 
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
         try:
-            with open(path, "rb") as file:
-                upload = Upload(path, file, sent_name(path), self._connection)
-                return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
+            upload = Upload(path, sent_name(path), self._connection)
         except OSError as error:
             raise InputError(path, (error.strerror or str(error)).lower()) from error
+        return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
 
     def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
         """The job when it has succeeded."""

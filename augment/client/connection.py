@@ -16,7 +16,7 @@ from augment.client.failures import Failure, failure_of
 from augment.errors import ServiceError, UsageError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-_CALL_S = 60.0  #: for the answer to a single question
+CALL_S = 60.0  #: for the answer to a single question
 _PING_S = 30
 _LONGEST_MESSAGE = 16 << 20
 
@@ -129,7 +129,7 @@ class Connection:
         """
 
         def attempt(_: Patience) -> Answer:
-            return method(request, timeout=deadline.left_s(_CALL_S), metadata=self.metadata)
+            return method(request, timeout=deadline.left_s(CALL_S), metadata=self.metadata)
 
         return self.persist(attempt, deadline, path)
 

@@ -6,42 +6,37 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from augment.client.connection import Connection, Deadline, Patience
+import grpc
+
+from augment.client.connection import CALL_S, Connection, Deadline, Patience
 from augment.errors import InputError, ServiceError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import replacing
 
 CHUNK = 1 << 20
+_TOLD_EVERY_S = 0.1
 
 Moved = Callable[[int, int], None]  #: told how many bytes are there, and of how many
-
-
-def digest(file: BinaryIO) -> tuple[str, int]:
-    """SHA-256 of what is in ``file``, in hexadecimal, and its size."""
-    hashed, size = hashlib.sha256(), 0
-    file.seek(0)
-    while chunk := file.read(CHUNK):
-        hashed.update(chunk)
-        size += len(chunk)
-    return hashed.hexdigest(), size
 
 
 class Upload:
     """One file on its way to the server.
 
     Args:
-        path: of the file, for errors.
-        file: its bytes.
+        path: of the file.
         file_name: what the server shall call it.
+
+    Raises:
+        OSError: it cannot be read.
     """
 
-    def __init__(self, path: str, file: BinaryIO, file_name: str, connection: Connection) -> None:
-        self._path, self._file, self._connection = path, file, connection
-        sha256, self._size = digest(file)
+    def __init__(self, path: str, file_name: str, connection: Connection) -> None:
+        self._path, self._connection = path, connection
+        sha256, self._size = _digest(path)
         self._start = service_pb2.StartUploadRequest(file_name=file_name, size_bytes=self._size, sha256=sha256)
-        self._name = ""
+        self._sent = 0
 
     def send(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved) -> str:
         """Send what the server has not yet; the upload's name.
@@ -49,15 +44,17 @@ class Upload:
         Raises:
             AugmentError: the server does not take it, or cannot be reached.
         """
+        arrived = -1
 
         def attempt(patience: Patience) -> resources_pb2.Upload:
+            nonlocal arrived
             there = self._begin(stub, deadline)
-            patience.heard()
+            if there.received_bytes > arrived:  # a connection on which nothing ever arrives is given up
+                patience.heard()
+                arrived = there.received_bytes
             if there.state == resources_pb2.Upload.STATE_COMPLETE:
                 return there
-            requests = self._requests(there, moved)
-            metadata = self._connection.metadata
-            return stub.UploadTrace(requests, timeout=deadline.left_s(), metadata=metadata).upload
+            return self._rest(there, stub, deadline, moved)
 
         done = self._connection.persist(attempt, deadline, self._path)
         if done.state != resources_pb2.Upload.STATE_COMPLETE:
@@ -67,20 +64,55 @@ class Upload:
 
     def _begin(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline) -> resources_pb2.Upload:
         """Announce the file, or find what has arrived of it: with its digest that is one question."""
-        metadata, timeout = self._connection.metadata, deadline.left_s(60)
+        metadata, timeout = self._connection.metadata, deadline.left_s(CALL_S)
         return stub.StartUpload(self._start, timeout=timeout, metadata=metadata).upload
 
-    def _requests(self, there: resources_pb2.Upload, moved: Moved) -> Iterator[service_pb2.UploadTraceRequest]:
+    def _rest(
+        self, there: resources_pb2.Upload, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved
+    ) -> resources_pb2.Upload:
+        """Send the bytes that are not there. gRPC takes them in a thread of its own, ``moved`` is called in ours."""
+        metadata = self._connection.metadata
+        call = stub.UploadTrace.future(self._requests(there), timeout=deadline.left_s(), metadata=metadata)
+        try:
+            while not _ended(call):
+                moved(self._sent, self._size)
+        except BaseException:
+            call.cancel()
+            raise
+        return call.result().upload
+
+    def _requests(self, there: resources_pb2.Upload) -> Iterator[service_pb2.UploadTraceRequest]:
+        """With a file of its own: a call that was cut may still be reading while the next one does."""
         at = there.received_bytes
         resume = service_pb2.ResumeUpload(name=there.name, offset=at)
-        yield service_pb2.UploadTraceRequest(resume=resume)
-        self._file.seek(at)
-        while at < self._size and (chunk := self._file.read(min(CHUNK, self._size - at))):
-            moved(at, self._size)
-            at += len(chunk)
-            yield service_pb2.UploadTraceRequest(chunk=chunk, finish=at == self._size)
-        if not self._size:
-            yield service_pb2.UploadTraceRequest(finish=True)
+        yield service_pb2.UploadTraceRequest(resume=resume, finish=at == self._size)
+        with open(self._path, "rb") as file:
+            file.seek(at)
+            while at < self._size and (chunk := file.read(min(CHUNK, self._size - at))):
+                at += len(chunk)
+                self._sent = at
+                yield service_pb2.UploadTraceRequest(chunk=chunk, finish=at == self._size)
+
+
+def _digest(path: str) -> tuple[str, int]:
+    """SHA-256 of what is in the file, in hexadecimal, and its size."""
+    hashed, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            hashed.update(chunk)
+            size += len(chunk)
+    return hashed.hexdigest(), size
+
+
+def _ended(call: Any) -> bool:
+    """Whether the call has ended, in whatever way; waits a moment for it."""
+    try:
+        call.exception(timeout=_TOLD_EVERY_S)
+    except grpc.FutureTimeoutError:
+        return False
+    except grpc.FutureCancelledError:
+        pass
+    return True
 
 
 class Download:

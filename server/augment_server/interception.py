@@ -49,9 +49,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             @functools.wraps(behaviour)
             async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
                 with self._around(Call(method, metadata), context) as call:
-                    async for response in behaviour(_counted(call, request), context):
-                        call.sent_bytes += response.ByteSize()
-                        yield response
+                    async with contextlib.aclosing(behaviour(_counted(call, request), context)) as responses:
+                        async for response in responses:
+                            call.sent_bytes += response.ByteSize()
+                            yield response
 
             return generate
 
