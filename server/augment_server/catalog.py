@@ -73,6 +73,8 @@ def check(spec: v1.AugmentSpec) -> None:
     Raises:
         Refusal: an analysis, an option or a format that does not exist, or no analysis is left.
     """
+    if not (spec.only or spec.skip or spec.options or spec.formats):
+        return  # and what is not needed is not loaded
     from augment.commands.options import check_analyses, option_values
     from augment.writers import writer_named
 

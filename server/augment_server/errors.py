@@ -49,7 +49,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "INTERNAL": (_C.INTERNAL, "a bug; the server's log has more"),
     "QUEUE_FULL": (_C.RESOURCE_EXHAUSTED, "max_queued_jobs wait; try again"),
     "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client wait or run; try again"),
-    "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are begun; finish one"),
+    "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are under way; finish one"),
     "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are stored and in use; try again"),
     "DRAINING": (_C.UNAVAILABLE, "the server is being stopped; try again"),
     "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server wants a token"),

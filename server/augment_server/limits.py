@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+TYPICAL_JOB_BYTES = 2 * GIB  #: enough for a trace of some GB
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
@@ -20,7 +21,9 @@ class Limits:
     """Every limit, with its default. None means as the machine allows."""
 
     max_upload_bytes: int = limit(8 * GIB, "Largest trace file that is taken.", "bytes")
-    max_open_uploads: int = limit(64, "Uploads that a client may have begun and not finished.", "count")
+    max_open_uploads: int = limit(
+        64, "Uploads that a client may have begun, not finished; then the one that waits longest goes.", "count"
+    )
     max_text_bytes: int = limit(64 * GIB, "Most that a trace may decompress to.", "bytes")
     max_text_ratio: int = limit(2_000, "Most that a trace may decompress to, in multiples of its size.", "ratio")
     max_events: int = limit(500_000_000, "Most events of a trace.", "count")
@@ -59,11 +62,11 @@ class Limits:
         return self.max_job_memory_bytes or memory_bytes() * 3 // 4
 
     def running_jobs(self) -> int:
-        """How many jobs run at once on this machine: each a processor, and together no more memory than there is."""
+        """How many jobs run at once here: each with a processor, and memory for the largest or a typical one."""
         if self.max_running_jobs is not None:
             return max(1, self.max_running_jobs)
-        fit = memory_bytes() * 9 // 10 // self.max_job_memory_bytes if self.max_job_memory_bytes else processors()
-        return max(1, min(processors(), fit))
+        each = self.max_job_memory_bytes or TYPICAL_JOB_BYTES
+        return max(1, min(processors(), memory_bytes() * 9 // 10 // each))
 
 
 def processors() -> int:

@@ -8,8 +8,8 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,20 @@ from augment_server.threads import Apart
 from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
 
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
+_TOGETHER_S = 0.1  #: steps of a job within this time are told as one
+_PAUSE_S = 1.0
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """One attempt at a job: its ``work``, which may be broken off, and its ``whole``, which may not."""
+
+    begun: Begun
+    folder: Path
+    work: asyncio.Task[list[Made]]
+    whole: asyncio.Task[None] | None = None
+    cancelled: bool = False
+    started: float = field(default_factory=time.monotonic)
 
 
 class Scheduler:
@@ -36,11 +50,11 @@ class Scheduler:
         self._storage, self._jobs, self._limits, self._roots = storage, jobs, limits, roots
         self._observer, self._apart = observer, apart
         self._workers = Workers(limits)
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._working: dict[str, asyncio.Task[list[Made]]] = {}  # the part of it that may be broken off
-        self._cancelled: set[str] = set()
+        self._attempts: set[_Attempt] = set()
+        self._beginning = asyncio.Lock()  # held while the database and _attempts may differ
         self._cancelling: set[asyncio.Task[None]] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._telling: dict[str, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._stopping = False
         self.released = False  #: whoever watches shall go: nothing will change any more
@@ -54,14 +68,27 @@ class Scheduler:
     async def _loop(self) -> None:
         while True:
             self._wake.clear()
-            while not self._stopping and len(self._running) < self._workers.size:
-                begun = await self._apart(self._jobs.begin)
-                if begun is None:
-                    break
-                attempt = self._storage.work(new_id())
-                self._working[begun.id] = asyncio.create_task(self._work(begun, attempt))
-                self._running[begun.id] = asyncio.create_task(self._run(begun, attempt))
+            try:
+                while len(self._attempts) < self._workers.size and await self._begin():
+                    pass
+            except Exception as error:
+                self._observer.log(logging.ERROR, f"no job can be begun: {error!r}")
+                asyncio.get_running_loop().call_later(_PAUSE_S, self._wake.set)
             await self._wake.wait()
+
+    async def _begin(self) -> bool:
+        """Begin the next job; False if there is none."""
+        async with self._beginning:
+            if self._stopping:
+                return False
+            begun = await self._apart(self._jobs.begin)
+            if begun is None:
+                return False
+            folder = self._storage.work(new_id())
+            attempt = _Attempt(begun, folder, asyncio.create_task(self._work(begun, folder)))
+            attempt.whole = asyncio.create_task(self._run(attempt))
+            self._attempts.add(attempt)
+        return True
 
     def queued(self, job: str) -> None:
         """There is a new job."""
@@ -81,17 +108,31 @@ class Scheduler:
                 del self._watchers[job]
 
     def _changed(self, job: str) -> None:
+        """Tell those who watch, now."""
+        if timer := self._telling.pop(job, None):
+            timer.cancel()
         for event in self._watchers.get(job, ()):
             event.set()
 
+    def _changes(self, job: str) -> None:
+        """Tell those who watch, soon: of several changes at once."""
+        if job in self._watchers and job not in self._telling:
+            self._telling[job] = asyncio.get_running_loop().call_later(_TOGETHER_S, self._changed, job)
+
     async def cancel(self, job: str) -> None:
         """End a job that waits or runs. Returns when it has ended."""
-        if await self._apart(self._jobs.cancel_queued, job):
-            self._ended(job, CANCELLED, 0.0)
-        elif running := self._running.get(job):
-            self._cancelled.add(job)
-            self._working[job].cancel()
-            await asyncio.wait((running,))
+        while True:
+            async with self._beginning:
+                if await self._apart(self._jobs.cancel_queued, job):
+                    self._ended(job, CANCELLED, 0.0)
+                    return
+                attempt = next((one for one in self._attempts if one.begun.id == job), None)
+            if attempt is None:
+                return  # it is final
+            assert attempt.whole
+            attempt.cancelled = True
+            attempt.work.cancel()
+            await asyncio.wait((attempt.whole,))  # and look again: it may have gone back into the queue
 
     def cancel_soon(self, job: str) -> None:
         """End a job, if it has not ended; nobody waits for it."""
@@ -99,46 +140,52 @@ class Scheduler:
         self._cancelling.add(task)  # the loop itself keeps no task alive
         task.add_done_callback(self._cancelling.discard)
 
-    async def _run(self, begun: Begun, attempt: Path) -> None:
-        """One attempt at a job: what becomes of its work."""
-        job, started = begun.id, time.monotonic()
-        self._observer.job_started(job, begun.queued_s)
-        self._changed(job)
-        end: Callable[[], Any]
+    async def _run(self, attempt: _Attempt) -> None:
+        """What becomes of the work of an attempt."""
+        job = attempt.begun.id
+        self._observer.job_started(job, attempt.begun.queued_s)
+        self._changes(job)
         try:
-            made = await self._working[job]
-            await self._apart(self._publish, job, attempt)
-            end = partial(self._end, job, started, SUCCEEDED, None, made)
-        except asyncio.CancelledError:
-            if job in self._cancelled:
-                end = partial(self._end, job, started, CANCELLED)
-            else:
-                end = partial(self._queue_again, job)
-        except WorkerDied as death:
-            end = self._after_death(begun, started, str(death))
-        except Refusal as refusal:
-            end = partial(self._end, job, started, FAILED, refusal)
+            await self._conclude(attempt)
         except Exception as error:
-            self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
-            end = partial(self._end, job, started, FAILED, refusal_of(error, begun.file_name))
-        try:
-            await end()
-        finally:
-            del self._running[job], self._working[job]
-            self._cancelled.discard(job)
-            await self._apart(remove, attempt)
-            self._wake.set()
+            text = f"the end of the job cannot be recorded; it will run again after a restart: {error!r}"
+            self._observer.log(logging.ERROR, text, job_id=job)
+        self._attempts.discard(attempt)
+        self._wake.set()
 
-    async def _work(self, begun: Begun, attempt: Path) -> list[Made]:
+    async def _conclude(self, attempt: _Attempt) -> None:
+        job, name = attempt.begun.id, attempt.begun.file_name
+        try:
+            made = await attempt.work
+            await self._apart(self._publish, job, attempt.folder)
+        except asyncio.CancelledError:
+            await self._apart(remove, attempt.folder)
+            if attempt.cancelled:
+                await self._end(attempt, CANCELLED)
+            else:
+                await self._queue_again(job)
+        except WorkerDied as death:
+            await self._apart(remove, attempt.folder)
+            await self._after_death(attempt, str(death))
+        except Exception as error:
+            await self._apart(remove, attempt.folder)
+            if not isinstance(error, Refusal):
+                self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
+                error = refusal_of(error, name)
+            await self._end(attempt, FAILED, error)
+        else:
+            await self._end(attempt, SUCCEEDED, None, made)
+
+    async def _work(self, begun: Begun, folder: Path) -> list[Made]:
         if begun.attempts > self._limits.max_job_attempts:
             tried = f"{begun.file_name}: given up after {begun.attempts - 1} attempts, during which the server ended"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
-        order = await self._apart(self._order, begun, attempt)
+        order = await self._apart(self._order, begun, folder)
         progress = _Progress(begun.id, self._jobs, self._observer)
 
         def stage(said: Said) -> None:
             progress.next(said)
-            self._changed(begun.id)
+            self._changes(begun.id)
 
         worker = await self._workers.take()
         try:
@@ -160,14 +207,14 @@ class Scheduler:
             raise Refusal(*said["failed"])
         return [Made(*one) for one in said["made"]]
 
-    def _order(self, begun: Begun, attempt: Path) -> dict[str, Any]:
+    def _order(self, begun: Begun, folder: Path) -> dict[str, Any]:
         """What the worker is told; its folder is made. Blocks."""
         from augment.commands.options import option_values
 
         limits, spec = self._limits, begun.spec
         order: dict[str, Any] = {
             "file_name": begun.file_name,
-            "folder": str(attempt),
+            "folder": str(folder),
             "formats": list(spec.formats) or ["chrome"],
             "only": list(spec.only),
             "skip": list(spec.skip),
@@ -183,33 +230,34 @@ class Scheduler:
             order["blob"] = str(self._storage.blob(begun.content))
         else:
             order["below"] = resolve(spec.input.uri, self._roots)
-        os.mkdir(attempt, 0o700)
+        os.mkdir(folder, 0o700)
         return order
 
-    def _publish(self, job: str, attempt: Path) -> None:
+    def _publish(self, job: str, folder: Path) -> None:
         """What was made becomes the job's. Blocks."""
         target = self._storage.artifacts(job)
         remove(target)  # of an attempt that was published, but not recorded, before the server was killed
-        os.rename(attempt / "out", target)
+        os.rename(folder / "out", target)
         sync_folder(target)
         sync_folder(target.parent)
+        remove(folder)
 
-    def _after_death(self, begun: Begun, started: float, how: str) -> Callable[[], Any]:
+    async def _after_death(self, attempt: _Attempt, how: str) -> None:
+        begun = attempt.begun
         self._observer.log(logging.WARNING, f"worker died: {how}", job_id=begun.id)
         if begun.deaths + 1 < MOST_DEATHS:
-            return partial(self._queue_again, begun.id, died=True)
+            await self._queue_again(begun.id, died=True)
+            return
         kind, _, value = how.rpartition(" ")
-        metadata = {kind.replace(" ", "_"): value}
-        text = (
-            f"{begun.file_name}: the process that worked on it died, and died again ({how}), perhaps for lack of memory"
-        )
-        return partial(self._end, begun.id, started, FAILED, Refusal("WORKER_DIED", text, metadata))
+        text = f"{begun.file_name}: the process at work on it died, and died again ({how}), perhaps for lack of memory"
+        await self._end(attempt, FAILED, Refusal("WORKER_DIED", text, {kind.replace(" ", "_"): value}))
 
     async def _end(
-        self, job: str, started: float, state: int, error: Refusal | None = None, made: list[Made] | None = None
+        self, attempt: _Attempt, state: int, error: Refusal | None = None, made: Sequence[Made] = ()
     ) -> None:
-        await self._apart(self._jobs.end, job, state, error, made or ())
-        self._ended(job, state, time.monotonic() - started, error.reason if error else "")
+        job = attempt.begun.id
+        await self._apart(self._jobs.end, job, state, error, made)
+        self._ended(job, state, time.monotonic() - attempt.started, error.reason if error else "")
 
     def _ended(self, job: str, state: int, seconds: float, reason: str = "") -> None:
         self._observer.job_finished(job, state_name(state), seconds, reason)
@@ -222,12 +270,13 @@ class Scheduler:
 
     async def drain(self, grace_s: float) -> None:
         """Begin nothing more; what runs may end within ``grace_s``, then it goes back into the queue."""
-        self._stopping = True
-        running = list(self._running.values())
-        if running:
-            _, late = await asyncio.wait(running, timeout=grace_s)
-            for task in list(self._working.values()):
-                task.cancel()
+        async with self._beginning:
+            self._stopping = True
+        wholes = [one.whole for one in self._attempts if one.whole]
+        if wholes:
+            _, late = await asyncio.wait(wholes, timeout=grace_s)
+            for attempt in self._attempts:
+                attempt.work.cancel()
             if late:
                 await asyncio.wait(late)
         self.released = True

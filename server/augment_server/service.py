@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import inspect
 import logging
@@ -15,7 +16,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment_server import catalog
-from augment_server.errors import Refusal, refusal_of, refuse
+from augment_server.errors import Refusal, refuse
 from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, id_of, safe_file_name, sha256_of
@@ -25,12 +26,11 @@ from augment_server.roots import open_below, path_of, resolve
 from augment_server.scheduler import Scheduler
 from augment_server.storage import Storage
 from augment_server.threads import Apart
-from augment_server.uploads import Announced, Caller, Uploads
+from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads
 
 CHUNK = 512 << 10  #: bytes of an artifact in one message
 MOST_REQUEST_ID = 200
 METRICS_SUFFIX = ".metrics.json"
-_TOGETHER_S = 0.02  #: changes of a job within this time are told as one
 
 
 def answering(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +39,7 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     async def fail(self: Service, context: Any, error: Exception) -> None:
         if not isinstance(error, Refusal):
             self.observer.log(logging.ERROR, "".join(traceback.format_exception(error)), call=method.__name__)
-            error = refusal_of(error, method.__name__)
+            error = _unexpected(error)
         await refuse(context, error)
 
     @functools.wraps(method)
@@ -84,7 +84,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """How much has arrived."""
-        upload = await self._apart(self._uploads.get, self._caller(context), id_of(request.name, "uploads"))
+        upload = self._uploads.get(self._caller(context), id_of(request.name, "uploads"))
         return calls.GetUploadResponse(upload=upload)
 
     @answering
@@ -100,19 +100,19 @@ class Service(AugmentServiceServicer):
         else:
             raise Refusal("INVALID_REQUEST", "the first message must be start or resume: of which upload the bytes are")
         await self._receive(caller, upload, offset, request, finish=first.finish)
-        return calls.UploadTraceResponse(upload=await self._apart(self._uploads.get, caller, upload))
+        return calls.UploadTraceResponse(upload=self._uploads.get(caller, upload))
 
     @answering
     async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept a job."""
         caller = self._caller(context)
         job = await self._create(caller, request.spec, request.request_id)
-        return calls.CreateJobResponse(job=await self._apart(self._jobs.get, caller, job))
+        return calls.CreateJobResponse(job=self._jobs.get(caller, job))
 
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Where a job stands."""
-        return calls.GetJobResponse(job=await self._job(self._caller(context), request.name))
+        return calls.GetJobResponse(job=self._job(self._caller(context), request.name))
 
     @answering
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -131,14 +131,14 @@ class Service(AugmentServiceServicer):
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """End a job."""
         caller = self._caller(context)
-        await self._job(caller, request.name)
+        self._job(caller, request.name)
         await self._scheduler.cancel(id_of(request.name, "jobs"))
-        return calls.CancelJobResponse(job=await self._job(caller, request.name))
+        return calls.CancelJobResponse(job=self._job(caller, request.name))
 
     @answering
     async def DeleteJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Remove a job."""
-        job = await self._job(self._caller(context), request.name)
+        job = self._job(self._caller(context), request.name)
         if job.state not in FINAL:
             raise Refusal("JOB_NOT_DONE", f"{job.name}: waits or runs; cancel it first")
         await self._apart(self._retention.remove_job, id_of(job.name, "jobs"))
@@ -147,14 +147,14 @@ class Service(AugmentServiceServicer):
     @answering
     async def ListArtifacts(self, request: Any, context: Any) -> Any:  # noqa: N802
         """What a job has made."""
-        job = await self._job(self._caller(context), request.parent)
+        job = self._job(self._caller(context), request.parent)
         return calls.ListArtifactsResponse(artifacts=job.artifacts)
 
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """An artifact's bytes."""
         job, file_name = artifact_of(request.name)
-        found = (await self._job(self._caller(context), f"jobs/{job}")).artifacts
+        found = self._job(self._caller(context), f"jobs/{job}").artifacts
         artifact = next((one for one in found if one.file_name == file_name), None)
         if artifact is None:
             raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
@@ -167,7 +167,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def GetMetrics(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """A job's metrics."""
-        job = await self._job(self._caller(context), request.name)
+        job = self._job(self._caller(context), request.name)
         if job.state != SUCCEEDED:
             raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, for it has not succeeded")
         sidecar = next(one for one in job.artifacts if one.file_name.endswith(METRICS_SUFFIX))
@@ -217,8 +217,12 @@ class Service(AugmentServiceServicer):
     async def _start(self, caller: Caller, request: Any) -> v1.Upload:
         size = request.size_bytes if request.HasField("size_bytes") else None
         announced = Announced(safe_file_name(request.file_name), size, sha256_of(request.sha256))
-        await self._apart(self._retention.make_room, max(size or 0, 0), self._uploads.busy())
-        return await self._apart(self._uploads.start, caller, announced)
+
+        def start() -> v1.Upload:
+            self._retention.make_room(max(size or 0, 0), self._uploads.busy())
+            return self._uploads.start(caller, announced)
+
+        return await self._apart(start)
 
     async def _receive(
         self, caller: Caller, upload: str, offset: int, messages: AsyncIterator[Any], *, finish: bool
@@ -227,6 +231,7 @@ class Service(AugmentServiceServicer):
         writer = await self._apart(self._uploads.open, caller, upload, offset)
         if writer is None:
             return  # it is complete
+        checked = writer.received + SYNC_BYTES  # that there is room, for not every upload was announced
         try:
             while not (finish or writer.whole):
                 message = await self._next(messages)
@@ -236,9 +241,13 @@ class Service(AugmentServiceServicer):
                     raise Refusal("INVALID_REQUEST", "after the first message only chunks may follow")
                 finish = message.finish
                 await self._apart(writer.write, message.chunk)
+                if writer.received >= checked:
+                    checked = writer.received + SYNC_BYTES
+                    await self._apart(self._retention.make_room, 0, self._uploads.busy())
             await self._apart(writer.finish)
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._apart(writer.close)))
+            if not writer.closed:
+                await asyncio.shield(asyncio.ensure_future(self._apart(writer.close)))
 
     async def _next(self, messages: AsyncIterator[Any]) -> Any:
         """The next message; None after the last."""
@@ -257,9 +266,12 @@ class Service(AugmentServiceServicer):
             raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment")
         if len(request_id) > MOST_REQUEST_ID:
             raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
-        await self._apart(catalog.check, spec.augment)
-        file_name = await self._apart(self._expect_input, spec.augment.input)
-        job, new = await self._apart(self._jobs.create, caller, spec, request_id, file_name)
+
+        def create() -> tuple[str, bool]:
+            catalog.check(spec.augment)
+            return self._jobs.create(caller, spec, request_id, self._expect_input(spec.augment.input))
+
+        job, new = await self._apart(create)
         if new:
             self._scheduler.queued(job)
         return job
@@ -275,33 +287,41 @@ class Service(AugmentServiceServicer):
         os.close(open_below(*resolve(given.uri, self._roots)))
         return file_name
 
-    async def _job(self, caller: Caller, name: str) -> v1.Job:
-        return await self._apart(self._jobs.get, caller, id_of(name, "jobs"))
+    def _job(self, caller: Caller, name: str) -> v1.Job:
+        """A job as it stands. Some rows of the database: cheaper at once than in a thread."""
+        return self._jobs.get(caller, id_of(name, "jobs"))
 
     async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
         """The job now and after each change, the final state last."""
         with self._scheduler.watching(job) as changed:
             while True:
                 changed.clear()
-                now = await self._apart(self._jobs.get, caller, job)
+                now = self._jobs.get(caller, job)
                 yield now
                 if now.state in FINAL:
                     return
                 if self._scheduler.released:
                     raise Refusal("DRAINING", "this server is being stopped; the job is kept, ask again", retry_s=5)
                 await changed.wait()
-                await asyncio.sleep(_TOGETHER_S)
 
     async def _read(self, job: str, artifact: v1.Artifact, offset: int) -> AsyncIterator[bytes]:
         path = self._storage.artifacts(job) / artifact.file_name
+        left = artifact.size_bytes - offset
         try:
-            file = await self._apart(open, path, "rb")
+            file = open(path, "rb")  # noqa: SIM115 - closed below
         except FileNotFoundError as error:
             raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
         with file:
             file.seek(offset)
-            while chunk := await self._apart(file.read, CHUNK):
+            while left > 0 and (chunk := await self._apart(file.read, CHUNK)):
+                left -= len(chunk)
                 yield chunk
+
+
+def _unexpected(error: Exception) -> Refusal:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Refusal("STORAGE_FULL", "the server's disk is full; tell its operator, or try again later", retry_s=60)
+    return Refusal("INTERNAL", "internal error; the server's log has more")
 
 
 def _expect_success(job: v1.Job) -> None:

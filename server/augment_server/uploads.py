@@ -77,15 +77,25 @@ class Uploads:
         same = "SELECT size FROM uploads WHERE sha256 = ? AND sha256 != '' AND realm = ? AND complete LIMIT 1"
         there = db.execute(same, (announced.sha256, caller.realm)).fetchone()
         if not there:
-            begun = "SELECT COUNT(*) FROM uploads WHERE client = ? AND NOT complete"
-            if db.execute(begun, (caller.client,)).fetchone()[0] >= self._limits.max_open_uploads:
-                most = self._limits.max_open_uploads
-                raise Refusal("TOO_MANY_UPLOADS", f"{most} uploads are begun; finish one first", retry_s=10)
+            self._expect_few(db, caller)
         size = there["size"] if there else announced.size
         values = (upload, caller.client, caller.realm, announced.file_name, size, announced.sha256)
         more = (bool(there), size if there else 0, now, now)
         db.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *more))
         return upload
+
+    def _expect_few(self, db: sqlite3.Connection, caller: Caller) -> None:
+        """Make place for one more begun upload: nobody may ever go on with those that wait."""
+        query = "SELECT id FROM uploads WHERE client = ? AND NOT complete ORDER BY touched_ns"
+        begun = [row["id"] for row in db.execute(query, (caller.client,))]
+        most = self._limits.max_open_uploads
+        if len(begun) < most:
+            return
+        waiting = next((one for one in begun if one not in self._writers), None)
+        if waiting is None:
+            raise Refusal("TOO_MANY_UPLOADS", f"{most} of your uploads are under way; finish one first", retry_s=10)
+        db.execute("DELETE FROM uploads WHERE id = ?", (waiting,))
+        remove(self._storage.part(waiting))
 
     def get(self, caller: Caller, upload: str) -> v1.Upload:
         """An upload as it stands.
@@ -213,6 +223,11 @@ class Writer:
         """Whether as many bytes are there as were announced."""
         return self._row["size"] is not None and self.received >= self._row["size"]
 
+    @property
+    def closed(self) -> bool:
+        """Whether the call has ended."""
+        return self._file is None
+
     def write(self, data: bytes) -> None:
         """Append the next bytes.
 
@@ -255,6 +270,7 @@ class Writer:
                 )
             self._uploads.completed(self.upload, self.received, sha256)
             self._saved = self.received
+        self.close()
 
     def close(self, *, taken_over: bool = False) -> None:
         """End the call, keeping what came."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import threading
-from collections.abc import Coroutine, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -64,6 +67,22 @@ class Server:
         """Run something in the server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
 
+    @property
+    def workers(self) -> list[int]:
+        """The workers' process numbers."""
+        return [one.pid for one in self.core._scheduler._workers._all if one.alive]
+
+    def freeze(self) -> list[int]:
+        """Stop the workers that are there: a job that one of them gets goes on for ever."""
+        pids = self.workers
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        return pids
+
+    def until(self, job: str, state: int) -> v1.Job:
+        """A job once it is in a state."""
+        return eventually(lambda: (found := self.get(job)).state == state and found)
+
     def upload(self, path: Path, name: str | None = None) -> str:
         """Send a file: the upload's name."""
         start = calls.StartUploadRequest(file_name=name or path.name, size_bytes=path.stat().st_size)
@@ -86,7 +105,28 @@ class Server:
 
     def read(self, artifact: str, offset: int = 0) -> bytes:
         """An artifact's bytes."""
-        return b"".join(one.chunk for one in self.stub.ReadArtifact(calls.ReadArtifactRequest(name=artifact, offset=offset)))
+        return b"".join(
+            one.chunk for one in self.stub.ReadArtifact(calls.ReadArtifactRequest(name=artifact, offset=offset))
+        )
+
+
+def eventually(what: Callable[[], T | bool], timeout_s: float = 30) -> T:
+    """What ``what`` returns, once it is something."""
+    until = time.monotonic() + timeout_s
+    while not (found := what()):
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.01)
+    return cast("T", found)
+
+
+def trace(path: Path, count: int = 50, name: str = "k", more: str = "") -> Path:
+    """A small trace of ``count`` kernels."""
+    event = (
+        '{"ph": "X", "cat": "kernel", "name": "%s", "pid": 0, "tid": 7, "ts": %d.25, "dur": 5}'
+    )
+    events = ",\n".join(event % (name, 1000 + 10 * index) for index in range(count))
+    path.write_text(f'{{"traceEvents": [\n{events}{more}\n]}}')
+    return path
 
 
 def chunks(path: Path) -> Iterator[calls.UploadTraceRequest]:

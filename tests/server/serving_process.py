@@ -76,6 +76,13 @@ class Server:
         self._reader.join(5)
         return code
 
+    def close(self) -> None:
+        """Wait for its end, and let go of what it said."""
+        self.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
     def _told(self, what: str) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -101,7 +108,4 @@ def serving(state: Path, *flags: object, listen: str = "127.0.0.1:0") -> Iterato
     finally:
         if server.process.poll() is None:
             server.process.kill()
-        server.wait()
-        for pipe in (server.process.stdout, server.process.stderr):
-            assert pipe is not None
-            pipe.close()
+        server.close()

@@ -1,0 +1,360 @@
+"""Jobs: accepted once, followed, ended, and what ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from in_process import Server, eventually, refused, serving, trace
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+
+QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
+SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+@pytest.fixture
+def upload(server: Server, tmp_path: Path) -> str:
+    return server.upload(trace(tmp_path / "rank0.json"))
+
+
+def hung(server: Server, upload: str) -> v1.Job:
+    """A job that runs, and would for ever."""
+    server.freeze()
+    return server.until(server.create(upload).name, RUNNING)
+
+
+def test_a_request_that_is_sent_again_makes_no_second_job(server: Server, upload: str) -> None:
+    first = server.create(upload, "same")
+    assert server.create(upload, "same").name == first.name
+    assert server.wait(first.name).state == SUCCEEDED
+    assert server.create(upload, "same").state == SUCCEEDED
+    assert server.create(upload).name != first.name
+    with refused("REQUEST_ID_REUSED", "ALREADY_EXISTS"):
+        server.create(upload, "same", formats=["perfetto"])
+
+
+def test_the_same_request_at_the_same_time(server: Server, upload: str) -> None:
+    request = calls.CreateJobRequest(
+        spec=v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload))), request_id="at once"
+    )
+    made = [server.stub.CreateJob.future(request) for _ in range(20)]
+    assert len({one.result().job.name for one in made}) == 1
+
+
+def test_two_watchers_see_every_end(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        server.freeze()
+        job = server.create(server.upload(trace(tmp_path / "a.json"))).name
+        seen: list[list[int]] = [[], []]
+        ready = threading.Barrier(3)
+
+        def watch(states: list[int]) -> None:
+            with grpc.insecure_channel(server.address) as channel:
+                from augment.v1.service_pb2_grpc import AugmentServiceStub
+
+                for one in AugmentServiceStub(channel).WatchJob(calls.WatchJobRequest(name=job)):
+                    if not states:
+                        ready.wait(20)
+                    states.append(one.job.state)
+
+        threads = [threading.Thread(target=watch, args=(states,)) for states in seen]
+        for thread in threads:
+            thread.start()
+        ready.wait(20)
+        for pid in server.workers:
+            os.kill(pid, signal.SIGCONT)
+        for thread in threads:
+            thread.join(20)
+        for states in seen:
+            assert states[0] in (QUEUED, RUNNING)
+            assert states[-1] == SUCCEEDED
+            assert SUCCEEDED not in states[:-1]
+
+
+def test_cancel_while_running(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        job = hung(server, upload).name
+        frozen = server.workers
+        cancelled = server.stub.CancelJob(calls.CancelJobRequest(name=job)).job
+        assert cancelled.state == CANCELLED
+        assert cancelled.end_time.seconds
+        assert not cancelled.artifacts
+        assert len(set(frozen) - set(server.workers)) == 1  # the one that was at it
+        assert server.stub.CancelJob(calls.CancelJobRequest(name=job)).job == cancelled  # and again: nothing changes
+        for pid in server.workers:
+            os.kill(pid, signal.SIGCONT)
+        assert server.wait(server.create(upload).name).state == SUCCEEDED
+        eventually(lambda: not list((tmp_path / "state" / "work").iterdir()))
+
+
+def test_cancel_while_waiting(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        first = hung(server, upload).name
+        second = server.create(upload).name
+        assert server.get(second).state == QUEUED
+        assert server.stub.CancelJob(calls.CancelJobRequest(name=second)).job.state == CANCELLED
+        assert server.get(first).state == RUNNING
+
+
+def test_a_deadline(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", job_deadline_s=1.0) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.freeze()
+        job = server.wait(server.create(upload).name)
+        assert (job.state, job.error.reason, job.error.code) == (FAILED, "JOB_DEADLINE", 4)
+        assert job.error.message == "a.json: took longer than the 1 s that a job may"
+
+
+def test_too_much_memory(tmp_path: Path) -> None:
+    name = "k" * 1000
+    event = f',{{"ph": "X", "cat": "cpu_op", "name": "{name}%d", "pid": 0, "tid": 1, "ts": %d, "dur": 1}}'
+    path = trace(tmp_path / "a.json", more="".join(event % (n, n) for n in range(20_000)))
+    with serving(tmp_path / "state", max_job_memory_bytes=70 << 20) as server:
+        job = server.wait(server.create(server.upload(path)).name)
+        assert (job.state, job.error.reason, job.error.code) == (FAILED, "JOB_MEMORY", 8)
+        assert job.attempt_count == 1
+        small = server.upload(trace(tmp_path / "b.json"))
+        assert server.wait(server.create(small).name).state == SUCCEEDED
+
+
+def test_a_worker_that_dies_is_given_a_second_try(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        job = hung(server, server.upload(trace(tmp_path / "a.json")))
+        for pid in server.workers:
+            os.kill(pid, signal.SIGKILL)
+        done = server.wait(job.name)
+        assert (done.state, done.attempt_count) == (SUCCEEDED, 2)
+
+
+def test_a_worker_that_dies_twice_ends_its_job_and_no_other(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        (first,) = server.freeze()
+        job = server.create(upload).name
+        server.until(job, RUNNING)
+        os.kill(first, signal.SIGKILL)
+        (second,) = eventually(lambda: [pid for pid in server.workers if pid != first])
+        os.kill(second, signal.SIGSTOP)
+        eventually(lambda: server.get(job).attempt_count == 2 and server.get(job).state == RUNNING)
+        other = server.create(upload).name
+        os.kill(second, signal.SIGKILL)
+        done = server.wait(job)
+        assert (done.state, done.error.reason, done.error.code) == (FAILED, "WORKER_DIED", 10)
+        assert dict(done.error.metadata) == {"signal": "9"}
+        assert server.wait(other).state == SUCCEEDED
+
+
+def test_a_full_queue(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1, max_queued_jobs=2, max_client_jobs=4) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        hung(server, upload)
+        server.create(upload)
+        server.create(upload, "known")
+        with refused("QUEUE_FULL", "RESOURCE_EXHAUSTED") as told:
+            server.create(upload)
+        assert told[0].retry
+        assert server.create(upload, "known").state == QUEUED
+
+
+def test_jobs_of_one_client(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1, max_client_jobs=2) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        hung(server, upload)
+        server.create(upload)
+        with refused("TOO_MANY_JOBS", "RESOURCE_EXHAUSTED") as told:
+            server.create(upload)
+        assert told[0].retry
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
+        other = [("client", "host:other")]
+        assert server.stub.CreateJob(calls.CreateJobRequest(spec=spec), metadata=other).job.state == QUEUED
+
+
+def test_clients_take_turns(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=2) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.freeze()
+        mine = [server.create(upload).name for _ in range(1)]
+        server.until(mine[0], RUNNING)
+        jobs = server.core._jobs
+        from augment_server.uploads import Caller
+
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
+        with server.core._storage.lock:  # both are there before the next one is begun
+            later, _ = jobs.create(Caller("host:test", ""), spec, "", "")
+            other, _ = jobs.create(Caller("host:other", ""), spec, "", "")
+            begun = jobs.begin()
+        assert begun is not None
+        assert begun.id == other != later
+
+
+def test_pages(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        made = [server.create(upload, only=["queue_length"]).name for _ in range(5)]
+        for job in made:
+            server.wait(job)
+        seen, token = [], ""
+        while True:
+            page = server.stub.ListJobs(calls.ListJobsRequest(page_size=2, page_token=token))
+            assert len(page.jobs) <= 2
+            seen += [one.name for one in page.jobs]
+            token = page.next_page_token
+            if not token:
+                break
+        assert seen == made[::-1]
+        assert len(server.stub.ListJobs(calls.ListJobsRequest(states=[SUCCEEDED])).jobs) == 5
+        assert not server.stub.ListJobs(calls.ListJobsRequest(states=[FAILED])).jobs
+        for request in (calls.ListJobsRequest(page_token="x"), calls.ListJobsRequest(page_size=-1)):
+            with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+                server.stub.ListJobs(request)
+
+
+def test_removal(server: Server, upload: str) -> None:
+    job = server.wait(server.create(upload).name)
+    server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
+    for call in (
+        lambda: server.get(job.name),
+        lambda: server.wait(job.name),
+        lambda: server.read(job.artifacts[0].name),
+        lambda: list(server.stub.GetMetrics(calls.GetMetricsRequest(name=job.name))),
+        lambda: server.stub.CancelJob(calls.CancelJobRequest(name=job.name)),
+        lambda: server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name)),
+        lambda: server.stub.ListArtifacts(calls.ListArtifactsRequest(parent=job.name)),
+    ):
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            call()
+
+
+def test_what_a_job_that_runs_does_not_offer(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        job = hung(server, server.upload(trace(tmp_path / "a.json"))).name
+        with refused("JOB_NOT_DONE", "FAILED_PRECONDITION"):
+            server.stub.DeleteJob(calls.DeleteJobRequest(name=job))
+        with refused("JOB_NOT_DONE", "FAILED_PRECONDITION"):
+            list(server.stub.GetMetrics(calls.GetMetricsRequest(name=job)))
+        assert not server.stub.ListArtifacts(calls.ListArtifactsRequest(parent=job)).artifacts
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            server.read(f"{job}/artifacts/a.metrics.json")
+
+
+def test_requests_that_cannot_be_met(server: Server, upload: str) -> None:
+    for spec in ({"only": ["nothing"]}, {"skip": ["nothing"]}, {"formats": ["pdf"]}, {"options": ["x"]},
+                 {"options": ["idle_time_breakdown.consecutive_kernel_delay_ns=soon"]},
+                 {"formats": ["chrome", "chrome"]}, {"only": ["queue_length"], "skip": ["queue_length"]}):  # fmt: skip
+        with refused("USAGE", "INVALID_ARGUMENT"):
+            server.create(upload, **spec)
+    for name in ("uploads/00", "nothing"):
+        with refused(*("NOT_FOUND", "NOT_FOUND") if "/" in name else ("INVALID_REQUEST", "INVALID_ARGUMENT")):
+            server.create(name)
+    half = server.stub.StartUpload(calls.StartUploadRequest(file_name="a.json", size_bytes=5)).upload.name
+    with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION"):
+        server.create(half)
+    for request in (
+        calls.CreateJobRequest(),
+        calls.CreateJobRequest(spec=v1.JobSpec(augment=v1.AugmentSpec())),
+        calls.CreateJobRequest(
+            spec=v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload))), request_id="x" * 201
+        ),
+    ):
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+            server.stub.CreateJob(request)
+
+
+def test_artifacts_that_are_none(server: Server, upload: str) -> None:
+    job = server.wait(server.create(upload).name)
+    for name in ("../../state.db", "..", "a/b", "rank0.metrics.json/"):
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            server.read(f"{job.name}/artifacts/{name}")
+    for name in (job.name, f"{job.name}/artifacts/", "x"):
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+            server.read(name)
+    for offset in (-1, job.artifacts[0].size_bytes + 1):
+        with refused("OFFSET_OUT_OF_RANGE", "OUT_OF_RANGE"):
+            server.read(job.artifacts[0].name, offset)
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        list(server.stub.GetMetrics(calls.GetMetricsRequest(name=job.name, analyses=["nothing"])))
+
+
+def test_what_others_have_made(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", client="token:mine") as server:
+        job = server.wait(server.create(server.upload(trace(tmp_path / "a.json")), "same").name)
+        theirs = [("client", "token:theirs")]
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            server.stub.GetJob(calls.GetJobRequest(name=job.name), metadata=theirs)
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            list(server.stub.ReadArtifact(calls.ReadArtifactRequest(name=job.artifacts[0].name), metadata=theirs))
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            spec = v1.JobSpec(augment=job.spec.augment)
+            server.stub.CreateJob(calls.CreateJobRequest(spec=spec), metadata=theirs)
+        assert not server.stub.ListJobs(calls.ListJobsRequest(), metadata=theirs).jobs
+        assert len(server.stub.ListJobs(calls.ListJobsRequest()).jobs) == 1
+
+
+def test_the_one_call_ends_with_its_caller(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        server.freeze()
+        path = trace(tmp_path / "a.json")
+        start = calls.AugmentStart(file=calls.StartUploadRequest(file_name="a.json"))
+        sent = [calls.AugmentRequest(start=start), calls.AugmentRequest(chunk=path.read_bytes(), finish=True)]
+        call = server.stub.Augment(iter(sent))
+        job = next(call).job.name
+        call.cancel()
+        server.until(job, CANCELLED)
+
+
+def test_the_one_call_tells_why_it_failed(server: Server) -> None:
+    file = calls.StartUploadRequest(file_name="rank0.json")
+    for data in (b'{"traceEvents": [x]}', b"{"):
+        sent = [
+            calls.AugmentRequest(start=calls.AugmentStart(file=file)),
+            calls.AugmentRequest(chunk=data, finish=True),
+        ]
+        with refused("MALFORMED_TRACE", "INVALID_ARGUMENT") as told:
+            list(server.stub.Augment(iter(sent)))
+        assert told[0].message.startswith("rank0.json: byte ")
+        assert told[0].message == f"rank0.json: {told[0].metadata['because']}"
+        assert f"byte {told[0].metadata['offset']}:" in told[0].message
+    for sent in ([], [calls.AugmentRequest(chunk=b"x")]):
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+            list(server.stub.Augment(iter(sent)))
+    start = calls.AugmentStart(file=file, spec=v1.AugmentSpec(only=["nothing"]))
+    with refused("USAGE", "INVALID_ARGUMENT"):
+        list(server.stub.Augment(iter([calls.AugmentRequest(start=start)])))
+    with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION"):
+        list(server.stub.Augment(iter([calls.AugmentRequest(start=calls.AugmentStart(file=file))])))
+
+
+def test_draining(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        job = hung(server, upload).name
+        watching = server.stub.WatchJob(calls.WatchJobRequest(name=job))
+        assert next(watching).job.state == RUNNING
+        server.core.refuse()
+        with refused("DRAINING", "UNAVAILABLE") as told:
+            server.create(upload)
+        assert told[0].retry
+        begin = time.monotonic()
+        server.call(server.core.drain(0.3))
+        assert 0.2 < time.monotonic() - begin < 10
+        with refused("DRAINING", "UNAVAILABLE"):
+            list(watching)
+        assert server.get(job).state == QUEUED
+    with serving(tmp_path / "state") as server:
+        assert server.wait(job).state == SUCCEEDED

@@ -1,0 +1,158 @@
+"""``kill -9`` of the server at random moments: what it has accepted is there when it comes back, and is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+from in_process import eventually, trace
+from serving_process import Server
+
+from augment.batch.convert import Settings, convert
+from augment.batch.inputs import Input
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
+
+ROUNDS = 50
+LONGEST_S = 0.6  #: that a server lives after it listens
+LARGE = 36 << 20  #: bytes, of which an upload is made safe more than once
+CHUNK = 1 << 20
+FLAGS = ("--max-running-jobs", 1, "--max-job-attempts", 1000, "--max-client-jobs", 1000)
+
+
+class Client:
+    """Sends traces and asks for jobs as long as there are servers; knows what was accepted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [trace(folder / f"rank{n}.json", count=40 + n) for n in range(4)]
+        self.made = {path.name: made_by_the_command(path, folder / "out") for path in self.files}
+        self.uploads: dict[str, str] = {}
+        self.jobs: dict[str, str] = {}
+        self.asked = self.checked = 0
+        self.large: list[str] = []
+        self.resumed_from: list[int] = []
+        self.random = random.Random(0)
+
+    def use(self, stub: AugmentServiceStub, rounds: int) -> None:
+        """Until the server, the ``rounds``th, is gone."""
+        sending = threading.Thread(target=self._send_large, args=(stub,))
+        sending.start()
+        with contextlib.suppress(grpc.RpcError):
+            while True:
+                if self.asked < 4 * rounds:
+                    self._ask(stub)
+                self._check_some(stub)
+        sending.join()
+
+    def _ask(self, stub: AugmentServiceStub) -> None:
+        """Ask for a job; in the next round again, with the same request_id, if the answer does not come."""
+        path = self.files[self.asked % len(self.files)]
+        if path.name not in self.uploads:
+            data = path.read_bytes()
+            start = calls.StartUploadRequest(file_name=path.name, size_bytes=len(data))
+            parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=data)]
+            self.uploads[path.name] = stub.UploadTrace(iter(parts), timeout=10).upload.name
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=self.uploads[path.name])))
+        request_id = f"request {self.asked}"
+        job = stub.CreateJob(calls.CreateJobRequest(spec=spec, request_id=request_id), timeout=10).job
+        self.jobs[job.name] = path.name
+        self.asked += 1
+
+    def _check_some(self, stub: AugmentServiceStub) -> None:
+        for name in self.random.sample(sorted(self.jobs), min(3, len(self.jobs))):
+            self.check(stub, stub.GetJob(calls.GetJobRequest(name=name), timeout=10).job)
+
+    def check(self, stub: AugmentServiceStub, job: v1.Job) -> None:
+        """What is said to be made is there, whole and right."""
+        assert job.state not in (v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED), job.error
+        expected = self.made[self.jobs[job.name]]
+        if job.state == v1.Job.STATE_SUCCEEDED:
+            self.checked += 1
+            assert {one.file_name for one in job.artifacts} == set(expected)
+        for one in job.artifacts:
+            parts = stub.ReadArtifact(calls.ReadArtifactRequest(name=one.name), timeout=10)
+            assert b"".join(part.chunk for part in parts) == expected[one.file_name]
+
+    def _send_large(self, stub: AugmentServiceStub) -> None:
+        """Send a large file, from where the last server had it; then another."""
+        with contextlib.suppress(grpc.RpcError):
+            while True:
+                data = large(len(self.large))
+                start = calls.StartUploadRequest(
+                    file_name="large.json", size_bytes=LARGE, sha256=hashlib.sha256(data).hexdigest()
+                )
+                upload = stub.StartUpload(start, timeout=10).upload
+                self.resumed_from.append(upload.received_bytes)
+                done = stub.UploadTrace(parts_of(data, upload), timeout=10).upload
+                assert done.state == v1.Upload.STATE_COMPLETE
+                self.large.append(done.name)
+
+
+def large(number: int) -> bytes:
+    return number.to_bytes(4, "big") + bytes(LARGE - 4)
+
+
+def parts_of(data: bytes, upload: v1.Upload) -> Iterator[calls.UploadTraceRequest]:
+    at = upload.received_bytes
+    yield calls.UploadTraceRequest(resume=calls.ResumeUpload(name=upload.name, offset=at))
+    for begin in range(at, len(data), CHUNK):
+        yield calls.UploadTraceRequest(chunk=data[begin : begin + CHUNK])
+        time.sleep(0.02)
+
+
+def made_by_the_command(path: Path, folder: Path) -> dict[str, bytes]:
+    result = convert(Input(str(path), str(folder), named=True), Settings(), lambda _: None)
+    assert result.status == "augmented"
+    return {Path(name).name: Path(name).read_bytes() for name in result.outputs}
+
+
+@contextlib.contextmanager
+def connected(server: Server) -> Iterator[AugmentServiceStub]:
+    with grpc.insecure_channel(server.address) as channel:
+        yield AugmentServiceStub(channel)
+
+
+def test_nothing_accepted_is_lost(tmp_path: Path) -> None:
+    client, moments = Client(tmp_path), random.Random(1)
+    attempts = 0
+    for number in range(ROUNDS):
+        server = Server(tmp_path / "state", *FLAGS)
+        threading.Timer(moments.uniform(0, LONGEST_S), server.process.kill).start()
+        with connected(server) as stub:
+            client.use(stub, number + 1)
+        server.close()
+    server = Server(tmp_path / "state", *FLAGS)
+    try:
+        with connected(server) as stub:
+            listed = stub.ListJobs(calls.ListJobsRequest(page_size=1000)).jobs
+            # an answer may have been lost on its way, but a request that was sent again made no second job
+            assert {one.name for one in listed} >= set(client.jobs)
+            assert len(listed) <= client.asked + 1
+            for name in client.jobs:
+                job = eventually(lambda name=name: final(stub, name), 60)
+                client.check(stub, job)
+                attempts += job.attempt_count
+            for name in [*client.large, *client.uploads.values()]:
+                upload = stub.GetUpload(calls.GetUploadRequest(name=name)).upload
+                assert upload.state == v1.Upload.STATE_COMPLETE
+    finally:
+        server.process.kill()
+        server.close()
+    figures = (
+        f"{len(client.jobs)} jobs, {attempts} attempts, {client.checked} checked, {len(client.large)} large uploads"
+    )
+    assert len(client.jobs) > ROUNDS, figures
+    assert attempts > len(client.jobs), figures  # some were cut off
+    assert any(0 < one < LARGE for one in client.resumed_from), figures
+
+
+def final(stub: AugmentServiceStub, name: str) -> v1.Job | bool:
+    job = stub.GetJob(calls.GetJobRequest(name=name)).job
+    return job if job.end_time.seconds else False

@@ -1,0 +1,132 @@
+"""What is kept, for how long, and what a start finds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import SMALL, Server, refused, serving, trace
+
+from augment.errors import AugmentError
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment_server.storage import Storage
+
+
+def sweep(server: Server) -> None:
+    server.core._retention.sweep(server.core._uploads.busy())
+
+
+def files(state: Path, folder: str) -> list[str]:
+    return sorted(path.name for path in (state / folder).iterdir())
+
+
+def age(server: Server, change: str, *values: Any) -> None:
+    with server.core._storage.writing() as db:
+        db.execute(change, values)
+
+
+def test_what_is_old_goes(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        job = server.wait(server.create(upload).name)
+        sweep(server)
+        assert server.get(job.name) == job
+        age(server, "UPDATE jobs SET ended_ns = ended_ns - ?", int(SMALL.artifact_life_s * 1e9))
+        sweep(server)
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            server.get(job.name)
+        assert files(tmp_path / "state", "artifacts") == []
+        assert len(files(tmp_path / "state", "blobs")) == 1
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - ?", int(SMALL.upload_life_s * 1e9))
+        sweep(server)
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            server.stub.GetUpload(calls.GetUploadRequest(name=upload))
+        assert files(tmp_path / "state", "blobs") == []
+
+
+def test_a_job_that_waits_keeps_its_input(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        first = server.upload(trace(tmp_path / "a.json"))
+        (worker,) = server.freeze()
+        server.until(server.create(first).name, v1.Job.STATE_RUNNING)
+        second = server.create(server.upload(trace(tmp_path / "b.json", count=7))).name
+        age(server, "UPDATE uploads SET touched_ns = 0")
+        sweep(server)
+        assert len(files(tmp_path / "state", "blobs")) == 2
+        os.kill(worker, 18)
+        assert server.wait(second).state == v1.Job.STATE_SUCCEEDED
+        sweep(server)
+        assert files(tmp_path / "state", "blobs") == []
+
+
+def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        jobs = [server.wait(server.create(server.upload(trace(tmp_path / f"{n}.json", 50 + n))).name) for n in range(4)]
+        stored = server.core._retention.stored_bytes()
+    on_disk = sum(
+        path.stat().st_size
+        for kind in ("blobs", "artifacts")
+        for path in (tmp_path / "state" / kind).rglob("*")
+        if path.is_file()
+    )
+    assert stored == on_disk
+    with serving(tmp_path / "state", max_stored_bytes=stored - 1) as server:
+        sweep(server)
+        assert len(server.stub.ListJobs(calls.ListJobsRequest()).jobs) == 4  # all are fresh
+        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
+            server.upload(tmp_path / "0.json", "new.json")
+        age(server, "UPDATE jobs SET ended_ns = ended_ns - 700000000000 WHERE number <= 2")
+        sweep(server)
+        left = [one.name for one in server.stub.ListJobs(calls.ListJobsRequest()).jobs]
+        assert left == [one.name for one in jobs[:0:-1]]  # one was enough
+        assert server.core._retention.stored_bytes() < stored
+
+
+def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    with serving(tmp_path), pytest.raises(AugmentError, match="another server works there; choose another folder"):
+        Storage(tmp_path)
+    Storage(tmp_path).close()
+
+
+def test_a_state_directory_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AugmentError, match=r"--state-dir .*file"):
+        Storage(tmp_path / "file")
+
+
+def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:
+    """The database says first what is meant; a server may be killed before it is done."""
+    state = tmp_path / "state"
+    with serving(state) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        half = server.stub.StartUpload(calls.StartUploadRequest(file_name="b.json", size_bytes=9)).upload.name
+        parts = [
+            calls.UploadTraceRequest(resume=calls.ResumeUpload(name=half)),
+            calls.UploadTraceRequest(chunk=b"12345"),
+        ]
+        server.stub.UploadTrace(iter(parts))
+        job = server.wait(server.create(upload).name)
+    (blob,) = (state / "blobs").iterdir()
+    blob.rename(state / "parts" / upload.removeprefix("uploads/"))
+    with open(state / "parts" / half.removeprefix("uploads/"), "ab") as part:
+        part.write(b"not recorded")
+    for stray in ("parts/stray", "blobs/stray"):
+        (state / stray).write_text("x")
+    for stray in ("work/stray", "artifacts/stray"):
+        (state / stray).mkdir()
+        (state / stray / "file").write_text("x")
+    with serving(state) as server:
+        assert server.get(job.name) == job
+        assert server.wait(server.create(upload).name).state == v1.Job.STATE_SUCCEEDED
+        assert server.stub.GetUpload(calls.GetUploadRequest(name=half)).upload.received_bytes == 5
+        whole = [
+            calls.UploadTraceRequest(resume=calls.ResumeUpload(name=half, offset=5)),
+            calls.UploadTraceRequest(chunk=b"6789"),
+        ]
+        done = server.stub.UploadTrace(iter(whole)).upload
+        assert done.sha256 == "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"  # of 123456789
+        sweep(server)
+        assert "stray" not in [name for kind in ("parts", "blobs", "work", "artifacts") for name in files(state, kind)]

@@ -1,0 +1,277 @@
+"""Uploads: cut, resumed, announced, refused."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from in_process import Server, chunks, eventually, refused, serving, trace
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+
+Part = calls.UploadTraceRequest
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state"), max_upload_bytes=1 << 20, max_open_uploads=40) as running:
+        yield running
+
+
+def start(server: Server, data: bytes, *, size: bool = True, sha256: bool = False, client: str = "") -> v1.Upload:
+    request = calls.StartUploadRequest(
+        file_name="a.json",
+        size_bytes=len(data) if size else None,
+        sha256=hashlib.sha256(data).hexdigest() if sha256 else "",
+    )
+    return server.stub.StartUpload(request, metadata=[("client", client)] if client else None).upload
+
+
+def get(server: Server, upload: v1.Upload) -> v1.Upload:
+    return server.stub.GetUpload(calls.GetUploadRequest(name=upload.name)).upload
+
+
+def resume(upload: v1.Upload, offset: int) -> Part:
+    return Part(resume=calls.ResumeUpload(name=upload.name, offset=offset))
+
+
+def send(server: Server, *parts: Part) -> v1.Upload:
+    return server.stub.UploadTrace(iter(parts)).upload
+
+
+def cut(server: Server, upload: v1.Upload, data: bytes) -> None:
+    """Send ``data`` in a call that never ends well."""
+    go_on = threading.Event()
+
+    def parts() -> Iterator[Part]:
+        yield resume(upload, 0)
+        yield Part(chunk=data)
+        go_on.wait(20)
+
+    call = server.stub.UploadTrace.future(parts())
+    eventually(lambda: get(server, upload).received_bytes == len(data))
+    call.cancel()
+    go_on.set()
+
+
+def test_resume_after_a_cut(server: Server) -> None:
+    data = os.urandom(300_000)
+    upload = start(server, data, sha256=True)
+    cut(server, upload, data[:100_000])
+    there = get(server, upload)
+    assert (there.state, there.received_bytes) == (v1.Upload.STATE_ACTIVE, 100_000)
+    again = start(server, data, sha256=True)
+    assert (again.name, again.received_bytes) == (upload.name, 100_000)
+    whole = send(server, resume(upload, 100_000), Part(chunk=data[100_000:]))
+    assert whole.state == v1.Upload.STATE_COMPLETE
+    assert whole.sha256 == hashlib.sha256(data).hexdigest()
+    assert whole.received_bytes == whole.size_bytes == 300_000
+
+
+def test_resume_from_an_earlier_byte(server: Server) -> None:
+    data = os.urandom(3000)
+    upload = start(server, data, sha256=True)
+    assert send(server, resume(upload, 0), Part(chunk=data[:2000])).received_bytes == 2000
+    whole = send(server, resume(upload, 500), Part(chunk=data[500:700]), Part(chunk=data[700:]))
+    assert whole.state == v1.Upload.STATE_COMPLETE
+
+
+def test_resume_beyond_what_is_there(server: Server) -> None:
+    upload = start(server, bytes(100))
+    with refused("OFFSET_OUT_OF_RANGE", "OUT_OF_RANGE") as told:
+        send(server, resume(upload, 1), Part(chunk=b"x"))
+    assert told[0].metadata == {"received_bytes": "0"}
+
+
+def test_a_stream_that_ends_completes_nothing(server: Server) -> None:
+    first = Part(start=calls.StartUploadRequest(file_name="a.json"))
+    assert send(server, first, Part(chunk=b"{}")).state == v1.Upload.STATE_ACTIVE
+    assert send(server, first, Part(chunk=b"{"), Part(chunk=b"}", finish=True)).state == v1.Upload.STATE_COMPLETE
+
+
+def test_a_newer_call_takes_over(server: Server) -> None:
+    data = os.urandom(2000)
+    upload = start(server, data)
+    go_on = threading.Event()
+
+    def stuck() -> Iterator[Part]:
+        yield resume(upload, 0)
+        yield Part(chunk=data[:1000])
+        go_on.wait(20)
+        yield Part(chunk=data[1000:])
+
+    call = server.stub.UploadTrace.future(stuck())
+    eventually(lambda: get(server, upload).received_bytes == 1000)
+    assert send(server, resume(upload, 1000), Part(chunk=data[1000:])).state == v1.Upload.STATE_COMPLETE
+    go_on.set()
+    with refused("UPLOAD_TAKEN_OVER", "ABORTED"):
+        call.result()
+    assert get(server, upload).state == v1.Upload.STATE_COMPLETE
+
+
+def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
+    data = os.urandom(5000)
+    with serving(tmp_path) as server:
+        first = start(server, data)
+        send(server, resume(first, 0), Part(chunk=data))
+        second = start(server, data)
+        assert second.name != first.name
+        assert send(server, resume(second, 0), Part(chunk=data)).state == v1.Upload.STATE_COMPLETE
+        known = start(server, data, sha256=True)
+        assert known.state == v1.Upload.STATE_COMPLETE
+        assert [path.name for path in (tmp_path / "blobs").iterdir()] == [hashlib.sha256(data).hexdigest()]
+        assert list((tmp_path / "parts").iterdir()) == []
+
+
+def test_knowing_a_digest_is_not_having_the_bytes(server: Server) -> None:
+    data = os.urandom(500)
+    mine = start(server, data, sha256=True, client="token:mine")
+    server.stub.UploadTrace(iter([resume(mine, 0), Part(chunk=data)]), metadata=[("client", "token:mine")])
+    theirs = start(server, data, sha256=True, client="token:theirs")
+    assert (theirs.state, theirs.received_bytes) == (v1.Upload.STATE_ACTIVE, 0)
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        get(server, mine)
+
+
+def test_what_comes_must_be_what_was_announced(server: Server) -> None:
+    upload = start(server, b"abc", sha256=True)
+    with refused("CHECKSUM_MISMATCH", "DATA_LOSS"):
+        send(server, resume(upload, 0), Part(chunk=b"abd"))
+    assert get(server, upload).received_bytes == 0
+    assert send(server, resume(upload, 0), Part(chunk=b"abc")).state == v1.Upload.STATE_COMPLETE
+    upload = start(server, b"abc")
+    with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE"):
+        send(server, resume(upload, 0), Part(chunk=b"abcd"))
+    with refused("UPLOAD_INCOMPLETE", "FAILED_PRECONDITION"):
+        send(server, resume(upload, 0), Part(chunk=b"ab", finish=True))
+
+
+def test_too_large(server: Server) -> None:
+    with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE") as told:
+        start(server, bytes((1 << 20) + 1))
+    assert told[0].metadata == {"max_bytes": str(1 << 20)}
+    first = Part(start=calls.StartUploadRequest(file_name="a.json"))
+    with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE"):
+        send(server, first, *[Part(chunk=bytes(1 << 19))] * 3)
+
+
+def test_a_message_that_is_too_large(server: Server) -> None:
+    upload = start(server, bytes(1000))
+    with pytest.raises(grpc.RpcError) as error:
+        send(server, resume(upload, 0), Part(chunk=bytes(5 << 20)))
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert get(server, upload).received_bytes == 0
+
+
+def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:
+    with serving(tmp_path, max_upload_idle_s=0.3) as server:
+        upload = start(server, bytes(1000))
+        go_on = threading.Event()
+
+        def slow() -> Iterator[Part]:
+            yield resume(upload, 0)
+            yield Part(chunk=b"x")
+            go_on.wait(20)
+
+        with refused("UPLOAD_IDLE", "DEADLINE_EXCEEDED"):
+            server.stub.UploadTrace(slow())
+        go_on.set()
+        assert get(server, upload).received_bytes == 1
+
+
+def test_too_many(tmp_path: Path) -> None:
+    with serving(tmp_path, max_open_uploads=2) as server:
+        first, second = start(server, bytes(10)), start(server, bytes(10))
+        third = start(server, bytes(10))
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            get(server, first)  # waited longest
+        go_on = threading.Event()
+
+        def stuck(upload: v1.Upload) -> Iterator[Part]:
+            yield resume(upload, 0)
+            yield Part(chunk=b"x")
+            go_on.wait(20)
+
+        under_way = [server.stub.UploadTrace.future(stuck(upload)) for upload in (second, third)]
+        for upload in (second, third):
+            eventually(lambda upload=upload: get(server, upload).received_bytes == 1)
+        with refused("TOO_MANY_UPLOADS", "RESOURCE_EXHAUSTED") as told:
+            start(server, bytes(10))
+        assert told[0].retry
+        go_on.set()
+        assert {one.result(20).upload.received_bytes for one in under_way} == {1}
+
+
+def test_room_is_looked_after_while_bytes_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment_server.uploads.SYNC_BYTES", 1000)
+    monkeypatch.setattr("augment_server.service.SYNC_BYTES", 1000)
+    with serving(tmp_path, max_stored_bytes=10_000) as server:
+        first = Part(start=calls.StartUploadRequest(file_name="a.json"))
+        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
+            send(server, first, *[Part(chunk=bytes(1000))] * 20)
+
+
+def test_a_full_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/secret/path")
+
+    upload = start(server, bytes(10))
+    monkeypatch.setattr("augment_server.uploads.Writer.write", full)
+    with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
+        send(server, resume(upload, 0), Part(chunk=b"x"))
+    monkeypatch.setattr("augment_server.uploads.Uploads.get", lambda *_: 1 / 0)
+    with refused("INTERNAL", "INTERNAL"):
+        get(server, upload)
+    assert "ZeroDivisionError" in server.observer.logged[-1]
+
+
+def test_no_room(tmp_path: Path) -> None:
+    with serving(tmp_path, max_stored_bytes=10_000) as server:
+        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as told:
+            start(server, bytes(10_001))
+        assert told[0].retry
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/", "x\n", "k" * 181, "../.."])
+def test_names_that_no_file_can_have(server: Server, name: str) -> None:
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+        server.stub.StartUpload(calls.StartUploadRequest(file_name=name))
+
+
+@pytest.mark.parametrize("name", ["/etc/a.json", "..\\..\\a.json", "../../a.json", "C:\\a.json"])
+def test_folders_in_names_are_cut_off(server: Server, name: str) -> None:
+    assert server.stub.StartUpload(calls.StartUploadRequest(file_name=name)).upload.file_name == "a.json"
+
+
+def test_requests_that_make_no_sense(server: Server) -> None:
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+        send(server)
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+        send(server, Part(chunk=b"x"))
+    upload = start(server, bytes(10))
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+        send(server, resume(upload, 0), resume(upload, 0))
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+        server.stub.StartUpload(calls.StartUploadRequest(file_name="a", sha256="abc"))
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        server.stub.GetUpload(calls.GetUploadRequest(name="uploads/0123"))
+    for name in ("", "uploads/../x", "jobs/1", "uploads/"):
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+            server.stub.GetUpload(calls.GetUploadRequest(name=name))
+
+
+def test_many_at_once(server: Server, tmp_path: Path) -> None:
+    paths = [trace(tmp_path / f"{n}.json", count=200 + n) for n in range(16)]
+    starts = [calls.StartUploadRequest(file_name=path.name, size_bytes=path.stat().st_size) for path in paths]
+    done = [
+        server.stub.UploadTrace.future(iter([Part(start=start), *chunks(path)]))
+        for start, path in zip(starts, paths, strict=True)
+    ]
+    assert {one.result(30).upload.state for one in done} == {v1.Upload.STATE_COMPLETE}
