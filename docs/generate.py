@@ -39,7 +39,8 @@ from augment.writers import WRITERS  # noqa: E402
 from augment.writers.metrics import document, encode  # noqa: E402
 from augment.writers.metrics_schema import schema  # noqa: E402
 from augment_server.errors import REASONS  # noqa: E402
-from augment_server.flags import table_rows  # noqa: E402
+from augment_server.flags import flag_of, table_rows  # noqa: E402
+from augment_server.limits import Limits  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
 HELP_WIDTH = 100
@@ -139,8 +140,10 @@ def writers() -> str:
 
 
 def reasons() -> str:
-    """Why the service says no."""
-    rows = ((f"`{name}`", f"`{code.name}`", when) for name, (code, when) in REASONS.items())
+    """Why the service says no; limits are told by their flags."""
+    flags = {one.name: f"`{flag_of(one)}`" for one in dataclasses.fields(Limits)}
+    told = {name: re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), when) for name, (_, when) in REASONS.items()}
+    rows = ((f"`{name}`", f"`{REASONS[name][0].name}`", when) for name, when in told.items())
     return table(("reason", "code", "when"), rows)
 
 
@@ -166,7 +169,8 @@ def schema_text() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    block.__name__: block for block in (analyses, cli, dialects, kernel_types, readers, writers, reasons, limits, example)
+    block.__name__: block
+    for block in (analyses, cli, dialects, kernel_types, readers, writers, reasons, limits, example)
 }
 
 
