@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import functools
 import inspect
@@ -26,7 +27,7 @@ from augment_server.roots import open_below, path_of, resolve
 from augment_server.scheduler import Scheduler
 from augment_server.storage import Storage
 from augment_server.threads import Apart
-from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads
+from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
 
 CHUNK = 512 << 10  #: bytes of an artifact in one message
 MOST_REQUEST_ID = 200
@@ -54,8 +55,9 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
     async def many(self: Service, request: Any, context: Any) -> AsyncIterator[Any]:
         failure: Exception | None = None
         try:
-            async for message in method(self, request, context):
-                yield message
+            async with contextlib.aclosing(method(self, request, context)) as messages:
+                async for message in messages:
+                    yield message
         except Exception as error:
             failure = error
         if failure:
@@ -228,11 +230,10 @@ class Service(AugmentServiceServicer):
         self, caller: Caller, upload: str, offset: int, messages: AsyncIterator[Any], *, finish: bool
     ) -> None:
         """Take what the messages bring, until the upload is complete or they end."""
-        writer = await self._apart(self._uploads.open, caller, upload, offset)
-        if writer is None:
-            return  # it is complete
-        checked = writer.received + SYNC_BYTES  # that there is room, for not every upload was announced
-        try:
+        async with self._writing(caller, upload, offset) as writer:
+            if writer is None:
+                return  # it is complete
+            checked = writer.received + SYNC_BYTES  # that there is room, for not every upload was announced
             while not (finish or writer.whole):
                 message = await self._next(messages)
                 if message is None:
@@ -245,9 +246,22 @@ class Service(AugmentServiceServicer):
                     checked = writer.received + SYNC_BYTES
                     await self._apart(self._retention.make_room, 0, self._uploads.busy())
             await self._apart(writer.finish)
+
+    @contextlib.asynccontextmanager
+    async def _writing(self, caller: Caller, upload: str, offset: int) -> AsyncIterator[Writer | None]:
+        """A writer, closed at the end, also if its call is broken off before it is even open."""
+        opening = asyncio.ensure_future(self._apart(self._uploads.open, caller, upload, offset))
+
+        async def close() -> None:
+            with contextlib.suppress(Refusal):
+                writer = await opening
+                if writer and not writer.closed:
+                    await self._apart(writer.close)
+
+        try:
+            yield await asyncio.shield(opening)
         finally:
-            if not writer.closed:
-                await asyncio.shield(asyncio.ensure_future(self._apart(writer.close)))
+            await asyncio.shield(asyncio.ensure_future(close()))
 
     async def _next(self, messages: AsyncIterator[Any]) -> Any:
         """The next message; None after the last."""

@@ -216,7 +216,7 @@ class Writer:
         self._lock = threading.Lock()
         self._file: BinaryIO | None = open(uploads.path_of_part(self.upload), "ab")  # noqa: SIM115 - close() does
         self._file.truncate(received)
-        self._hash = _hash_of(uploads.path_of_part(self.upload))
+        self._hash: hashlib._Hash | None = None  # of what is there; that takes time, so it is made once it is needed
 
     @property
     def whole(self) -> bool:
@@ -240,8 +240,8 @@ class Writer:
             self._passed_over -= again
             data = data[again:]
             self._uploads.expect_room(self._row, self.received + len(data))
+            self._digest().update(data)
             file.write(data)
-            self._hash.update(data)
             self.received += len(data)
             if self.received - self._saved >= SYNC_BYTES:
                 self._save(file)
@@ -261,7 +261,7 @@ class Writer:
                 raise Refusal("UPLOAD_INCOMPLETE", f"{name}: {self.received} bytes came, {size} were announced")
             file.flush()
             os.fsync(file.fileno())
-            sha256 = self._hash.hexdigest()
+            sha256 = self._digest().hexdigest()
             if announced and sha256 != announced:
                 self._uploads.discarded(self.upload)
                 self.received = self._saved = 0
@@ -282,6 +282,11 @@ class Writer:
                 self._file = None
         if not taken_over:
             self._uploads.closed(self)
+
+    def _digest(self) -> hashlib._Hash:
+        if self._hash is None:
+            self._hash = _hash_of(self._uploads.path_of_part(self.upload))
+        return self._hash
 
     def _save(self, file: BinaryIO) -> None:
         file.flush()

@@ -45,6 +45,7 @@ class Worker:
         path = os.pathsep.join(filter(None, (str(_ROOT), *sys.path)))
         # one thread each: processors are shared out by the number of jobs
         environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environment["PYTHONSAFEPATH"] = "1"  # nothing is imported from where the server happens to be started
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "augment_server.worker", str(memory),
