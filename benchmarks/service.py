@@ -6,7 +6,7 @@
   clients and for large ones sent by 4. *Server* is the server and its workers, *client* the senders. Beside it the
   command: once for each trace, as somebody would run it, and for the small ones also once for a folder of them all,
   where it starts only once, as workers do.
-- Latency: GetJob, asked again and again meanwhile.
+- Latency: GetJob, asked twenty times a second meanwhile.
 - Memory: RSS of the server and of its workers while many small jobs pass, after each tenth of them.
 
 CPU is user + system. The traces are simulated once and kept where ``bench.py`` keeps them; each is sent with bytes of
@@ -39,7 +39,7 @@ import grpc  # noqa: E402
 from bench import augment_command, cache, measure, simulated, warm_up  # noqa: E402
 
 from augment.client import Client  # noqa: E402
-from augment.v1 import service_pb2, service_pb2_grpc  # noqa: E402
+from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc  # noqa: E402
 
 CLIENTS, LARGE_CLIENTS = 32, 4
 SMALL = "1MB"
@@ -155,12 +155,13 @@ def variant(trace: Path, path: Path, number: int) -> Path:
 
 
 class Asking:
-    """Asks GetJob again and again of a job that there is."""
+    """Asks GetJob twenty times a second, of a job of its own that is done."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trace: Path) -> None:
         self.latencies_s: list[float] = []
         self._channel = grpc.insecure_channel(address)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
+        self._job = self._done_job(trace)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._ask)
 
@@ -173,15 +174,21 @@ class Asking:
         self._thread.join()
         self._channel.close()
 
+    def _done_job(self, trace: Path) -> str:
+        start = service_pb2.StartUploadRequest(file_name=trace.name)
+        parts = {"start": start}, {"chunk": trace.read_bytes(), "finish": True}
+        upload = self._stub.UploadTrace(service_pb2.UploadTraceRequest(**one) for one in parts).upload.name
+        spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload))
+        request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec))
+        name: str = self._stub.CreateJob(request).job.name
+        list(self._stub.WatchJob(service_pb2.WatchJobRequest(name=name)))
+        return name
+
     def _ask(self) -> None:
-        while not self._end.is_set():
-            if jobs := self._stub.ListJobs(service_pb2.ListJobsRequest(page_size=1)).jobs:
-                request = service_pb2.GetJobRequest(name=jobs[0].name)
-                began = time.perf_counter()
-                with contextlib.suppress(grpc.RpcError):  # it may have been removed just now
-                    self._stub.GetJob(request)
-                self.latencies_s.append(time.perf_counter() - began)
-            time.sleep(0.05)
+        while not self._end.wait(0.05):
+            began = time.perf_counter()
+            self._stub.GetJob(service_pb2.GetJobRequest(name=self._job))
+            self.latencies_s.append(time.perf_counter() - began)
 
     def at(self, share: float) -> float:
         """Milliseconds below which this share of the answers came."""
@@ -194,7 +201,7 @@ def load(what: str, trace: Path, count: int, clients: int) -> Load:
     with tempfile.TemporaryDirectory(dir=cache()) as name:
         folder = Path(name)
         inputs = [variant(trace, folder / "in" / f"rank{n}.json.gz", n) for n in range(count) if _made(folder / "in")]
-        with running(folder) as server, Asking(server.address) as asking:
+        with running(folder) as server, Asking(server.address, simulated(SMALL)) as asking:
             server_s, client_s, began = server.cpu_s(), _own_cpu_s(), time.perf_counter()
             with ThreadPoolExecutor(clients) as pool:
                 list(pool.map(lambda one: send(server.address, one, folder / "there"), inputs))
