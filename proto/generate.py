@@ -21,7 +21,7 @@ ROOT = PROTO.parent
 TARGET = ROOT / "augment" / "v1"
 ENVIRONMENT = ROOT / ".venv" / "proto"
 TOOLS = ("grpcio-tools==1.66.2", "protobuf==5.27.5", "mypy-protobuf==3.6.0", "setuptools<81")
-INIT = '''"""The service's messages and stubs, generated from ``proto/augment/v1`` by ``proto/generate.py``. Never edited.
+INIT = '''"""The service's messages and stubs, made of ``proto/augment/v1`` by ``proto/generate.py``; never edited.
 
 ``from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc``
 """
@@ -41,7 +41,7 @@ def main() -> int:
     stale = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
     if check:
         for name in stale:
-            print(f"augment/v1/{name} is not what proto/ says; run: python proto/generate.py", file=sys.stderr)
+            sys.stderr.write(f"augment/v1/{name} is not what proto/ says; run: python proto/generate.py\n")
         return 1 if stale else 0
     TARGET.mkdir(exist_ok=True)
     for name in stale:
@@ -49,7 +49,7 @@ def main() -> int:
             (TARGET / name).write_bytes(made[name])
         else:
             (TARGET / name).unlink()
-        print(f"augment/v1/{name}")
+        sys.stdout.write(f"augment/v1/{name}\n")
     return 0
 
 

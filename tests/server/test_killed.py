@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import pytest
 from in_process import eventually, trace
 from serving_process import Server
 
@@ -156,3 +157,23 @@ def test_nothing_accepted_is_lost(tmp_path: Path) -> None:
 def final(stub: AugmentServiceStub, name: str) -> v1.Job | bool:
     job = stub.GetJob(calls.GetJobRequest(name=name)).job
     return job if job.end_time.seconds else False
+
+
+def test_workers_die_with_their_server(tmp_path: Path) -> None:
+    server = Server(tmp_path / "state", *FLAGS)
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    if not children.exists():
+        server.process.kill()
+        server.close()
+        pytest.skip("this system does not tell of children")
+    workers = eventually(lambda: [Path("/proc") / one for one in children.read_text().split()])
+    server.process.kill()
+    server.close()
+    eventually(lambda: not any(running(one) for one in workers))
+
+
+def running(process: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
