@@ -277,7 +277,7 @@ def _fetch(url: str, path: str, size: int) -> None:
         raise InputError(url, f"cannot be fetched: {_told(error)}") from error
 
 
-def deliver(written: list[Path], folder: str) -> tuple[str, ...]:
+def deliver(written: Sequence[Path], folder: str) -> tuple[str, ...]:
     """Where the files of :func:`at_hand`'s folder are in the end; remote ones are uploaded now, in their order."""
     if not protocol(folder):
         return tuple(map(str, written))

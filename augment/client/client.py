@@ -87,6 +87,7 @@ class Client:
         only: Collection[str] = (),
         skip: Collection[str] = (),
         options: Mapping[str, Mapping[str, Any]] | None = None,
+        steps: tuple[int, int] | None = None,
         out: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         timeout_s: float | None = None,
@@ -102,6 +103,7 @@ class Client:
             only: names of analyses; empty means all.
             skip: names of analyses.
             options: ``{analysis: {option: value}}``.
+            steps: the first and the last to be analysed, by number; all if not given.
             out: the folder to write into; the trace's own if it is not given.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: for all of it.
@@ -119,6 +121,7 @@ class Client:
         spec = resources_pb2.AugmentSpec(
             input=resources_pb2.Input(upload=upload), formats=formats, only=only, skip=skip,
             options=[f"{of}.{one}={value}" for of, values in (options or {}).items() for one, value in values.items()],
+            steps=resources_pb2.StepRange(first=steps[0], last=steps[1]) if steps else None,
         )  # fmt: skip
         request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec), request_id=str(uuid.uuid4()))
         job = self._connection.ask(self._stub.CreateJob, request, deadline, name).job

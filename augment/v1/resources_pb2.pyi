@@ -134,6 +134,7 @@ class AugmentSpec(google.protobuf.message.Message):
     ONLY_FIELD_NUMBER: builtins.int
     SKIP_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
     @property
     def input(self) -> global___Input:
         """The trace."""
@@ -154,6 +155,10 @@ class AugmentSpec(google.protobuf.message.Message):
     def options(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Options of analyses, each "ANALYSIS.NAME=VALUE", as the command takes them."""
 
+    @property
+    def steps(self) -> global___StepRange:
+        """The steps that alone are analysed, with the GPU work that they launch; all if not set."""
+
     def __init__(
         self,
         *,
@@ -162,11 +167,34 @@ class AugmentSpec(google.protobuf.message.Message):
         only: collections.abc.Iterable[builtins.str] | None = ...,
         skip: collections.abc.Iterable[builtins.str] | None = ...,
         options: collections.abc.Iterable[builtins.str] | None = ...,
+        steps: global___StepRange | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["input", b"input"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["formats", b"formats", "input", b"input", "only", b"only", "options", b"options", "skip", b"skip"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["input", b"input", "steps", b"steps"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["formats", b"formats", "input", b"input", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps"]) -> None: ...
 
 global___AugmentSpec = AugmentSpec
+
+@typing.final
+class StepRange(google.protobuf.message.Message):
+    """ProfilerSteps by their numbers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    """The first."""
+    last: builtins.int
+    """The last, itself included."""
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        last: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["first", b"first", "last", b"last"]) -> None: ...
+
+global___StepRange = StepRange
 
 @typing.final
 class JobSpec(google.protobuf.message.Message):

@@ -84,5 +84,7 @@ def check(spec: v1.AugmentSpec) -> None:
             writer_named(name)
     except UsageError as error:
         raise Refusal("USAGE", str(error)) from error
+    if spec.HasField("steps") and not 0 <= spec.steps.first <= spec.steps.last:
+        raise Refusal("USAGE", "steps: the first must not be beyond the last")
     if len(set(spec.formats)) != len(spec.formats):
         raise Refusal("USAGE", "formats: one is named twice")

@@ -219,6 +219,7 @@ class Scheduler:
             "only": list(spec.only),
             "skip": list(spec.skip),
             "options": option_values(list(spec.options)),
+            "steps": [spec.steps.first, spec.steps.last] if spec.HasField("steps") else None,
             "limits": {
                 "text_bytes": limits.max_text_bytes,
                 "text_ratio": limits.max_text_ratio,

@@ -90,7 +90,12 @@ def _made(order: dict[str, Any], say: Say) -> Iterator[tuple[str, int, str]]:
 
     limits = Limits(**order["limits"])
     settings = Settings(
-        tuple(order["formats"]), tuple(order["only"]), tuple(order["skip"]), order["options"], limits=limits
+        formats=tuple(order["formats"]),
+        only=tuple(order["only"]),
+        skip=tuple(order["skip"]),
+        options=order["options"],
+        steps=tuple(order["steps"]) if order["steps"] else None,
+        limits=limits,
     )
     count = len(chosen(settings.only, settings.skip, settings.options)) + 2
     done = iter(range(count))
@@ -102,7 +107,7 @@ def _made(order: dict[str, Any], say: Say) -> Iterator[tuple[str, int, str]]:
     source, opened = _input(order, folder)
     one = Input(str(source), str(folder / "out"), named=True)
     try:
-        for path in convert_or_raise(one, settings, lambda _: None, stage):
+        for path in map(Path, convert_or_raise(one, settings, lambda _: None, stage).outputs):
             yield path.name, path.stat().st_size, _safe(path)
     finally:
         if opened is not None:
