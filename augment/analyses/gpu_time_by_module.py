@@ -3,7 +3,7 @@
 A module is a call of ``torch.nn.Module`` as the profiler records it with ``with_stack=True`` (``nn.Module: Linear_4``);
 ``module`` is its path among the modules around it: ``Block_1/Linear_4``. Each kernel, copy and memset belongs to the
 innermost module around its launch. What the backward pass launches lies on another thread: it belongs to the module of
-the forward operator that its ``fwdbwd`` flow comes from.
+the forward operator that its ``fwdbwd`` flow comes from (or, without flows, that has its sequence number).
 
 ``gpu_ns`` is of the module and all modules in it, ``self_gpu_ns`` of itself alone. The latter adds up, over the
 rows of a device, to the sum of the durations of all its work; the row without a module has what belongs to none.

@@ -12,7 +12,8 @@ Each kernel, copy and memset belongs to the phase of its launch on the host, the
 - ``other``: whatever else was launched, such as the copy of a batch to the device;
 - ``unknown``: what has no launch in the trace.
 
-The durations of a device's rows add up to the sum of the durations of all its work. Communication that runs beside
+Where a trace has no ``fwdbwd`` flows, the sequence numbers of its operators take their place. The durations of a
+device's rows add up to the sum of the durations of all its work. Communication that runs beside
 computation counts as well as it.
 """
 

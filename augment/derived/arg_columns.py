@@ -27,6 +27,8 @@ WANTED = (
     Arg("Record function id", (Category.CPU_OP, Category.USER_ANNOTATION)),
     Arg("Input Dims", _OP, is_text=True, also=("Input dims",)),
     Arg("Input type", _OP, is_text=True),
+    Arg("Sequence number", _OP),
+    Arg("Fwd thread id", _OP),
     Arg("Addr", _MEMORY),
     Arg("Bytes", _MEMORY),
     Arg("Total Allocated", _MEMORY),

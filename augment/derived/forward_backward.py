@@ -1,4 +1,8 @@
-"""Which operator of the forward pass each operator of the backward pass belongs to: the ``fwdbwd`` flows."""
+"""Which operator of the forward pass each operator of the backward pass belongs to.
+
+The ``fwdbwd`` flows tell. Of a trace that has none, older ones mostly, the sequence numbers do, from which Kineto makes
+these flows: a node of the autograd graph has the number of the operator that made it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.arg_columns import arg_columns
 from augment.derived.call_stacks import NO_ROW, call_stacks
 from augment.trace import Category, Int32s, Int64s, Trace, derived
 
@@ -35,7 +40,13 @@ class ForwardBackward:
 
 @derived
 def forward_backward(trace: Trace) -> ForwardBackward:
-    """The pairs that the flows link; ends of flows that lie in no operator, or have no beginning, link nothing."""
+    """The pairs that the flows link, or the sequence numbers."""
+    linked = _by_flows(trace)
+    return linked if len(linked) else _by_sequence_number(trace)
+
+
+def _by_flows(trace: Trace) -> ForwardBackward:
+    """Ends of flows that lie in no operator, or have no beginning, link nothing."""
     events = trace.events
     sparse = events.flow_id
     chosen = events.category[sparse.rows] == Category.FWDBWD
@@ -53,6 +64,21 @@ def forward_backward(trace: Trace) -> ForwardBackward:
     linked = (forward != NO_ROW) & (backward != NO_ROW) & (forward != backward)
     backward, first = np.unique(backward[linked], return_index=True)
     return ForwardBackward(forward[linked][first], backward)
+
+
+def _by_sequence_number(trace: Trace) -> ForwardBackward:
+    """Each operator that names a forward thread, and the last before it that has its number and does not."""
+    args = arg_columns(trace)
+    numbers = args.ints("Sequence number")
+    rows, number = numbers.rows[numbers.values >= 0], numbers.values[numbers.values >= 0]
+    is_backward = args.ints("Fwd thread id").at(rows, 0) > 0
+    order = np.argsort(number, kind="stable")  # rows of one number stay in the order of time
+    rows, number, is_backward = rows[order], number[order], is_backward[order]
+    last = np.maximum.accumulate(np.where(is_backward, -1, np.arange(len(rows))))
+    ends = np.flatnonzero(is_backward & (last >= 0))
+    ends = ends[number[last[ends]] == number[ends]]
+    ends = ends[np.argsort(rows[ends])]
+    return ForwardBackward(rows[last[ends]], rows[ends])
 
 
 def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:

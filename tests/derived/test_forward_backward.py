@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.derived.forward_backward import forward_backward
+from augment.trace import Category, Track
 from tables import Event, fwdbwd, kernel, op, trace_of
 
 
@@ -41,3 +42,23 @@ def test_ends_without_a_beginning_or_an_operator_link_nothing() -> None:
     assert links_of(op("a", 0, 9), fwdbwd("s", 1, 0), fwdbwd("f", 2, 5), fwdbwd("f", 1, 50), op("b", 60, 70)) == []
     assert links_of(kernel("k", 0, 9), fwdbwd("s", 1, 0), fwdbwd("f", 1, 5)) == []
     assert links_of(kernel("k", 0, 9)) == []
+
+
+def numbered(name: str, ts: int, number: int, forward_thread: int = 0) -> Event:
+    """An operator with the args that old traces have, and no flow."""
+    args = {"Fwd thread id": forward_thread, "Sequence number": number}
+    return Event(Category.CPU_OP, name, ts, ts + 9, Track(0, 100, 1 + bool(forward_thread)), args=args)
+
+
+def test_without_flows_the_sequence_numbers_tell() -> None:
+    events = [
+        numbered("peeks", 0, 5), numbered("mm", 10, 5), numbered("relu", 20, 6), numbered("none", 30, -1),
+        numbered("engine", 100, 6, 1), numbered("ReluBackward0", 101, 6, 1), numbered("MmBackward0", 120, 5, 1),
+        numbered("unknown", 130, 4, 1), numbered("none", 140, -1, 1),
+        numbered("mm again", 200, 5), numbered("MmBackward0", 300, 5, 1),
+    ]  # fmt: skip
+    assert links_of(*events) == [
+        ("relu", "engine"), ("relu", "ReluBackward0"), ("mm", "MmBackward0"), ("mm again", "MmBackward0")
+    ]  # fmt: skip
+    flows = [op("a", 400, 409), fwdbwd("s", 1, 400), op("b", 500, 509), fwdbwd("f", 1, 500)]
+    assert links_of(*events, *flows) == [("a", "b")]
