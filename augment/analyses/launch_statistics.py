@@ -33,6 +33,7 @@ import numpy as np
 
 from augment.derived.gpu_work import Stream, gpu_work
 from augment.derived.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
+from augment.derived.ordering import distinct
 from augment.derived.statistics import percentile
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int64s, Trace
@@ -98,7 +99,7 @@ def _row(stream: Stream, one: LaunchDelays, runtime_cutoff_ns: int, launch_delay
         stream.device,
         stream.stream,
         len(one),
-        len(np.unique(one.row)),
+        len(distinct(one.row)),
         int(np.count_nonzero(one.is_short())),
         int(np.count_nonzero(one.cpu_ns > runtime_cutoff_ns)),
         int(np.count_nonzero(one.delay_ns > launch_delay_cutoff_ns)),

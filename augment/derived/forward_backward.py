@@ -12,6 +12,7 @@ import numpy as np
 
 from augment.derived.arg_columns import arg_columns
 from augment.derived.call_stacks import NO_ROW, call_stacks
+from augment.derived.ordering import compressed
 from augment.trace import Category, Int32s, Int64s, Trace, derived
 
 _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
@@ -87,7 +88,7 @@ def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
     is_op = events.category[stacks.row] == Category.CPU_OP
     thread = events.track[stacks.row]  # ascending
     found = np.full(len(ts), NO_ROW, np.int64)
-    for one in np.unique(track).tolist():
+    for one in compressed(track, len(trace.tracks))[0].tolist():
         asked = np.flatnonzero(track == one)
         low, high = np.searchsorted(thread, (one, one + 1))
         place = low + np.flatnonzero(is_op[low:high])

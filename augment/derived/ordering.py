@@ -92,6 +92,4 @@ def _numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
 def distinct(values: Int64s) -> Int64s:
     """The distinct ``values``, ascending; cheapest as a few ascending runs."""
     ascending = np.sort(values, kind="stable")
-    first = np.ones(len(ascending), np.bool_)
-    first[1:] = ascending[1:] != ascending[:-1]
-    return ascending[first]
+    return ascending[run_starts(ascending)]

@@ -10,7 +10,7 @@ import numpy as np
 from augment.derived.call_stacks import NamedPlaces, call_stacks, places_of
 from augment.derived.forward_backward import ForwardBackward, forward_backward
 from augment.derived.modules import modules
-from augment.derived.ordering import run_starts
+from augment.derived.ordering import compressed, run_starts
 from augment.intervals import Places
 from augment.trace import Bools, Bytes, Category, Trace, derived
 
@@ -79,7 +79,7 @@ def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
     thread = events.track[stacks.row]  # ascending
     backward_ts = np.sort(events.ts[links.backward])
     sources = np.sort(links.forward)  # rows ascend with time
-    for one in np.unique(events.track[sources]).tolist():
+    for one in compressed(events.track[sources], len(trace.tracks))[0].tolist():
         own = sources[events.track[sources] == one]
         passes = np.searchsorted(backward_ts, events.ts[own])
         first = run_starts(passes)
