@@ -1,0 +1,170 @@
+"""The critical path of recorded traces: HTA's published figures of its graph, and jobs that differ by a known amount.
+
+The figures are those that HTA's own tests assert of its test data (``tests/test_critical_path_analysis.py``), where
+they are right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment.analyses import critical_path, critical_path_operators
+from augment.derived.critical_graph import Graph, critical_graph
+from augment.derived.critical_path import BoundBy
+from augment.derived.dependencies import Kind
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import launches
+from augment.derived.steps import steps
+from augment.findings import Findings
+from augment.readers import read
+from augment.trace import Trace
+from simulator import JobOptions, simulate
+from tables import rows_of
+
+Edge = tuple[str, int, int]
+
+
+def node_of(trace: Trace, correlation: int) -> int:
+    """The node of the GPU work with a correlation."""
+    work = gpu_work(trace)
+    (place,) = np.flatnonzero(trace.events.correlation[work.row] == correlation)
+    return critical_graph(trace).first_work + int(place)
+
+
+def edges_to(trace: Trace, correlation: int) -> set[Edge]:
+    """What leads to GPU work: the kind, the correlation of what it comes from, and the delay, ns."""
+    graph = critical_graph(trace)
+    return edges(trace, graph, np.flatnonzero(graph.target == node_of(trace, correlation)))
+
+
+def edges_to_call(trace: Trace, name: str) -> set[Edge]:
+    """What leads from GPU work to the returns of the calls of that name."""
+    graph = critical_graph(trace)
+    calls = [row >= 0 and trace.strings[trace.events.name[row]] == name for row in graph.to_row.tolist()]
+    return edges(trace, graph, np.flatnonzero(calls))
+
+
+def edges(trace: Trace, graph: Graph, chosen: np.ndarray[tuple[int], np.dtype[np.intp]]) -> set[Edge]:
+    """Kind, correlation of the source, and delay of edges."""
+    took = graph.ts[graph.target[chosen]] - graph.ts[graph.source[chosen]] - graph.own[chosen]
+    source = trace.events.correlation[graph.from_row[chosen]]
+    kinds = [Kind(kind).name for kind in graph.kind[chosen].tolist()]
+    return set(zip(kinds, source.tolist(), took.tolist(), strict=True))
+
+
+def test_a_launch_and_the_next_kernel_are_as_late_as_hta_says(shared_traces: Path) -> None:
+    trace = read(str(shared_traces / "hta_cuda_sync" / "simple_add.json.gz"))
+    assert ("LAUNCH", 5597, 27_000) in edges_to(trace, 5597)
+    assert ("STREAM", 5597, 7_000) in edges_to(trace, 5604)
+    assert any(kind == "LAUNCH" and source == 5604 for kind, source, _ in edges_to(trace, 5604))
+
+
+def test_a_device_sync_waits_for_the_last_kernel_as_in_hta(shared_traces: Path) -> None:
+    trace = read(str(shared_traces / "hta_cuda_sync" / "simple_add.json.gz"))
+    work = gpu_work(trace)
+    waited = edges_to_call(trace, "cudaDeviceSynchronize")
+    assert waited
+    for _, correlation, _ in waited:
+        (row,) = work.row[np.flatnonzero(trace.events.correlation[work.row] == correlation)]
+        (call,) = launches(trace).of(np.array([correlation])).tolist()
+        assert call >= 0
+        assert (work.end[np.flatnonzero(trace.events.ts[work.launch] <= trace.events.ts[call])] <= work.end[
+            np.flatnonzero(work.row == row)
+        ]).all()  # fmt: skip
+
+
+def test_streams_wait_for_events_as_in_hta(shared_traces: Path) -> None:
+    alexnet = read(str(shared_traces / "hta_cuda_sync" / "alexnet.json.gz"))
+    assert ("WAIT_EVENT", 5606) in {(kind, source) for kind, source, _ in edges_to(alexnet, 5629)}
+    several = read(str(shared_traces / "hta_cuda_sync" / "cuda_event_sync_multi_stream.json.gz"))
+    graph = critical_graph(several)
+    waits = edges(several, graph, np.flatnonzero(graph.kind == Kind.WAIT_EVENT))
+    assert {source for _, source, _ in waits} == {27}  # of stream 20, not the later one of stream 28
+    (target,) = np.unique(graph.to_row[graph.kind == Kind.WAIT_EVENT])
+    assert several.names_of(np.array([target])) == ["Memset (Device)"]
+
+
+def test_calls_wait_for_events_as_in_hta(shared_traces: Path) -> None:
+    trace = read(str(shared_traces / "hta_cuda_sync" / "cuda_event_sync.json.gz"))
+    work = gpu_work(trace)
+    for name in ("cudaEventSynchronize", "cudaDeviceSynchronize"):
+        ((kind, correlation, _),) = edges_to_call(trace, name)
+        (row,) = work.row[np.flatnonzero(trace.events.correlation[work.row] == correlation)]
+        assert kind == "SYNC"
+        assert "spin_kernel" in trace.names_of(np.array([row]))[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz", "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz",
+     "h100_8rank_modded_nanogpt/rank0.json.gz", "dlrm_8rank_v100_param/kineto/worker0_step_12.pt.trace.json.gz",
+     "v100_4rank_pair_torchrec/control/pid44237.pt.trace.json.gz", "hta_trace_diff_pair/test.json.gz"],
+)  # fmt: skip
+def test_each_step_is_accounted_for_to_the_nanosecond(shared_traces: Path, name: str) -> None:
+    trace = read(str(shared_traces / name))
+    found = critical_path.analyze(trace)
+    assert isinstance(found, Findings)
+    number = steps(trace)
+    sums = {int(one): 0 for one in number.number.tolist()} or {None: 0}
+    for step, ns in rows_of(found, "step", "time_ns"):
+        sums[step] += ns
+    assert len(number)
+    assert sums == dict(zip(number.number.tolist(), (number.end - number.ts).tolist(), strict=True))
+
+
+JOB = JobOptions(ranks=1, steps=3, layers=2, jitter=0.0)
+
+
+def simulated(folder: Path, **changes: object) -> Trace:
+    """A simulated job."""
+    ((path, _),) = simulate(dataclasses.replace(JOB, **changes), folder)  # type: ignore[arg-type]
+    return read(str(path))
+
+
+def of_step(trace: Trace, step: int, *kinds: BoundBy) -> int:
+    """The time of these kinds in a step; of all without any."""
+    names = {kind.name.lower() for kind in kinds or BoundBy}
+    rows = rows_of(critical_path.analyze(trace), "step", "bound_by", "time_ns")
+    return sum(ns for number, kind, ns in rows if number == step and kind in names)
+
+
+@pytest.mark.parametrize("ms", [1, 20])
+def test_a_stall_of_the_data_loader_lengthens_the_path_by_itself(tmp_path: Path, ms: int) -> None:
+    before, after = simulated(tmp_path / "a"), simulated(tmp_path / "b", host_stall_us=1000 * ms, host_stall_step=1)
+    grown = of_step(after, 1, BoundBy.DATA_LOADING) - of_step(before, 1, BoundBy.DATA_LOADING)
+    assert grown == ms * 1_000_000
+    assert of_step(after, 1) - of_step(before, 1) == ms * 1_000_000
+
+
+def test_a_slow_kernel_lengthens_the_path_by_itself(tmp_path: Path) -> None:
+    before = simulated(tmp_path / "a")
+    name = "flash_fwd_kernel"
+    after = simulated(tmp_path / "b", slow_kernel=name, slow_percent=50)
+    more = total_of(after, name) - total_of(before, name)
+    assert more > 0
+    longer = of_step(after, 1, BoundBy.KERNEL_COMPUTATION) - of_step(before, 1, BoundBy.KERNEL_COMPUTATION)
+    assert longer == more
+    assert of_step(after, 1) - of_step(before, 1) == more
+
+
+def test_what_is_saved_without_a_kernel_is_what_the_simulator_saves(tmp_path: Path) -> None:
+    before = simulated(tmp_path / "a")
+    name = "flash_fwd_kernel"
+    after = simulated(tmp_path / "b", slow_kernel=name, slow_percent=100)
+    told = [saved for step, full, saved in rows_of(critical_path_operators.analyze(after), "step", "name", "saved_ns")
+            if step == 1 and name in full]  # fmt: skip
+    assert told == [total_of(after, name)]
+    assert of_step(after, 1) - of_step(before, 1) == total_of(before, name)  # twice as long: half of it is gained back
+
+
+def total_of(trace: Trace, name: str) -> int:
+    """The time of the kernels whose name contains ``name`` in step 1."""
+    number, work = steps(trace), gpu_work(trace)
+    (place,) = np.flatnonzero(number.number == 1)
+    named = np.array([name in one for one in trace.names_of(work.row)])
+    inside = (work.ts >= number.ts[place]) & (work.end <= number.end[place])
+    return int((work.end - work.ts)[named & inside].sum())
