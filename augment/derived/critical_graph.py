@@ -216,7 +216,7 @@ def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
     target[~to_work] = lanes.nodes(found.to_track[~to_work], found.to_ts[~to_work])
     from_ts = np.where(from_work, _at(work.ts, found.from_work), found.from_ts)
     took = np.where(to_work, _at(work.ts, found.to_work), found.to_ts) - from_ts
-    runs = np.where(from_work, _at(work.end, found.from_work), from_ts) - from_ts
+    runs = np.maximum(np.where(from_work, _at(work.end, found.from_work), from_ts) - from_ts, 0)
     runs[found.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
     own = np.minimum(runs, took)
     least = own.copy()
@@ -238,7 +238,8 @@ def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
     last_work = last_to_end(trace)[[stream.stop - 1 for stream in work.streams]]
     mine = np.flatnonzero(lanes.track == main_track(trace))[-1:]
     source = np.concatenate((1 + mine, 1 + len(lanes.ts) + last_work)).astype(np.int64)
-    own = np.concatenate((np.zeros(len(mine), np.int64), work.end[last_work] - work.ts[last_work]))
+    ran = np.maximum(work.end[last_work] - work.ts[last_work], 0)
+    own = np.concatenate((np.zeros(len(mine), np.int64), ran))
     return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1, np.int64), own, own)
 
 

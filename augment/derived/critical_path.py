@@ -174,12 +174,11 @@ def _in_loader(trace: Trace) -> Bools:
     if not loads.any():
         return found
     inside = loads[events.name[stacks.row]]
-    for place in np.flatnonzero(inside).tolist():  # as few as there are batches; what it encloses follows it
-        end = events.ts[stacks.row[place]] + events.dur[stacks.row[place]]
-        stop = place + 1
-        while stop < len(stacks) and stacks.depth[stop] > stacks.depth[place] and events.ts[stacks.row[stop]] < end:
-            stop += 1
-        inside[place:stop] = True
+    ts, track = events.ts[stacks.row], events.track[stacks.row]
+    for place in np.flatnonzero(inside).tolist():  # as few as there are batches; what begins within it follows it
+        own = slice(place, int(np.searchsorted(track, track[place], side="right")))
+        stop = np.searchsorted(ts[own], ts[place] + events.dur[stacks.row[place]], side="left")
+        inside[place : place + int(stop)] = True
     found[stacks.row[inside]] = True
     return found
 

@@ -68,7 +68,7 @@ class _Pieces:
 def windows(trace: Trace) -> tuple[Int64s, Int64s]:
     """Start and end of each step; of the whole recording where there are none; int64 ns."""
     if len(known := steps(trace)):
-        return known.ts, known.end
+        return known.ts, np.maximum(known.end, known.ts)
     return critical_graph(trace).ts[[0]], critical_graph(trace).ts[[-1]]
 
 
@@ -142,15 +142,14 @@ def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int6
     """What each window gains if edges take ``ns`` less: those at the places ``bounds[i]`` to ``bounds[i + 1]``."""
     graph, (start, end) = critical_graph(trace), windows(trace)
     due = latest_of_nodes(trace)[graph.target]
-    whose, into = expand(
-        np.searchsorted(end, graph.ts[graph.source], side="right"),
-        np.searchsorted(end, graph.ts[graph.target], side="right"),
-    )
+    moments = graph.ts[graph.order]
+    first, stop = np.searchsorted(moments, start), np.searchsorted(moments, end)
+    over = np.empty(len(graph), np.intp)  # of each node, how many windows are over by then
+    over[graph.order] = np.repeat(np.arange(len(end) + 1), np.diff(stop, prepend=0, append=len(graph)))
+    whose, into = expand(over[graph.source], over[graph.target])
     by_window = np.argsort(into, kind="stable")
     leaving = whose[by_window].astype(np.int64)
     left = np.searchsorted(into[by_window], np.arange(len(end) + 1))
-    moments = graph.ts[graph.order]
-    first, stop = np.searchsorted(moments, start), np.searchsorted(moments, end)
     jobs = np.stack([first[window], stop[window], left[window], left[window + 1], bounds[:-1], bounds[1:]], axis=1)
     return saved(
         graph.order, graph.head, graph.following, graph.source, graph.weight, graph.ts, due, leaving, edge, ns,

@@ -26,17 +26,17 @@ CALLS = ("cudaLaunchKernel", "cudaDeviceSynchronize", "cudaStreamSynchronize", "
 def recordings(draw: st.DrawFn) -> Trace:
     """Two threads and three streams; anything may be late, early, overlapping, unlinked, or take no time."""
     events: list[Event] = []
-    small = st.integers(0, 9)
+    small, any_length = st.integers(0, 9), st.integers(-2, 9)
     for correlation in range(1, draw(st.integers(2, 10))):
         ts, thread = draw(st.integers(0, 60)), draw(st.sampled_from([1, 1, 2]))
         name = draw(st.sampled_from(CALLS))
-        end = ts + draw(small)
+        end = ts + draw(any_length)
         events.append(op(draw(st.sampled_from("abc")), ts - draw(small), end + draw(small), thread=thread))
         events.append(call(name, ts, end, thread=thread, correlation=correlation))
         start = ts + draw(st.integers(-3, 30))
         stream = draw(st.integers(7, 9))
         if name == "cudaLaunchKernel":
-            events.append(kernel(draw(st.sampled_from("kl")), start, start + draw(small), stream=stream,
+            events.append(kernel(draw(st.sampled_from("kl")), start, start + draw(any_length), stream=stream,
                                  correlation=draw(st.sampled_from([correlation, correlation, 99]))))  # fmt: skip
         elif name == "cudaMemcpyAsync":
             events.append(copy("Memcpy DtoH", start, start + draw(small), correlation=correlation, stream=stream))
