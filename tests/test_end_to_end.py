@@ -39,6 +39,12 @@ GAP_ARROWS = """
       select string_value from args where args.arg_set_id = idle.arg_set_id and key in ('args.owner', 'debug.owner'))
     from pairs join idle on idle.id = pairs.gap join slice other on other.id = pairs.other
 """
+PATH_OF_STEPS = """
+    select step.name, path.name, sum(path.dur) from slice path join slice step
+    on path.ts >= step.ts and path.ts < step.ts + step.dur
+    where path.category = 'augment.critical_path' and step.category = 'user_annotation'
+    and step.name like 'ProfilerStep#%' group by 1, 2
+"""
 COUNTER = """
     select ts, value from counter c join process_counter_track t on c.track_id = t.id
     where t.name like '{}%' order by ts
@@ -83,6 +89,17 @@ def test_perfetto_sees_the_idle_time(job: Any, perfetto: PerfettoEngine) -> None
         assert drawn == (row["gap_count"], row["idle_ns"])
     device = [ns for (track, _), (_, ns) in seen.items() if track == "Idle"]
     assert sum(device) == rows_of(sidecar, "temporal_breakdown")[0]["idle_ns"]
+
+
+def test_perfetto_sees_the_critical_path_of_each_step(job: Any, perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    trace = augment(read(str(job[0].with_name("rank0.pt.trace.json.gz"))), only=["critical_path"])
+    perfetto_writer.write(trace, tmp_path / "t.pftrace")
+    seen = {(name, kind): ns for name, kind, ns in perfetto.load(tmp_path / "t.pftrace").rows(PATH_OF_STEPS)}
+    assert perfetto.problems() == {}
+    rows = rows_of(job[1], "critical_path")
+    told = {(f"ProfilerStep#{row['step']}", row["bound_by"]): row["time_ns"] for row in rows}
+    assert seen == told
+    assert len({step for step, _ in told}) == 3
 
 
 @pytest.mark.parametrize("writer", [chrome, perfetto_writer])

@@ -105,6 +105,7 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     source = _sources(trace, path)
     first = np.ones(len(path), np.bool_)
     first[1:] = (source[1:] != source[:-1]) | (path.bound_by[1:] != path.bound_by[:-1])
+    first[1:] |= path.step[1:] != path.step[:-1]
     places = np.flatnonzero(first)
     ts, source = path.ts[places], source[places]
     known = source >= 0

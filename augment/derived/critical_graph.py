@@ -268,9 +268,7 @@ def _levels(ts: Int64s, edges: _Edges) -> tuple[Bytes, Bools]:
     return level, sound
 
 
-def _bound(
-    ts: Int64s, lanes: _Lanes, edges: _Edges, order: Places, diagnostics: tuple[Diagnostic, ...]
-) -> Graph:  # fmt: skip
+def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Places, diagnostics: tuple[Diagnostic, ...]) -> Graph:
     """The graph, once it is found which edge of each node decides: the one that is fulfilled last."""
     by_kind = grouped(edges.kind, 1 << 8)  # of equals the first stands
     edges = edges.take(by_kind)

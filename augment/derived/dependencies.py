@@ -150,9 +150,7 @@ def launches_of_work(trace: Trace) -> Waits:
     missing = len(work) - len(places)
     possible = at >= segments.ts[segments.bounds[events.track[call]]] if len(call) else np.ones(0, np.bool_)
     places, call, at = places[possible], call[possible], at[possible]
-    found = dependencies_of(
-        Kind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places
-    )  # fmt: skip
+    found = dependencies_of(Kind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places)
     counts = (
         ("gpu_work_without_launch", missing, "pieces of GPU work have no known launch"),
         ("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
@@ -207,7 +205,7 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
     returned = events.ts[call] + events.dur[call]
     found = dependencies_of(
         Kind.FULL_QUEUE, work.row[started], call, from_work=started, to_at=(events.track[call], returned)
-    )  # fmt: skip
+    )
     return Waits(found, events.track[call], events.ts[call], returned)
 
 

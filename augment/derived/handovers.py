@@ -125,12 +125,8 @@ def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Wait
     ours, theirs = np.full(count, track, np.int32), np.full(count, master, np.int32)
     unknown = np.full(count, -1, np.int64)
     begun, resumed = segments.ts[bursts.segment], segments.ts[bursts.segment + 1]
-    there = dependencies_of(
-        Kind.HANDOVER, unknown, unknown, from_at=(theirs, begun), to_at=(ours, bursts.start)
-    )  # fmt: skip
-    back = dependencies_of(
-        Kind.HANDOVER, unknown, unknown, from_at=(ours, bursts.end), to_at=(theirs, resumed)
-    )  # fmt: skip
+    there = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(theirs, begun), to_at=(ours, bursts.start))
+    back = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(ours, bursts.end), to_at=(theirs, resumed))
     return joined_waits(
         [Waits(there, theirs, begun, resumed), Waits(back, ours[1:], bursts.end[:-1], bursts.start[1:])]
     )
@@ -141,9 +137,8 @@ def _start(trace: Trace, track: int, main: int) -> Waits:
     segments = host_segments(trace)
     own, theirs = segments.of(track), segments.of(main)
     ts = segments.ts[own][:1]
-    if not len(ts) or theirs.start == theirs.stop or ts[0] < segments.ts[theirs.start] or (
-        ts[0] > segments.ts[theirs.stop - 1]
-    ):  # fmt: skip
+    reach = segments.ts[theirs][[0, -1]]
+    if not reach[0] <= ts[0] <= reach[1]:
         return joined_waits([])
     unknown = np.full(1, -1, np.int64)
     one = dependencies_of(

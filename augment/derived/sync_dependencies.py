@@ -53,9 +53,11 @@ def _waiting_calls(trace: Trace) -> Waits:
     before = np.array([one.before for one in scopes], np.int64)
     certain = np.array([one.certain for one in scopes], np.bool_)
     best = np.full(len(calls), NO_PLACE, np.intp)
+    where = {key: code for code, key in enumerate({(one.device, one.stream): None for one in scopes})}
+    code = np.array([where[one.device, one.stream] for one in scopes], np.intp)
     for stream in work.streams:
-        mine = [one.stream in (None, stream.stream) and one.device in (None, stream.device) for one in scopes]
-        asked = np.flatnonzero(mine)
+        mine = [on in (None, stream.stream) and of in (None, stream.device) for of, on in where]
+        asked = np.flatnonzero(np.array(mine)[code])
         last = last_launched_before(trace, stream.places, before[asked])
         begun_by = np.searchsorted(work.ts[stream.places], returned[asked], side="right")
         ended_by = np.searchsorted(np.maximum.accumulate(work.end[stream.places]), returned[asked], side="right")
@@ -143,9 +145,7 @@ def _blocking_copies(trace: Trace) -> Waits:
     if len(copies):
         waited &= is_copy[events.name[call]]
     copies, call, returned = copies[waited], call[waited], returned[waited]
-    found = dependencies_of(
-        Kind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned)
-    )  # fmt: skip
+    found = dependencies_of(Kind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned))
     return Waits(found, events.track[call], events.ts[call], returned)
 
 
