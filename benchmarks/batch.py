@@ -3,9 +3,9 @@
     python benchmarks/batch.py [--ranks 1000] [--kills 10] [--size 20MB] [--count 12]
 
 Two batches, of many tiny ranks and of some of ``--size`` of text, each converted anew with ``--jobs 1`` and with
-``--jobs 2``: ranks a minute of wall time, CPU seconds of all processes, the largest of them, and whether the outputs
-are equal. Then the many ranks again with two processes, killed (SIGKILL) at random moments and started again until
-all is done: how many conversions were begun, and how many the manifest tells of.
+``--jobs 2``: ranks a minute of wall time, CPU time of all processes, and whether the outputs are equal. Then the
+memory of one process along the many ranks. Then these again with two processes, killed (SIGKILL) at random moments
+and started again until all is done: how many conversions were begun, and how many the manifest tells of.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def throughput(title: str, source: Path, folder: Path) -> None:
         made.append(contents(out))
         print(
             f"{title}, --jobs {jobs}: {count * 60 / usage.wall_s:,.0f} ranks/min, "
-            f"{usage.cpu_s * 1000 / count:.0f} CPU ms a rank, largest process {usage.rss_bytes / 1e6:.0f} MB"
+            f"{usage.cpu_s * 1000 / count:.0f} CPU ms a rank"
         )
     print(f"{title}: outputs {'equal' if made[0] == made[1] else 'DIFFER'}")
 

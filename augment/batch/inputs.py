@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from augment.writers.files import is_output, remove_unfinished, stem
 
 #: how the names of files end that may be traces; of a folder only these are looked at
 SUFFIXES = (".json", ".gz", ".zst", ".zip", ".pftrace")
+_WEB_WILD = re.compile(r"\*")
 _OWN = "was written by augment itself; name the trace that it was made from"
 
 
@@ -178,11 +180,11 @@ def _fixed_part(pattern: str) -> str:
 def _remote(url: str, out: str | None) -> Iterator[Input]:
     """A remote file, folder or glob; in a web address ``?`` begins the query, and only ``*`` is a wildcard."""
     fs, path = places.filesystem(url)
-    web = places.protocol(url) in ("http", "https")
-    wild = "*" in url if web else glob.has_magic(url)
-    try:
+    web = places.protocol(url) in places.WEB
+    wild = _WEB_WILD.search(url) if web else glob.magic_check.search(url)  # type: ignore[attr-defined]
+    with places.told_as(lambda why: InputError(url, why)):
         if wild:
-            fixed = url[: url.rindex("/", 0, url.index("*") if web else glob.magic_check.search(url).start())]  # type: ignore[attr-defined]
+            fixed = url[: url.rindex("/", 0, wild.start())]
             found, named = fs.glob(path, detail=True), True
         elif (info := fs.info(path))["type"] == "directory" or url.endswith("/"):
             fixed, found, named = url.rstrip("/"), fs.find(path, detail=True), False
@@ -190,12 +192,6 @@ def _remote(url: str, out: str | None) -> Iterator[Input]:
             folder = out or places.parent(url)
             yield Input(url, folder, named=True, size=int(info.get("size") or 0), modified=places.modified(info))
             return
-    except AugmentError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(url, "no such file or folder") from error
-    except Exception as error:
-        raise InputError(url, f"cannot be listed: {' '.join(str(error).split()) or type(error).__name__}") from error
     yield from _listed(url, fixed, out or fixed, found, fs._strip_protocol(fixed), named=named)
 
 

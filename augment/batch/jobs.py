@@ -65,7 +65,7 @@ class _Entry:
 
     member: Member
     world_size: int | None
-    top: str  #: the folder of the job, where folders that are a rank's, node's or window's are taken off
+    top: str  #: the folder that the job's traces lie in; one that is a rank's, node's or window's lies in it
     kind: str  #: the part of the name that a job's members share
     window: str = ""
     worker: str = ""
@@ -101,7 +101,7 @@ def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]
 
 
 def _entry(one: Input, identity: Identity) -> _Entry:
-    folder, window = one.folder, ""
+    folder, window = places.parent(one.path), ""
     while True:
         last = os.path.basename(folder.rstrip("/"))
         in_window = _WINDOW_FOLDER.fullmatch(last)
@@ -165,11 +165,15 @@ def _job(entries: list[_Entry]) -> Job:
         window = ".".join(filter(None, (window, first.path.rpartition(first.worker + ".")[2].split(".")[0])))
     return Job(
         places.common([one.input.folder for one in members]),
-        kind or os.path.basename(first.top.rstrip("/")) or "job",
+        kind or _folder_name(first.top),
         window,
         tuple(members),
         worlds.pop() if len(worlds) == 1 else None,
     )
+
+
+def _folder_name(folder: str) -> str:
+    return os.path.basename(folder.rstrip("/") if places.protocol(folder) else os.path.abspath(folder)) or "job"
 
 
 def _with_stems(jobs: list[Job]) -> list[Job]:

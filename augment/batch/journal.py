@@ -83,7 +83,8 @@ class _Remote:
     def __init__(self, url: str) -> None:
         self._url = url
         fs, path = places.filesystem(url)
-        self._content = bytearray(places.read(url) if fs.exists(path) else b"")
+        with places.told_as(lambda why: OutputError(f"{url}: cannot be read: {why}")):
+            self._content = bytearray(places.read(url) if fs.exists(path) else b"")
         if self._content and not self._content.endswith(b"\n"):
             self._content += b"\n"
         self._uploaded, self._new = time.monotonic(), False

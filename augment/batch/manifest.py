@@ -45,6 +45,7 @@ class Manifest:
 
     def __init__(self, root: str, settings: Settings, shard: str = "") -> None:
         self._root, self._digest = root, digest_of(settings)
+        places.expect_writable(root)
         self._journal = journal(places.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
         self._remote_sizes = places.sizes_below(root) if places.protocol(root) else None
         self._known = self._load()

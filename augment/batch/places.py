@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from augment.errors import AugmentError, InputError, OutputError, UsageError
 
 HEAD = 256 << 10  #: bytes of a file that are enough to tell what it is
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
-_WEB = ("http", "https")
+WEB = ("http", "https")
 #: their uploads appear whole, under the final name, at the end; others get a temporary name first
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az", "adl": "az"}
@@ -49,7 +49,7 @@ def join(folder: str, *below: str) -> str:
 def basename(name: str) -> str:
     """The file's name, without the query that a web address may have."""
     base = os.path.basename(name)
-    return re.split(r"[?#]", base, maxsplit=1)[0] if protocol(name) in _WEB else base
+    return re.split(r"[?#]", base, maxsplit=1)[0] if protocol(name) in WEB else base
 
 
 def parent(name: str) -> str:
@@ -65,9 +65,9 @@ def below(name: str, folder: str) -> str:
 
 
 def common(folders: Sequence[str]) -> str:
-    """The deepest folder that holds all of ``folders``, which are of one kind; empty if none does."""
+    """The deepest folder that holds all of ``folders``, which are of one kind; of URLs, empty if none does."""
     if not protocol(folders[0]):
-        return os.path.commonpath(folders)
+        return os.path.commonpath(folders) or "."
     shared = []
     for parts in zip(*(folder.split("/") for folder in folders), strict=False):
         if len(set(parts)) > 1:
@@ -88,14 +88,13 @@ def filesystem(url: str) -> tuple[Any, str]:
         UsageError: fsspec, or what the protocol needs, is not installed; or there is no such protocol.
     """
     extra = _EXTRAS.get(protocol(url) or "", "remote")
-    try:
-        from fsspec.core import url_to_fs
+    with told_as(lambda why: UsageError(f"{url}: {why}")):
+        try:
+            from fsspec.core import url_to_fs
 
-        found: tuple[Any, str] = url_to_fs(url)
-    except ImportError as error:
-        raise UsageError(f"{url}: {error}; pip install 'kineto-augment[{extra}]'") from error
-    except Exception as error:
-        raise UsageError(f"{url}: {_told(error)}") from error
+            found: tuple[Any, str] = url_to_fs(url)
+        except ImportError as error:
+            raise UsageError(f"{url}: {error}; pip install 'kineto-augment[{extra}]'") from error
     return found
 
 
@@ -105,13 +104,16 @@ def modified(info: dict[str, Any]) -> str:
 
 
 def sizes_below(folder: str) -> dict[str, int]:
-    """The size of every file below a remote folder, by its name seen from there; empty if there is no such folder."""
+    """The size of every file below a remote folder, by its name seen from there; empty if there is no such folder.
+
+    Raises:
+        InputError: it cannot be listed.
+    """
     fs, top = filesystem(folder)
-    try:
+    found: dict[str, Any] = {}
+    with told_as(lambda why: InputError(folder, f"cannot be listed: {why}")), contextlib.suppress(FileNotFoundError):
         fs.invalidate_cache()
-        found: dict[str, Any] = fs.find(top, detail=True)
-    except FileNotFoundError:
-        return {}
+        found = fs.find(top, detail=True)
     return {path[len(top) :].strip("/"): int(info.get("size") or 0) for path, info in found.items()}
 
 
@@ -129,15 +131,11 @@ def read(name: str) -> bytes:
     Raises:
         InputError: it cannot be read.
     """
-    try:
+    with told_as(lambda why: InputError(name, why)):
         if not protocol(name):
             return Path(name).read_bytes()
         fs, path = filesystem(name)
         content: bytes = fs.cat_file(path)
-    except AugmentError:
-        raise
-    except Exception as error:
-        raise InputError(name, _told(error)) from error
     return content
 
 
@@ -147,7 +145,7 @@ def head(name: str, count: int = HEAD) -> bytes:
     Raises:
         InputError: they cannot be read.
     """
-    try:
+    with told_as(lambda why: InputError(name, why)):
         if not protocol(name):
             if not os.path.isfile(name):
                 raise InputError(name, "is no file")  # of a pipe the head could be read but once
@@ -156,10 +154,6 @@ def head(name: str, count: int = HEAD) -> bytes:
         fs, path = filesystem(name)
         with fs.open(path, "rb", block_size=count) as remote:
             data: bytes = remote.read(count)
-    except AugmentError:
-        raise
-    except Exception as error:
-        raise InputError(name, _told(error)) from error
     return data
 
 
@@ -188,13 +182,11 @@ def put(source: Path, url: str) -> None:
         OutputError: the upload failed.
     """
     fs, path = filesystem(url)
-    try:
+    with told_as(lambda why: OutputError(f"{url}: cannot be written: {why}")):
         if protocol(url) in _OBJECT_STORES:
             _put_object(fs, str(source), path)
         else:
             _put_file(fs, str(source), path)
-    except Exception as error:
-        raise OutputError(f"{url}: cannot be written: {_told(error)}") from error
 
 
 def _put_object(fs: Any, source: str, path: str) -> None:
@@ -226,7 +218,7 @@ def expect_writable(folder: str) -> None:
     Raises:
         OutputError: there is none.
     """
-    if protocol(folder) in _WEB:
+    if protocol(folder) in WEB:
         raise OutputError(f"{folder}: a web server takes no files; choose a folder with -o")
     if protocol(folder):
         filesystem(folder)
@@ -256,7 +248,8 @@ def at_hand(source: str, folder: str, size: int = 0) -> Iterator[tuple[str, Path
     with tempfile.TemporaryDirectory(prefix="augment-") as spool:
         path = source
         if protocol(source):
-            path = os.path.join(spool, basename(source) or "trace")
+            path = os.path.join(spool, "input", basename(source) or "trace")
+            os.mkdir(os.path.dirname(path))
             _fetch(source, path, size)
         target = Path(spool, "outputs") if protocol(folder) else Path(folder)
         try:
@@ -271,10 +264,8 @@ def _fetch(url: str, path: str, size: int) -> None:
     if size > shutil.disk_usage(folder).free:
         raise InputError(url, f"no room for its {size >> 20} MiB in {folder}; set TMPDIR to a larger disk")
     fs, remote = filesystem(url)
-    try:
+    with told_as(lambda why: InputError(url, f"cannot be fetched: {why}")):
         fs.get_file(remote, path)
-    except Exception as error:
-        raise InputError(url, f"cannot be fetched: {_told(error)}") from error
 
 
 def deliver(written: Sequence[Path], folder: str) -> tuple[str, ...]:
@@ -285,6 +276,17 @@ def deliver(written: Sequence[Path], folder: str) -> tuple[str, ...]:
     for path, url in zip(written, urls, strict=True):
         put(path, url)
     return urls
+
+
+@contextlib.contextmanager
+def told_as(make: Callable[[str], AugmentError]) -> Iterator[None]:
+    """Whatever goes wrong within, other than errors of ours, is the error that ``make`` makes of what it says."""
+    try:
+        yield
+    except AugmentError:
+        raise
+    except Exception as error:  # each store has exceptions of its own
+        raise make(_told(error)) from error
 
 
 def _told(error: Exception) -> str:

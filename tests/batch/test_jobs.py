@@ -44,11 +44,11 @@ def test_times_part_windows_even_if_traces_are_missing() -> None:
     rank1 = [f"host_2.{MS + window * 5000 + 30}.pt.trace.json" for window in (0, 2)]
     jobs = jobs_of(*rank0, *rank1, host_1=0, host_2=1)
     assert told(jobs) == [
-        ("/out", "out", str(MS), [0, 1]),
-        ("/out", "out", str(MS + 5000), [0]),
-        ("/out", "out", str(MS + 10000), [0, 1]),
+        ("/out", "in", str(MS), [0, 1]),
+        ("/out", "in", str(MS + 5000), [0]),
+        ("/out", "in", str(MS + 10000), [0, 1]),
     ]
-    assert [job.stem for job in jobs] == [f"out.{MS + window * 5000}.job" for window in (0, 1, 2)]
+    assert [job.stem for job in jobs] == [f"in.{MS + window * 5000}.job" for window in (0, 1, 2)]
     assert {job.world_size for job in jobs} == {2}
 
 
@@ -62,7 +62,7 @@ def test_sglang() -> None:
     names = [f"1737.25-TP-{tp}-DP-0-EP-{tp}.trace.json.gz" for tp in (3, 0, 1, 2)]
     assert told(jobs_of(*names, "1738.5-TP-0-DECODE.trace.json.gz")) == [
         ("/out", "DECODE", "1738.5", [0]),
-        ("/out", "out", "1737.25", [0, 1, 2, 3]),
+        ("/out", "in", "1737.25", [0, 1, 2, 3]),
     ]
     (staged,) = jobs_of("1737-TP-0-PP-0.trace.json.gz", "1737-TP-0-PP-1.trace.json.gz")
     assert [one.rank for one in staged.members] == [0, None]
@@ -85,7 +85,7 @@ def test_names_that_differ_in_the_rank_alone() -> None:
 
 
 def test_other_names_are_one_job_if_their_ranks_differ() -> None:
-    assert told(jobs_of("pid9.json", "pid4.json", pid9=0, pid4=1)) == [("/out", "out", "", [0, 1])]
+    assert told(jobs_of("pid9.json", "pid4.json", pid9=0, pid4=1)) == [("/out", "in", "", [0, 1])]
     assert len(jobs_of("control.json", "test.json", control=0, test=0)) == 2
     assert len(jobs_of("pid9.json", "pid4.json", pid9=0)) == 2
 

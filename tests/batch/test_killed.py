@@ -13,8 +13,8 @@ from pathlib import Path
 from many_ranks import write_ranks
 from running import environment
 
-COUNT = 120  #: benchmarks/batch.py takes 1000
-KILLS = 4
+COUNT = 100  #: benchmarks/batch.py takes 1000
+KILLS = 3
 JOBS = 2
 
 

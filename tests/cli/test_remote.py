@@ -92,7 +92,7 @@ def test_from_memory_to_memory(job: Path, memory: str, spools: Path, tmp_path: P
 
 def test_a_remote_batch_goes_on(memory: str, augment: Augment) -> None:
     def summary() -> str:
-        return augment("run", memory, "-o", "memory://bucket/out").err.splitlines()[-1]
+        return augment("run", memory, "-o", "memory://bucket/out").err.splitlines()[-2]
 
     fs = fsspec.filesystem("memory")
     assert summary().startswith("2 augmented, 0 passed")
@@ -132,6 +132,7 @@ def test_a_web_server(web: str, job: Path, tmp_path: Path, spools: Path, augment
     beside = augment("run", f"{web}/rank0.json.gz", "--quiet")
     assert beside.code == 1
     assert "a web server takes no files; choose a folder with -o" in beside.err
+    assert "a web server takes no files" in augment("run", job, "-o", f"{web}/out", "--quiet").err
     missing = augment("run", f"{web}/rank7.json.gz", "-o", tmp_path)
     assert (missing.code, len(missing.err.splitlines())) == (3, 1)
     assert f"{web}/rank7.json.gz: no such file" in missing.err
