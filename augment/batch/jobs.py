@@ -69,7 +69,12 @@ class _Entry:
     kind: str  #: the part of the name that a job's members share
     window: str = ""
     worker: str = ""
-    moment_ns: int | None = None
+    moment: str = ""  #: Unix time as the name has it, in seconds or smaller units
+
+    @property
+    def moment_ns(self) -> int:
+        """The time in the name; 0 if there is none."""
+        return int(self.moment.ljust(19, "0")) if self.moment else 0
 
     @property
     def path(self) -> str:
@@ -112,8 +117,7 @@ def _entry(one: Input, identity: Identity) -> _Entry:
     member = Member(one, identity.rank)
     name = stem(one.basename)
     if timed := _TIMED.fullmatch(name):
-        moment_ns = int(timed[2]) * 10 ** max(0, 19 - len(timed[2]))
-        return _Entry(member, identity.world_size, folder, "*", window, timed[1], moment_ns)
+        return _Entry(member, identity.world_size, folder, "*", window, timed[1], timed[2])
     if sglang := _SGLANG.fullmatch(name):
         return _Entry(member, identity.world_size, folder, f"*{sglang[3]}", window or sglang[1])
     if daemon := _DAEMON.fullmatch(name):
@@ -125,10 +129,10 @@ def _windows(entries: list[_Entry]) -> Iterator[list[_Entry]]:
     """Traces with a time in their names, parted: a worker has one trace in a window, and all are written together."""
     part: list[_Entry] = []
     seen: set[int | str] = set()
-    for entry in sorted(entries, key=lambda one: (one.moment_ns or 0, one.path)):
+    for entry in sorted(entries, key=lambda one: (one.moment_ns, one.path)):
         who = entry.worker if entry.member.rank is None else entry.member.rank
-        late = bool(part) and (entry.moment_ns or 0) - (part[0].moment_ns or 0) > WINDOW_NS
-        if entry.moment_ns is not None and (who in seen or late):
+        late = bool(part) and entry.moment_ns - part[0].moment_ns > WINDOW_NS
+        if entry.moment and (who in seen or late):
             yield part
             part, seen = [], set()
         part.append(entry)
@@ -140,7 +144,7 @@ def _strays_joined(parts: list[list[_Entry]]) -> Iterator[list[_Entry]]:
     """The same, but traces that are alone in their jobs are one where folder and window are, if their ranks differ."""
     strays: dict[tuple[str, str], list[_Entry]] = defaultdict(list)
     for part in parts:
-        if len(part) > 1 or part[0].moment_ns is not None:
+        if len(part) > 1 or part[0].moment:
             yield part
         else:
             strays[part[0].top, part[0].window].append(part[0])
@@ -160,13 +164,10 @@ def _job(entries: list[_Entry]) -> Job:
     kinds = {entry.kind for entry in entries}
     kind = kinds.pop().replace("*", "").strip("-_. ") if len(kinds) == 1 else ""
     worlds = {entry.world_size for entry in entries}
-    window = first.window
-    if first.moment_ns is not None:
-        window = ".".join(filter(None, (window, first.path.rpartition(first.worker + ".")[2].split(".")[0])))
     return Job(
         places.common([one.input.folder for one in members]),
         kind or _folder_name(first.top),
-        window,
+        ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
         worlds.pop() if len(worlds) == 1 else None,
     )

@@ -104,7 +104,9 @@ class _Run:
         return run(self._plan.inputs, self._settings, self._manner, watch)
 
     def _conclude(self) -> None:
-        """What is asked of whole jobs."""
+        """What is asked of whole jobs, of which a share knows too little."""
+        if self._manner.shard:
+            return
         from augment.batch.stages import conclude
         from augment.commands.terminal import emit
 
