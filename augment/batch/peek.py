@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
+import os
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
 from augment.batch import places
-from augment.errors import AugmentError
+from augment.errors import AugmentError, InputError
 from augment.readers.assembly import distributed
 from augment.readers.chrome import BYTE_ORDER_MARK
-from augment.readers.containers import CHUNK, OpenText
+from augment.readers.containers import CHUNK, OpenText, open_text
 from augment.readers.dialects import rank_in_name
 from augment.readers.members import Ended, Members
 from augment.readers.raw import Broken
@@ -40,23 +42,31 @@ def identify(path: str) -> Identity:
 
 
 def _members_before_events(path: str) -> dict[str, Any]:
-    window = Window(OpenText(path, io.BytesIO(places.head(path))), CHUNK)
-    window.fill()
-    if window.data[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
-        window.drop(len(BYTE_ORDER_MARK))
     found: dict[str, Any] = {}
-    reader = Members(window)
-    if reader.blank() != ord("{"):
-        return found
-    window.drop(1)
-    try:
-        while reader.blank() not in (-1, ord("}")):
-            name = reader.key()
-            if name == "traceEvents":
-                break
-            found[name] = reader.value()
-            if reader.blank() == ord(","):
-                window.drop(1)
-    except Ended:  # within the head: what came before it counts
-        pass
+    with _opened(path) as text:
+        window = Window(text, CHUNK)
+        window.fill()
+        if window.data[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
+            window.drop(len(BYTE_ORDER_MARK))
+        reader = Members(window)
+        if reader.blank() != ord("{"):
+            return found
+        window.drop(1)
+        with contextlib.suppress(Ended):  # within the head: what came before its end counts
+            while reader.blank() not in (-1, ord("}")) and (name := reader.key()) != "traceEvents":
+                found[name] = reader.value()
+                if reader.blank() == ord(","):
+                    window.drop(1)
     return found
+
+
+def _opened(path: str) -> OpenText:
+    """The text of the file; of a remote one, of its head."""
+    if not places.protocol(path):
+        if not os.path.isfile(path):
+            raise InputError(path, "is no file")  # a pipe could be read but once
+        return open_text(path)
+    head = tempfile.TemporaryFile()  # noqa: SIM115 - OpenText closes it
+    head.write(places.head(path))
+    head.seek(0)
+    return OpenText(path, head)

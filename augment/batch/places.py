@@ -139,21 +139,15 @@ def read(name: str) -> bytes:
     return content
 
 
-def head(name: str, count: int = HEAD) -> bytes:
-    """The first ``count`` bytes.
+def head(url: str, count: int = HEAD) -> bytes:
+    """The first ``count`` bytes of a remote file.
 
     Raises:
         InputError: they cannot be read.
     """
-    with told_as(lambda why: InputError(name, why)):
-        if not protocol(name):
-            if not os.path.isfile(name):
-                raise InputError(name, "is no file")  # of a pipe the head could be read but once
-            with open(name, "rb") as file:
-                return file.read(count)
-        fs, path = filesystem(name)
-        with fs.open(path, "rb", block_size=count) as remote:
-            data: bytes = remote.read(count)
+    fs, path = filesystem(url)
+    with told_as(lambda why: InputError(url, why)), fs.open(path, "rb", block_size=count) as remote:
+        data: bytes = remote.read(count)
     return data
 
 
