@@ -4,7 +4,7 @@
     python docs/generate.py --check   exit 1 and name the files that differ
 
 A page holds ``<!-- generated NAME -->`` and ``<!-- end NAME -->``; what stands between is one of :data:`BLOCKS`.
-``metrics.schema.json`` is generated as a whole.
+``metrics.schema.json`` and ``diff.schema.json`` are generated as wholes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import click  # noqa: E402
 from augment import __version__  # noqa: E402
 from augment.analyses import ANALYSES, Analysis  # noqa: E402
 from augment.commands import COMMANDS, group  # noqa: E402
+from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
 from augment.derived.kernel_types import PATTERNS  # noqa: E402
 from augment.pipeline import augment, options_of  # noqa: E402
 from augment.readers import READERS, read  # noqa: E402
@@ -45,6 +46,7 @@ from simulator import JobOptions, simulate  # noqa: E402
 
 HELP_WIDTH = 100
 SCHEMA = "metrics.schema.json"
+DIFF_SCHEMA = "diff.schema.json"
 _BLOCK = re.compile(r"(<!-- generated (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 _OPTIONS = re.compile(r"^Options:\n((?: +.*\n?)+)", re.MULTILINE)
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "null"}
@@ -113,6 +115,11 @@ def cli() -> str:
     return "\n\n".join(f"## {one.command_path}\n\n```text\n{one.get_help().rstrip()}\n```" for one in contexts)
 
 
+def comparison() -> str:
+    """The tables of a comparison."""
+    return "\n\n".join(f"### {name}\n\n{columns(row)}" for name, row in ROWS.items())
+
+
 def dialects() -> str:
     """What other years and vendors call the categories."""
     foreign = [(name, category.name.lower()) for name, category in CATEGORIES.items()]
@@ -165,12 +172,17 @@ def example() -> str:
 
 def schema_text() -> str:
     """The JSON Schema of the sidecar."""
-    return json.dumps(schema({one.NAME: one.ROW for one in ANALYSES}), indent=2, ensure_ascii=False) + "\n"
+    return as_text(schema({one.NAME: one.ROW for one in ANALYSES}))
+
+
+def as_text(one: dict[str, Any]) -> str:
+    """A schema as a file."""
+    return json.dumps(one, indent=2, ensure_ascii=False) + "\n"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
     block.__name__: block
-    for block in (analyses, cli, dialects, kernel_types, readers, writers, reasons, limits, example)
+    for block in (analyses, cli, comparison, dialects, kernel_types, readers, writers, reasons, limits, example)
 }
 
 
@@ -214,6 +226,7 @@ def generated() -> Iterator[tuple[Path, str]]:
         if _BLOCK.search(text):
             yield path, page(text)
     yield DOCS / SCHEMA, schema_text()
+    yield DOCS / DIFF_SCHEMA, as_text(diff_schema())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

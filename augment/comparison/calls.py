@@ -11,7 +11,7 @@ from augment.comparison.names import NO_PATH, Names, Paths
 from augment.derived.call_stacks import CallStacks, call_stacks
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
-from augment.derived.step_windows import StepWindows
+from augment.derived.step_windows import StepWindows, step_of_work
 from augment.derived.steps import steps
 from augment.trace import Bools, Bytes, Category, Int32s, Int64s, Trace
 
@@ -51,8 +51,9 @@ class Calls:
 class Work:
     """The GPU work, at the places of ``gpu_work``: equal-length columns.
 
-    ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, of the launch,
-    and of work without a launch the step in which it ran. ``name`` int32, ``type`` uint8, ``ns`` int64: its duration.
+    ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, the place among
+    the chosen steps of the one in which it was launched, or :data:`NONE`. ``name`` int32, ``type`` uint8, ``ns`` int64:
+    its duration.
     """
 
     row: Int64s
@@ -150,12 +151,10 @@ def _work(trace: Trace, stacks: CallStacks, kept: Bools, place_of: Int32s, chose
     launched = found.launch != NO_ROW
     stack_place = np.full(len(found), NONE, np.int32)
     stack_place[launched] = stacks.place_of[found.launch[launched]]
-    moment = found.ts.copy()
-    moment[launched] = trace.events.ts[found.launch[launched]]
     return Work(
         row=found.row,
         call=place_of[_climb(stacks, stack_place, kept)],
-        step=chosen.of_host(moment).astype(np.int32),
+        step=step_of_work(trace, chosen).astype(np.int32),
         name=names.of(trace.events.name[found.row], trace.strings),
         type=found.type,
         ns=np.maximum(found.end - found.ts, 0),

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from augment.comparison.noise import ALPHA, Noise, corrected, noise_of
+from augment.comparison.noise import Noise, noise_of
 from augment.comparison.totals import FIGURES, Figure, Samples
 from augment.errors import UsageError, expect_known
 
+ALPHA = 0.05  #: how often equal jobs may fail
+WHOLE = "step_ns"
 FLOOR = 0.01  #: of the step: a part of the time that grew by less fails nothing
 _UNITS = {
     "": 1, "ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9,
@@ -46,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure. ``low`` and ``high`` are the noise of the difference; None where it is not known."""
+    """One figure. The change lies between ``low`` and ``high``; None where the noise is not known."""
 
     figure: Figure
     limit: Limit
@@ -56,27 +58,23 @@ class Line:
     test: float | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
 
 
 def check(control: Samples, test: Samples, limits: Limits | None = None) -> list[Line]:
     """A line for each figure that is gated.
 
-    A figure fails if it got worse beyond the noise (Welch's test over the steps, corrected for all figures) and the
-    noise leaves it possible that it did so by as much as its limit. With one step on a side no noise is known, and
-    the limit alone decides. A part of the time that grew by less than :data:`FLOOR` of the step fails nothing.
+    The change of each figure lies in an interval: Welch's, over the steps, so wide that all of them together are wrong
+    no more often than ``limits.alpha``; half of that is the step's own, half all others'. A figure fails if every
+    change in its interval is for the worse, and some are as bad as its limit. So noise alone seldom fails, and a true
+    regression of the limit's size seldom passes. With one step on a side no noise is known, and the limit alone
+    decides. A part of the step's time that grew by less than :data:`FLOOR` of the step fails nothing.
     """
     limits = limits or Limits()
     asked = [(one, limit) for one in FIGURES if (limit := limits.of(one)) is not None]
-    known = [
-        (one, limit) for one, limit in asked if one.name in test and (limit.bound is not None or one.name in control)
-    ]
-    noises = [noise_of(control[one.name], test[one.name]) if one.name in control else None for one, _ in known]
-    judged = {
-        one.name: _judged(one, limit, control, test, noise, p, limits.alpha)
-        for (one, limit), noise, p in zip(known, noises, corrected(noises), strict=True)
-    }
-    return [judged.get(one.name) or _lacking(one, limit, control, test) for one, limit in asked]
+    both = [one.name for one, _ in asked if one.name in control and one.name in test]
+    chance = dict.fromkeys(both, limits.alpha / 2 / max(len(both) - 1, 1)) | {WHOLE: limits.alpha / 2}
+    noises = {name: noise_of(control[name], test[name], 1 - chance[name]) for name in both}
+    return [_line(one, limit, control, test, noises.get(one.name)) for one, limit in asked]
 
 
 def limit_of(text: str) -> Limit:
@@ -125,42 +123,38 @@ def limits_of(
     return Limits(general, figures, alpha)
 
 
-def _judged(
-    figure: Figure, limit: Limit, control: Samples, test: Samples, noise: Noise | None, p: float | None, alpha: float
-) -> Line:
+def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, noise: Noise | None) -> Line:
+    lacking = [side for side, samples in (("baseline", control), ("test", test)) if figure.name not in samples]
+    if "test" in lacking or (lacking and limit.bound is None):
+        return Line(figure, limit, "skipped", f"not recorded in the {' and the '.join(lacking)}")
     after = float(test[figure.name].mean())
-    before = float(control[figure.name].mean()) if figure.name in control else None
+    before = None if lacking else float(control[figure.name].mean())
+    low, high = (noise.low, noise.high) if noise else (None, None)
+    failed, reason = _judged(figure, limit, before, after, noise, _floor(figure, control))
+    return Line(figure, limit, "fail" if failed else "pass", reason, before, after, low, high)
+
+
+def _judged(
+    figure: Figure, limit: Limit, before: float | None, after: float, noise: Noise | None, floor: float
+) -> tuple[bool, str]:
+    """Whether it fails, and why."""
     worse = -1 if figure.better == "higher" else 1
     if limit.bound is not None or before is None:
         failed = (after - (limit.bound or 0)) * worse > 0
-        reason = "beyond its bound" if failed else "within its bound"
-    else:
-        delta = worse * (after - before)
-        possible = delta if noise is None else worse * (noise.high if worse > 0 else noise.low)
-        certain = delta > 0 and (p is None or p < alpha)
-        failed = certain and possible >= (limit.share or 0) * abs(before) and delta >= _floor(figure, control)
-        reason = _reason(failed, certain, delta, p, alpha)
-    low, high = (noise.low, noise.high) if noise else (None, None)
-    return Line(figure, limit, "fail" if failed else "pass", reason, before, after, low, high, p)
-
-
-def _reason(failed: bool, certain: bool, delta: float, p: float | None, alpha: float) -> str:
-    """Why, in words."""
-    if p is None:
-        return f"{'beyond' if failed else 'within'} the limit; one step a side, so the noise is not known"
-    if failed:
-        return "regressed beyond the noise"
-    if certain:
-        return "regressed, but by less than is allowed"
-    return "improved beyond the noise" if delta < 0 and p < alpha else "within the noise"
+        return failed, "beyond its bound" if failed else "within its bound"
+    delta, allowed = worse * (after - before), (limit.share or 0) * abs(before)
+    if noise is None:
+        failed = delta > 0 and delta >= max(allowed, floor)
+        return failed, f"{'beyond' if failed else 'within'} the limit; one step a side, so the noise is not known"
+    least, most = sorted((worse * noise.low, worse * noise.high))
+    if least > 0 and most >= allowed and delta >= floor:
+        return True, "worse beyond the noise, and perhaps by as much as the limit"
+    if least > 0:
+        return False, "worse, but by less than the limit"
+    return False, "better beyond the noise" if most < 0 else "within the noise"
 
 
 def _floor(figure: Figure, control: Samples) -> float:
     """The least growth of a part of the step's time that matters."""
-    is_part = figure.unit == "ns" and figure.name not in ("step_ns", "mean_launch_delay_ns")
-    return FLOOR * float(control["step_ns"].mean()) if is_part else 0.0
-
-
-def _lacking(figure: Figure, limit: Limit, control: Samples, test: Samples) -> Line:
-    lacking = [side for side, samples in (("baseline", control), ("test", test)) if figure.name not in samples]
-    return Line(figure, limit, "skipped", f"not recorded in the {' and the '.join(lacking)}")
+    is_part = figure.unit == "ns" and figure.name not in (WHOLE, "mean_launch_delay_ns")
+    return FLOOR * float(control[WHOLE].mean()) if is_part else 0.0

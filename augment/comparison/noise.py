@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 ALPHA = 0.01  #: how often noise alone may be called a difference
+CONFIDENCE = 0.95  #: of an interval
 RESAMPLES = 2000
 SEED = 20_240_501
 
@@ -22,8 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Of the difference of means, test less control: the probability ``p`` of one as large by chance, the 95 %
-    interval by Welch, ``low`` to ``high``, and by resampling, ``bootstrap_low`` to ``bootstrap_high``."""
+    """Of the difference of means, test less control: the probability ``p`` of one as large by chance, the interval by
+    Welch, ``low`` to ``high``, and by resampling, ``bootstrap_low`` to ``bootstrap_high``, of the same confidence."""
 
     p: float
     low: float
@@ -32,7 +33,7 @@ class Noise:
     bootstrap_high: float
 
 
-def noise_of(control: Floats, test: Floats) -> Noise | None:
+def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE) -> Noise | None:
     """The noise of the difference of means; None if a side has fewer than two samples: then it is not known."""
     if min(len(control), len(test)) < 2:
         return None
@@ -44,8 +45,8 @@ def noise_of(control: Floats, test: Floats) -> Noise | None:
         return Noise(0.0 if certain else 1.0, delta, delta, delta, delta)
     freedom = sum(shares) ** 2 / sum(share**2 / (len(side) - 1)
                                      for share, side in zip(shares, (control, test), strict=True))  # fmt: skip
-    reach = quantile_of_student(0.975, freedom) * error
-    low, high = _bootstrap(control, test)
+    reach = quantile_of_student((1 + confidence) / 2, freedom) * error
+    low, high = _bootstrap(control, test, confidence)
     return Noise(2 * tail_of_student(abs(delta) / error, freedom), delta - reach, delta + reach, low, high)
 
 
@@ -76,11 +77,11 @@ def quantile_of_student(probability: float, freedom: float) -> float:
     return (low + high) / 2
 
 
-def _bootstrap(control: Floats, test: Floats) -> tuple[float, float]:
-    """The 95 % percentile interval of the difference of means; the same for the same samples."""
+def _bootstrap(control: Floats, test: Floats, confidence: float) -> tuple[float, float]:
+    """The percentile interval of the difference of means; the same for the same samples."""
     random = np.random.default_rng(SEED)
     means = [side[random.integers(0, len(side), (RESAMPLES, len(side)))].mean(axis=1) for side in (control, test)]
-    low, high = np.quantile(means[1] - means[0], (0.025, 0.975))
+    low, high = np.quantile(means[1] - means[0], ((1 - confidence) / 2, (1 + confidence) / 2))
     return float(low), float(high)
 
 

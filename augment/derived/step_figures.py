@@ -10,7 +10,7 @@ from augment.derived.gap_causes import GapCategory
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.derived.step_idle import step_idle
-from augment.derived.step_windows import StepWindows
+from augment.derived.step_windows import StepWindows, step_of_work
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.intervals import held_before
 from augment.trace import Category, Identity, Int64s, Trace
@@ -96,7 +96,7 @@ def _launched(trace: Trace, device: int, windows: StepWindows) -> dict[str, Int6
     places = np.arange(work.devices[device].start, work.devices[device].stop)
     launch = work.launch[places]
     known = launch != NO_ROW
-    step = windows.of_host(np.where(known, events.ts[launch], work.ts[places]))
+    step = step_of_work(trace, windows)[places]
     delay = np.maximum(work.ts[places] - (events.ts[launch] + events.dur[launch]), 0)
     inside, told = step >= 0, known & (step >= 0)
     sums = np.zeros(len(windows), np.int64)

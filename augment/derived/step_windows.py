@@ -69,6 +69,21 @@ def step_windows(trace: Trace) -> StepWindows:
     return StepWindows(found.number, found.ts, found.end, start, np.maximum(start, end))
 
 
+def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
+    """The place of the step that each piece of ``gpu_work`` belongs to, in which the host launched it; -1 for none.
+
+    Work whose launch is not in the trace was launched before the recording, and belongs to no step; but if no launch
+    is known at all, or there are no steps, it belongs to that in which it begins.
+    """
+    work = gpu_work(trace)
+    launched = work.launch != NO_ROW
+    moment = np.where(launched, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
+    step = windows.of_host(moment)
+    if launched.any() and (windows.number >= 0).any():
+        step[~launched] = -1
+    return step
+
+
 def _whole(trace: Trace) -> StepWindows:
     rows = trace.events.slices_of(*_WORK)
     count = min(len(rows), 1)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import augment
-from augment.comparison import Diff, diff
+from augment.comparison import diff
 from augment.comparison.sequences import ALONE
 from augment.errors import UsageError
-from augment.findings import Findings
+from diffs import adds_up, partners_are_partners, rows
 from tables import annotation, call, kernel, op, trace_of
 
 PAIRS = {
@@ -40,33 +40,6 @@ PAIRS = {
     "host alone": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "cpu_dtu/exercise_trace.json.gz"),
     "host against GPU": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "hta_trace_diff_pair/test.json.gz"),
 }  # fmt: skip
-
-
-def rows(result: Diff, name: str) -> list:
-    outcome = result.outcomes[name]
-    assert isinstance(outcome, Findings)
-    return list(outcome.rows)
-
-
-def adds_up(result: Diff) -> None:
-    parts, steps = rows(result, "diff_waterfall"), rows(result, "diff_steps")
-    for column in ("control_ns", "test_ns", "delta_ns"):
-        assert sum(getattr(one, column) for one in parts) == sum(getattr(one, column) for one in steps)
-
-
-def partners_are_partners(result: Diff) -> None:
-    for pair in result.pairs:
-        for back, forth in (
-            (pair.alignment.call_of_control, pair.alignment.call_of_test),
-            (pair.alignment.work_of_control, pair.alignment.work_of_test),
-        ):
-            met = np.flatnonzero(back != ALONE)
-            assert (forth[back[met]] == met).all()
-            assert (forth != ALONE).sum() == len(met)
-        met = np.flatnonzero(pair.alignment.call_of_control != ALONE)
-        partner = pair.alignment.call_of_control[met]
-        assert (pair.control.calls.path[met] == pair.test.calls.path[partner]).all()
-        assert (pair.control.calls.step[met] == pair.test.calls.step[partner]).all()
 
 
 @pytest.mark.parametrize("pair", PAIRS)

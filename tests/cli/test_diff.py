@@ -1,0 +1,125 @@
+"""``augment diff`` and ``augment check`` as a shell sees them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from augment.commands import group
+from augment.comparison.sidecar import diff_schema
+from augment.errors import AugmentError
+from simulator import JobOptions, simulate
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of two ranks: ``control``, and ``test``, whose matrix products take a quarter longer."""
+    folder = tmp_path_factory.mktemp("jobs")
+    simulate(JobOptions(ranks=2, steps=4, layers=1, seed=1), folder / "control")
+    simulate(JobOptions(ranks=2, steps=4, layers=1, seed=2), folder / "again")
+    simulate(JobOptions(ranks=2, steps=4, layers=1, seed=3, slow_kernel="nvjet", slow_percent=25), folder / "test")
+    return folder
+
+
+def ran(*arguments: object) -> Result:
+    return CliRunner().invoke(group(), [str(one) for one in arguments], standalone_mode=False)
+
+
+def rank0(folder: Path) -> Path:
+    return folder / "rank0.pt.trace.json.gz"
+
+
+def test_diff_of_two_traces(jobs: Path, tmp_path: Path) -> None:
+    result = ran("diff", rank0(jobs / "control"), rank0(jobs / "test"), "-o", tmp_path)
+    assert result.exception is None
+    assert "compared: 4 steps: 0, 1, 2, 3" in result.stdout
+    for title in ("Figures", "Where the difference of a step comes from", "Slower, time a step"):
+        assert title in result.stdout
+    assert "nvjet" in result.stdout
+    sidecar = json.loads((tmp_path / "rank0.diff.metrics.json").read_text())
+    jsonschema.validate(sidecar, diff_schema(closed=True))
+    assert sidecar["compared"][0]["control"]["steps"] == [0, 1, 2, 3]
+    assert sum(row["delta_ns"] for row in sidecar["analyses"]["diff_waterfall"]["rows"]) == sum(
+        row["delta_ns"] for row in sidecar["analyses"]["diff_steps"]["rows"]
+    )
+    shown = ran("show", tmp_path / "rank0.diff.metrics.json", "diff_figures")
+    assert "exposed_communication_ns" in shown.stdout
+
+
+def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
+    result = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--json")
+    assert result.exception is None
+    sidecar = json.loads(result.stdout)
+    assert [(one["control"]["rank"], one["test"]["rank"]) for one in sidecar["compared"]] == [(0, 0), (1, 1)]
+    assert (tmp_path / "test.diff.metrics.json").exists()
+    crossed = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--quiet",
+                  "--control-rank", "0", "--test-rank", "1", "--step", "0:2")  # fmt: skip
+    assert crossed.stdout.strip() == str(tmp_path / "test.diff.metrics.json")
+    (pair,) = json.loads((tmp_path / "test.diff.metrics.json").read_text())["compared"]
+    assert (pair["control"]["rank"], pair["test"]["rank"], pair["control"]["steps"], pair["test"]["steps"]) == (
+        0,
+        1,
+        [0],
+        [2],
+    )
+
+
+@pytest.mark.parametrize("step", ["x", "1:2:3", "", "9"])
+def test_steps_that_are_none(jobs: Path, step: str, tmp_path: Path) -> None:
+    result = ran("diff", rank0(jobs / "control"), rank0(jobs / "test"), "-o", tmp_path, "--step", step)
+    assert isinstance(result.exception, AugmentError)
+    assert result.exception.exit_code == 2
+
+
+def test_check_of_traces_and_of_sidecars(jobs: Path, tmp_path: Path) -> None:
+    for job in ("control", "again", "test"):
+        assert ran("run", jobs / job, "-o", tmp_path / job, "--only", "step_figures", "--quiet").exception is None
+    for where in (jobs, tmp_path):
+        for name in ("rank0.pt.trace.json.gz", "") if where == jobs else ("rank0.metrics.json", ""):
+            control = tmp_path / "control" / name.replace(".pt.trace.json.gz", ".metrics.json")
+            silent = ran("check", where / "again" / name, "--baseline", control)
+            assert (silent.return_value, silent.exception) == (0, None)
+            assert silent.stdout.splitlines()[0].startswith("PASS    step_ns: ")
+            failed = ran("check", where / "test" / name, "--baseline", control, "--quiet")
+            assert failed.return_value == 1
+            assert [row.split()[1] for row in failed.stdout.splitlines()] == ["step_ns:", "compute_ns:"]
+
+
+def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
+    config, control, test = tmp_path / "gate.toml", rank0(jobs / "control"), rank0(jobs / "test")
+    config.write_text('max_regress = "50%"\n[metrics]\nstep_ns = "90%"\n')
+    table, suite = tmp_path / "gate.md", tmp_path / "gate.xml"
+    more = ("--config", config, "--markdown", table, "--junit", suite)
+    assert ran("check", test, "--baseline", control, *more).return_value == 0
+    assert "no regression" in table.read_text()
+    assert ran("check", test, "--baseline", control, *more, "--metric", "step_ns=1%").return_value == 1
+    assert 'failures="1"' in suite.read_text()
+    as_json = ran("check", test, "--baseline", control, "--json")
+    first = json.loads(as_json.stdout.splitlines()[0])
+    assert (first["figure"], first["status"], first["unit"]) == ("step_ns", "fail", "ns")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--metric", "step_ns"), "must be NAME=LIMIT"),
+        (("--metric", "step=3%"), "no figure is called 'step'"),
+        (("--max-regress", "x"), "is no limit"),
+        (("--config", "missing.toml"), "missing.toml: no such file"),
+    ],
+)
+def test_check_refuses(jobs: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = ran("check", rank0(jobs / "test"), "--baseline", rank0(jobs / "control"), *arguments)
+    assert isinstance(result.exception, AugmentError)
+    assert said in str(result.exception)
+
+
+def test_a_sidecar_without_figures_of_steps_is_no_baseline(jobs: Path, tmp_path: Path) -> None:
+    ran("run", rank0(jobs / "control"), "-o", tmp_path, "--only", "temporal_breakdown", "--quiet")
+    result = ran("check", rank0(jobs / "test"), "--baseline", tmp_path / "rank0.metrics.json")
+    assert isinstance(result.exception, AugmentError)
+    assert "no baseline: it holds no step_figures" in str(result.exception)

@@ -1,0 +1,41 @@
+"""What every comparison must keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from augment.comparison import Diff
+from augment.comparison.sequences import ALONE
+from augment.findings import Findings
+
+
+def rows(result: Diff, name: str) -> list[Any]:
+    """The rows of a table."""
+    outcome = result.outcomes[name]
+    assert isinstance(outcome, Findings)
+    return list(outcome.rows)
+
+
+def adds_up(result: Diff) -> None:
+    """The parts of the waterfall are the whole, to the nanosecond."""
+    parts, steps = rows(result, "diff_waterfall"), rows(result, "diff_steps")
+    for column in ("control_ns", "test_ns", "delta_ns"):
+        assert sum(getattr(one, column) for one in parts) == sum(getattr(one, column) for one in steps)
+
+
+def partners_are_partners(result: Diff) -> None:
+    """Partners are mutual, of one call path and of one step."""
+    for pair in result.pairs:
+        for back, forth in (
+            (pair.alignment.call_of_control, pair.alignment.call_of_test),
+            (pair.alignment.work_of_control, pair.alignment.work_of_test),
+        ):
+            met = np.flatnonzero(back != ALONE)
+            assert (forth[back[met]] == met).all()
+            assert (forth != ALONE).sum() == len(met)
+        met = np.flatnonzero(pair.alignment.call_of_control != ALONE)
+        partner = pair.alignment.call_of_control[met]
+        assert (pair.control.calls.path[met] == pair.test.calls.path[partner]).all()
+        assert (pair.control.calls.step[met] == pair.test.calls.step[partner]).all()

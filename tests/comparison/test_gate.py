@@ -1,0 +1,123 @@
+"""The gate's decisions, its limits, and what it writes for other programs."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from augment.comparison.gate import Limit, Limits, Line, check, limit_of, limits_of
+from augment.comparison.gate_files import junit, markdown, text_of
+from augment.errors import UsageError
+
+
+def samples(**columns: list[float]) -> dict[str, np.ndarray]:
+    return {name: np.array(values, np.float64) for name, values in columns.items()}
+
+
+def line(name: str, lines: list[Line]) -> Line:
+    (found,) = [one for one in lines if one.figure.name == name]
+    return found
+
+
+STEADY = samples(step_ns=[1000, 1010, 990, 1005], host_wait_ns=[10, 11, 9, 10], overlap_ratio=[0.8, 0.81, 0.79, 0.8])
+
+
+def test_beyond_the_noise_and_the_limit() -> None:
+    worse = samples(step_ns=[1100, 1110, 1090, 1105])
+    found = line("step_ns", check(STEADY, worse))
+    assert found.status == "fail"
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 < found.low < 100 < found.high
+    assert line("step_ns", check(worse, STEADY)).status == "pass"
+    assert line("step_ns", check(worse, STEADY)).reason == "better beyond the noise"
+
+
+def test_noise_fails_nothing() -> None:
+    wild = samples(step_ns=[1000, 2000, 500, 1400])
+    assert line("step_ns", check(STEADY, wild)).reason == "within the noise"
+
+
+def test_certain_but_small() -> None:
+    slightly = samples(step_ns=[1020, 1021, 1019, 1020])
+    exact = samples(step_ns=[1000, 1001, 999, 1000])
+    found = line("step_ns", check(exact, slightly))
+    assert (found.status, found.reason) == ("pass", "worse, but by less than the limit")
+    assert line("step_ns", check(exact, slightly, Limits(Limit(share=0.02)))).status == "fail"
+
+
+def test_a_part_that_is_small_beside_the_step_fails_nothing() -> None:
+    doubled = {**STEADY, "host_wait_ns": np.array([16.0, 17, 15, 16])}
+    assert line("host_wait_ns", check(STEADY, doubled)).status == "pass"
+    tenfold = {**STEADY, "host_wait_ns": np.array([100.0, 110, 90, 100])}
+    assert line("host_wait_ns", check(STEADY, tenfold)).status == "fail"
+
+
+def test_a_figure_of_which_more_is_better() -> None:
+    less = {**STEADY, "overlap_ratio": np.array([0.6, 0.61, 0.59, 0.6])}
+    assert line("overlap_ratio", check(STEADY, less)).status == "fail"
+    assert line("overlap_ratio", check(less, STEADY)).status == "pass"
+
+
+def test_one_step_a_side() -> None:
+    one, other = samples(step_ns=[1000]), samples(step_ns=[1050])
+    found = line("step_ns", check(one, other))
+    assert found.status == "fail"
+    assert found.low is None
+    assert "noise is not known" in found.reason
+    assert line("step_ns", check(one, samples(step_ns=[1049]))).status == "pass"
+
+
+def test_bounds() -> None:
+    limits = Limits(figures={"step_ns": limit_of("1us"), "overlap_ratio": limit_of("0.9"), "host_wait_ns": None})
+    lines = check(STEADY, STEADY, limits)
+    assert line("step_ns", lines).status == "fail", "1001.25 ns"
+    assert line("overlap_ratio", lines).status == "fail", "at least"
+    assert "host_wait_ns" not in [one.figure.name for one in lines]
+    alone = check({}, STEADY, limits)
+    assert line("step_ns", alone).status == "fail", "a bound needs no baseline"
+    assert line("compute_ns", alone).reason == "not recorded in the baseline and the test"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("5%", Limit(share=0.05)), ("0.5 %", Limit(share=0.005)), ("80ms", Limit(bound=80e6)), ("40GB", Limit(bound=40e9)),
+     ("2GiB", Limit(bound=2**31)), ("0.8", Limit(bound=0.8)), ("1e6", Limit(bound=1e6))],
+)  # fmt: skip
+def test_limits(text: str, limit: Limit) -> None:
+    found = limit_of(text)
+    assert found.share == (None if limit.share is None else pytest.approx(limit.share))
+    assert found.bound == limit.bound
+
+
+@pytest.mark.parametrize("text", ["", "5 percent", "ms", "-3%", "1.2.3%", "5%%"])
+def test_no_limits(text: str) -> None:
+    with pytest.raises(UsageError, match="is no limit"):
+        limit_of(text)
+
+
+def test_configuration() -> None:
+    config = {"max_regress": "3%", "alpha": 0.01, "metrics": {"step_ns": "2%", "work_count": "10%", "idle_ns": False}}
+    limits = limits_of(config, metrics={"step_ns": "1%"})
+    assert limits.max_regress.share == pytest.approx(0.03)
+    assert limits.alpha == 0.01
+    assert limits.figures["step_ns"] == Limit(share=0.01)
+    assert limits.figures["idle_ns"] is None
+    assert limits_of(config, max_regress="7%").max_regress.share == pytest.approx(0.07)
+    for wrong in ({"max_regres": "3%"}, {"metrics": {"steps": "3%"}}, {"alpha": 2.0}, {"max_regress": "3ms"}):
+        with pytest.raises(UsageError):
+            limits_of(wrong)
+
+
+def test_what_is_written() -> None:
+    lines = check(STEADY, samples(step_ns=[1100, 1110, 1090, 1105], overlap_ratio=[0.8, 0.8, 0.8, 0.81]))
+    table = markdown(lines, "main", "branch <1>")
+    assert table.splitlines()[0] == "### branch <1> against main: 1 of 11 figures regressed"
+    assert sum(row.startswith("| ❌") for row in table.splitlines()) == 1
+    assert all(row.count("|") == 9 for row in table.splitlines()[2:])
+    suite = ET.fromstring(junit(lines, "main", "branch <1>"))
+    assert suite.attrib == {"name": "branch <1> against main", "tests": "11", "failures": "1", "skipped": "9"}
+    assert [case.get("name") for case in suite if case.find("failure") is not None] == ["step_ns"]
+    assert text_of(line("step_ns", lines)).startswith("step_ns: 1.001 µs → 1.101 µs, +10.0 % (noise +")
