@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     "--metric", "metrics", multiple=True, metavar="NAME=LIMIT",
     help="Another limit for one figure: 3% of the baseline, or a bound as 80ms; may be given again.",
 )  # fmt: skip
+@click.option("--region", metavar="NAME", help="Of traces, take the occurrences of this annotation as steps.")
 @click.option("--config", metavar="GATE.toml", help="Limits from a file; options here come before it.")
 @click.option("--markdown", metavar="FILE", help="Also write a table for a comment on a pull request.")
 @click.option("--junit", metavar="FILE", help="Also write JUnit's XML.")
@@ -37,6 +38,7 @@ def command(
     baseline: str,
     max_regress: str | None,
     metrics: tuple[str, ...],
+    region: str | None,
     config: str | None,
     markdown: str | None,
     junit: str | None,
@@ -54,7 +56,7 @@ def command(
 
     limits = gate.limits_of(_config(config), max_regress, dict(_pair(one) for one in metrics))
     with bar(1, quiet=quiet) as shown:
-        before, after = _samples(baseline, shown), _samples(test, shown)
+        before, after = _samples(baseline, region, shown), _samples(test, region, shown)
     lines = gate.check(before, after, limits)
     names = label_of(baseline), label_of(test)
     for path, text in ((markdown, gate_files.markdown), (junit, gate_files.junit)):
@@ -68,15 +70,15 @@ def command(
     return 1 if any(line.status == "fail" for line in lines) else 0
 
 
-def _samples(path: str, shown: Bar) -> dict[str, Floats]:
+def _samples(path: str, region: str | None, shown: Bar) -> dict[str, Floats]:
     """The figures of each step of a run: read from traces, or from metrics."""
     import os
 
     from augment.commands.runs import traces_of
     from augment.commands.show import is_sidecar, read_sidecar
     from augment.comparison.baseline import samples_of_sidecar
+    from augment.comparison.steps import windows_in
     from augment.comparison.totals import mean_of_ranks, samples_of
-    from augment.derived.step_windows import step_windows
 
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")
@@ -88,7 +90,7 @@ def _samples(path: str, shown: Bar) -> dict[str, Floats]:
         return mean_of_ranks([samples_of_sidecar(one, read_sidecar(one)) for one in sidecars])
     found = []
     for trace in traces_of(path, shown):
-        windows = step_windows(trace)
+        windows = windows_in(trace, region)
         if not len(windows):
             raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
         found.append(samples_of(trace, windows))

@@ -22,6 +22,7 @@ ROWS = 10  #: of a table, unless --limit says otherwise
 @click.argument("test", metavar="TEST")
 @click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside TEST if not given.")
 @click.option("--step", metavar="N|N:M", help="Compare step N, or the control's step N with the test's M; else all.")
+@click.option("--region", metavar="NAME", help="Take the occurrences of this annotation as steps, numbered from 0.")
 @click.option("--control-rank", type=int, metavar="R", help="Of a folder, take this rank alone.")
 @click.option("--test-rank", type=int, metavar="R", help="Compare it with this rank of the test.")
 @click.option("--short-names", is_flag=True, help="Call operators and kernels by their short names, as HTA.")
@@ -36,6 +37,7 @@ def command(
     test: str,
     out: str | None,
     step: str | None,
+    region: str | None,
     control_rank: int | None,
     test_rank: int | None,
     short_names: bool,
@@ -57,7 +59,7 @@ def command(
     with bar(1, quiet=quiet) as shown:
         sides = [traces_of(path, shown) for path in (control, test)]
         shown.stage("comparing")
-        found = diff(sides[0], sides[1], step=chosen, control_rank=control_rank, test_rank=test_rank,
+        found = diff(sides[0], sides[1], step=chosen, region=region, control_rank=control_rank, test_rank=test_rank,
                      short_names=short_names, functions=functions)  # fmt: skip
     folder = out or (test if os.path.isdir(test) else os.path.dirname(test) or ".")
     path = Path(folder) / (label_of(test) + sidecar.SUFFIX)

@@ -12,6 +12,8 @@ from augment.commands.units import counted
 from augment.comparison.gate_files import value_text
 
 NAME_WIDTH = 64
+NAMES_SHOWN = 2  #: of each side of a part
+LEAST_NS = 500  #: a step: less would show as 0.000 ms
 _MARKS = {"regression": "worse", "improvement": "better", "different": "other", "within_noise": "", "unknown": ""}
 
 
@@ -23,11 +25,13 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     emit(_compared(sidecar["compared"]))
     for one in sidecar["diagnostics"]:
         emit(f"{one['code']}: {one['count']:,} ({one['message']})")
-    _figures(analyses["diff_figures"])
+    whole_recordings = not sidecar["compared"][0]["control"]["steps"]
+    _figures(analyses["diff_figures"], "recording" if whole_recordings else "a step")
     if reason := sidecar["analyses"]["diff_figures"].get("reason"):
         emit(reason)
     whole = sum(row["delta_ns"] for row in analyses["diff_steps"])
     _waterfall(analyses["diff_waterfall"], whole, limit)
+    _operators(analyses["diff_waterfall"], limit)
     _changes(analyses["diff_names"], len(analyses["diff_steps"]), limit)
 
 
@@ -41,19 +45,20 @@ def _compared(pairs: Sequence[dict[str, Any]]) -> str:
     steps = [pairs[0][side]["steps"] for side in ("control", "test")]
     ranks = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
     if not steps[0]:
-        return f"compared: {ranks}whole recordings, for there are no steps to compare"
+        instead = "--region NAME takes an annotation for them"
+        return f"compared: {ranks}whole recordings, for there are no steps to compare ({instead})"
     numbers = [", ".join(map(str, one)) for one in steps]
     which = numbers[0] if numbers[0] == numbers[1] else f"{numbers[0]} with {numbers[1]}"
     return f"compared: {ranks}{counted(len(steps[0]), 'step')}: {which}"
 
 
-def _figures(rows: Sequence[dict[str, Any]]) -> None:
+def _figures(rows: Sequence[dict[str, Any]], of: str) -> None:
     rows = [row for row in rows if row["control"] or row["test"]]
     known = any(row["low"] is not None for row in rows)
     columns = [
         Column(
-            ("a step", ""),
-            [row["figure"].removesuffix("_" + row["unit"]).replace("_", " ") for row in rows],
+            (of, ""),
+            [_words(row["figure"], row["unit"]) for row in rows],
             True,
             True,
         ),
@@ -81,13 +86,13 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
         return
     shown = rows[:limit] if limit else rows
     rest = whole - sum(row["delta_ns"] for row in shown)
-    scale = rows[0]["delta_ns"] / rows[0]["delta_per_step_ns"]  # steps, ranks and devices
+    scale = _scale(rows)
     numbers = [row["delta_ns"] / scale for row in shown]
     tail = [rest / scale] if len(rows) > len(shown) else []
     blank = [""] * (len(tail) + 1)
     words = [row["kind"].replace("_", " ") for row in shown]
     print_columns(
-        "Where the difference of a step comes from",
+        "Where the difference comes from",
         [
             Column(("time", "ms"), [f"{value / 1e6:+,.3f}" for value in (*numbers, *tail, whole / scale)]),
             Column(("what", ""), [*words, *(["the rest"] if tail else []), "all"], text=True),
@@ -103,10 +108,49 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
 
 def _what(row: dict[str, Any]) -> str:
     """What ran, or what the host did, on both sides."""
-    sides = [", ".join(dict.fromkeys(map(_readable, row[side]))) for side in ("control_names", "test_names")]
+    sides = [_listed(list(dict.fromkeys(map(_readable, row[side])))) for side in ("control_names", "test_names")]
     if sides[0] == sides[1]:
         return sides[0]
     return f"{sides[0] or NOTHING} → {sides[1] or NOTHING}"
+
+
+def _listed(names: list[str]) -> str:
+    """The first two."""
+    return ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
+
+
+def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
+    """The parts of each operator together, whatever kernels it has on either side."""
+    sums: dict[str, list[int]] = {}
+    for row in rows:
+        if row["operator"]:
+            own = sums.setdefault(row["operator"], [0, 0, 0])
+            for place, column in enumerate(("control_ns", "test_ns", "delta_ns")):
+                own[place] += row[column]
+    scale = _scale(rows)
+    changed = [name for name in sums if abs(sums[name][2]) >= LEAST_NS * scale]
+    shown = sorted(changed, key=lambda name: -abs(sums[name][2]))[: limit or None]
+    if shown:
+        columns = [[sums[name][place] / scale / 1e6 for name in shown] for place in range(3)]
+        print_columns(
+            "By operator, whatever kernels it has: time a step that is its own",
+            [
+                Column(("difference", "ms"), [f"{value:+,.3f}" for value in columns[2]]),
+                Column(("control", "ms"), [f"{value:,.3f}" for value in columns[0]]),
+                Column(("test", "ms"), [f"{value:,.3f}" for value in columns[1]]),
+                Column(("operator", ""), shown, text=True),
+            ],
+        )
+
+
+def _scale(rows: Sequence[dict[str, Any]]) -> float:
+    """How many steps, of ranks and devices, the sums are of."""
+    return next((row["delta_ns"] / row["delta_per_step_ns"] for row in rows if row["delta_ns"]), 1.0)
+
+
+def _words(figure: str, unit: str) -> str:
+    """``exposed_communication_ns`` for people."""
+    return figure.removesuffix(f"_{unit}").replace("_", " ")
 
 
 def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
@@ -117,7 +161,8 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
         ("Added", [row for row in rows if row["change"] == "added"]),
         ("Removed", [row for row in rows if row["change"] == "deleted"]),
     )
-    for title, chosen in tables:
+    for title, all_of_it in tables:
+        chosen = [row for row in all_of_it if abs(row["delta_ns"]) >= LEAST_NS * steps]
         if not chosen:
             continue
         shown = sorted(chosen, key=lambda row: (row["side"] != "gpu", -abs(row["delta_ns"])))
@@ -143,7 +188,8 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
 
 def _readable(name: str) -> str:
     """A kernel's name without what it returns and takes, and no longer than people read."""
-    name = re.sub(r"\([^()]*\)$", "", name.removeprefix("void ")) or name
+    if name.startswith("void ") or "::" in name.partition("(")[0]:
+        name = re.sub(r"\([^()]*\)$", "", name.removeprefix("void ")) or name
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
 
 

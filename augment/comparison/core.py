@@ -55,6 +55,7 @@ def diff(
     test: Sides,
     *,
     step: StepChoice = None,
+    region: str | None = None,
     control_rank: int | None = None,
     test_rank: int | None = None,
     short_names: bool = False,
@@ -66,6 +67,7 @@ def diff(
         control: what it was before.
         test: what it is now.
         step: the number of the step to compare, or one for each side; without it all steps, as many as both have.
+        region: the name of an annotation whose occurrences are to be the steps; they are numbered from 0.
         control_rank: compare this rank alone.
         test_rank: compare this rank alone; any rank may be compared with any.
         short_names: call operators and kernels by HTA's short names.
@@ -77,7 +79,7 @@ def diff(
     pairs, told = _ranks(_traces(control), _traces(test), control_rank, test_rank)
     names = Names(short=short_names)
     paths = Paths(names)
-    chosen = _chosen(pairs, step)
+    chosen = _chosen(pairs, step, region)
     whole = chosen[0].whole
     compared = []
     for (before, after), steps in zip(pairs, chosen, strict=True):
@@ -127,9 +129,9 @@ def _of_rank(side: list[Trace], rank: int | None, label: str) -> list[Trace]:
     return found[:1]
 
 
-def _chosen(pairs: Sequence[tuple[Trace, Trace]], step: StepChoice) -> list[ChosenSteps]:
+def _chosen(pairs: Sequence[tuple[Trace, Trace]], step: StepChoice, region: str | None) -> list[ChosenSteps]:
     """The steps of each pair of ranks; as many of each."""
-    found = [choose(*pair, step) for pair in pairs]
+    found = [choose(*pair, step, region) for pair in pairs]
     if any(one.whole for one in found) and not all(one.whole for one in found):
         raise UsageError("some ranks have steps and others have none: compare them apart")
     first = np.arange(min(len(one.control) for one in found))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.step_windows import StepWindows, step_windows
+from augment.derived.step_windows import StepWindows, region_windows, step_windows
 from augment.errors import UsageError
 from augment.trace import Diagnostic, Trace
 
@@ -26,15 +26,16 @@ class ChosenSteps:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def choose(control: Trace, test: Trace, step: StepChoice = None) -> ChosenSteps:
+def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | None = None) -> ChosenSteps:
     """The steps to compare: by number if ``step`` is given, else by position as many as both have.
 
-    If one side has no steps, the recordings are compared as wholes.
+    If one side has no steps, the recordings are compared as wholes. With a ``region``, the occurrences of the
+    annotation of that name are the steps, numbered from 0.
 
     Raises:
         UsageError: a side has no step of that number, or no work at all.
     """
-    sides = step_windows(control), step_windows(test)
+    sides = windows_in(control, region), windows_in(test, region)
     for trace, found in zip((control, test), sides, strict=True):
         if not len(found):
             raise UsageError(f"{trace.source.name}: holds no operator, launch or GPU work that could be compared")
@@ -53,6 +54,20 @@ def choose(control: Trace, test: Trace, step: StepChoice = None) -> ChosenSteps:
     told = [Diagnostic("steps_without_counterpart", left_out, message)] if left_out else []
     first = np.arange(count)
     return ChosenSteps(sides[0].take(first), sides[1].take(first), whole=False, diagnostics=tuple(told))
+
+
+def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
+    """The steps of a trace, or the occurrences of a region.
+
+    Raises:
+        UsageError: there is no such region.
+    """
+    if region is None:
+        return step_windows(trace)
+    found = region_windows(trace, region)
+    if not len(found):
+        raise UsageError(f"{trace.source.name}: has no annotation or operator that is called {region!r}")
+    return found
 
 
 def _numbered(trace: Trace, found: StepWindows, number: int) -> StepWindows:

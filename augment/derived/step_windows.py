@@ -56,17 +56,34 @@ class StepWindows:
 def step_windows(trace: Trace) -> StepWindows:
     """The windows of every step; of a trace without steps the whole recording; none of a trace without work."""
     found = steps(trace)
-    if not len(found):
-        return _whole(trace)
+    return windows_of(trace, found.number, found.ts, found.end) if len(found) else _whole(trace)
+
+
+def region_windows(trace: Trace, name: str) -> StepWindows:
+    """The windows of every occurrence of the annotation or operator ``name``, numbered from 0, as if they were steps.
+
+    Of two that overlap the first counts; there may be none.
+    """
+    events = trace.events
+    rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+    rows = rows[np.isin(events.name[rows], [code for code, text in enumerate(trace.strings) if text == name])]
+    ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
+    first = np.ones(len(rows), np.bool_)
+    first[1:] = ts[1:] >= np.maximum.accumulate(end)[:-1]
+    return windows_of(trace, np.arange(int(first.sum()), dtype=np.int64), ts[first], end[first])
+
+
+def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:
+    """The windows of steps that the host began and left at those times, ascending and disjoint."""
     work = gpu_work(trace)
     launched = np.where(work.launch != NO_ROW, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
     order = np.argsort(launched, kind="stable")
     done = np.maximum.accumulate(work.end[order])
-    before = np.searchsorted(launched[order], found.end, side="left")
-    end = found.end.copy()
+    before = np.searchsorted(launched[order], finish, side="left")
+    end = finish.copy()
     end[before > 0] = np.maximum(end[before > 0], done[before[before > 0] - 1])
-    start = np.maximum(found.ts, np.concatenate((found.ts[:1], end[:-1])))
-    return StepWindows(found.number, found.ts, found.end, start, np.maximum(start, end))
+    start = np.maximum(begin, np.concatenate((begin[:1], end[:-1])))
+    return StepWindows(number, begin, finish, start, np.maximum(start, end))
 
 
 def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:

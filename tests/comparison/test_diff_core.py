@@ -100,12 +100,31 @@ def test_a_renamed_kernel_is_compared_as_its_operators_cost() -> None:
     assert result.pairs[0].alignment.renamed.sum() == 4
 
 
+def test_a_region_stands_for_steps() -> None:
+    def recording(gemm: int) -> list:
+        events = []
+        for index in range(3):
+            at = 1000 * index
+            events += [annotation("timed", at, at + 400), op("aten::mm", at + 10, at + 50),
+                       call("cudaLaunchKernel", at + 15, at + 25, correlation=index),
+                       kernel("gemm", at + 40, at + 40 + gemm, correlation=index)]  # fmt: skip
+        return events
+
+    result = diff(trace_of(*recording(50)), trace_of(*recording(600)), region="timed")
+    adds_up(result)
+    assert [(row.control_ns, row.test_ns) for row in rows(result, "diff_steps")] == [(400, 640)] * 3
+    (part,) = [row for row in rows(result, "diff_waterfall") if row.kind == "computation"]
+    assert (part.operator, part.control_ns, part.test_ns) == ("aten::mm", 150, 1800)
+
+
 def test_what_cannot_be_asked() -> None:
     trace = trace_of(*layers(None))
     with pytest.raises(UsageError, match=r"has no step 7 \(it has 3\)"):
         diff(trace, trace, step=7)
     with pytest.raises(UsageError, match=r"no rank 4 \(it "):
         diff([trace], [trace], control_rank=4)
+    with pytest.raises(UsageError, match="no annotation or operator that is called 'timed'"):
+        diff(trace, trace, region="timed")
     with pytest.raises(UsageError, match="nothing to compare"):
         diff([], trace)
     with pytest.raises(UsageError, match="holds no operator"):
