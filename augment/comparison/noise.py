@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 ALPHA = 0.01  #: how often noise alone may be called a difference
 CONFIDENCE = 0.95  #: of an interval
+ROUNDING = 1e-12  #: what is less beside the means is none
 RESAMPLES = 2000
 SEED = 20_240_501
 
@@ -35,30 +36,47 @@ class Noise:
 
 def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE) -> Noise | None:
     """The noise of the difference of means; None if a side has fewer than two samples: then it is not known."""
+    p = chance_of(control, test)
+    if p is None:
+        return None
+    delta, error, freedom = _welch(control, test)
+    if not error:
+        return Noise(p, delta, delta, delta, delta)
+    reach = quantile_of_student((1 + confidence) / 2, freedom) * error
+    return Noise(p, delta - reach, delta + reach, *_bootstrap(control, test, confidence))
+
+
+def chance_of(control: Floats, test: Floats) -> float | None:
+    """The ``p`` of :func:`noise_of` alone."""
     if min(len(control), len(test)) < 2:
         return None
-    delta = float(test.mean() - control.mean())
-    shares = [float(side.var(ddof=1)) / len(side) for side in (control, test)]
-    error = math.sqrt(sum(shares))
-    if error <= 1e-12 * max(abs(float(control.mean())), abs(float(test.mean()))):  # counts: the same in every step
-        certain = abs(delta) > error
-        return Noise(0.0 if certain else 1.0, delta, delta, delta, delta)
-    freedom = sum(shares) ** 2 / sum(share**2 / (len(side) - 1)
-                                     for share, side in zip(shares, (control, test), strict=True))  # fmt: skip
-    reach = quantile_of_student((1 + confidence) / 2, freedom) * error
-    low, high = _bootstrap(control, test, confidence)
-    return Noise(2 * tail_of_student(abs(delta) / error, freedom), delta - reach, delta + reach, low, high)
+    delta, error, freedom = _welch(control, test)
+    if not error:
+        return 0.0 if delta else 1.0
+    return 2 * tail_of_student(abs(delta) / error, freedom)
 
 
-def corrected(noises: Sequence[Noise | None]) -> list[float | None]:
+def corrected(ps: Sequence[float | None]) -> list[float | None]:
     """Holm's adjusted probabilities: those below alpha are wrong, all together, no more often than alpha."""
-    known = sorted((noise.p, place) for place, noise in enumerate(noises) if noise is not None)
-    adjusted: list[float | None] = [None] * len(noises)
+    known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
+    adjusted: list[float | None] = [None] * len(ps)
     least = 0.0
     for rank, (p, place) in enumerate(known):
         least = max(least, min(1.0, p * (len(known) - rank)))
         adjusted[place] = least
     return adjusted
+
+
+def _welch(control: Floats, test: Floats) -> tuple[float, float, float]:
+    """The difference of means, its standard error (0 of counts that are the same in every step), the freedom."""
+    delta = float(test.mean() - control.mean())
+    shares = [float(side.var(ddof=1)) / len(side) for side in (control, test)]
+    error = math.sqrt(sum(shares))
+    least = ROUNDING * max(abs(float(control.mean())), abs(float(test.mean())))
+    if error <= least:
+        return delta if abs(delta) > least else 0.0, 0.0, 1.0
+    parts = sum(share**2 / (len(side) - 1) for share, side in zip(shares, (control, test), strict=True))
+    return delta, error, sum(shares) ** 2 / parts
 
 
 def tail_of_student(t: float, freedom: float) -> float:

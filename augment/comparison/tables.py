@@ -10,7 +10,7 @@ from augment.comparison.alignment import Alignment
 from augment.comparison.calls import Side
 from augment.comparison.ledger import CONTROL, TEST, Ledger
 from augment.comparison.names import Names, Paths
-from augment.comparison.noise import corrected, noise_of
+from augment.comparison.noise import chance_of, corrected
 from augment.comparison.rows import Change, NameRow, PathRow
 from augment.comparison.sequences import ALONE
 from augment.comparison.totals import verdict_of
@@ -48,8 +48,7 @@ class ByName:
     def rows(self) -> list[NameRow]:
         """A row for each name, the largest differences of time first."""
         found = list(self._ledger)
-        noises = [noise_of(*sums[:, self._steps :].astype(np.float64)) for _, sums in found]
-        adjusted = corrected(noises)
+        adjusted = corrected([chance_of(*sums[:, self._steps :].astype(np.float64)) for _, sums in found])
         rows = [self._row(key, sums, p) for (key, sums), p in zip(found, adjusted, strict=True)]
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.side, row.name))
 

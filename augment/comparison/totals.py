@@ -82,7 +82,7 @@ def figure_rows(control: Samples, test: Samples) -> list[FigureRow]:
     """A row for each figure that both sides have."""
     both = [one for one in FIGURES if one.name in control and one.name in test]
     noises = [noise_of(control[one.name], test[one.name]) for one in both]
-    adjusted = corrected(noises)
+    adjusted = corrected([noise.p if noise else None for noise in noises])
     rows = []
     for figure, noise, p in zip(both, noises, adjusted, strict=True):
         before, after = control[figure.name], test[figure.name]

@@ -9,7 +9,7 @@ import numpy as np
 
 from augment.comparison.ledger import CONTROL, TEST, Ledger
 from augment.comparison.names import NO_PATH, Names, Paths
-from augment.comparison.noise import corrected, noise_of
+from augment.comparison.noise import chance_of, corrected
 from augment.comparison.rows import PartRow
 from augment.comparison.tables import change_of
 from augment.comparison.tiling import Kind, Tiles
@@ -58,8 +58,7 @@ class Waterfall:
         """
         parts = [one for one in self._parts(operators) if self._sums(one).any()]
         sums = [self._sums(one) for one in parts]
-        noises = [noise_of(*(one / max(self._lanes, 1))) for one in sums]
-        adjusted = corrected(noises)
+        adjusted = corrected([chance_of(*one.astype(np.float64)) for one in sums])
         whole = sum(int(one[TEST].sum() - one[CONTROL].sum()) for one in sums)
         rows = [self._row(*one, whole) for one in zip(parts, sums, adjusted, strict=True)]
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.kind, row.operator, row.test_names))

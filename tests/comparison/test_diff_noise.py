@@ -47,6 +47,4 @@ def test_counts_that_never_vary() -> None:
 
 
 def test_holm() -> None:
-    ps = [0.01, 0.04, None, 0.03, 0.005]
-    noises = [None if p is None else Noise(p, 0, 0, 0, 0) for p in ps]
-    assert corrected(noises) == [0.03, 0.06, None, 0.06, 0.02]
+    assert corrected([0.01, 0.04, None, 0.03, 0.005]) == [0.03, 0.06, None, 0.06, 0.02]

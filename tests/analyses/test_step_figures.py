@@ -1,0 +1,115 @@
+"""Windows and figures of steps, beside a slow reckoning moment by moment."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from augment.derived.step_windows import region_windows, step_of_work, step_windows
+from augment.findings import Findings
+from augment.pipeline import augment
+from augment.trace import Trace
+from tables import Event, annotation, call, copy, kernel, op, rows_of, trace_of
+
+NAME = "step_figures"
+
+
+def jobs(seed: int) -> list[Event]:
+    """Steps of a host that runs ahead of two streams, now and then."""
+    rng = random.Random(seed)
+    events: list[Event] = [kernel("early", 5, 40)]  # launched before the recording
+    free, at = {7: 0, 20: 0}, 10
+    for number in range(4):
+        begin = at
+        for _ in range(rng.randrange(4)):
+            correlation, stream = len(events), rng.choice([7, 20])
+            name = rng.choice(["gemm", "ncclDevKernel_AllReduce", "Memcpy HtoD"])
+            start = max(at + rng.randrange(2, 8), free[stream])
+            free[stream] = start + rng.randrange(1, 60)
+            make = copy if name.startswith("Memcpy") else kernel
+            events += [call("cudaLaunchKernel", at, at + 4, correlation=correlation),
+                       make(name, start, free[stream], stream=stream, correlation=correlation)]  # fmt: skip
+            at += rng.randrange(5, 20)
+        at += 3
+        if rng.random() < 0.4:
+            at = max(at, *free.values())
+        events.append(annotation(f"ProfilerStep#{number + 5}", begin, at))
+        at += rng.randrange(3)
+    return events
+
+
+def slow_windows(events: list[Event]) -> list[tuple[int, int]]:
+    launched = {e.correlation: e.ts for e in events if e.name == "cudaLaunchKernel"}
+    work = [(launched.get(e.correlation, e.ts), e.end) for e in events if e.track.device is not None]
+    windows, over = [], 0
+    for one in sorted((e for e in events if e.name.startswith("Profiler")), key=lambda e: e.ts):
+        end = max([one.end, *(done for at, done in work if at < one.end)])
+        windows.append((max(one.ts, over), end))
+        over = end
+    return windows
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_as_reckoned_moment_by_moment(seed: int) -> None:
+    events = jobs(seed)
+    trace = trace_of(*events)
+    windows = step_windows(trace)
+    expected = slow_windows(events)
+    assert list(zip(windows.start.tolist(), windows.end.tolist(), strict=True)) == expected
+    running = {kind: [e for e in events if e.track.device is not None and e.name.startswith(kind)]
+               for kind in ("gemm", "nccl", "Memcpy", "early")}  # fmt: skip
+    sums = []
+    for start, end in expected:
+        owned = {"compute": 0, "communication": 0, "memory": 0, "idle": 0}
+        for moment in range(start, end):
+            runs = {kind for kind, some in running.items() if any(e.ts <= moment < e.end for e in some)}
+            compute = runs & {"gemm", "early"}
+            owned["compute" if compute else "communication" if "nccl" in runs else "memory" if runs else "idle"] += 1
+        sums.append((end - start, *owned.values()))
+    columns = ("step_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
+    outcome = augment(trace, only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, *columns) == sums
+    assert isinstance(outcome, Findings)
+    for row in outcome.rows:
+        assert row.busy_ns + row.idle_ns == row.step_ns
+        assert row.host_wait_ns + row.kernel_wait_ns + row.other_wait_ns == row.idle_ns
+
+
+def test_work_launched_before_the_recording_is_of_no_step() -> None:
+    trace = trace_of(*jobs(3))
+    step = step_of_work(trace, step_windows(trace))
+    (early,) = np.flatnonzero([name == "early" for name in trace.names_of(work_rows(trace))])
+    assert step[early] == -1
+    assert (np.delete(step, early) >= 0).all()
+
+
+def work_rows(trace: Trace) -> np.ndarray:
+    from augment.derived.gpu_work import gpu_work
+
+    return gpu_work(trace).row
+
+
+def test_without_launches_work_is_of_the_step_in_which_it_begins() -> None:
+    trace = trace_of(annotation("ProfilerStep#1", 0, 50), annotation("ProfilerStep#2", 50, 100),
+                     kernel("a", 10, 20), kernel("b", 60, 70))  # fmt: skip
+    assert step_of_work(trace, step_windows(trace)).tolist() == [0, 1]
+
+
+def test_a_recording_without_steps_is_one_window() -> None:
+    outcome = augment(trace_of(op("aten::mm", 3, 20), kernel("gemm", 10, 70)), only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, "step", "step_ns", "busy_ns", "host_wait_ns") == [(None, 67, 60, 7)]
+
+
+def test_the_host_alone_has_no_figures_of_a_device() -> None:
+    outcome = augment(trace_of(annotation("ProfilerStep#1", 0, 50)), only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, "step", "device", "step_ns", "busy_ns") == [(1, None, 50, None)]
+
+
+def test_regions_do_not_overlap() -> None:
+    trace = trace_of(annotation("region", 0, 30), annotation("region", 10, 20), annotation("region", 30, 45),
+                     kernel("gemm", 5, 50))  # fmt: skip
+    found = region_windows(trace, "region")
+    assert (found.number.tolist(), found.begin.tolist(), found.end.tolist()) == ([0, 1], [0, 30], [50, 50])
+    assert len(region_windows(trace, "nothing")) == 0
