@@ -204,6 +204,8 @@ def _counts(row: dict[str, Any]) -> str:
 
 
 def _signed(value: float, unit: str) -> str:
+    if unit == "ratio":
+        return f"{100 * value:+.1f} points"
     return f"{'+' if value > 0 else ''}{value_text(value, unit)}"
 
 

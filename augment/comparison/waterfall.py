@@ -10,7 +10,7 @@ import numpy as np
 from augment.comparison.ledger import CONTROL, TEST, Ledger
 from augment.comparison.names import NO_PATH, Names, Paths
 from augment.comparison.noise import chance_of, corrected
-from augment.comparison.rows import PartRow
+from augment.comparison.rows import PartChange, PartRow
 from augment.comparison.tables import change_of
 from augment.comparison.tiling import Kind, Tiles
 from augment.comparison.totals import verdict_of
@@ -116,7 +116,7 @@ class Waterfall:
         delta = test - control
         return PartRow(
             kind=part.kind.name.lower(),
-            change="renamed" if part.renamed else change_of(control, test),
+            change=_change(part, control, test),
             operator=self._names.texts[part.operator] if part.operator != NO_PATH else "",
             path=self._paths.text(self._path(max(part.keys, key=self._difference))),
             control_names=self._texts(part, CONTROL),
@@ -142,3 +142,13 @@ class Waterfall:
                 owners[name] = owners.get(name, 0) + ns
         longest = sorted(owners, key=lambda name: (-owners[name], name))[:NAMES_SHOWN]
         return [self._names.texts[name] for name in longest]
+
+
+def _change(part: _Part, control: int, test: int) -> PartChange:
+    """How the time differs: work comes and goes, waiting only grows and shrinks."""
+    if part.renamed:
+        return "renamed"
+    change = change_of(control, test)
+    if part.kind in _WORK:
+        return change
+    return "increased" if change == "added" else "decreased" if change == "deleted" else change
