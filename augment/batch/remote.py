@@ -57,7 +57,10 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
                 out=folder,
                 progress=lambda what, done, of: stage(_told(what, done, of)),
             )
-            return Result(one.path, "augmented", delivered(augmented.files, one))
+            source = augmented.metrics["source"]
+            rank = source["ranks"][0] if source["ranks"] else None
+            files = delivered(augmented.files, one)
+            return Result(one.path, "augmented", files, sha256=source["sha256"], rank=rank)
 
     return result_of(one, work)
 

@@ -57,6 +57,7 @@ def test_source() -> None:
         "start_ns": 14000,
         "duration_ns": 3000,
         "steps": [9, 11],
+        "window": None,
     }
     assert sidecar(chrome_trace(), {})["source"]["start_ns"] is None
 
