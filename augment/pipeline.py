@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from augment.analyses import ANALYSES, Analysis
-from augment.derived.window import within
+from augment.annotations import Ends, Flows
+from augment.derived.window import rows_in_whole, within
 from augment.errors import UsageError, expect_known
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.trace import COMPLETE, Trace, derived
@@ -49,7 +51,8 @@ def augment(
     for done, analysis in enumerate(asked):
         if progress:
             progress(analysis.NAME, done, len(asked))
-        outcomes[analysis.NAME] = _outcome(part, analysis, options.get(analysis.NAME, {}))
+        outcome = _outcome(part, analysis, options.get(analysis.NAME, {}))
+        outcomes[analysis.NAME] = outcome if part is trace else _of_whole(outcome, part)
     return AugmentedTrace(trace, outcomes, window)
 
 
@@ -78,6 +81,19 @@ def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Ou
         if not any(category in present_categories(trace) for category in group):
             return Skipped(f"no event of category {_listed([one.name.lower() for one in group], 'or')}")
     return analysis.analyze(trace, **options)
+
+
+def _of_whole(outcome: Outcome, part: Trace) -> Outcome:
+    """With arrows that lead to rows of the whole trace, which is what is written."""
+
+    def moved(ends: Ends) -> Ends:
+        return ends if ends.track else Ends(rows_in_whole(part, ends.rows))
+
+    if isinstance(outcome, Skipped):
+        return outcome
+    drawn = [replace(one, out=moved(one.out), into=moved(one.into)) if isinstance(one, Flows) else one
+             for one in outcome.annotations]  # fmt: skip
+    return replace(outcome, annotations=drawn)
 
 
 @derived

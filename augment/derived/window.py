@@ -1,4 +1,4 @@
-"""A part of a trace as a trace: some steps, with the GPU work that they launched."""
+"""A part of a trace as a trace: some steps or a stretch of time, with the GPU work that was launched in it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from augment.derived.steps import steps
 from augment.errors import UsageError
 from augment.trace import Bools, Category, Int64s, SparseColumn, Trace
 
+_ROWS = f"{__name__}.rows"  #: the fact that only a part has: its rows in the whole
+
 
 def within(trace: Trace, first: int, last: int) -> Trace:
     """The trace of the steps ``first`` to ``last``, both included.
 
-    It has the events that begin within these steps (from the beginning of the first to the end of the last), but of
-    what lies on devices what belongs to them: GPU work that they launched, however much later it runs, or of unknown
-    launch and beginning within them; synchronisations likewise; and annotations of the device whose first work
-    belongs. Events that enclose the steps are not in it. Rows are numbered anew; tracks, strings and source are
-    shared, and the rows' bytes are where they were.
+    It is what lies :func:`between` the beginning of the first and the end of the last.
 
     Raises:
         UsageError: the trace has no such step.
@@ -30,7 +28,17 @@ def within(trace: Trace, first: int, last: int) -> Trace:
     if not len(chosen):
         known = f"it has {_listed(found.number)}" if len(found) else "it has no ProfilerStep annotation"
         raise UsageError(f"{trace.source.path}: no step of {first} to {last}; {known}")
-    start, end = int(found.ts[chosen[0]]), int(found.end[chosen[-1]])
+    return between(trace, int(found.ts[chosen[0]]), int(found.end[chosen[-1]]))
+
+
+def between(trace: Trace, start: int, end: int) -> Trace:
+    """The trace of what the host began within ``[start, end)``, absolute ns.
+
+    It has the events that begin then, but of what lies on devices what belongs to them: GPU work that they launched,
+    however much later it runs, or of unknown launch and beginning then; synchronisations likewise; and annotations of
+    the device whose first work belongs. Events that began before are not in it, however long they last. Rows are
+    numbered anew; tracks, strings and source are shared, and the rows' bytes are where they were.
+    """
     keep = (trace.events.ts >= start) & (trace.events.ts < end)
     _choose_on_devices(trace, keep, start, end)
     return _only(trace, keep)
@@ -73,7 +81,13 @@ def _only(trace: Trace, keep: Bools) -> Trace:
         bytes=sparse(events.bytes),
         flow_id=sparse(events.flow_id),
     )
-    return replace(trace, events=table, facts={})
+    return replace(trace, events=table, facts={_ROWS: rows if _ROWS not in trace.facts else trace.facts[_ROWS][rows]})
+
+
+def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
+    """Which rows of the whole trace these ``rows`` of a part of it are."""
+    found: Int64s = part.facts[_ROWS][rows] if _ROWS in part.facts else rows
+    return found
 
 
 def _listed(numbers: Int64s) -> str:

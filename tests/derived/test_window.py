@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import augment
+from augment.annotations import Flows
 from augment.derived.gpu_work import gpu_work
 from augment.derived.steps import steps
 from augment.derived.window import within
@@ -50,6 +51,25 @@ TRACE = trace_of(
 def names(first: int, last: int) -> set[str]:
     part = within(TRACE, first, last)
     return set(part.names_of(np.arange(len(part.events)))) - {"cudaLaunchKernel", "cudaStreamSynchronize"}
+
+
+def test_arrows_of_a_window_lead_to_slices_of_the_whole_trace() -> None:
+    trace = trace_of(
+        annotation("ProfilerStep#3", 0, 100),
+        op("in 3", 0, 90),
+        annotation("ProfilerStep#4", 1_000_000, 1_900_000),
+        call("cudaLaunchKernel", 1_000_000, 1_000_001, correlation=1),
+        kernel("before", 1_000_002, 1_000_010, correlation=1),
+        op("late", 1_000_003, 1_500_000),
+        call("cudaLaunchKernel", 1_500_000, 1_500_001, correlation=2),
+        kernel("after", 1_500_002, 1_500_010, correlation=2),
+    )
+    augmented = augment.augment(trace, only=["idle_time_breakdown"], steps=(4, 4))
+    flows = [one for one in augmented.annotations if isinstance(one, Flows) and len(one)]
+    assert flows
+    for one in flows:
+        (ends,) = [ends for ends in (one.out, one.into) if ends.track is None]
+        assert trace.names_of(ends.rows) == ["late"]
 
 
 def test_what_belongs_to_a_step() -> None:
