@@ -21,23 +21,17 @@ all, without a word, where the numbers differ.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from augment.derived.call_stacks import innermost, outermost
-from augment.derived.launches import NO_ROW, launches
+from augment.derived.counter_ranges import counter_ranges
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Int64s, Trace
+from augment.trace import Category, Trace
 
 NAME = "cupti_counters"
 NEEDS = ((Category.CUDA_PROFILER_RANGE,),)
-_LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
-_FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
 
 Operators = tuple[str | None, str | None]  #: the outermost and the innermost
 
@@ -60,43 +54,14 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Sum the counters of each operator's kernels."""
-    ranges = trace.events.slices_of(Category.CUDA_PROFILER_RANGE)
-    counters = [_numbers(args) for args in trace.args_of(ranges)]
-    if not any(counters):
+    ranges = counter_ranges(trace)
+    if not any(ranges.counters):
         return Skipped("the cuda_profiler_range events have no counters")
-    calls = _launches(trace)
-    partial = None
-    operators: list[Operators] = [(None, None)] * len(ranges)
-    if len(calls) == len(ranges):
-        operators = _operators(trace, calls)
-    else:
-        partial = f"{len(ranges)} ranges and {len(calls)} launches of kernels: nothing tells which belongs to which"
-    return Findings([Row(trace.rank, *one) for one in _summed(operators, counters)], partial=partial)
-
-
-def _launches(trace: Trace) -> Int64s:
-    """The calls that launch one kernel each, a runtime call and the driver call within it once, in order of time."""
-    rows = np.sort(launches(trace).row)
-    is_launch = [code for code in np.unique(trace.events.name[rows]).tolist() if _LAUNCH.search(trace.strings[code])]
-    return rows[np.isin(trace.events.name[rows], is_launch)]
-
-
-def _operators(trace: Trace, calls: Int64s) -> list[Operators]:
-    named = []
-    for around in (outermost, innermost):
-        rows = around(trace, calls, [Category.CPU_OP])
-        names = iter(trace.names_of(rows[rows != NO_ROW]))
-        named.append([None if row == NO_ROW else next(names) for row in rows.tolist()])
-    return list(zip(*named, strict=True))
-
-
-def _numbers(args: dict[str, Any]) -> dict[str, float]:
-    """The counters among ``args``, and what follows from them."""
-    found = {name: value for name, value in args.items() if isinstance(value, (int, float)) and value == value}
-    weights = {name: match for name in found if (match := _FLOP.fullmatch(name))}
-    if weights:
-        found["flop"] = sum(found[name] * (2 if match[1] == "fma" else 1) for name, match in weights.items())
-    return found
+    operators: list[Operators] = [(None, None)] * len(ranges.row)
+    if ranges.operators is not None:
+        operators = [(one[0], one[-1]) if one else (None, None) for one in ranges.operators]
+    rows = [Row(trace.rank, *one) for one in _summed(operators, ranges.counters)]
+    return Findings(rows, partial=ranges.problem)
 
 
 def _summed(operators: list[Operators], counters: list[dict[str, float]]) -> Iterator[tuple[Any, ...]]:

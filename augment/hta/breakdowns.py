@@ -1,0 +1,235 @@
+"""HTA's breakdowns: temporal, idle time, overlap, kernels, annotations."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.derived.annotated_work import annotations_of_work
+from augment.derived.call_stacks import NO_ROW
+from augment.derived.gpu_work import gpu_work
+from augment.hta import plots
+from augment.hta.frames import microseconds, pandas, table
+from augment.hta.traces import Trace
+from augment.trace import Category
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OTHERS = "others"
+_TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")  #: in the order in which HTA joins them
+_STATISTICS = ("count", "mean", "std", "min", "25%", "50%", "75%", "max")
+
+
+def temporal_breakdown(t: Trace, visualize: bool) -> pd.DataFrame:
+    """A row for each rank (and device, if a rank has several)."""
+    records = []
+    for rank in t.get_ranks():
+        for row in t.rows(rank, "temporal_breakdown"):
+            times = (row.idle_ns, row.compute_ns, row.non_compute_ns)
+            shares = (round(100 * time / row.span_ns, 2) if row.span_ns else math.nan for time in times)
+            records.append((rank, row.device, *map(microseconds, (*times, row.span_ns)), *shares))
+    parts = ("idle_time", "compute_time", "non_compute_time")
+    columns = [*(f"{part}(us)" for part in parts), "kernel_time(us)", *(f"{part}_pctg" for part in parts)]
+    frame = table(records, ["rank", "device", *columns])
+    if visualize and len(frame):
+        title = "Temporal breakdown across ranks"
+        plots.show(lambda px: px.bar(frame, x="rank", y=[f"{part}_pctg" for part in parts], title=title))
+    return frame
+
+
+def comm_comp_overlap(t: Trace, visualize: bool) -> pd.DataFrame:
+    """A row for each rank; NaN without communication."""
+    records = [
+        (rank, row.device, math.nan if row.overlap_ratio is None else round(100 * row.overlap_ratio, 2))
+        for rank in t.get_ranks()
+        for row in t.rows(rank, "communication_computation_overlap")
+    ]
+    frame = table(records, ["rank", "device", "comp_comm_overlap_pctg"])
+    if visualize and len(frame):
+        title = "Computation-Communication Overlap"
+        plots.show(lambda px: px.bar(frame, x="rank", y="comp_comm_overlap_pctg", title=title))
+    return frame
+
+
+def idle_time_breakdown(
+    t: Trace,
+    ranks: Sequence[int] | None,
+    streams: Sequence[int] | None,
+    visualize: bool,
+    visualize_pctg: bool,
+    show_idle_interval_stats: bool,
+    consecutive_kernel_delay: float,
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """The idle time by category, and the statistics of the gaps if they are asked for."""
+    found = [
+        (rank, row)
+        for rank in t.chosen(ranks)
+        for row in t.rows(
+            rank, "idle_time_breakdown", consecutive_kernel_delay_ns=round(consecutive_kernel_delay * 1000)
+        )
+        if (not streams or row.stream in streams) and (row.gap_count or row.category == "other")
+    ]
+    records = [
+        (rank, row.device, row.stream, row.category, microseconds(row.idle_ns), round(row.idle_ratio or 0.0, 2))
+        for rank, row in found
+    ]
+    frame = table(records, ["rank", "device", "stream", "idle_category", "idle_time", "idle_time_ratio"])
+    if visualize and len(frame):
+        y = "idle_time_ratio" if visualize_pctg else "idle_time"
+        shown = frame.assign(stream=frame["stream"].astype(str))
+        title = "Idle time breakdown per stream"
+        plots.show(lambda px: px.bar(shown, x="stream", y=y, color="idle_category", facet_row="rank", title=title))
+    return frame, _gap_statistics(found) if show_idle_interval_stats else None
+
+
+def _gap_statistics(found: Iterable[tuple[int, Any]]) -> pd.DataFrame:
+    """HTA's second frame, its index the category; the deviation of one gap is NaN, as pandas has it."""
+    records = []
+    for rank, row in found:
+        std = row.std_ns if row.gap_count > 1 else None
+        figures = (row.mean_ns, std, row.min_ns, row.p25_ns, row.p50_ns, row.p75_ns, row.max_ns)
+        us = (math.nan if ns is None else round(ns / 1000, 2) for ns in figures)
+        records.append((row.category, rank, row.device, row.stream, float(row.gap_count), *us))
+    return table(records, ["idle_category", "rank", "device", "stream", *_STATISTICS]).set_index("idle_category")
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The statistics of what has one name, ns."""
+
+    name: str
+    count: int
+    sum: float
+    mean: float
+    min: float
+    max: float
+    std: float
+
+    @classmethod
+    def of(cls, row: Any) -> _Named:
+        """From a row of `kernel_breakdown` or `user_annotation_breakdown`."""
+        return cls(row.name, row.count, row.sum_ns, row.mean_ns, row.min_ns, row.max_ns, row.std_ns)
+
+
+def gpu_kernel_breakdown(
+    t: Trace, visualize: bool, duration_ratio: float, num_kernels: int, include_memory_kernels: bool, renderer: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The share of each combination of types, over all ranks; and of each rank the kernels of each type."""
+    types = _TYPES if include_memory_kernels else _TYPES[:2]
+    times: dict[str, int] = {}
+    records: list[tuple[Any, ...]] = []
+    for rank in t.get_ranks():
+        for row in t.rows(rank, "kernel_type_breakdown"):
+            if name := " overlapping ".join(one for one in types if one in row.kernel_types.split(" overlapping ")):
+                times[name] = times.get(name, 0) + row.time_ns
+        rows = t.rows(rank, "kernel_breakdown")
+        for kernel_type in types:
+            named = [_Named.of(row) for row in rows if row.kernel_type == kernel_type]
+            for one in _largest(named, num_kernels, duration_ratio, lambda _: False):
+                records.append((*_figures(one), kernel_type, rank))
+    shares = sorted(times.items(), key=lambda item: -item[1])
+    total = sum(times.values())
+    by_type = table(
+        [(name, microseconds(ns), round(100 * ns / total, 1) if total else math.nan) for name, ns in shares],
+        ["kernel_type", "sum", "percentage"],
+    )
+    kernels = table(sorted(records, key=lambda one: (one[6], one[0], one[7])), [*_COLUMNS, "kernel_type", "rank"])
+    if visualize and len(kernels):
+        title = "Kernel Type Percentage Across All Ranks"
+        plots.show(lambda px: px.pie(by_type, values="percentage", names="kernel_type", title=title), renderer)
+        for kernel_type, own in kernels.groupby("kernel_type"):
+            _show_shares(own, f'Kernel type "{kernel_type}" - kernel distribution on each rank', renderer)
+    return by_type, kernels
+
+
+def user_annotation_breakdown(
+    t: Trace,
+    use_gpu_annotation: bool,
+    visualize: bool,
+    duration_ratio: float,
+    num_kernels: int,
+    allowlist_patterns: Sequence[str] | None,
+    renderer: str | None,
+) -> pd.DataFrame | None:
+    """The durations of each rank's annotations by name; None if there are none on that side."""
+    patterns = [re.compile(pattern) for pattern in allowlist_patterns or ()]
+    side = "gpu" if use_gpu_annotation else "cpu"
+    records = []
+    for rank in t.get_ranks():
+        named = [_Named.of(row) for row in t.rows(rank, "user_annotation_breakdown") if row.side == side]
+        kept = _largest(named, num_kernels, duration_ratio, lambda name: any(one.search(name) for one in patterns))
+        records += [(*_figures(one), rank) for one in sorted(kept, key=lambda one: one.name)]
+    if not records:
+        return None
+    frame = table(records, [*_COLUMNS, "rank"])
+    if visualize:
+        _show_shares(frame, "User annotation distribution on each rank", renderer)
+    return frame
+
+
+_COLUMNS = ("name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)")
+
+
+def _figures(one: _Named) -> tuple[Any, ...]:
+    return one.name, *map(microseconds, (one.sum, one.max, one.min, one.std, one.mean))
+
+
+def _largest(rows: Iterable[_Named], most: int, ratio: float, keep: Callable[[str], bool]) -> list[_Named]:
+    """HTA's choice of names, the rest together as "others": with more than ``most``, those beyond ``most`` and those
+    whose cumulative sum is above the ``ratio`` quantile of all cumulative sums, but for what to ``keep``."""
+    by_name: dict[str, list[_Named]] = {}
+    for row in rows:
+        by_name.setdefault(row.name, []).append(row)
+    named = sorted((_pooled(name, same) for name, same in by_name.items()), key=lambda one: -one.sum)
+    if len(named) <= most:
+        return named
+    until = np.cumsum([one.sum for one in named])
+    is_other = (until > np.quantile(until, ratio)) | (np.arange(len(named)) >= most)
+    others = [one for one, other in zip(named, is_other, strict=True) if other and not keep(one.name)]
+    chosen = [one for one in named if one not in others]
+    return [*chosen, _pooled(OTHERS, others)] if others else chosen
+
+
+def _pooled(name: str, rows: Sequence[_Named]) -> _Named:
+    """The statistics of all that ``rows`` describe together."""
+    if len(rows) == 1:
+        one = rows[0]
+        return _Named(name, one.count, one.sum, one.mean, one.min, one.max, one.std)
+    count, total = sum(one.count for one in rows), sum(one.sum for one in rows)
+    mean = total / count
+    squares = sum((one.count - 1) * one.std**2 + one.count * (one.mean - mean) ** 2 for one in rows)
+    std = math.sqrt(squares / (count - 1))
+    return _Named(name, count, total, mean, min(one.min for one in rows), max(one.max for one in rows), std)
+
+
+def _show_shares(frame: pd.DataFrame, title: str, renderer: str | None) -> None:
+    """A pie for each rank."""
+    plots.show(lambda px: px.pie(frame, values="sum (us)", names="name", facet_col="rank", title=title), renderer)
+
+
+def gpu_kernels_with_user_annotations(
+    t: Trace, rank: int, expand_names: bool, shortern_names: bool
+) -> pd.DataFrame | None:
+    """The frame of a rank's GPU work with the leaf annotation of each; None if the trace has no annotation."""
+    trace = t.of_rank(rank)
+    if not len(trace.events.slices_of(Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)):
+        return None
+    work = gpu_work(trace)
+    leaf = annotations_of_work(trace, include_steps=True)
+    names = [None if row == NO_ROW else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
+    frame = t.get_trace(rank).loc[work.row].copy()
+    annotation = pandas().Series(names, index=frame.index, dtype=object)
+    frame["user_annotation"] = annotation
+    if expand_names:
+        frame["s_user_annotation"] = annotation
+        if not shortern_names:
+            frame["s_name"] = frame["name"]
+    else:
+        frame = frame.drop(columns=["s_name", "s_cat"])
+    return frame.sort_values("ts", kind="stable").reset_index(drop=True)

@@ -1,0 +1,162 @@
+"""HTA's time series of queues and copies, their summaries, and traces with counters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Flag, auto
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.derived.copy_rates import copy_rates
+from augment.derived.queue_lengths import queue_lengths
+from augment.derived.statistics import time_weighted
+from augment.hta.frames import pandas, without_single_device
+from augment.hta.traces import Trace
+from augment.pipeline import augment
+from augment.trace import Int64s
+from augment.writers import chrome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_STATISTICS = ("count", "mean", "std", "min", "25%", "50%", "75%", "max")
+
+
+class TimeSeriesTypes(Flag):
+    """What :meth:`TraceAnalysis.generate_trace_with_counters` adds."""
+
+    QUEUE_LENGTH = auto()
+    MEMCPY_BANDWIDTH = auto()
+
+
+_ANALYSES = {
+    TimeSeriesTypes.QUEUE_LENGTH: "queue_length",
+    TimeSeriesTypes.MEMCPY_BANDWIDTH: "memory_bandwidth",
+}
+
+
+def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd.DataFrame]:
+    """A frame for each rank that has a queue: a row for each change of a stream's."""
+    series = {}
+    for rank in t.chosen(ranks):
+        trace = t.of_rank(rank)
+        pieces = []
+        for one in queue_lengths(trace):
+            track = trace.tracks[one.stream.track]
+            where = {"pid": track.pid, "tid": track.tid, "stream": one.stream.stream, "device": one.stream.device}
+            pieces.append(_piece(t, one.ts, where, "queue_length", one.length))
+        if pieces:
+            series[rank] = _joined(pieces, ["ts", "pid", "tid", "stream", "queue_length"])
+    return series
+
+
+def memory_bw_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd.DataFrame]:
+    """A frame for each rank that copies: a row for each change of the bandwidth of a kind of copy."""
+    series = {}
+    for rank in t.chosen(ranks):
+        trace = t.of_rank(rank)
+        pieces = []
+        for one in copy_rates(trace):
+            where = {"pid": trace.tracks[one.device.track].pid, "name": one.kind, "device": one.device.device}
+            pieces.append(_piece(t, one.ts, where, "memory_bw_gbps", one.rate / 1e9))
+        if pieces:
+            series[rank] = _joined(pieces, ["ts", "pid", "name", "memory_bw_gbps"])
+    return series
+
+
+def _piece(t: Trace, ts: Int64s, where: Mapping[str, Any], name: str, values: Any) -> pd.DataFrame:
+    return pandas().DataFrame({"ts": (ts - t.min_ts) / 1000, **where, name: values})
+
+
+def _joined(pieces: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    frame = pandas().concat(pieces, ignore_index=True)
+    return without_single_device(frame[[*columns, "device"]])
+
+
+def queue_length_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
+    """Weighted by time; None of no series."""
+    return _summary(series, "stream", "queue_length", running=False)
+
+
+def memory_bw_summary(series: Mapping[int, pd.DataFrame]) -> pd.DataFrame | None:
+    """Weighted by time, while copying; None of no series."""
+    return _summary(series, "name", "memory_bw_gbps", running=True)
+
+
+def _summary(series: Mapping[int, pd.DataFrame], key: str, name: str, *, running: bool) -> pd.DataFrame | None:
+    index, records = [], []
+    keys = ["device", key] if any("device" in frame for frame in series.values()) else [key]
+    for rank, frame in series.items():
+        for group, own in _groups(frame, keys):
+            ts, values = _ns(own), own[name].to_numpy()
+            held = np.append(np.diff(ts), 0)
+            if running:
+                ts, values, held = (one[values > 0] for one in (ts, values, held))
+            index.append((rank, *group))
+            records.append(_described(values, held))
+    if not index:
+        return None
+    pd = pandas()
+    columns = pd.MultiIndex.from_product([[name], _STATISTICS])
+    return pd.DataFrame(records, index=pd.MultiIndex.from_tuples(index, names=["rank", *keys]), columns=columns)
+
+
+def _described(values: Any, held: Int64s) -> list[float]:
+    """HTA's columns: ``count`` of points, and the rest weighted by time; NaN of no time."""
+    weighted = time_weighted(values, held) if len(values) else None
+    if weighted is None:
+        return [float(len(values)), *[np.nan] * 7]
+    return [float(len(values)), weighted.mean, weighted.std, float(values.min()), *weighted[2:], float(values.max())]
+
+
+def time_spent_blocked_on_full_queue(
+    t: Trace, series: Mapping[int, pd.DataFrame], max_queue_length: int
+) -> pd.DataFrame:
+    """A row for every stream whose queue was ever full."""
+    records = []
+    keys = ["device", "stream"] if any("device" in frame for frame in series.values()) else ["stream"]
+    for rank, frame in series.items():
+        for group, own in _groups(frame, keys):
+            full = own["queue_length"].to_numpy() >= max_queue_length
+            if full.any():
+                blocked = int(np.append(np.diff(_ns(own)), 0)[full].sum()) / 1000
+                records.append((rank, *group, blocked, blocked / t.get_trace_duration(rank)))
+    told = ["duration_at_max_queue_length", "relative_duration_at_max_queue_length"]
+    return pandas().DataFrame.from_records(records, columns=["rank", *keys, *told])
+
+
+def _groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """The rows of each stream or kind, in the frame's order."""
+    present = [key for key in keys if key in frame]
+    for group, own in frame.groupby(present, sort=False):
+        values = iter(group)
+        yield tuple(next(values) if key in present else None for key in keys), own
+
+
+def _ns(frame: pd.DataFrame) -> Int64s:
+    """The times of a series: of us from the first moment on a float has the nanosecond for a century."""
+    ns: Int64s = np.rint(frame["ts"].to_numpy() * 1000).astype(np.int64)
+    return ns
+
+
+def generate_trace_with_counters(
+    t: Trace, time_series: TimeSeriesTypes | None, ranks: Sequence[int] | None, output_suffix: str
+) -> dict[int, str]:
+    """Write each rank's whole trace with counter tracks beside it; the files by rank."""
+    chosen = time_series or TimeSeriesTypes.QUEUE_LENGTH | TimeSeriesTypes.MEMCPY_BANDWIDTH
+    only = [analysis for kind, analysis in _ANALYSES.items() if kind in chosen]
+    written = {}
+    for rank in t.chosen(ranks):
+        written[rank] = _beside(t.trace_files[rank], output_suffix or "_with_counters")
+        chrome.write(augment(t.whole[rank], only=only), Path(written[rank]))
+    return written
+
+
+def _beside(path: str, suffix: str) -> str:
+    """``rank0_with_counters.json.gz`` for ``rank0.json`` and ``rank0.json.gz``."""
+    folder, name = os.path.split(path)
+    first, dot, _ = name.partition(".json")
+    return os.path.join(folder, f"{first if dot else name}{suffix}.json.gz")

@@ -1,0 +1,184 @@
+"""The traces of a job by rank, in HTA's window: without the last step, if there are two or more."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.derived.steps import steps
+from augment.derived.window import between
+from augment.errors import InputError, UnknownFormat, UsageError
+from augment.findings import Skipped
+from augment.hta.frames import SymbolTable, events_frame
+from augment.pipeline import augment
+from augment.readers import read
+from augment.trace import Trace as Events
+from augment.writers.files import is_output
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TraceFiles = Mapping[int, str] | Sequence[str]
+DEFAULT_TRACE_DIR = "/tmp/trace"  # noqa: S108 - as in HTA
+_SUFFIXES = (".json", ".gz", ".zst", ".pftrace")
+_OVERLAID = re.compile(r"overlaid_(critical_path_)?")
+_COUNTERS = "_with_counters"
+
+
+class Trace:
+    """The traces of a job's ranks.
+
+    ``whole[rank]`` is all that was recorded; ``events[rank]`` HTA's window of it once :meth:`load_traces` was called.
+    ``trace_files`` maps ranks to paths. ``min_ts`` is the first moment of all ranks in ns: times of frames count from
+    there.
+    """
+
+    def __init__(self, trace_files: TraceFiles | None = None, trace_dir: str = DEFAULT_TRACE_DIR) -> None:
+        self.trace_path = os.path.abspath(os.path.expanduser(trace_dir))
+        self.trace_files: dict[int, str] = {}
+        self.whole: dict[int, Events] = {}
+        self._read(trace_files)
+        self.events = dict(self.whole)
+        self.min_ts = min(int(one.events.ts[0]) if len(one.events) else 0 for one in self.whole.values())
+        self._frames: dict[int, pd.DataFrame] = {}
+
+    def load_traces(self, include_last_profiler_step: bool | None = False) -> None:
+        """Restrict every rank to HTA's window: what its host began before the last step, if it has two or more."""
+        for rank, trace in self.whole.items():
+            found = steps(trace)
+            if len(found) > 1:
+                end = int(found.end[-1]) + 1 if include_last_profiler_step else int(found.ts[-1])
+                self.events[rank] = between(trace, int(trace.events.ts[0]), end)
+        self._frames.clear()
+
+    def parse_traces(self) -> None:
+        """Nothing: traces are read when they are named. HTA's users call it."""
+
+    def get_ranks(self) -> list[int]:
+        """The ranks, ascending."""
+        return sorted(self.events)
+
+    def get_iterations(self, rank: int | None = None) -> list[int]:
+        """The numbers of a rank's steps; of the first rank's, if none is named."""
+        ranks = self.get_ranks()
+        found: list[int] = sorted(steps(self.of_rank(ranks[0] if rank is None else rank)).number.tolist())
+        return found
+
+    def get_trace(self, rank: int) -> pd.DataFrame:
+        """The slices of a rank as a frame; see :func:`augment.hta.frames.events_frame`."""
+        if rank not in self._frames:
+            self._frames[rank] = events_frame(self.of_rank(rank), self.min_ts)
+        return self._frames[rank]
+
+    def get_all_traces(self) -> dict[int, pd.DataFrame]:
+        """The frame of every rank."""
+        return {rank: self.get_trace(rank) for rank in self.get_ranks()}
+
+    @property
+    def traces(self) -> dict[int, pd.DataFrame]:
+        """The frame of every rank."""
+        return self.get_all_traces()
+
+    def get_trace_duration(self, rank: int | None = None) -> float:
+        """From the first beginning to the last of a rank's events, us."""
+        ts = self.of_rank(self.get_ranks()[0] if rank is None else rank).events.ts
+        return float(ts[-1] - ts[0]) / 1000 if len(ts) else 0.0
+
+    @property
+    def symbol_table(self) -> SymbolTable:
+        """The names in the traces, each standing for itself."""
+        names = {name for one in self.events.values() for name in one.strings}
+        return SymbolTable((name, name) for name in sorted(names))
+
+    def of_rank(self, rank: int) -> Events:
+        """The events of ``rank``.
+
+        Raises:
+            UsageError: there is no such rank.
+        """
+        if rank not in self.events:
+            known = ", ".join(map(str, self.get_ranks()))
+            raise UsageError(f"{self.trace_path}: no rank {rank}; there are {known}")
+        return self.events[rank]
+
+    def chosen(self, ranks: Sequence[int] | None) -> list[int]:
+        """The ``ranks`` asked for; without any rank 0 as in HTA, or the first if there is no rank 0."""
+        if ranks:
+            return [rank for rank in ranks if self.of_rank(rank)]
+        return [0] if 0 in self.events else self.get_ranks()[:1]
+
+    def rows(self, rank: int, analysis: str, **options: Any) -> list[Any]:
+        """The rows of an analysis of a rank; none, and a warning with the reason, where it is skipped."""
+        outcome = augment(self.of_rank(rank), only=[analysis], options={analysis: options}).outcomes[analysis]
+        if isinstance(outcome, Skipped):
+            warnings.warn(f"rank {rank}: no {analysis}: {outcome.reason}", stacklevel=2)
+            return []
+        return list(outcome.rows)
+
+    def _read(self, trace_files: TraceFiles | None) -> None:
+        if isinstance(trace_files, Mapping):
+            for rank, path in trace_files.items():
+                self._add(int(rank), self._path(path), read(self._path(path)))
+        elif trace_files is not None:
+            self._number([(path, read(path)) for path in map(self._path, trace_files)])
+        else:
+            self._number(_read_folder(self.trace_path))
+        if not self.whole:
+            raise InputError(self.trace_path, "no trace to analyse")
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.trace_path, os.path.expanduser(path))
+
+    def _number(self, found: Sequence[tuple[str, Events]]) -> None:
+        """Each by its rank; those that tell none get 0 and up, whatever is free."""
+        for path, trace in found:
+            if trace.rank is not None:
+                self._add(trace.rank, path, trace)
+        for path, trace in found:
+            if trace.rank is None:
+                free = next(rank for rank in range(len(found) + 1) if rank not in self.whole)
+                self._add(free, path, trace)
+
+    def _add(self, rank: int, path: str, trace: Events) -> None:
+        if rank in self.trace_files:
+            warnings.warn(f"rank {rank} is in two files: {path} is taken, not {self.trace_files[rank]}", stacklevel=2)
+        self.trace_files[rank], self.whole[rank] = path, trace
+
+
+def _read_folder(folder: str) -> list[tuple[str, Events]]:
+    """The traces in ``folder`` itself, by name; neither our own outputs nor files of another kind."""
+    if not os.path.isdir(folder):
+        raise InputError(folder, "no such folder")
+    names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
+    found = []
+    for name in names:
+        if is_output(name) or _is_copy(name, names):
+            continue
+        try:
+            found.append((os.path.join(folder, name), read(os.path.join(folder, name))))
+        except UnknownFormat as error:
+            warnings.warn(f"passed over: {error}", stacklevel=2)
+    return found
+
+
+def _is_copy(name: str, names: Sequence[str]) -> bool:
+    """Whether a trace was written from another of ``names`` by this API: with counters, or overlaid."""
+    origins = {_OVERLAID.sub("", name, count=1), name.replace(_COUNTERS, "", 1)} - {name}
+    origins |= {origin.removesuffix(".gz") for origin in origins}
+    return any(origin in names for origin in origins)
+
+
+def overlaid(folder: str, prefix: str, path: str) -> str:
+    """Where a copy of the trace at ``path`` goes: compressed, and named so."""
+    name = prefix + os.path.basename(path)
+    return os.path.join(folder, name if name.endswith(".gz") else name + ".gz")
+
+
+def rank_of_frame(ranks: Sequence[int], lengths: Sequence[int]) -> Any:
+    """The rank of each row of frames that are joined, int64."""
+    return np.repeat(np.array(ranks, np.int64), lengths)
