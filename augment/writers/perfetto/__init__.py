@@ -28,7 +28,7 @@ from augment.writers.perfetto.args import Interned
 from augment.writers.perfetto.packets import Events, encode, engine_for
 from augment.writers.perfetto.plan import plan
 from augment.writers.perfetto.source import SourceEvents
-from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Suffixes, suffixes
+from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Part, Suffixes, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import (
     BUNDLE_METADATA,
@@ -68,21 +68,36 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
     Raises:
         OutputError: ``path`` cannot be written.
     """
-    trace, annotations = augmented.trace, augmented.annotations
-    engine = engine_for(len(trace.events) + sum(map(row_count, annotations)))
-    tracks, interned = Tracks(trace), Interned()
-    planned = plan(trace, tracks, annotations)
+    trace = augmented.trace
     with replacing(path, trace.source.path) as file:
-        out = _File(file, tracks, interned, engine)
-        out.shift_ns = _shift(trace)
-        out.write_metadata(trace)
-        out.write(SourceEvents(trace, planned, tracks, interned, engine).all())
-        out.write_annotations(annotations, planned.added_suffixes)
+        return write_part(augmented, file, Tracks(trace), Part(), _shift(trace))
+
+
+def write_part(
+    augmented: AugmentedTrace, file: Writable, tracks: Tracks, part: Part, shift_ns: int = 0
+) -> list[Diagnostic]:
+    """Write the events and annotations of one of the traces of a file, behind those before it.
+
+    Args:
+        augmented: the trace.
+        file: what to write to.
+        tracks: makes the trace's tracks.
+        part: what the trace is in the file.
+        shift_ns: what to add to all times.
+    """
+    trace, annotations, interned = augmented.trace, augmented.annotations, Interned()
+    engine = engine_for(len(trace.events) + sum(map(row_count, annotations)))
+    planned = plan(trace, tracks, annotations, part)
+    out = _File(file, tracks, interned, engine, first=part.number == 0)
+    out.shift_ns = shift_ns
+    out.write_metadata(trace, part.name)
+    out.write(SourceEvents(trace, planned, tracks, interned, engine).all())
+    out.write_annotations(annotations, planned.added_suffixes)
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
     return _diagnostics(planned.repairs)
 
 
-def write_annotations(augmented: AugmentedTrace, file: _Writable) -> int:
+def write_annotations(augmented: AugmentedTrace, file: Writable) -> int:
     """Write the annotations alone, on the clock of the source's text.
 
     Returns:
@@ -97,17 +112,20 @@ def write_annotations(augmented: AugmentedTrace, file: _Writable) -> int:
     return repairs["flow_without_slices"]
 
 
-class _Writable(Protocol):
-    def write(self, data: bytes | memoryview, /) -> object: ...
+class Writable(Protocol):
+    """What bytes can be written to."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Take them."""
 
 
 class _File:
     """Packets in order: what a packet refers to is written before it."""
 
-    def __init__(self, file: _Writable, tracks: Tracks, interned: Interned, engine: Any) -> None:
+    def __init__(self, file: Writable, tracks: Tracks, interned: Interned, engine: Any, *, first: bool = True) -> None:
         self._file, self._tracks, self._interned, self._engine = file, tracks, interned, engine
         self.shift_ns = 0
-        file.write(packet(number(PACKET_FLAGS, CLEARED) + number(PACKET_FIRST, 1)))
+        file.write(packet(number(PACKET_FLAGS, CLEARED) + (number(PACKET_FIRST, 1) if first else b"")))
 
     def write(self, pieces: Iterable[Events]) -> None:
         """Write events."""
@@ -125,10 +143,13 @@ class _File:
         for annotation in annotations:
             self.write(annotation_events(annotation, arrows, self._tracks, self._interned, self._engine))
 
-    def write_metadata(self, trace: Trace) -> None:
-        """Write the outer object's members; they are Perfetto's metadata ``cr-NAME``. Nested ones are their JSON."""
+    def write_metadata(self, trace: Trace, part: str = "") -> None:
+        """Write the outer object's members; they are Perfetto's metadata ``cr-NAME``. Nested ones are their JSON.
+
+        Those of a ``part`` of the file are ``cr-PART NAME``.
+        """
         found = b"".join(
-            message(BUNDLE_METADATA, text(METADATA_NAME, name) + _metadata(value))
+            message(BUNDLE_METADATA, text(METADATA_NAME, f"{part} {name}".strip()) + _metadata(value))
             for name, value in trace.source.metadata.items()
             if value is not None
         )

@@ -16,7 +16,7 @@ from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs
 from augment.writers.perfetto.pairs import BEGINS, ENDS, STEPS, pairs, rows_of_phases
-from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Suffixes, suffixes
+from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Part, Suffixes, suffixes
 from augment.writers.perfetto.tracks import Tracks
 from augment.writers.perfetto.wire import BEGIN, INSTANT
 
@@ -47,8 +47,8 @@ class Plan:
     repairs: Counter[str]
 
 
-def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation]) -> Plan:
-    """The plan of a trace; makes its tracks."""
+def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: Part) -> Plan:
+    """The plan of a trace, which is that ``part`` of its file; makes its tracks."""
     events, repairs = trace.events, Counter[str]()
     place = tracks.place_of_track[events.track]
     texts = _texts(trace)
@@ -68,7 +68,7 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation]) -> Pla
     if np.any(np.diff(events.offset[order]) < 0):
         order = order[np.argsort(events.offset[order])]
     late = _late(slices, events.offset)
-    numbers = Numbers(trace, *_places(len(events), order, late), annotations)
+    numbers = Numbers(trace, *_places(len(events), order, late), annotations, part)
     of_source, of_added = suffixes(numbers, Flows("", "", Ends(arrows.out), Ends(arrows.into)), repairs)
     track = _uuids(tracks, kind, slice_place, lane, group_names)
     return Plan(kind, end, track, rows, order, late, *of_source, of_added, texts, ended_by, repairs)

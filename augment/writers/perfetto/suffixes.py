@@ -22,6 +22,34 @@ FIELD_BYTES = 10
 _FIELD = np.dtype([("tag", "u1", 2), ("id", "<i8")])
 
 
+_ARROWS = 1 << 40  #: more than any trace has
+_LINKS = 1 << 62  #: ids from there on are those of links
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Ends of arrows that lead from slices of one trace to those of others in the same file.
+
+    ``rows`` int64 of ``Trace.events``; ``ids`` int64 of [0, 2**62), of equal length: all slices of one id, in whatever
+    trace, are linked in the order of time.
+    """
+
+    rows: Int64s
+    ids: Int64s
+
+
+NO_LINKS = Links(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A trace as one of several in a file: how many came before it, what it is called, its links to the others."""
+
+    number: int = 0
+    name: str = ""
+    links: Links = NO_LINKS
+
+
 class Suffixes(NamedTuple):
     """A field for each of ``rows``, which ascend; a row may have several."""
 
@@ -38,12 +66,14 @@ class Numbers:
         place: int64, the number of each event; :data:`NO_NUMBER` where it makes none.
         written: int64, the same, but in the order in which events are written.
         annotations: in the order in which they are written, after all events.
+        part: what the trace is in the file.
     """
 
     trace: Trace
     place: Int64s
     written: Int64s
     annotations: Sequence[Annotation]
+    part: Part = field(default_factory=Part)
     source_count: int = field(init=False)
     base_of: dict[int, int] = field(init=False)  #: the first number of added tracks, by their ``id``
 
@@ -80,7 +110,7 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
         repairs["flow_without_slices"] += int(np.count_nonzero(~drawn))
         firsts.append(np.where(turned, into, out)[drawn])
         seconds.append(np.where(turned, out, into)[drawn])
-    fields = _fields(np.concatenate(firsts), np.concatenate(seconds))
+    fields = _fields(np.concatenate(firsts), np.concatenate(seconds), numbers)
     return _between(fields, 0, numbers.source_count), {
         id(one): _between(fields, numbers.base_of[id(one)], len(one.ts))
         for one in numbers.annotations
@@ -88,16 +118,19 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
     }
 
 
-def _fields(first: Int64s, second: Int64s) -> Suffixes:
-    """Fields of arrows from slices to others, by their numbers."""
-    count = len(first)
-    record = np.zeros(2 * count + 1, _FIELD)
-    record["tag"][:count] = np.frombuffer(varint(EVENT_FLOW << 3 | 1), np.uint8)
-    record["tag"][count:] = np.frombuffer(varint(EVENT_LAST_FLOW << 3 | 1), np.uint8)
-    record["id"][:-1] = np.tile(np.arange(1, count + 1), 2)
-    rows = np.concatenate([first, second])
+def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
+    """Fields of arrows from slices to others, by their numbers, and of links out of the trace."""
+    count, part = len(first), numbers.part
+    linked = numbers.place[part.links.rows]
+    drawn = linked != NO_NUMBER
+    rows = np.concatenate([first, second, linked[drawn]])
+    record = np.zeros(len(rows) + 1, _FIELD)
+    record["tag"][:] = np.frombuffer(varint(EVENT_FLOW << 3 | 1), np.uint8)
+    record["tag"][count : 2 * count] = np.frombuffer(varint(EVENT_LAST_FLOW << 3 | 1), np.uint8)
+    record["id"][: 2 * count] = np.tile(np.arange(1, count + 1) + part.number * _ARROWS, 2)
+    record["id"][2 * count : -1] = part.links.ids[drawn] + _LINKS
     order = np.argsort(rows, kind="stable")
-    start, size = order * FIELD_BYTES, np.full(2 * count, FIELD_BYTES, np.int64)
+    start, size = order * FIELD_BYTES, np.full(len(rows), FIELD_BYTES, np.int64)
     return Suffixes(rows[order], Blobs(record.view(np.uint8), start, size))
 
 

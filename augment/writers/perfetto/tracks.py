@@ -70,10 +70,10 @@ class Tracks:
     """Makes tracks when they are first asked for; their descriptions wait in :meth:`take_packets`."""
 
     trace: Trace
+    count: int = 0  #: tracks of the file, made before or here
     places: list[Place] = field(default_factory=list)
     place_of_track: Int32s = field(init=False)
     _known: dict[object, int] = field(default_factory=dict)
-    _count: int = 0
     _packets: list[bytes] = field(default_factory=list)
     _children: dict[int, int] = field(default_factory=dict)
 
@@ -202,9 +202,12 @@ class Tracks:
         if len(alike) > 1:
             name = f"{name} (process {pid})"
         models = [model for number_, model in self.trace.source.devices if number_ == device]
-        parent = None if owner is None else self._process(owner)
+        parent = self._parent_of_device(owner)
         rank = device if isinstance(device, int) and 0 <= device < _MOST_DEVICES else _MOST_DEVICES
         return self._add(parent, name, rank, models[0] if models else "", ordered=True)
+
+    def _parent_of_device(self, owner: Identity) -> int | None:
+        return None if owner is None else self._process(owner)
 
     def _add(
         self, parent: int | None, name: str, rank: int | None = None, description: str = "",
@@ -224,9 +227,9 @@ class Tracks:
         return self._describe(content)
 
     def _describe(self, content: bytes) -> int:
-        self._count += 1
-        self._packets.append(packet(message(PACKET_DESCRIPTOR, number(TRACK_UUID, self._count) + content)))
-        return self._count
+        self.count += 1
+        self._packets.append(packet(message(PACKET_DESCRIPTOR, number(TRACK_UUID, self.count) + content)))
+        return self.count
 
 
 class _Owners:

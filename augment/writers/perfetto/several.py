@@ -1,0 +1,124 @@
+"""Several traces in one native file, each a root track of its own: the ranks of a job, or two runs side by side.
+
+Below a trace's root lie its devices, then its processes with their threads::
+
+    rank 0
+    ├── GPU 0
+    │   ├── Idle, Queue Length stream 7, …   (added)
+    │   └── stream 7
+    └── python 4242
+        └── thread 4243
+    rank 1
+    └── …
+
+All are plain tracks, none a process or thread as Perfetto has them: those it knows by their pids, which the traces of
+several machines or containers share, and older versions order them as they please.
+
+A trace is written while no other is at hand. What packets share by number begins anew with each (the incremental state
+is cleared); the numbers of tracks go on; and each has its own range of numbers for arrows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from augment.findings import AugmentedTrace
+from augment.trace import Diagnostic, Identity
+from augment.writers.perfetto import write_part
+from augment.writers.perfetto.suffixes import NO_LINKS, Links, Part
+from augment.writers.perfetto.tracks import Place, Tracks
+from augment.writers.perfetto.wire import (
+    BY_RANK,
+    TRACK_CHILD_ORDER,
+    TRACK_DESCRIPTION,
+    TRACK_NAME,
+    TRACK_RANK,
+    number,
+    text,
+)
+
+_FIRST_PROCESS = 10_000  #: ranks; devices come before
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A trace's root track."""
+
+    name: str
+    description: str = ""
+
+
+class Several:
+    """A file of several traces, added one after the other; they are shown in this order.
+
+    No time may be negative: Perfetto drops such events.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._traces = self._tracks = 0
+        self._taken: set[str] = set()
+
+    def add(self, augmented: AugmentedTrace, group: Group, links: Links = NO_LINKS) -> list[Diagnostic]:
+        """Write a trace; what had to be changed or left out."""
+        name = self._free(group.name)
+        tracks = GroupTracks(augmented.trace, self._tracks, group=Group(name, group.description), place=self._traces)
+        found = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
+        self._traces += 1
+        self._tracks = tracks.count
+        return found
+
+    def _free(self, name: str) -> str:
+        """``name``, with a number if another trace has it: Perfetto would draw the two as one."""
+        free, count = name, 1
+        while free in self._taken:
+            count += 1
+            free = f"{name} ({count})"
+        self._taken.add(free)
+        return free
+
+
+@dataclass
+class GroupTracks(Tracks):
+    """The tracks of one trace below those of its group, which is the file's ``place``-th."""
+
+    group: Group = Group("")
+    place: int = 0
+
+    def __post_init__(self) -> None:
+        Tracks.__post_init__(self)
+        alike = Counter((place.pid, Tracks._name_of(self, place)) for place in self.places)
+        self._ambiguous = {key for key, count in alike.items() if count > 1}
+        self._number = {id(place): index for index, place in enumerate(self.places)}
+
+    def _root(self) -> int:
+        return self._made("root", self._new_root)
+
+    def _new_root(self) -> int:
+        content = text(TRACK_NAME, self.group.name) + number(TRACK_RANK, self.place)
+        if self.group.description:
+            content += text(TRACK_DESCRIPTION, self.group.description)
+        return self._describe(content + number(TRACK_CHILD_ORDER, BY_RANK))
+
+    def _is_thread(self, _place: Place) -> bool:
+        return False
+
+    def _parent_of_device(self, _owner: Identity) -> int | None:
+        return self._root()
+
+    def _new_process(self, pid: Identity) -> int:
+        name = self._process_name(pid)
+        shown = f"{name or 'Process'} {pid}" if isinstance(pid, int) else name or pid or "Trace"
+        index = next(index for index, place in enumerate(self.places) if place.pid == pid)
+        return self._add(self._root(), shown, rank=_FIRST_PROCESS + index, ordered=True)
+
+    def _name_of(self, place: Place) -> str:
+        """Tracks of one name and process are drawn as one, which threads of one name must not be."""
+        name = Tracks._name_of(self, place)
+        return f"{name} {place.tid}" if (place.pid, name) in self._ambiguous and place.tid is not None else name
+
+    def _rank_of(self, place: Place) -> int:
+        rank = Tracks._rank_of(self, place)
+        return rank if self._on_device(place) else rank + self._number[id(place)]
