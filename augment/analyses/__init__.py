@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from augment.analyses import (
+    collectives,
     communication_computation_overlap,
     critical_path,
     critical_path_operators,
@@ -59,6 +60,7 @@ ANALYSES: tuple[Analysis, ...] = (
     temporal_breakdown,
     idle_time_breakdown,
     communication_computation_overlap,
+    collectives,
     kernel_type_breakdown,
     kernel_breakdown,
     memory_bandwidth,

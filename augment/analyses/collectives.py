@@ -1,0 +1,136 @@
+"""Which collectives ran, how much they moved, how fast, and how much of it was exposed?
+
+Every communication kernel is a collective of a process group. A row is what one device did of one kind in one group::
+
+    algorithm_gbps = bytes / time_ns                      of those whose bytes are known
+    bus_gbps       = algorithm_gbps · factor              2(n-1)/n of an all-reduce of n ranks, (n-1)/n of all-gather,
+                                                          reduce-scatter and all-to-all, 1 of broadcast, reduce, send
+
+``bytes`` and factors are nccl-tests' (1 GB = 1e9 bytes): of an all-reduce the buffer, of a reduce-scatter the whole
+input, of an all-gather the whole output. Group, bytes and element type are in the args of kernels, or of the operators
+that launched them where shapes were recorded; a recording without them has neither, and the kind is told by names.
+
+One rank cannot tell moving data from waiting for a rank that is late: the bandwidth here is of both, so at most what
+the links did. The figures of a whole job (``job.metrics.json``) part the two. The bus bandwidth of each group is drawn
+on a track ``Bus bandwidth GROUP``.
+
+Options:
+    link_gbps: what a rank's link can carry, GB/s in one direction, to compare ``bus_gbps`` with; 0 is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment import intervals
+from augment.annotations import CounterTrack
+from augment.derived.arg_columns import arg_columns
+from augment.derived.collectives import ARGS, Collectives, collectives
+from augment.derived.gpu_work import Device, gpu_work
+from augment.derived.ordering import combinations
+from augment.findings import Findings, Skipped, column
+from augment.intervals import Places
+from augment.trace import GPU_WORK, Identity, Trace
+
+NAME = "collectives"
+NEEDS = (GPU_WORK,)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of collective of one process group on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    group: str = column("The name of the process group; empty if the trace does not tell.")
+    description: str = column("What the program calls the group; empty if the trace does not tell.")
+    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Reduce, Send, Recv, …")
+    group_size: int | None = column("How many ranks the group has, if told.", "count")
+    count: int = column("How many there were.", "count")
+    bytes: int | None = column("What they moved, as nccl-tests counts it, if told of each.", "bytes")
+    time_ns: int = column("The sum of their durations, waiting for other ranks within.", "ns")
+    exposed_ns: int = column("The part of it in which the device computed nothing.", "ns")
+    mean_ns: float = column("Their mean duration.", "ns")
+    max_ns: int = column("The longest duration.", "ns")
+    algorithm_gbps: float | None = column("Bytes by time, of those whose bytes are known.", "GB/s")
+    bus_gbps: float | None = column("What a rank's link carried for it.", "GB/s")
+    link_gbps: float | None = column("What it can carry: the option.", "GB/s")
+    efficiency_ratio: float | None = column("bus_gbps by link_gbps.", "ratio")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
+    """Add up and draw the collectives of each device."""
+    if not len(collectives(trace)):
+        return Skipped("no communication kernel")
+    rows, tracks = [], []
+    for device in gpu_work(trace).devices:
+        rows += _rows(collectives(trace), device, link_gbps)
+        tracks += _bandwidths(collectives(trace), device)
+    return Findings(rows, tracks, arg_columns(trace).diagnostics(ARGS))
+
+
+def _of(found: Collectives, device: Device) -> Places:
+    return np.flatnonzero((found.place >= device.start) & (found.place < device.stop))
+
+
+def _rows(found: Collectives, device: Device, link_gbps: float) -> Iterator[Row]:
+    own = _of(found, device)
+    (groups, kinds), which = combinations(found.group[own], found.kind.codes[own])
+    for number, (group, kind) in enumerate(zip(groups.tolist(), kinds.tolist(), strict=True)):
+        yield _row(found, device, own[which == number], group, kind, link_gbps)
+
+
+def _row(found: Collectives, device: Device, places: Places, group: int, kind: int, link_gbps: float) -> Row:
+    of = found.groups[group]
+    dur, size = found.dur[places], found.bytes[places]
+    time_ns = int(dur.sum())
+    sized = (size >= 0) & (dur > 0)
+    algorithm = float(size[sized].sum() / dur[sized].sum()) if size[sized].any() else None
+    factor = float(found.bus_factor[places[0]])
+    bus = None if algorithm is None or np.isnan(factor) else algorithm * factor
+    return Row(
+        rank=device.rank,
+        device=device.device,
+        group=of.name,
+        description=of.description,
+        kind=found.kind.values[kind],
+        group_size=of.size if of.size >= 0 else None,
+        count=len(places),
+        bytes=int(size.sum()) if (size >= 0).all() else None,
+        time_ns=time_ns,
+        exposed_ns=int(found.exposed_ns[places].sum()),
+        mean_ns=time_ns / len(places),
+        max_ns=int(dur.max()),
+        algorithm_gbps=algorithm,
+        bus_gbps=bus,
+        link_gbps=link_gbps or None,
+        efficiency_ratio=bus / link_gbps if bus is not None and link_gbps else None,
+    )
+
+
+def _bandwidths(found: Collectives, device: Device) -> Iterator[CounterTrack]:
+    """The bus bandwidth of each group of which it is known, while its collectives run."""
+    own = _of(found, device)
+    known = (found.bytes[own] > 0) & (found.end[own] > found.ts[own]) & ~np.isnan(found.bus_factor[own])
+    own = own[known]
+    for group in np.unique(found.group[own]).tolist():
+        places = own[found.group[own] == group]
+        rate = np.rint(found.bytes[places] * found.bus_factor[places] * 1e9 / found.dur[places]).astype(np.int64)
+        ends = np.concatenate((found.ts[places], found.end[places]))
+        ts, value = intervals.steps(ends, np.concatenate((rate, -rate)))  # whole bytes a second: it falls back to 0
+        yield CounterTrack(
+            analysis=NAME,
+            name=f"Bus bandwidth {found.groups[group].description or found.groups[group].name}",
+            under=device.track,
+            ts=ts,
+            values=value / 1e9,
+            unit="GB/s",
+            description="bytes times nccl-tests' factor by the time of each collective, waits within",
+            scale="bus bandwidth",
+        )
