@@ -1,0 +1,209 @@
+"""Which ranks' kernels are one collective.
+
+Of a process group the collectives are numbered where the recording tells (``Seq``); else they are counted within each
+step, kind by kind: the k-th all-reduce of a group in a step is the same on all its ranks. Where ranks count differently
+or tell differently of one collective, those are left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.derived.collective_kinds import ALL_GATHER, ALL_REDUCE, POINT_TO_POINT, REDUCE_SCATTER, SYNCHRONOUS
+from augment.derived.collectives import UNKNOWN, Group
+from augment.derived.ordering import combinations, run_starts
+from augment.intervals import Places
+from augment.job.summary import RankSummary
+from augment.trace import Bools, Diagnostic, Int64s
+
+_EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)  #: whose size is the same on all ranks
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Collectives of at least two ranks: equal-length int64 columns, a row a rank's part, by collective, then member.
+
+    ``instance`` numbers the collectives from 0; ``member`` is a place among the summaries, ``place`` one in that
+    summary's columns. ``first`` is where each collective begins, and per collective are ``group`` (into ``groups``),
+    ``kind`` (into ``kinds``), ``step``, ``bytes`` (the most that a rank tells; -1 unknown).
+    """
+
+    instance: Int64s
+    member: Int64s
+    place: Int64s
+    ts: Int64s
+    end: Int64s
+    exposed_ns: Int64s
+    queued_ns: Int64s
+    first: Places
+    group: Int64s
+    kind: Int64s
+    step: Int64s
+    bytes: Int64s
+    groups: tuple[Group, ...]
+    kinds: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    def __len__(self) -> int:
+        """How many collectives there are."""
+        return len(self.first)
+
+    @property
+    def members(self) -> Int64s:
+        """How many ranks' parts each collective has."""
+        return np.diff(np.append(self.first, len(self.instance)))
+
+    def size(self) -> Int64s:
+        """How many ranks each collective has: as told, else as many as there are parts."""
+        told = np.array([one.size for one in self.groups], np.int64)[self.group]
+        return np.where(told > 0, told, self.members)
+
+    def is_synchronous(self) -> Bools:
+        """Whether nobody's part of a collective ends before everybody's has begun."""
+        chosen = np.array([kind in SYNCHRONOUS for kind in self.kinds], np.bool_)
+        of: Bools = chosen[self.kind]
+        return of
+
+    def take(self, chosen: Bools) -> Matched:
+        """Some of the collectives."""
+        rows = np.flatnonzero(chosen[self.instance])
+        columns = (self.instance, self.member, self.place, self.ts, self.end, self.exposed_ns, self.queued_ns)
+        instance, *others = (one[rows] for one in columns)
+        first = run_starts(instance)
+        number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))
+        of = (one[chosen] for one in (self.group, self.kind, self.step, self.bytes))
+        return Matched(number, *others, first, *of, self.groups, self.kinds, self.diagnostics)
+
+
+def match(summaries: Sequence[RankSummary]) -> Matched:
+    """Match the collectives of the ranks."""
+    table = _Table(summaries)
+    unpaired = np.array([kind in POINT_TO_POINT for kind in table.kinds], np.bool_)[table.kind]
+    counted = table.seq == UNKNOWN
+    number = np.where(counted, table.step, table.seq)
+    _, key = combinations(table.group, table.kind, counted.astype(np.int64), number)
+    uneven = _uneven(key, table.member) & counted & ~unpaired
+    ordinal = _ordinals(key, table.member)
+    _, instance = combinations(key, ordinal)
+    kept = np.flatnonzero(~unpaired & ~uneven)
+    kept = kept[np.lexsort((table.member[kept], instance[kept]))]
+    first = run_starts(instance[kept])
+    lengths = np.diff(np.append(first, len(kept)))
+    alone = lengths < 2
+    differing = _differing(table, kept, first) & ~alone
+    good = np.repeat(~alone & ~differing, lengths)
+    diagnostics = _diagnostics(
+        point_to_point=int(unpaired.sum()),
+        uneven=int(uneven.sum()),
+        alone=int(alone.sum()),
+        differing=int(differing.sum()),
+        left_out=sum(one.left_out for one in summaries),
+    )
+    return table.matched(kept[good], instance[kept[good]], diagnostics)
+
+
+class _Table:
+    """All summaries' collectives, one after another."""
+
+    def __init__(self, summaries: Sequence[RankSummary]) -> None:
+        groups: dict[str, int] = {}
+        self.groups: list[Group] = []
+        kinds: dict[str, int] = {}
+        group, kind = [], []
+        for one in summaries:
+            codes = []
+            for number in range(len(one.groups)):
+                told = one.group(number)
+                if told.identity not in groups:
+                    groups[told.identity] = len(groups)
+                    self.groups.append(told)
+                codes.append(groups[told.identity])
+            group.append(np.array(codes, np.int64)[one.column("group")])
+            own = np.array([kinds.setdefault(each, len(kinds)) for each in one.kinds], np.int64)
+            kind.append(own[one.column("kind")])
+        self.kinds = tuple(kinds)
+        self.group, self.kind = _joined(group), _joined(kind)
+        lengths = [len(one.column("ts")) for one in summaries]
+        self.member = np.repeat(np.arange(len(summaries)), lengths)
+        self.place = _joined([np.arange(length) for length in lengths])
+        names = ("ts", "end", "seq", "step", "bytes", "exposed_ns", "queued_ns")
+        self.ts, self.end, self.seq, self.step, self.bytes, self.exposed_ns, self.queued_ns = (
+            _joined([one.column(name) for one in summaries]) for name in names
+        )
+
+    def matched(self, rows: Places, instance: Int64s, diagnostics: tuple[Diagnostic, ...]) -> Matched:
+        first = run_starts(instance)
+        lengths = np.diff(np.append(first, len(rows)))
+        return Matched(
+            instance=np.repeat(np.arange(len(first)), lengths),
+            member=self.member[rows],
+            place=self.place[rows],
+            ts=self.ts[rows],
+            end=self.end[rows],
+            exposed_ns=self.exposed_ns[rows],
+            queued_ns=self.queued_ns[rows],
+            first=first,
+            group=self.group[rows[first]],
+            kind=self.kind[rows[first]],
+            step=self.step[rows[first]],
+            bytes=np.maximum.reduceat(self.bytes[rows], first) if len(first) else np.empty(0, np.int64),
+            groups=tuple(self.groups),
+            kinds=self.kinds,
+            diagnostics=diagnostics,
+        )
+
+
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    return np.concatenate(parts).astype(np.int64) if len(parts) else np.empty(0, np.int64)
+
+
+def _ordinals(key: Int64s, member: Int64s) -> Int64s:
+    """Which of a member's rows of a key each is, from 0; rows of a member ascend in time."""
+    order = np.lexsort((key, member))
+    starts = np.ones(len(order), np.bool_)
+    starts[1:] = (np.diff(key[order]) != 0) | (np.diff(member[order]) != 0)
+    place = np.arange(len(order))
+    ordinal = np.empty(len(order), np.int64)
+    ordinal[order] = place - np.maximum.accumulate(np.where(starts, place, 0))
+    return ordinal
+
+
+def _uneven(key: Int64s, member: Int64s) -> Bools:
+    """Rows of keys of which members have different numbers of rows."""
+    (keys, _), which = combinations(key, member)
+    count = np.bincount(which, minlength=len(keys))
+    size = int(key.max(initial=-1)) + 1
+    most, least = np.zeros(size, np.int64), np.full(size, np.iinfo(np.int64).max)
+    np.maximum.at(most, keys, count)
+    np.minimum.at(least, keys, count)
+    uneven: Bools = (most != least)[key]
+    return uneven
+
+
+def _differing(table: _Table, rows: Places, first: Places) -> Bools:
+    """Collectives of whose size the ranks tell differently, though it must be the same."""
+    if not len(first):
+        return np.empty(0, np.bool_)
+    fixed = np.array([kind in _EQUAL_BYTES for kind in table.kinds], np.bool_)[table.kind[rows[first]]]
+    size = table.bytes[rows]
+    differs: Bools = fixed & (np.maximum.reduceat(size, first) != np.minimum.reduceat(size, first))
+    return differs
+
+
+def _diagnostics(**counts: int) -> tuple[Diagnostic, ...]:
+    told = {
+        "point_to_point": ("point_to_point_left_out", "sends and receives are not matched across ranks"),
+        "uneven": (
+            "collectives_counted_differently",
+            "collectives without a sequence number, of which ranks have different numbers in a step; left out",
+        ),
+        "alone": ("collectives_of_one_rank", "collectives found on one rank alone; left out"),
+        "differing": ("collectives_told_differently", "collectives of whose size ranks tell differently; left out"),
+        "left_out": ("collectives_beyond_limit", "collectives beyond what a rank's summary holds; left out"),
+    }
+    return tuple(Diagnostic(told[name][0], count, told[name][1]) for name, count in counts.items() if count)

@@ -1,0 +1,176 @@
+"""What a rank leaves for its job: its collectives as columns, its steps' figures, its metric rows; a small file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from augment.derived.collectives import UNKNOWN, Group, collectives
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import NO_ROW
+from augment.derived.step_figures import step_figures
+from augment.derived.step_windows import step_windows
+from augment.errors import InputError
+from augment.findings import AugmentedTrace, Findings
+from augment.trace import Int64s, Trace
+
+VERSION = 1
+MOST_COLLECTIVES = 100_000  #: that a summary tells of, the first
+MOST_ROWS = 200  #: of an analysis whose figures a summary has, the first
+MOST_STEPS = 10_000
+_COLUMNS = ("row", "ts", "end", "group", "kind", "seq", "bytes", "step", "exposed_ns", "queued_ns")
+_STEPS = ("number", "step_ns", "compute_ns")
+_HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: as ``tensorboard_trace_handler`` names files: HOST_PID.TIME
+_HOST_KEYS = ("hostname", "host_name", "hostName")
+
+
+class Figures(msgspec.Struct):
+    """The figures of one analysis: a list of texts that tell each row from the others; float64s, a row after another."""
+
+    keys: list[list[str]]
+    columns: list[str]
+    units: list[str]
+    values: bytes
+
+    def table(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """The values, a row a line, NaN where there is none."""
+        return np.frombuffer(self.values, np.float64).reshape(len(self.keys), len(self.columns))
+
+
+class RankSummary(msgspec.Struct):
+    """One rank. ``columns`` and ``steps`` are int64 columns by name: see :meth:`column`.
+
+    Of each collective ``row`` in the event table, ``ts`` and ``end`` in ns, ``group`` and ``kind`` into the lists of
+    these, ``seq``, ``bytes`` and ``step`` (-1 is unknown), ``exposed_ns``, and ``queued_ns``: from the end of the
+    launching call to the start, -1 without one. Of each step its ``number``, ``step_ns`` and ``compute_ns``.
+    """
+
+    version: int
+    name: str
+    sha256: str
+    rank: int | None
+    host: str
+    groups: list[list[str | int]]
+    kinds: list[str]
+    columns: dict[str, bytes]
+    steps: dict[str, bytes]
+    figures: dict[str, Figures]
+    link_gbps: float
+    left_out: int
+
+    def column(self, name: str) -> Int64s:
+        """A column of the collectives."""
+        return np.frombuffer(self.columns[name], np.int64)
+
+    def step_column(self, name: str) -> Int64s:
+        """A column of the steps; empty of a rank without steps."""
+        return np.frombuffer(self.steps[name], np.int64)
+
+    def group(self, number: int) -> Group:
+        """A process group."""
+        name, description, ranks, comms_id, size = self.groups[number]
+        return Group(str(name), str(description), str(ranks), str(comms_id), int(size))
+
+
+def summarize(augmented: AugmentedTrace) -> bytes:
+    """The summary of a rank; equal for equal traces and figures."""
+    trace, window = augmented.trace, augmented.window
+    first, last = (window.first_step, window.last_step) if window else (None, None)
+    found, work = collectives(trace), gpu_work(trace)
+    chosen = np.arange(len(found))
+    if first is not None:
+        chosen = np.flatnonzero((found.step >= first) & (found.step <= last))
+    left_out = max(len(chosen) - MOST_COLLECTIVES, 0)
+    chosen = chosen[:MOST_COLLECTIVES]
+    launch = work.launch[found.place[chosen]]
+    queued = np.where(launch == NO_ROW, UNKNOWN, found.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch])
+    columns = {name: getattr(found, name)[chosen] for name in ("ts", "end", "group", "seq", "bytes", "step")}
+    columns |= {
+        "row": work.row[found.place[chosen]],
+        "kind": found.kind.codes[chosen].astype(np.int64),
+        "exposed_ns": found.exposed_ns[chosen],
+        "queued_ns": np.where(launch == NO_ROW, UNKNOWN, np.maximum(queued, 0)),
+    }
+    one = RankSummary(
+        version=VERSION,
+        name=trace.source.name,
+        sha256=trace.source.sha256,
+        rank=trace.rank,
+        host=_host(trace),
+        groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in found.groups],
+        kinds=list(found.kind.values),
+        columns={name: columns[name].tobytes() for name in _COLUMNS},
+        steps={name: values.tobytes() for name, values in _steps(trace, first, last).items()},
+        figures={name: _figures(outcome) for name, outcome in augmented.outcomes.items()
+                 if isinstance(outcome, Findings) and outcome.rows},
+        link_gbps=_link(augmented),
+        left_out=left_out,
+    )  # fmt: skip
+    return zlib.compress(msgspec.msgpack.encode(one), 6)
+
+
+def read_summary(content: bytes, name: str) -> RankSummary:
+    """What :func:`summarize` wrote; ``name`` is told if it did not.
+
+    Raises:
+        InputError: it is damaged, or another version's.
+    """
+    try:
+        one = msgspec.msgpack.decode(zlib.decompress(content), type=RankSummary)
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise InputError(name, f"is no summary of a rank: {error}") from error
+    if one.version != VERSION:
+        raise InputError(name, "is a summary by another version; convert the rank again with --force")
+    return one
+
+
+def _host(trace: Trace) -> str:
+    told = (trace.source.metadata.get(key) for key in _HOST_KEYS)
+    in_name = _HOST_IN_NAME.match(trace.source.name)
+    return next((one for one in told if isinstance(one, str) and one), in_name[1] if in_name else "")
+
+
+def _steps(trace: Trace, first: int | None, last: int | None) -> dict[str, Int64s]:
+    windows = step_windows(trace)
+    chosen = windows.number >= (0 if first is None else first)
+    if last is not None:
+        chosen &= windows.number <= last
+    windows = windows.take(np.flatnonzero(chosen)[:MOST_STEPS])
+    devices = step_figures(trace, windows) if len(windows) else []
+    computed = [one.of_device["compute_ns"] for one in devices if one.of_device]
+    compute = np.sum(computed, axis=0, dtype=np.int64) if computed else np.zeros(len(windows), np.int64)
+    return dict(zip(_STEPS, (windows.number, windows.end - windows.start, compute), strict=True))
+
+
+def _link(augmented: AugmentedTrace) -> float:
+    """The option of the analysis of collectives, which each of its rows tells."""
+    outcome = augmented.outcomes.get("collectives")
+    rows = outcome.rows if isinstance(outcome, Findings) else ()
+    return next((row.link_gbps for row in rows if row.link_gbps), 0.0)
+
+
+def _figures(outcome: Findings) -> Figures:
+    rows = outcome.rows[:MOST_ROWS]
+    fields = dataclasses.fields(rows[0])
+    figures = [one for one in fields if _is_figure(one)]
+    keys = [one.name for one in fields if not _is_figure(one) and one.name not in ("rank", "device")]
+    values = np.array([[_number(getattr(row, one.name)) for one in figures] for row in rows], np.float64)
+    return Figures(
+        keys=[[f"{key}={getattr(row, key)}" for key in keys if getattr(row, key) is not None] for row in rows],
+        columns=[one.name for one in figures],
+        units=[one.metadata["unit"] for one in figures],
+        values=values.tobytes(),
+    )
+
+
+def _is_figure(one: dataclasses.Field[Any]) -> bool:
+    return bool(one.metadata["unit"]) or "float" in str(one.type)
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float, np.number)) else float("nan")
