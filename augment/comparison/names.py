@@ -31,8 +31,10 @@ def settled_name(name: str) -> str:
 def short_name(name: str) -> str:
     """HTA's short name: without all that stands in ``<>`` and ``()``, and of the rest what follows the last blank.
 
-    Copies keep both words (``Memcpy HtoD``); a name of which nothing would be left stays as it is.
+    Copies and memsets, and what has no such brackets, keep their name; so does what nothing would be left of.
     """
+    if name.startswith(("Memcpy", "Memset")) or not ("<" in name or "(" in name):
+        return name
     kept: list[str] = []
     depth = 0
     for char in name.replace("->", ""):
@@ -42,8 +44,7 @@ def short_name(name: str) -> str:
             depth = max(depth - 1, 0)
         elif not depth:
             kept.append(char)
-    rest = "".join(kept).strip()
-    return (rest if rest.startswith("Mem") else rest.rsplit(" ", 1)[-1]) or name
+    return "".join(kept).strip().rsplit(" ", 1)[-1] or name
 
 
 class Names:

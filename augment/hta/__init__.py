@@ -12,8 +12,8 @@ from augment.hta.analysis import TraceAnalysis
 from augment.hta.counters import TimeSeriesTypes
 from augment.hta.critical_path import CPGraph
 from augment.hta.memory import MemoryAnalysis
-from augment.hta.traces import Trace
 from augment.hta.tracediff import DeviceType, LabeledTrace, TraceDiff
+from augment.hta.traces import Trace
 
 __all__ = [
     "CPGraph",

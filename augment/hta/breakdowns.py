@@ -131,8 +131,8 @@ def gpu_kernel_breakdown(
         rows = t.rows(rank, "kernel_breakdown")
         for kernel_type in types:
             named = [_Named.of(row) for row in rows if row.kernel_type == kernel_type]
-            for one in _largest(named, num_kernels, duration_ratio, lambda _: False):
-                records.append((*_figures(one), kernel_type, rank))
+            chosen = _largest(named, num_kernels, duration_ratio, lambda _: False)
+            records += [(*_figures(one), kernel_type, rank) for one in chosen]
     shares = sorted(times.items(), key=lambda item: -item[1])
     total = sum(times.values())
     by_type = table(

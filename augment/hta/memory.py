@@ -26,7 +26,7 @@ class MemoryAnalysis:
         return columns["ts"].tolist(), sizes.tolist()
 
     def plot_memory_timeline(self, save_graph: bool = False) -> None:
-        """Plot it, stacked; with ``save_graph`` into ``images/memory_plot.png`` instead, for which plotly needs kaleido."""
+        """Plot it, stacked; with ``save_graph`` into ``images/memory_plot.png``, for which plotly needs kaleido."""
         if not plots.installed():
             return
         import os

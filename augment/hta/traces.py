@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from augment.derived.steps import steps
 from augment.derived.window import between
 from augment.errors import InputError, UnknownFormat, UsageError
@@ -177,8 +175,3 @@ def overlaid(folder: str, prefix: str, path: str) -> str:
     """Where a copy of the trace at ``path`` goes: compressed, and named so."""
     name = prefix + os.path.basename(path)
     return os.path.join(folder, name if name.endswith(".gz") else name + ".gz")
-
-
-def rank_of_frame(ranks: Sequence[int], lengths: Sequence[int]) -> Any:
-    """The rank of each row of frames that are joined, int64."""
-    return np.repeat(np.array(ranks, np.int64), lengths)

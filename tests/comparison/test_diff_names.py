@@ -32,7 +32,9 @@ def test_settled_name(name: str, settled: str) -> None:
     [
         ("void at::native::elementwise_kernel<4, f<int>(a)>(int, long)", "at::native::elementwise_kernel"),
         ("aten::mm", "aten::mm"),
-        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        ("## forward ##", "## forward ##"),
+        ("autograd::engine::evaluate_function: MmBackward0",) * 2,
         ("(anonymous)", "(anonymous)"),
     ],
 )
