@@ -31,23 +31,25 @@ def within(trace: Trace, first: int, last: int) -> Trace:
     return between(trace, int(found.ts[chosen[0]]), int(found.end[chosen[-1]]))
 
 
-def between(trace: Trace, start: int, end: int) -> Trace:
+def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) -> Trace:
     """The trace of what the host began within ``[start, end)``, absolute ns.
 
     It has the events that begin then, but of what lies on devices what belongs to them: GPU work that they launched,
-    however much later it runs, or of unknown launch and beginning then; synchronisations likewise; and annotations of
+    however much later it runs, or (unless ``launched_only``) of unknown launch and beginning then; synchronisations likewise; and annotations of
     the device whose first work belongs. Events that began before are not in it, however long they last. Rows are
     numbered anew; tracks, strings and source are shared, and the rows' bytes are where they were.
     """
     keep = (trace.events.ts >= start) & (trace.events.ts < end)
-    _choose_on_devices(trace, keep, start, end)
+    _choose_on_devices(trace, keep, start, end, launched_only)
     return _only(trace, keep)
 
 
-def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int) -> None:
+def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_only: bool) -> None:
     work = gpu_work(trace)
     begun = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
     belongs = (begun >= start) & (begun < end)
+    if launched_only:
+        belongs &= work.launch != NO_ROW
     keep[work.row] = belongs
     syncs = trace.events.slices_of(Category.CUDA_SYNC)
     calls = launches(trace).of(trace.events.correlation[syncs])

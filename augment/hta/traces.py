@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launches import NO_ROW
 from augment.derived.steps import steps
 from augment.derived.window import between
 from augment.errors import InputError, UnknownFormat, UsageError
@@ -46,12 +48,16 @@ class Trace:
         self._frames: dict[int, pd.DataFrame] = {}
 
     def load_traces(self, include_last_profiler_step: bool | None = False) -> None:
-        """Restrict every rank to HTA's window: what its host began before the last step, if it has two or more."""
+        """Restrict every rank to HTA's window: what its host began before the last step, if it has two or more.
+
+        Of GPU work that is what was launched then; work without a known launch is left out, unless all of it is.
+        """
         for rank, trace in self.whole.items():
             found = steps(trace)
             if len(found) > 1:
                 end = int(found.end[-1]) + 1 if include_last_profiler_step else int(found.ts[-1])
-                self.events[rank] = between(trace, int(trace.events.ts[0]), end)
+                known = bool((gpu_work(trace).launch != NO_ROW).any())
+                self.events[rank] = between(trace, int(trace.events.ts[0]), end, launched_only=known)
         self._frames.clear()
 
     def parse_traces(self) -> None:
