@@ -30,6 +30,7 @@ class KernelType(IntEnum):
 
 PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
     (KernelType.MEMORY, re.compile(r"^(Memcpy|Memset)")),
+    (KernelType.MEMORY, re.compile(r"^dma_request$")),  # MTIA's copies
     # Inductor names a kernel after the operators it fuses, collectives among them: it only computes
     (KernelType.COMPUTATION, re.compile(r"^triton_\w+_fused")),
     (KernelType.COMMUNICATION, re.compile(r"nccl|rccl|hccl|oneccl|nvshmem|mscclpp|deep_?ep", re.IGNORECASE)),

@@ -35,9 +35,10 @@ def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) 
     """The trace of what the host began within ``[start, end)``, absolute ns.
 
     It has the events that begin then, but of what lies on devices what belongs to them: GPU work that they launched,
-    however much later it runs, or (unless ``launched_only``) of unknown launch and beginning then; synchronisations likewise; and annotations of
-    the device whose first work belongs. Events that began before are not in it, however long they last. Rows are
-    numbered anew; tracks, strings and source are shared, and the rows' bytes are where they were.
+    however much later it runs, or (unless ``launched_only``) of unknown launch and beginning then; synchronisations
+    likewise; and annotations of the device whose first work belongs. Events that began before are not in it, however
+    long they last. Rows are numbered anew; tracks, strings and source are shared, and the rows' bytes are where they
+    were.
     """
     keep = (trace.events.ts >= start) & (trace.events.ts < end)
     _choose_on_devices(trace, keep, start, end, launched_only)

@@ -75,7 +75,7 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
     ``ts``, ``dur`` and ``end`` in us (float64, ``ts`` from ``origin_ns``); ``name`` and ``cat`` as text, and once more
     as ``s_name`` (short) and ``s_cat``; ``pid``, ``tid``; ``stream``, -1 on the host; ``correlation``, and
     ``index_correlation``: of GPU work its launch, of a launch its first work, else -1; ``iteration``: the number of
-    the step that it, or its launch, began in, else -1.
+    the step that it, or its launch, began in, else -1: also of GPU work without a known launch, unless all of it is.
     """
     events = trace.events
     row = np.flatnonzero((events.phase == COMPLETE) & (events.category != Category.TRACE))
@@ -135,6 +135,7 @@ def _iterations(trace: Trace) -> Int64s:
     call = launches(trace).of(events.correlation[synced])
     moment[synced] = np.where(call == NO_ROW, moment[synced], events.ts[call])
     place = found.at(moment)
-    place[work.row] = steps_of_gpu_work(trace)
+    launched = work.launch != NO_ROW
+    place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
     iteration: Int64s = number[place]
     return iteration

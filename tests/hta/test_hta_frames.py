@@ -1,0 +1,346 @@
+"""Shapes of HTA's API: windows, folders, devices, "others", weights, plots; on traces made by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.errors import InputError, UsageError
+from augment.hta import CPGraph, MemoryAnalysis, TimeSeriesTypes, Trace, TraceAnalysis, TraceDiff, plots
+from augment.readers import read
+from traces import HOST, THREAD, copy, event, kernel, launch, op, step, write_trace
+
+TWO_STEPS = [
+    step(1, 0, 100),
+    step(2, 100, 100),
+    op("aten::mm", 2, 20),
+    launch("cudaLaunchKernel", 5, 2, correlation=1),
+    kernel("gemm", 10, 30, correlation=1),
+    launch("cudaLaunchKernel", 50, 2, correlation=2),
+    kernel("gemm", 150, 10, correlation=2),  # launched in step 1, runs in step 2
+    launch("cudaMemcpyAsync", 105, 2, correlation=3),
+    copy("Memcpy HtoD (Pinned -> Device)", 170, 10, correlation=3),
+    kernel("unknown", 60, 5, correlation=99),
+]
+
+
+def analysis(tmp_path: Path, *events: Any, **options: Any) -> TraceAnalysis:
+    path = write_trace(tmp_path / "rank0.json", *events)
+    return TraceAnalysis(trace_files={0: str(path)}, **options)
+
+
+def test_the_last_step_is_left_out(tmp_path: Path) -> None:
+    frame = analysis(tmp_path, *TWO_STEPS).get_temporal_breakdown(visualize=False)
+    assert frame["kernel_time(us)"].tolist() == [150.0]  # from 10 to 160: what step 1 launched
+    assert frame["compute_time(us)"].tolist() == [40.0]
+    whole = analysis(tmp_path, *TWO_STEPS, include_last_profiler_step=True)
+    assert whole.get_temporal_breakdown(visualize=False)["kernel_time(us)"].tolist() == [170.0]
+    assert whole.get_profiler_steps() == [1, 2]
+    one_step = analysis(tmp_path, *(one for one in TWO_STEPS if one["name"] != "ProfilerStep#2"))
+    assert one_step.get_temporal_breakdown(visualize=False)["kernel_time(us)"].tolist() == [170.0]
+    assert one_step.get_profiler_steps() == [1]
+
+
+def test_frame_of_events(tmp_path: Path) -> None:
+    frame = analysis(tmp_path, *TWO_STEPS, include_last_profiler_step=True).t.get_trace(0)
+    late = frame[(frame["name"] == "gemm") & (frame["ts"] == 150)].iloc[0]
+    assert (late["iteration"], late["dur"], late["end"], late["cat"]) == (1, 10, 160, "kernel")
+    assert frame.loc[late["index_correlation"], "name"] == "cudaLaunchKernel"
+    assert frame.loc[frame.loc[late["index_correlation"], "index_correlation"], "ts"] == 150
+    host = frame[frame["name"] == "aten::mm"].iloc[0]
+    assert (host["stream"], host["correlation"], host["index_correlation"]) == (-1, -1, -1)
+    assert frame[frame["name"] == "gemm"]["stream"].ge(0).all()
+
+
+def test_idle_times_are_named_as_in_hta(tmp_path: Path) -> None:
+    analyzer = analysis(
+        tmp_path,
+        launch(ts=0, dur=1, correlation=1),
+        launch(ts=1, dur=1, correlation=2),
+        launch(ts=2, dur=1, correlation=3),
+        kernel("a", 10, 10, correlation=1),
+        kernel("b", 49, 11, correlation=2),  # 29 us later: below 30
+        kernel("c", 90, 10, correlation=3),  # 30 us later
+    )
+    frame, stats = analyzer.get_idle_time_breakdown(visualize=False, show_idle_interval_stats=True)
+    assert list(frame.columns) == ["rank", "stream", "idle_category", "idle_time", "idle_time_ratio"]
+    assert frame[["idle_category", "idle_time"]].to_numpy().tolist() == [["kernel_wait", 29], ["other", 30]]
+    assert stats is not None
+    assert stats.index.name == "idle_category"
+    assert list(stats.columns) == ["rank", "stream", "count", "mean", "std", "min", "25%", "50%", "75%", "max"]
+    assert math.isnan(stats.loc["other", "std"])
+    shorter, nothing = analyzer.get_idle_time_breakdown(visualize=False, consecutive_kernel_delay=31)
+    assert nothing is None
+    assert shorter[shorter["idle_category"] == "kernel_wait"]["idle_time"].tolist() == [59]
+
+
+def test_others_have_statistics_of_their_own(tmp_path: Path) -> None:
+    durations = {"a": [100, 100], "b": [30, 50], "c": [7], "d": [1, 2, 6]}
+    at = iter(range(0, 10_000, 200))
+    events = [kernel(name, next(at), dur) for name, several in durations.items() for dur in several]
+    _, frame = analysis(tmp_path, *events).get_gpu_kernel_breakdown(visualize=False, num_kernels=2, duration_ratio=1)
+    assert list(frame.columns) == [
+        "name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)", "kernel_type", "rank",
+    ]  # fmt: skip
+    assert frame["name"].tolist() == ["a", "b", "others"]
+    others = frame.iloc[2]
+    rest = [7, 1, 2, 6]
+    assert (others["sum (us)"], others["max (us)"], others["min (us)"]) == (16, 7, 1)
+    assert others["mean (us)"] == 4
+    assert math.isclose(others["stddev"], statistics.stdev(rest))
+    assert math.isclose(frame.iloc[1]["stddev"], statistics.stdev([30, 50]))
+
+
+def test_kernel_types_are_joined_as_in_hta(tmp_path: Path) -> None:
+    analyzer = analysis(
+        tmp_path,
+        kernel("gemm", 0, 10),
+        event("kernel", "ncclDevKernel_AllReduce", 5, 10, 0, 8, device=0, stream=8),
+        event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 8, 10, 0, 9, device=0, stream=9),
+    )
+    by_type, _ = analyzer.get_gpu_kernel_breakdown(visualize=False)
+    times = dict(zip(by_type["kernel_type"], by_type["sum"], strict=True))
+    assert times == {
+        "COMPUTATION": 5,
+        "COMPUTATION overlapping COMMUNICATION": 3,
+        "COMPUTATION overlapping COMMUNICATION overlapping MEMORY": 2,
+        "COMMUNICATION overlapping MEMORY": 5,
+        "MEMORY": 3,
+    }
+    assert math.isclose(by_type["percentage"].sum(), 100, abs_tol=0.3)
+    by_type, kernels = analyzer.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=False)
+    assert dict(zip(by_type["kernel_type"], by_type["sum"], strict=True)) == {
+        "COMPUTATION": 5, "COMPUTATION overlapping COMMUNICATION": 5, "COMMUNICATION": 5,
+    }  # fmt: skip
+    assert set(kernels["kernel_type"]) == {"COMPUTATION", "COMMUNICATION"}
+
+
+def test_summaries_are_weighted_by_time(tmp_path: Path) -> None:
+    analyzer = analysis(
+        tmp_path,
+        launch(ts=0, dur=1, correlation=1),
+        launch(ts=10, dur=1, correlation=2),
+        kernel("a", 20, 10, correlation=1),
+        kernel("b", 100, 10, correlation=2),
+    )
+    series = analyzer.get_queue_length_time_series()
+    assert list(series[0].columns) == ["ts", "pid", "tid", "stream", "queue_length"]
+    assert series[0][["ts", "queue_length"]].to_numpy().tolist() == [[0, 1], [10, 2], [20, 1], [100, 0]]
+    summary = analyzer.get_queue_length_summary_from_time_series(series)
+    assert summary is not None
+    assert summary.index.names == ["rank", "stream"]
+    told = summary.loc[(0, 7), "queue_length"]
+    assert told["mean"] == (10 + 20 + 80) / 100
+    assert (told["count"], told["min"], told["50%"], told["max"]) == (4, 0, 1, 2)
+    full = analyzer.get_time_spent_blocked_on_full_queue(series, max_queue_length=1)
+    assert full is not None
+    assert full.to_dict("records") == [
+        {"rank": 0, "stream": 7, "duration_at_max_queue_length": 100.0, "relative_duration_at_max_queue_length": 1.0}
+    ]
+    assert analyzer.get_memory_bw_summary() is None
+
+
+def test_devices_have_a_column_where_a_rank_has_several(tmp_path: Path) -> None:
+    events = [
+        launch(ts=0, dur=1, correlation=1),
+        launch(ts=2, dur=1, correlation=2),
+        event("kernel", "a", 10, 10, 0, 7, correlation=1, device=0, stream=7),
+        event("kernel", "b", 10, 30, 1, 7, correlation=2, device=1, stream=7),
+    ]
+    analyzer = analysis(tmp_path, *events)
+    frame = analyzer.get_temporal_breakdown(visualize=False)
+    assert frame[["rank", "device", "kernel_time(us)"]].to_numpy().tolist() == [[0, 0, 10], [0, 1, 30]]
+    summary = analyzer.get_queue_length_summary()
+    assert summary is not None
+    assert summary.index.to_list() == [(0, 0, 7), (0, 1, 7)]
+
+
+def test_launches(tmp_path: Path) -> None:
+    analyzer = analysis(tmp_path, *TWO_STEPS, include_last_profiler_step=True)
+    frame = analyzer.get_cuda_kernel_launch_stats(visualize=False)[0]
+    assert frame.to_numpy().tolist() == [[1, 2, 30, 3], [2, 2, 10, 98], [3, 2, 10, 63]]
+    kernels = analyzer.get_cuda_kernel_launch_stats(visualize=False, include_memory_events=False)[0]
+    assert kernels["correlation"].tolist() == [1, 2]
+
+
+def test_traces_with_counters_and_overlays_are_no_inputs(tmp_path: Path) -> None:
+    write_trace(tmp_path / "rank0.json", *TWO_STEPS)
+    analyzer = TraceAnalysis(trace_dir=str(tmp_path))
+    written = analyzer.generate_trace_with_counters()
+    assert written == {0: str(tmp_path / "rank0_with_counters.json.gz")}
+    added = [one for one in json.loads(gzip.decompress(Path(written[0]).read_bytes()))["traceEvents"]
+             if one["ph"] == "C"]  # fmt: skip
+    assert any("Queue" in one["name"] for one in added)
+    assert max(one["ts"] for one in added) >= 150  # the last step has counters, too
+    graph, found = analyzer.critical_path_analysis(0, "ProfilerStep", 0)
+    assert found
+    overlaid = Path(analyzer.overlay_critical_path_analysis(0, graph, str(tmp_path)))
+    assert overlaid.name == "overlaid_critical_path_rank0.json.gz"
+    events = json.loads(gzip.decompress(overlaid.read_bytes()))["traceEvents"]
+    names = [one["name"] for one in events if one.get("cat") == "augment.critical_path" and one["ph"] == "X"]
+    assert names
+    analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), min_pattern_len=1)
+    assert (tmp_path / "overlaid_rank0.json.gz").exists()
+    again = TraceAnalysis(trace_dir=str(tmp_path))
+    assert again.t.trace_files == {0: str(tmp_path / "rank0.json")}
+    queues = TraceAnalysis(trace_dir=str(tmp_path)).generate_trace_with_counters(
+        TimeSeriesTypes.QUEUE_LENGTH, [0], "_q"
+    )
+    assert not any("Memcpy" in name for name in counters_of(Path(queues[0])))
+
+
+def counters_of(path: Path) -> set[str]:
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return {one["name"] for one in events if one["ph"] == "C"}
+
+
+def test_sequences(tmp_path: Path) -> None:
+    analyzer = analysis(tmp_path, *TWO_STEPS)
+    frame = analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), min_pattern_len=1)
+    assert frame.to_dict("records") == [
+        {"pattern": "aten::mm|gemm", "count": 1, "GPU kernel duration (us)": 30.0, "CPU op duration (us)": 20.0}
+    ]
+    with pytest.warns(UserWarning, match="launched 9 or more"):
+        assert analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), min_pattern_len=9).empty
+    with pytest.warns(UserWarning, match="operator_name is empty"):
+        assert analyzer.get_frequent_cuda_kernel_sequences("", str(tmp_path)).empty
+
+
+def test_critical_path_of_an_instance(tmp_path: Path) -> None:
+    analyzer = analysis(tmp_path, *TWO_STEPS, include_last_profiler_step=True)
+    graph, found = analyzer.critical_path_analysis(0, "ProfilerStep", (0, 1))
+    assert found
+    assert isinstance(graph, CPGraph)
+    breakdown = graph.get_critical_path_breakdown()
+    assert breakdown is not None
+    assert list(breakdown.columns) == [
+        "event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by",
+    ]  # fmt: skip
+    assert math.isclose(breakdown["duration"].sum(), 200)
+    assert math.isclose(graph.summary().sum(), 100)
+    assert set(graph.summary().index) >= {"cpu_bound"}
+    with pytest.raises(UsageError, match="occurs 2 times: no instance 2"):
+        analyzer.critical_path_analysis(0, "ProfilerStep", 2)
+    with pytest.raises(UsageError, match="'nothing' occurs 0 times"):
+        analyzer.critical_path_analysis(0, "nothing", None)
+
+
+def test_ranks_are_those_of_the_traces(tmp_path: Path) -> None:
+    write_trace(tmp_path / "a.json", distributedInfo={"rank": 3})
+    write_trace(tmp_path / "b.json.gz")
+    write_trace(tmp_path / "c.json")
+    (tmp_path / "notes.json").write_text('{"a": 1}')
+    with pytest.warns(UserWarning, match="passed over: .*notes.json"):
+        job = Trace(trace_dir=str(tmp_path))
+    assert {rank: Path(path).name for rank, path in job.trace_files.items()} == {
+        3: "a.json",
+        0: "b.json.gz",
+        1: "c.json",
+    }
+    assert job.get_ranks() == [0, 1, 3]
+    write_trace(tmp_path / "d.json", distributedInfo={"rank": 3})
+    with pytest.warns(UserWarning, match="rank 3 is in two files"):
+        Trace(["a.json", "d.json"], str(tmp_path))
+    analyzer = TraceAnalysis({3: "a.json"}, str(tmp_path))
+    assert set(analyzer.get_cuda_kernel_launch_stats(visualize=False)) == {3}
+    with pytest.raises(UsageError, match="no rank 0; there are 3"):
+        analyzer.get_cuda_kernel_launch_stats([0])
+    with pytest.raises(InputError, match="no such folder"):
+        TraceAnalysis(trace_dir=str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no trace to analyse"):
+        TraceAnalysis(trace_dir=str(tmp_path / "empty"))
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are shown, in an environment that names a renderer."""
+    base = pytest.importorskip("plotly.basedatatypes")
+    figures: list[Any] = []
+    monkeypatch.setattr(base.BaseFigure, "show", lambda figure, renderer=None: figures.append((figure, renderer)))
+    monkeypatch.setenv("PLOTLY_RENDERER", "json")
+    return figures
+
+
+def test_plots(tmp_path: Path, shown: list[Any]) -> None:
+    analyzer = analysis(tmp_path, *TWO_STEPS)
+    analyzer.get_temporal_breakdown()
+    (figure, renderer) = shown.pop()
+    assert renderer == "json"
+    assert {bar.name for bar in figure.data} == {"idle_time_pctg", "compute_time_pctg", "non_compute_time_pctg"}
+    analyzer.get_gpu_kernel_breakdown(image_renderer="svg")
+    assert [renderer for _, renderer in shown] == ["svg", "svg"]
+    shown.clear()
+    analyzer.get_idle_time_breakdown()
+    analyzer.get_comm_comp_overlap()
+    analyzer.get_cuda_kernel_launch_stats()
+    analyzer.get_gpu_user_annotation_breakdown(use_gpu_annotation=False)
+    analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), 1, visualize=True)
+    analyzer.get_potential_stragglers(visualize=True)
+    assert len(shown) == 1 + 1 + 3 + 1 + 1 + 1
+    shown.clear()
+    frame = TraceDiff.compare_traces(analyzer.t, analyzer.t)
+    TraceDiff.visualize_counts_diff(frame)
+    TraceDiff.visualize_duration_diff(frame)
+    counts, durations = (figure for figure, _ in shown)
+    assert [bar.name for bar in counts.data] == ["Control_counts", "Test_counts", "diff_counts"]
+    assert len(durations.data) == 3
+    shown.clear()
+    timeline = tmp_path / "memory.raw.json"
+    timeline.write_text("[[-1, 0, 100, 0], [10, 1, 50, 4], [20, 3, -50, 4]]")
+    MemoryAnalysis(timeline).plot_memory_timeline()
+    ((figure, _),) = shown
+    assert np.allclose(figure.data[4].y, [50 / 1024**3, 0])
+
+
+def test_no_browser_is_opened_unasked(tmp_path: Path, shown: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import plotly.io
+
+    monkeypatch.delenv("PLOTLY_RENDERER")
+    monkeypatch.setattr(plotly.io.renderers, "default", "browser")
+    analysis(tmp_path, *TWO_STEPS).get_temporal_breakdown()
+    assert not shown
+    monkeypatch.setattr(plotly.io.renderers, "default", "notebook")
+    analysis(tmp_path, *TWO_STEPS).get_temporal_breakdown()
+    assert len(shown) == 1
+
+
+def test_without_plotly_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(plots, "_TOLD", set())
+    analyzer = analysis(tmp_path, *TWO_STEPS)
+    with pytest.warns(UserWarning, match="plotly is not installed") as told:
+        assert [len(analyzer.get_temporal_breakdown()) for _ in range(2)] == [1, 1]
+    assert len(told) == 1
+    TraceDiff.visualize_counts_diff(TraceDiff.compare_traces(analyzer.t, analyzer.t))
+    MemoryAnalysis(tmp_path / "not there").plot_memory_timeline()
+
+
+def test_without_pandas_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    analyzer = analysis(tmp_path, *TWO_STEPS)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install 'kineto-augment\[hta\]'"):
+        analyzer.get_temporal_breakdown(visualize=False)
+
+
+def test_reading_again_gives_the_source(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "rank0.json", *TWO_STEPS)
+    written = TraceAnalysis({0: str(path)}).generate_trace_with_counters()
+    text = gzip.decompress(Path(written[0]).read_bytes())
+    assert text.startswith(path.read_bytes().rstrip(b"\n]} \r"))
+    assert len(read(written[0]).events) > len(read(str(path)).events)
+
+
+def test_host_and_thread_are_those_of_the_frame(tmp_path: Path) -> None:
+    frame = analysis(tmp_path, *TWO_STEPS).t.get_trace(0)
+    assert set(zip(frame[frame["stream"] == -1]["pid"], frame[frame["stream"] == -1]["tid"], strict=True)) == {
+        (HOST, THREAD)
+    }

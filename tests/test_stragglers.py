@@ -1,0 +1,72 @@
+"""Who comes late to the collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from augment.readers import read
+from augment.stragglers import potential_stragglers, stragglers
+from augment.trace import Trace
+from simulator import JobOptions, simulate
+from tables import annotation, call, kernel, trace_of
+
+NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def rank(*durations: int, offset: int = 0, name: str = NAME, steps: bool = True) -> Trace:
+    """A rank with a collective in each step of 1,000 ns."""
+    events = []
+    for number, dur in enumerate(durations):
+        begin = offset + 1000 * number
+        if steps:
+            events.append(annotation(f"ProfilerStep#{number}", begin, begin + 1000))
+        events.append(call("cudaLaunchKernel", begin + 1, begin + 2, correlation=number + 1))
+        events.append(kernel(name, begin + 900 - dur, begin + 900, correlation=number + 1))
+    return trace_of(*events)
+
+
+@pytest.mark.parametrize("name", [NAME, "rcclGenericKernel", "void vllm::cross_device_reduce_1stage<half>"])
+def test_three_ranks(name: str) -> None:
+    """Rank 1 is last in both steps, and its clock is far ahead."""
+    job = {0: rank(100, 300, name=name), 1: rank(20, 50, offset=10**9, name=name), 2: rank(60, 90, name=name)}
+    found = {one.rank: one for one in stragglers(job)}
+    assert list(found) == [1, 2, 0]
+    assert [found[one].late_ns for one in range(3)] == [0, 80 + 250, 40 + 210]
+    assert [found[one].waited_ns for one in range(3)] == [80 + 250, 0, 40 + 40]
+    assert [found[one].last_count for one in range(3)] == [0, 2, 0]
+    assert [found[one].lost_ns for one in range(3)] == [0, 40 + 40, 0]
+    assert found[1].score == 330 / 400
+    assert potential_stragglers(job, count=1) == [1]
+    assert potential_stragglers(job, [0], 2) == [1, 2]
+
+
+def test_what_one_rank_has_alone_says_nothing() -> None:
+    job = {0: rank(100, 300, 7), 1: rank(50)}
+    (late, early) = stragglers(job)
+    assert (late.rank, late.collective_count, late.late_ns) == (1, 1, 50)
+    assert (early.rank, early.collective_count, early.waited_ns) == (0, 1, 50)
+    assert [one.late_ns for one in stragglers({5: rank(10)})] == [0]
+    assert potential_stragglers({5: rank(10)}) == []
+    assert stragglers({}) == []
+
+
+def test_a_recording_without_steps_is_one() -> None:
+    job = {0: rank(100, 300, steps=False), 1: rank(90, 30, steps=False)}
+    assert potential_stragglers(job, count=1) == [1]
+    assert stragglers(job)[0].late_ns == 10 + 270
+
+
+def test_a_slow_rank_of_a_simulated_job(tmp_path: Path) -> None:
+    for straggler in (0, 3):
+        options = JobOptions(ranks=4, steps=2, layers=2, straggler=straggler, clock_offset_ns=(0, 5000, -70000, 0))
+        folder = tmp_path / str(straggler)
+        folder.mkdir()
+        written = simulate(dataclasses.replace(options), folder)
+        job = {place: read(str(path)) for place, (path, _) in enumerate(written)}
+        worst, *others = stragglers(job)
+        assert worst.rank == straggler
+        assert worst.score > 2 * max(one.score for one in others)
+        assert worst.lost_ns > sum(one.lost_ns for one in others)
