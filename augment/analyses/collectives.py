@@ -68,7 +68,8 @@ def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
     """Add up and draw the collectives of each device."""
     if not len(collectives(trace)):
         return Skipped("no communication kernel")
-    rows, tracks = [], []
+    rows: list[Row] = []
+    tracks: list[CounterTrack] = []
     for device in gpu_work(trace).devices:
         rows += _rows(collectives(trace), device, link_gbps)
         tracks += _bandwidths(collectives(trace), device)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from augment.batch import places
+from augment.batch import cross_rank, places
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, jobs_of
 
@@ -36,7 +36,7 @@ class Stage:
     conclude: Callable[[Job, Sequence[tuple[Member, bytes]]], Mapping[str, bytes]]
 
 
-STAGES: tuple[Stage, ...] = ()
+STAGES: tuple[Stage, ...] = (Stage(cross_rank.SUFFIX, cross_rank.summarize, cross_rank.conclude),)
 
 
 def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:

@@ -58,8 +58,9 @@ def command(
     values = option_values(options)
     check_analyses(only, skip, values)
     _check_formats(formats)
-    settings = Settings(formats, only, skip, values, steps, STAGES)
     made = batch.plan(inputs, out)
+    stages = STAGES if len(made.inputs) > 1 else ()  # one trace alone is no job
+    settings = Settings(formats, only, skip, values, steps, stages)
     with client_of(**server) as client:
         return _Run(made, settings, batch.manner(client), as_json=as_json, quiet=quiet).all()
 

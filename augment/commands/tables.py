@@ -175,6 +175,8 @@ def _print_analysis(name: str, analysis: dict[str, Any], limit: int) -> None:
 
 def source_line(source: dict[str, Any]) -> str:
     """What a sidecar is of."""
+    if "traces" in source:
+        return f"{source['name']}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
     line = f"{source['name']}: {counted(source['events'], 'event')}, {duration(source['duration_ns'])}"
     if source["ranks"]:
         line += f", rank {', '.join(map(str, source['ranks']))}"

@@ -163,8 +163,10 @@ class _Told:
         values, which = combinations(*(one.codes for one in columns), size)
         found = []
         for row in zip(*(one.tolist() for one in values), strict=True):
-            texts = [column.values[code] if code >= 0 else "" for column, code in zip(columns, row, strict=False)]
-            found.append(Group(*texts, size=row[-1]))
+            name, about, ranks, comms = (
+                column.values[code] if code >= 0 else "" for column, code in zip(columns, row, strict=False)
+            )
+            found.append(Group(name, about, ranks, comms, row[-1]))
         return tuple(found), which
 
     def bytes(self, kind: Texts) -> Int64s:

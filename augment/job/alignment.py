@@ -60,7 +60,8 @@ class Clock:
         """Times of this rank, int64 ns, on the job's clock."""
         if not self.drift:
             return ts - self.offset_ns
-        return ts - self.offset_ns - np.rint(self.drift * (ts - self.at_ns)).astype(np.int64)
+        common: Int64s = ts - self.offset_ns - np.rint(self.drift * (ts - self.at_ns)).astype(np.int64)
+        return common
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class _Fit:
     def corrected(self, ts: Int64s) -> Int64s:
         if not self.drift:
             return ts - self.offset
-        return ts - self.offset - np.rint(self.drift * (ts - self.at)).astype(np.int64)
+        common: Int64s = ts - self.offset - np.rint(self.drift * (ts - self.at)).astype(np.int64)
+        return common
 
     def beside(self, reference: _Fit) -> _Fit:
         """The same, if ``reference`` is to be right."""
@@ -185,9 +187,7 @@ def _settled(ends: Matched, fits: dict[int, _Fit], units: Sequence[Sequence[int]
     return {member: better[member].beside(better[start]) for member in fits}
 
 
-def _units(
-    ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary]
-) -> tuple[list[list[int]], int]:
+def _units(ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:
     """Members with one clock: those of a host, but for ones that clearly have another; and how many these are."""
     hosts: dict[str, list[int]] = defaultdict(list)
     for member in fits:
@@ -199,11 +199,14 @@ def _units(
         ahead = {member: ends.end[rows] - middle[ends.instance[rows]] for member in members
                  if len(rows := np.flatnonzero(ends.member == member))}  # fmt: skip
         level = int(np.median([np.median(one) for one in ahead.values()]))
-        own = [member for member, one in ahead.items()
-               if abs(np.median(one - level)) > max(_CLEARLY * _spread((one - one[0]).astype(np.float64)), _ONE_CLOCK_NS)]  # fmt: skip
+        own = [member for member, one in ahead.items() if _is_apart(one - level)]
         odd += len(own)
         units += [[member] for member in own] + [[one for one in members if one not in own]]
     return [one for one in units if one], odd
+
+
+def _is_apart(ahead: Int64s) -> bool:
+    return bool(abs(np.median(ahead)) > max(_CLEARLY * _spread(ahead.astype(np.float64)), _ONE_CLOCK_NS))
 
 
 def _middle(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:

@@ -8,7 +8,7 @@ or tell differently of one collective, those are left out and counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -72,12 +72,15 @@ class Matched:
     def take(self, chosen: Bools) -> Matched:
         """Some of the collectives."""
         rows = np.flatnonzero(chosen[self.instance])
-        columns = (self.instance, self.member, self.place, self.ts, self.end, self.exposed_ns, self.queued_ns)
-        instance, *others = (one[rows] for one in columns)
-        first = run_starts(instance)
-        number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))
-        of = (one[chosen] for one in (self.group, self.kind, self.step, self.bytes))
-        return Matched(number, *others, first, *of, self.groups, self.kinds, self.diagnostics)
+        first = run_starts(self.instance[rows])
+        parts = ("member", "place", "ts", "end", "exposed_ns", "queued_ns")
+        return replace(
+            self,
+            instance=np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows)))),
+            first=first,
+            **{name: getattr(self, name)[rows] for name in parts},
+            **{name: getattr(self, name)[chosen] for name in ("group", "kind", "step", "bytes")},
+        )
 
 
 def match(summaries: Sequence[RankSummary]) -> Matched:

@@ -16,8 +16,8 @@ from augment.derived.launches import NO_ROW
 from augment.derived.step_figures import step_figures
 from augment.derived.step_windows import step_windows
 from augment.errors import InputError
-from augment.findings import AugmentedTrace, Findings
-from augment.trace import Int64s, Trace
+from augment.findings import AugmentedTrace, Findings, Window
+from augment.trace import Bools, Int64s, Trace
 
 VERSION = 1
 MOST_COLLECTIVES = 100_000  #: that a summary tells of, the first
@@ -30,7 +30,7 @@ _HOST_KEYS = ("hostname", "host_name", "hostName")
 
 
 class Figures(msgspec.Struct):
-    """The figures of one analysis: a list of texts that tell each row from the others; float64s, a row after another."""
+    """The figures of one analysis: of each row the texts that tell it from others; float64s, row after row."""
 
     keys: list[list[str]]
     columns: list[str]
@@ -80,11 +80,8 @@ class RankSummary(msgspec.Struct):
 def summarize(augmented: AugmentedTrace) -> bytes:
     """The summary of a rank; equal for equal traces and figures."""
     trace, window = augmented.trace, augmented.window
-    first, last = (window.first_step, window.last_step) if window else (None, None)
     found, work = collectives(trace), gpu_work(trace)
-    chosen = np.arange(len(found))
-    if first is not None:
-        chosen = np.flatnonzero((found.step >= first) & (found.step <= last))
+    chosen = np.arange(len(found)) if window is None else np.flatnonzero(_within(found.step, window))
     left_out = max(len(chosen) - MOST_COLLECTIVES, 0)
     chosen = chosen[:MOST_COLLECTIVES]
     launch = work.launch[found.place[chosen]]
@@ -105,7 +102,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
         groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in found.groups],
         kinds=list(found.kind.values),
         columns={name: columns[name].tobytes() for name in _COLUMNS},
-        steps={name: values.tobytes() for name, values in _steps(trace, first, last).items()},
+        steps={name: values.tobytes() for name, values in _steps(trace, window).items()},
         figures={name: _figures(outcome) for name, outcome in augmented.outcomes.items()
                  if isinstance(outcome, Findings) and outcome.rows},
         link_gbps=_link(augmented),
@@ -135,16 +132,20 @@ def _host(trace: Trace) -> str:
     return next((one for one in told if isinstance(one, str) and one), in_name[1] if in_name else "")
 
 
-def _steps(trace: Trace, first: int | None, last: int | None) -> dict[str, Int64s]:
+def _within(step: Int64s, window: Window) -> Bools:
+    inside: Bools = (step >= window.first_step) & (step <= window.last_step)
+    return inside
+
+
+def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     windows = step_windows(trace)
-    chosen = windows.number >= (0 if first is None else first)
-    if last is not None:
-        chosen &= windows.number <= last
+    chosen = windows.number >= 0 if window is None else _within(windows.number, window)
     windows = windows.take(np.flatnonzero(chosen)[:MOST_STEPS])
     devices = step_figures(trace, windows) if len(windows) else []
     computed = [one.of_device["compute_ns"] for one in devices if one.of_device]
-    compute = np.sum(computed, axis=0, dtype=np.int64) if computed else np.zeros(len(windows), np.int64)
-    return dict(zip(_STEPS, (windows.number, windows.end - windows.start, compute), strict=True))
+    compute: Int64s = sum(computed, np.zeros(len(windows), np.int64))
+    columns: tuple[Int64s, ...] = (windows.number, windows.end - windows.start, compute)
+    return dict(zip(_STEPS, columns, strict=True))
 
 
 def _link(augmented: AugmentedTrace) -> float:

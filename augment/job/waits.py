@@ -18,7 +18,6 @@ from augment.job.matching import Matched
 from augment.trace import Bools, Int64s
 
 
-
 @dataclass(frozen=True, slots=True)
 class Waits:
     """Columns beside those of :class:`Matched`, int64 ns.

@@ -1,0 +1,86 @@
+"""The answer to everything that is asked of a whole job, from its ranks' summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from augment.annotations import CounterTrack, SliceTrack
+from augment.findings import Findings, Outcome, Skipped
+from augment.job import aggregates, alignment, collectives, drawing, stragglers
+from augment.job.alignment import Clock, align
+from augment.job.matching import Matched, match
+from augment.job.summary import RankSummary, read_summary
+from augment.job.waits import Waits, waits
+from augment.trace import Diagnostic, Int64s, Trace
+
+#: the rows of each question
+ROWS: dict[str, type[Any]] = {
+    "clock_alignment": alignment.Row,
+    "job_collectives": collectives.Row,
+    "collective_sizes": collectives.SizeRow,
+    "stragglers": stragglers.Row,
+    "load_imbalance": stragglers.ImbalanceRow,
+    "aggregates": aggregates.Row,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of a job. ``clocks`` are in the order of ``summaries``; ``matched`` and ``parted`` are columns."""
+
+    summaries: Sequence[RankSummary]
+    clocks: Sequence[Clock]
+    matched: Matched
+    parted: Waits
+    diagnostics: Sequence[Diagnostic]
+
+    @cached_property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """The figures by question, in the order of :data:`ROWS`."""
+        named = zip(self.clocks, self.summaries, strict=True)
+        clocks = [alignment.row_of(clock, one.name) for clock, one in named]
+        link = max((one.link_gbps for one in self.summaries), default=0.0)
+        groups, sizes = collectives.figures(self.matched, self.parted, link)
+        late = list(stragglers.stragglers(self.matched, self.parted, self.summaries))
+        steps = list(stragglers.imbalance(self.summaries))
+        over_ranks = list(aggregates.aggregates(self.summaries))
+        unmatched = "no collective was found on two ranks"
+        return {
+            "clock_alignment": Findings(clocks) if len(self.matched) else Skipped(unmatched),
+            "job_collectives": Findings(groups) if groups else Skipped(unmatched),
+            "collective_sizes": Findings(sizes) if sizes else Skipped("no collective of known size was matched"),
+            "stragglers": self._stragglers(late) if late else Skipped(unmatched),
+            "load_imbalance": Findings(steps) if steps else Skipped("no rank recorded a step"),
+            "aggregates": Findings(over_ranks) if over_ranks else Skipped("no rank was analysed"),
+        }
+
+    def _stragglers(self, rows: list[stragglers.Row]) -> Findings:
+        missing = int((self.matched.size() > self.matched.members).sum())
+        why = f"of {missing} collectives not all ranks' traces are there: whoever is late may be among the others"
+        return Findings(rows, partial=why if missing else None)
+
+    def annotations(self, member: int, trace: Trace) -> list[SliceTrack | CounterTrack]:
+        """What is drawn on the timeline of a rank, whose ``trace`` the summary is of; times on the rank's own clock."""
+        return drawing.tracks(self.matched, self.parted, self.summaries, member, trace)
+
+    def links(self) -> tuple[Int64s, Int64s, Int64s]:
+        """The parts of every matched collective: its number, the member, and the kernel's row in that one's events.
+
+        By collective, those of one in the order of arrival if the clocks tell it.
+        """
+        return drawing.links(self.matched, self.parted, self.summaries)
+
+
+def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
+    """Conclude a job from its ranks' summaries; ``names`` are told of those that cannot be read.
+
+    Raises:
+        InputError: a summary is damaged, or another version's.
+    """
+    summaries = [read_summary(content, name) for content, name in zip(contents, names, strict=True)]
+    matched = match(summaries)
+    clocks, doubts = align(matched, summaries)
+    return Answer(summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts])

@@ -1,0 +1,79 @@
+"""How long a collective takes by its size, ``alpha + bytes / beta`` as Hockney has it; what rings and trees do.
+
+The fit is a least-squares one in which each distinct size counts with the median of its times, relative to that time
+and by how often it occurred; alpha is not negative. It needs three sizes, the largest four times the least, and says
+nothing of sizes more than twice the largest.
+
+A ring of n ranks does an all-reduce in ``2(n-1)`` hops, the others in ``n-1``: the fit's latency of one hop is alpha by
+those, its bandwidth beta times nccl-tests' factor. With the same hops a double tree would take
+``2·log2(n)·hop + 2·bytes/bandwidth`` (textbook).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.collective_kinds import ALL_REDUCE, bus_factor
+from augment.job.matching import Floats
+from augment.trace import Int64s
+
+FEWEST_SIZES = 3
+LEAST_RANGE = 4
+BEYOND = 2  #: times the largest size, up to which the fit tells anything
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """``alpha_ns`` and ``beta_gbps`` of ``count`` collectives of ``least`` to ``most`` bytes; ``r2`` of the relative
+    times."""
+
+    alpha_ns: float
+    beta_gbps: float
+    r2: float
+    count: int
+    least: int
+    most: int
+
+    def predicted_ns(self, size: int) -> float | None:
+        """What a collective of ``size`` bytes takes; None far beyond what was seen."""
+        return self.alpha_ns + size / self.beta_gbps if size <= BEYOND * self.most else None
+
+    def tree_ns(self, kind: str, ranks: int, size: int) -> float | None:
+        """What an all-reduce would take on trees with the same hops; None of other kinds."""
+        if kind != ALL_REDUCE or ranks < 2:
+            return None
+        hop = self.alpha_ns / (2 * (ranks - 1))
+        return 2 * math.log2(ranks) * hop + 2 * size / (self.beta_gbps * (bus_factor(kind, ranks) or 1))
+
+
+def fit(size: Int64s, time_ns: Int64s) -> Fit | None:
+    """Fit the times of collectives of ``size`` bytes; None of too few or too like sizes, or where larger ones take no
+    longer."""
+    known = (size > 0) & (time_ns > 0)
+    size, time_ns = size[known], time_ns[known]
+    distinct, which, counts = np.unique(size, return_inverse=True, return_counts=True)
+    if len(distinct) < FEWEST_SIZES or int(distinct[-1]) < LEAST_RANGE * int(distinct[0]):
+        return None
+    times = np.array([np.median(time_ns[which == number]) for number in range(len(distinct))])
+    x, weight = distinct.astype(np.float64), counts / times**2
+    alpha, slope = _line(x, times, weight)
+    if slope <= 0:
+        return None
+    left = float((weight * (times - alpha - slope * x) ** 2).sum())
+    level = float((weight * times).sum() / weight.sum())
+    whole = float((weight * (times - level) ** 2).sum())
+    return Fit(alpha, 1 / slope, 1 - left / whole if whole else 0.0, len(size), int(distinct[0]), int(distinct[-1]))
+
+
+def _line(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
+    """The weighted least squares of ``y = a + b·x`` with ``a`` not below 0."""
+    total = weight.sum()
+    x0, y0 = (weight * x).sum() / total, (weight * y).sum() / total
+    slope = float((weight * (x - x0) * (y - y0)).sum() / (weight * (x - x0) ** 2).sum())
+    alpha = float(y0 - slope * x0)
+    if alpha >= 0:
+        return alpha, slope
+    return 0.0, float((weight * x * y).sum() / (weight * x * x).sum())

@@ -1,0 +1,138 @@
+"""Who is late: the ranks that the others wait for, and how unevenly the steps' computing is spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.derived.collectives import UNKNOWN
+from augment.derived.ordering import combinations
+from augment.derived.statistics import robust_z
+from augment.findings import column
+from augment.job.matching import Matched
+from augment.job.summary import RankSummary
+from augment.job.waits import Waits
+from augment.trace import Int64s
+
+HOST_WITHIN_NS = 10_000  #: a kernel that starts so soon after its launch was waited for by the device
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rank in one process group."""
+
+    group: str = column("The name of the process group; empty if the traces do not tell.")
+    rank: int | None = column("The rank.")
+    trace: str = column("The name of its trace.")
+    count: int = column("Its collectives that were matched.", "count")
+    last_count: int = column("Those in which it arrived last.", "count")
+    last_ratio: float = column("Their share.", "ratio")
+    charged_ns: int = column("How much later than the last but one it arrived in those: what it cost the others.", "ns")
+    step_count: int = column("Steps in which more was charged to it than to any other rank of the group.", "count")
+    wait_ns: int = column("What it waited for others itself.", "ns")
+    robust_z: float | None = column("How much less it waits than the ranks of the group do, in robust deviations.")
+    cause: str = column("host or gpu, whichever most of charged_ns is due to; empty if the launches are not known.")
+    host_ns: int = column(
+        "The part of charged_ns in which the host was late to launch: the device waited for it.", "ns"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ImbalanceRow:
+    """One step, of all ranks that recorded it."""
+
+    step: int = column("The number of the step.")
+    rank_count: int = column("Ranks that recorded it.", "count")
+    mean_compute_ns: float = column("Time in which their devices computed, the mean.", "ns")
+    max_compute_ns: int = column("The most.", "ns")
+    max_rank: int | None = column("The rank that computed most.")
+    imbalance_ratio: float | None = column("By how much the most is above the mean.", "ratio")
+    mean_step_ns: float = column("The length of the step, the mean.", "ns")
+    max_step_ns: int = column("The longest.", "ns")
+
+
+def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Iterator[Row]:
+    """The rows of each group, ranks in order."""
+    late = matched.member[parted.late]
+    queued = matched.queued_ns[parted.late]
+    host = np.where((queued >= 0) & (queued <= HOST_WITHIN_NS), parted.lead_ns, 0)
+    known = np.where(queued >= 0, parted.lead_ns, 0)
+    count = len(summaries)
+    for group in np.unique(matched.group).tolist():
+        of = matched.group == group
+        parts = of[matched.instance]
+        member = matched.member[parts]
+        total = np.bincount(member, minlength=count)
+        last = np.bincount(late[of], minlength=count)
+        waited = _sums(member, parted.wait_ns[parts], count)
+        charged, of_host, of_known = (_sums(late[of], one[of], count) for one in (parted.lead_ns, host, known))
+        worst = _worst(matched.step[of], late[of], parted.lead_ns[of], count)
+        present = np.flatnonzero(total)
+        mean_wait = waited[present] // total[present]
+        z = robust_z(-mean_wait)
+        for place, one in enumerate(present.tolist()):
+            yield Row(
+                group=matched.groups[group].name,
+                rank=summaries[one].rank,
+                trace=summaries[one].name,
+                count=int(total[one]),
+                last_count=int(last[one]),
+                last_ratio=float(last[one] / total[one]),
+                charged_ns=int(charged[one]),
+                step_count=int(worst[one]),
+                wait_ns=int(waited[one]),
+                robust_z=None if z is None else float(z[place]),
+                cause=_cause(int(of_host[one]), int(of_known[one])),
+                host_ns=int(of_host[one]),
+            )
+
+
+def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
+    """The rows of each step, ascending."""
+    member = np.repeat(np.arange(len(summaries)), [len(one.step_column("number")) for one in summaries])
+    number, wall, compute = (
+        np.concatenate([one.step_column(name) for one in summaries]) if summaries else np.empty(0, np.int64)
+        for name in ("number", "step_ns", "compute_ns")
+    )
+    order = np.argsort(number, kind="stable")
+    distinct, first = np.unique(number[order], return_index=True)
+    for step, own in zip(distinct.tolist(), np.split(order, first[1:]), strict=len(distinct) > 0):
+        mean = float(compute[own].mean())
+        slowest = own[np.argmax(compute[own])]
+        yield ImbalanceRow(
+            step=step,
+            rank_count=len(own),
+            mean_compute_ns=mean,
+            max_compute_ns=int(compute[slowest]),
+            max_rank=summaries[member[slowest]].rank if mean else None,
+            imbalance_ratio=float(compute[slowest] / mean - 1) if mean else None,
+            mean_step_ns=float(wall[own].mean()),
+            max_step_ns=int(wall[own].max()),
+        )
+
+
+def _sums(code: Int64s, values: Int64s, count: int) -> Int64s:
+    """The sum of each code's values, exactly."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, code, values)
+    return total
+
+
+def _worst(step: Int64s, late: Int64s, lead: Int64s, count: int) -> Int64s:
+    """In how many steps each member was charged most; a recording without steps is one."""
+    (steps, members), which = combinations(step, late)
+    total = _sums(which, lead, len(steps))
+    order = np.lexsort((-total, steps))
+    steps, members, total = steps[order], members[order], total[order]
+    most = np.ones(len(steps), np.bool_)
+    most[1:] = steps[1:] != steps[:-1]
+    most &= total > 0
+    if (steps != UNKNOWN).any():
+        most &= steps != UNKNOWN
+    return np.bincount(members[most], minlength=count)
+
+
+def _cause(host: int, known: int) -> str:
+    return ("host" if 2 * host > known else "gpu") if known else ""
