@@ -32,6 +32,11 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def drifts(text: str) -> tuple[float, ...]:
+    """Comma-separated numbers."""
+    return tuple(float(part) for part in text.split(","))
+
+
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -60,6 +65,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--write-ranks", type=numbers, metavar="0,1", help="write these ranks only")
     add("--clock-offset-ns", type=numbers, default=(), metavar="0,1500", help="each rank's clock ahead of rank 0's")
+    add("--clock-drift-ppm", type=drifts, default=(), metavar="0,20", help="each rank's clock so much faster")
+    add("--end-spread-ns", type=float, default=0.0, metavar="N", help="deviation of a collective's ends among ranks")
+    add("--uneven-buckets", action="store_true", help="collectives of four sizes")
     add("--straggler", type=int, metavar="RANK", help="this rank's kernels are slower")
     add("--straggler-factor", type=float, default=default.straggler_factor)
     add("--host-stall-us", type=float, default=0.0, metavar="N", help="the data loader takes so much longer")

@@ -3,11 +3,12 @@
 The clock of rank r is ahead by ``offset + drift · (t - at)``: offset and drift are such that the ends of matched
 collectives (of the kinds of which nobody is done before all have begun) fall together. First the ranks of each process
 group are laid beside one of them, group after group as they hang together; then every rank is laid beside the median
-of all, twice. Fits are medians (of slopes: Theil and Sen), so that a few odd collectives do not matter. A drift is
-fitted only where it leaves clearly less than an offset alone. Ranks of a host, where that is known, share its clock.
+of all, twice. Fits are medians (of slopes: Theil and Sen), so that a few odd collectives do not matter. A drift
+that would move no collective by half the uncertainty is none. Ranks of a host, where that is known, share its clock.
 
-The uncertainty is the spread of what the fit leaves: 1.4826 times the median absolute deviation, more of few
-collectives, and the grain of the recorded times. A correction within it is not made. It is refused for a rank that
+The uncertainty is twice the spread of what the fit leaves (1.4826 times the median absolute deviation of a rank's ends
+from the median of the others'), more of fewer than 36 collectives, together with that of the rank whose clock is the
+job's, and the grain of the recorded times. A correction within it is not made. It is refused for a rank that
 shares too few collectives with the others, or if after it ranks end collectives that others have not begun.
 """
 
@@ -27,7 +28,7 @@ from augment.trace import Diagnostic, Int64s
 
 FEWEST = 3  #: collectives that a clock is fitted to
 FEWEST_FOR_DRIFT = 8
-DRIFT_LEAVES = 0.7  #: of what an offset alone leaves: a drift that leaves more is none
+LEAST_DRIFT = 0.5  #: of the uncertainty, that a drift must move the first or last collective by
 MOST_BROKEN = 0.1  #: share of a rank's collectives that may end before all have begun
 _POINTS = 96  #: of which Theil's and Sen's slopes are taken
 _ROUNDS = 2
@@ -114,8 +115,13 @@ def align(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[list[Cloc
         if odd:
             message = "ranks whose collectives contradict that they share their host's clock; they have their own"
             diagnostics.append(Diagnostic("clock_unlike_host", odd, message))
-    left = _left(ends, fits)
-    clocks = [_clock(one, fits.get(member), ends, left, member) for member, one in enumerate(summaries)]
+    distance = _distance(ends, fits)
+    wrong = {member: _wrong_by(distance[ends.member == member]) for member in fits}
+    of_first = next(iter(wrong.values()), 0.0)  # whose clock is the job's
+    clocks = [
+        _clock(one, fits.get(member), ends, distance, member, float(np.hypot(wrong.get(member, 0.0), of_first)))
+        for member, one in enumerate(summaries)
+    ]
     return _checked(ends, clocks), diagnostics
 
 
@@ -238,13 +244,11 @@ def _fitted(end: Int64s, common: Int64s, at: int) -> _Fit:
     level = int(ahead[0])
     offset = level + int(np.rint(np.median(ahead - level)))
     left = (ahead - offset).astype(np.float64)
-    if len(end) >= FEWEST_FOR_DRIFT:
-        since = (end - at).astype(np.float64)
-        drift = _slope(since, left)
-        shift = float(np.median(left - drift * since))
-        if _spread(left - drift * since - shift) < DRIFT_LEAVES * _spread(left):
-            return _Fit(offset + int(np.rint(shift)), drift, at)
-    return _Fit(offset, 0.0, at)
+    if len(end) < FEWEST_FOR_DRIFT:
+        return _Fit(offset, 0.0, at)
+    since = (end - at).astype(np.float64)
+    drift = _slope(since, left)
+    return _Fit(offset + int(np.rint(np.median(left - drift * since))), drift, at)
 
 
 def _slope(x: Floats, y: Floats) -> float:
@@ -263,15 +267,37 @@ def _spread(values: Floats) -> float:
     return _DEVIATION * float(np.median(np.abs(values - np.median(values))))
 
 
-def _left(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
-    """How far each end is from the median of its collective, as corrected; 0 of members without a fit."""
-    if not fits:
-        return np.zeros(len(ends.end), np.int64)
-    left = _corrected(ends, fits) - _middle(ends, fits)[ends.instance]
-    return np.where(np.isin(ends.member, list(fits)), left, 0)
+def _distance(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
+    """How far each end is from the median of the others of its collective, as corrected.
+
+    0 of members without a fit, and where there are no others.
+    """
+    distance = np.zeros(len(ends.end), np.int64)
+    rows = np.flatnonzero(np.isin(ends.member, list(fits)))
+    if not len(rows):
+        return distance
+    common, instance = _corrected(ends, fits)[rows], ends.instance[rows]
+    order = np.lexsort((common, instance))
+    common, instance, rows = common[order], instance[order], rows[order]
+    first = np.searchsorted(instance, instance, side="left")
+    count = np.searchsorted(instance, instance, side="right") - first
+    own = np.arange(len(rows)) - first
+    others = np.maximum(count - 1, 1)
+    low, high = ((others - 1) // 2, others // 2)
+    low, high = (np.minimum(first + one + (one >= own), len(rows) - 1) for one in (low, high))
+    middle = common[low] + (common[high] - common[low]) // 2
+    distance[rows] = np.where(count > 1, common - middle, 0)
+    return distance
 
 
-def _clock(one: RankSummary, fit: _Fit | None, ends: Matched, left: Int64s, member: int) -> Clock:
+def _wrong_by(distance: Int64s) -> float:
+    """What a clock may be wrong by that leaves these distances, ns."""
+    return _spread(distance.astype(np.float64)) * max(2.0, 12 / np.sqrt(max(len(distance), 1)))
+
+
+def _clock(
+    one: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float
+) -> Clock:
     """A fit judged by what it leaves."""
     own = ends.member == member
     count = int(np.count_nonzero(own))
@@ -279,17 +305,25 @@ def _clock(one: RankSummary, fit: _Fit | None, ends: Matched, left: Int64s, memb
     if fit is None or count < FEWEST:
         why = f"it shares {count} collectives with other ranks, and {FEWEST} are needed"
         return replace(clock, refused=why if count < FEWEST else "its process groups share no rank with the others'")
-    distance = left[own].astype(np.float64)
-    spread = _spread(distance) * max(1.0, 3 / np.sqrt(count))
-    uncertainty = int(np.ceil(spread)) + _grain(ends.ts[own], ends.end[own])
+    uncertainty = int(np.ceil(wrong_by)) + _grain(ends.ts[own], ends.end[own])
+    fit = _simple(fit, ends.end[own], uncertainty)
     moved = int(np.abs(ends.end[own] - fit.corrected(ends.end[own])).max())
     clock = replace(
-        clock, residual_ns=int(np.median(np.abs(distance))), uncertainty_ns=uncertainty, comparable=True, at_ns=fit.at
+        clock, residual_ns=int(np.median(np.abs(distance[own]))), uncertainty_ns=uncertainty, comparable=True, at_ns=fit.at
     )
     if moved <= uncertainty:
         why = f"the correction, at most {moved} ns, is within its uncertainty" if moved else "it is right as it is"
         return replace(clock, refused=why)
     return replace(clock, offset_ns=fit.offset, drift=fit.drift)
+
+
+def _simple(fit: _Fit, end: Int64s, uncertainty: int) -> _Fit:
+    """The fit, without its drift if that does not matter: it is then right in the middle."""
+    first, last = int(end.min()), int(end.max())
+    if abs(fit.drift) * (last - first) / 2 > LEAST_DRIFT * uncertainty:
+        return fit
+    middle = np.array([(first + last) // 2])
+    return _Fit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
 
 
 def _grain(*times: Int64s) -> int:

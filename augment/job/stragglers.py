@@ -35,7 +35,7 @@ class Row:
     robust_z: float | None = column("How much less it waits than the ranks of the group do, in robust deviations.")
     cause: str = column("host or gpu, whichever most of charged_ns is due to; empty if the launches are not known.")
     host_ns: int = column(
-        "The part of charged_ns in which the host was late to launch: the device waited for it.", "ns"
+        "The part of charged_ns in which its device waited for its host to launch.", "ns"
     )
 
 

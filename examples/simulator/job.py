@@ -13,7 +13,7 @@ from simulator import kineto
 from simulator.gz import open_gzip
 from simulator.model import build_step
 from simulator.options import JobOptions
-from simulator.program import ID_KINDS
+from simulator.program import ID_KINDS, Int64s
 from simulator.timing import Clock, StepTimes
 from simulator.truth import Truth
 
@@ -61,10 +61,15 @@ class _RankFile:
         self._file.write(text.encode())
         self.raw_bytes += len(text)  # the simulator writes ASCII alone
 
+    def _on_clock(self, times: Int64s) -> Int64s:
+        """Times as the rank's clock has them."""
+        drift = self.options.drift_of(self.rank)
+        ahead = np.rint(drift * (times - START_NS)).astype(np.int64) if drift else 0
+        return times + self.options.offset_of(self.rank) + ahead
+
     def step(self, times: StepTimes) -> None:
         """Write one step and count it."""
-        offset = self.options.offset_of(self.rank)
-        host, start, end = times.host + offset, times.start + offset, times.end + offset
+        host, start, end = (self._on_clock(one) for one in (times.host, times.start, times.end))
         self._write(self.program.render(host, start, end, self._bases))
         self._bases += self.program.id_counts
         self.events += self.program.event_count

@@ -13,6 +13,7 @@ from simulator.program import AUTOGRAD, MAIN, Program, Slot, StepBuilder, dims_t
 COMPUTE, COPY, COLLECTIVE = 7, 20, 23
 TOKENS, HIDDEN, HEADS = 4096, 2048, 16
 LAYER_PARAMETERS = 12 * HIDDEN * HIDDEN
+LATENCY_NS = 8000  #: of a collective of no bytes
 
 
 @dataclass
@@ -182,7 +183,8 @@ class _Model:
         if self.options.collectives == "none" or number == self.options.drop_collective:
             return None
         b, what, ranks = self.b, kernels.COLLECTIVES[kind], self.options.ranks
-        whole, shard = LAYER_PARAMETERS, LAYER_PARAMETERS // ranks
+        whole = LAYER_PARAMETERS >> (2 * (number % 4) if self.options.uneven_buckets else 0)
+        shard = whole // ranks
         sent, received = (shard, whole) if kind == "allgather" else (whole, shard) if what.shards else (whole, whole)
         b.new_id("collective")
         group = (
@@ -201,7 +203,7 @@ class _Model:
             b.call("cudaStreamWaitEvent", 147)
             external = stack.enter_context(b.annotation(what.annotation))
             args = group.replace("%", "%%") + ', "Seq": %d'
-            ns = 8000 + traffic / GPUS[self.options.gpu].link_gbps
+            ns = LATENCY_NS + traffic / GPUS[self.options.gpu].link_gbps
             index = b.launch(what.kernel, ns, COLLECTIVE, waits=compute, collective=args, cost=7500)
         b.note_on_gpu(what.annotation, COLLECTIVE, index, index, external)
         return index

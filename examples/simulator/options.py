@@ -51,6 +51,9 @@ class JobOptions:
     size_bytes: int = 0  #: go on with steps until rank 0's text is this long
     write_ranks: tuple[int, ...] | None = None  #: simulate all, write these only
     clock_offset_ns: tuple[int, ...] = ()  #: how far each rank's clock is ahead of rank 0's
+    clock_drift_ppm: tuple[float, ...] = ()  #: how much faster each rank's clock goes, in millionths
+    end_spread_ns: float = 0.0  #: standard deviation of the ends of a collective among its ranks
+    uneven_buckets: bool = False  #: collectives of four sizes, each a quarter of the one before
     straggler: int | None = None  #: a rank whose kernels run slower
     straggler_factor: float = 1.4
     host_stall_us: float = 0.0  #: the data loader takes this much longer
@@ -74,5 +77,9 @@ class JobOptions:
             raise ValueError(f"unknown collectives {self.collectives!r}: ddp, fsdp or none")
 
     def offset_of(self, rank: int) -> int:
-        """How far the clock of ``rank`` is ahead, ns."""
+        """How far the clock of ``rank`` is ahead when the job starts, ns."""
         return self.clock_offset_ns[rank] if rank < len(self.clock_offset_ns) else 0
+
+    def drift_of(self, rank: int) -> float:
+        """How much further ahead it is with each ns."""
+        return self.clock_drift_ppm[rank] / 1e6 if rank < len(self.clock_drift_ppm) else 0.0

@@ -110,5 +110,7 @@ class Clock:
             together = max(starts[rank][index] for rank in ranks) + lengths[0][index - first] if op.collective else 0
             for rank in ranks:
                 end = together or starts[rank][index] + lengths[rank][index - first]
+                if together and self.options.end_spread_ns:
+                    end += round(self._random[rank].normal(0.0, self.options.end_spread_ns))
                 ends[rank].append(end)
                 self._free[rank][op.stream] = end

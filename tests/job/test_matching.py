@@ -1,0 +1,134 @@
+"""Collectives of many process groups, by number and by order; clocks across groups; what cannot be matched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from job_summaries import Part, summary_of
+
+from augment.job.alignment import align
+from augment.job.matching import match
+from augment.job.summary import RankSummary
+from augment.job.waits import waits
+
+
+def told(diagnostics: object) -> dict[str, int]:
+    return {one.code: one.count for one in diagnostics}  # type: ignore[attr-defined]
+
+
+def mesh(offsets: list[int], rows: int = 4, count: int = 20, host: bool = False) -> list[RankSummary]:
+    """Ranks in a mesh: a group for each of ``rows`` of it, and for each column; no group has all ranks."""
+    random = np.random.default_rng(1)
+    columns = len(offsets) // rows
+    parts: list[list[tuple[int, Part]]] = [[] for _ in offsets]
+    for number in range(count):
+        for of in range(rows + columns):
+            group = f"row{of}" if of < rows else f"column{of - rows}"
+            members = [rank for rank in range(len(offsets))
+                       if (rank // columns == of if of < rows else rank % columns == of - rows)]  # fmt: skip
+            begin = number * 1_000_000 + of * 50_000
+            for rank in members:
+                start = begin + int(random.integers(0, 5000)) + offsets[rank]
+                end = begin + 40_000 + int(random.integers(-20, 20)) + offsets[rank]
+                parts[rank].append((start, (group, "AllReduce", number, start, end)))
+    return [
+        summary_of(rank, [part for _, part in sorted(own)], host=f"h{rank // columns}" if host else "")
+        for rank, own in enumerate(parts)
+    ]
+
+
+def test_clocks_are_carried_from_group_to_group() -> None:
+    offsets = np.random.default_rng(2).integers(-(10**10), 10**10, 16).tolist()
+    summaries = mesh(offsets)
+    matched = match(summaries)
+    assert len(matched) == 20 * 8
+    clocks, doubts = align(matched, summaries)
+    assert not doubts
+    for clock, offset in zip(clocks, offsets, strict=True):
+        assert abs(clock.offset_ns - (offset - offsets[0])) <= clock.uncertainty_ns < 300
+
+
+def test_ranks_of_a_host_have_one_clock_unless_they_clearly_have_not() -> None:
+    offsets = [[0, 5_000_000, -7, 9][rank // 4] for rank in range(16)]
+    summaries = mesh(offsets, host=True)
+    clocks, doubts = align(match(summaries), summaries)
+    assert [clock.offset_ns for clock in clocks[:4]] == [0, 0, 0, 0]
+    assert len({clock.offset_ns for clock in clocks[4:8]}) == 1
+    assert clocks[4].offset_ns == pytest.approx(5_000_000, abs=100)
+    assert not doubts
+    offsets[6] += 3_000_000
+    summaries = mesh(offsets, host=True)
+    clocks, doubts = align(match(summaries), summaries)
+    assert told(doubts) == {"clock_unlike_host": 1}
+    assert clocks[6].offset_ns == pytest.approx(8_000_000, abs=100)
+    assert clocks[5].offset_ns == pytest.approx(5_000_000, abs=100)
+
+
+def test_without_numbers_the_order_within_a_step_and_kind_tells() -> None:
+    def rank(which: int, kinds: list[str], steps: list[int]) -> RankSummary:
+        parts = [("g", kind, 0, 1000 * place + which, 1000 * place + 500) for place, kind in enumerate(kinds)]
+        return summary_of(which, parts, numbered=False, step=steps)
+
+    kinds, steps = ["AllReduce", "AllGather", "AllReduce", "AllReduce"], [1, 1, 1, 2]
+    matched = match([rank(0, kinds, steps), rank(1, kinds, steps)])
+    assert len(matched) == 4
+    assert all(len(set(pair)) == 1 for pair in matched.place.reshape(-1, 2).tolist())
+    cut = match([rank(0, kinds, steps), rank(1, kinds[1:], steps[1:])])
+    assert told(cut.diagnostics) == {"collectives_counted_differently": 3}  # step 1's all-reduces: 2 and 1
+    assert sorted(zip(cut.place[0::2].tolist(), cut.place[1::2].tolist(), strict=True)) == [(1, 0), (3, 2)]
+
+
+def test_groups_of_one_name_and_other_ranks_are_two() -> None:
+    parts: list[Part] = [("tp", "AllReduce", number, number * 100, number * 100 + 50) for number in range(3)]
+    summaries = [summary_of(rank, parts, members={"tp": ["[0, 1]", "[2, 3]"][rank // 2]}) for rank in range(4)]
+    matched = match(summaries)
+    assert len(matched) == 6
+    assert matched.members.tolist() == [2] * 6
+
+
+def test_what_ranks_tell_differently_is_left_out_and_counted() -> None:
+    parts: list[Part] = [("g", "AllReduce", 0, 0, 9), ("g", "AllReduce", 1, 10, 19), ("g", "Send", 2, 20, 29)]
+    matched = match([summary_of(0, parts, bytes=[8, 8, 8]), summary_of(1, parts, bytes=[8, 16, 8])])
+    assert len(matched) == 1
+    assert told(matched.diagnostics) == {"point_to_point_left_out": 2, "collectives_told_differently": 1}
+    alone = match([summary_of(0, parts[:1]), summary_of(1, parts[1:2])])
+    assert not len(alone)
+    assert told(alone.diagnostics) == {"collectives_of_one_rank": 2}
+
+
+def test_too_few_collectives_give_no_clock_and_durations_tell_the_waits() -> None:
+    far = 10**12
+    left = [("g", "AllReduce", 0, 0, 100), ("g", "AllReduce", 1, 200, 260)]
+    right = [("g", "AllReduce", 0, far + 70, far + 100), ("g", "AllReduce", 1, far + 200, far + 260)]
+    summaries = [summary_of(0, left), summary_of(1, right)]
+    matched = match(summaries)
+    clocks, _ = align(matched, summaries)
+    assert [clock.comparable for clock in clocks] == [False, False]
+    assert clocks[1].refused == "it shares 2 collectives with other ranks, and 3 are needed"
+    parted = waits(matched, clocks)
+    assert not parted.by_arrival.any()
+    assert parted.wait_ns.tolist() == [70, 0, 0, 0]
+    assert parted.transfer_ns.tolist() == [30, 30, 60, 60]
+    assert parted.lead_ns.tolist() == [70, 0]
+    assert matched.member[parted.late].tolist() == [1, 0]
+
+
+def test_a_clock_by_which_ranks_would_end_before_others_begin_is_refused() -> None:
+    """What no common clock can explain: not the same collectives."""
+    random = np.random.default_rng(3)
+    starts = np.cumsum(random.integers(1000, 10**6, 40))
+    left = [("g", "AllReduce", n, int(ts), int(ts) + 100) for n, ts in enumerate(starts)]
+    right = [("g", "AllReduce", n, int(ts), int(ts) + 100) for n, ts in enumerate(np.cumsum(random.integers(1000, 10**6, 40)))]  # fmt: skip
+    summaries = [summary_of(0, left), summary_of(1, right)]
+    matched = match(summaries)
+    clocks, _ = align(matched, summaries)
+    assert not waits(matched, clocks).by_arrival.any()
+
+
+def test_nothing_to_match() -> None:
+    for summaries in ([], [summary_of(0, [])], [summary_of(0, []), summary_of(1, [("g", "AllReduce", 0, 0, 5)])]):
+        matched = match(summaries)
+        clocks, _ = align(matched, summaries)
+        assert len(matched) == 0
+        assert [clock.comparable for clock in clocks] == [False] * len(summaries)
+        assert not len(waits(matched, clocks).late)

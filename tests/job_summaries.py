@@ -1,0 +1,54 @@
+"""Summaries of ranks made straight from columns, without traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from augment.job.summary import VERSION, RankSummary
+
+Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
+
+
+def summary_of(
+    rank: int, parts: Sequence[Part], *, sizes: dict[str, int] | None = None, bytes: Any = None, step: Any = None,
+    numbered: bool = True, host: str = "", queued: Any = None, steps: Any = None, members: dict[str, str] | None = None,
+) -> RankSummary:  # fmt: skip
+    """The summary of a rank that took part in these collectives, ascending in time."""
+    groups = list(dict.fromkeys(part[0] for part in parts))
+    kinds = list(dict.fromkeys(part[1] for part in parts))
+    count = len(parts)
+
+    def column(values: Any, missing: int = -1) -> bytes:
+        return np.array([missing] * count if values is None else values, np.int64).tobytes()
+
+    return RankSummary(
+        version=VERSION,
+        name=f"rank{rank}.json",
+        sha256="0" * 64,
+        rank=rank,
+        host=host,
+        groups=[[one, one, (members or {}).get(one, ""), "", (sizes or {}).get(one, -1)] for one in groups],
+        kinds=kinds,
+        columns={
+            "row": column(range(count)),
+            "ts": column([part[3] for part in parts]),
+            "end": column([part[4] for part in parts]),
+            "group": column([groups.index(part[0]) for part in parts]),
+            "kind": column([kinds.index(part[1]) for part in parts]),
+            "seq": column([part[2] for part in parts] if numbered else None),
+            "bytes": column(bytes),
+            "step": column(step),
+            "exposed_ns": column(None, 0),
+            "queued_ns": column(queued),
+        },
+        steps={
+            name: np.array(values, np.int64).tobytes()
+            for name, values in zip(("number", "step_ns", "compute_ns"), steps or ([], [], []), strict=True)
+        },
+        figures={},
+        link_gbps=0.0,
+        left_out=0,
+    )
