@@ -67,7 +67,7 @@ def batch_options(function: Function) -> Function:
         click.option("--force", is_flag=True, help="Convert again what the manifest says is done."),
         click.option("--shard", callback=_shard, metavar="K/N",
                      help="Only the Kth of N shares, from 0: for N processes with one output folder."),
-        click.option("--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks."),
+        ranks_option,
         click.option("--scheduler", metavar="tcp://…",
                      help="Convert on the Dask cluster of this scheduler (extra [dask])."),
         click.option("--jobs", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
@@ -85,6 +85,12 @@ def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | Non
     if len(ranks) < len(spans) or not all(ranks):
         raise click.BadParameter(f"{text!r} are no ranks; say 0,8,16-23")
     return ranks
+
+
+#: ``--ranks``
+ranks_option = click.option(
+    "--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks."
+)  # fmt: skip
 
 
 def _shard(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:

@@ -21,6 +21,7 @@ is cleared); the numbers of tracks go on; and each has its own range of numbers 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -50,6 +51,15 @@ class Group:
     description: str = ""
 
 
+def free_name(name: str, taken: Container[str]) -> str:
+    """``name``, with a number if it is taken: of two tracks of one name Perfetto draws one."""
+    free, count = name, 1
+    while free in taken:
+        count += 1
+        free = f"{name} ({count})"
+    return free
+
+
 class Several:
     """A file of several traces, added one after the other; they are shown in this order.
 
@@ -63,21 +73,13 @@ class Several:
 
     def add(self, augmented: AugmentedTrace, group: Group, links: Links = NO_LINKS) -> list[Diagnostic]:
         """Write a trace; what had to be changed or left out."""
-        name = self._free(group.name)
+        name = free_name(group.name, self._taken)
+        self._taken.add(name)
         tracks = GroupTracks(augmented.trace, self._tracks, group=Group(name, group.description), place=self._traces)
         found = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
         self._traces += 1
         self._tracks = tracks.count
         return found
-
-    def _free(self, name: str) -> str:
-        """``name``, with a number if another trace has it: Perfetto would draw the two as one."""
-        free, count = name, 1
-        while free in self._taken:
-            count += 1
-            free = f"{name} ({count})"
-        self._taken.add(free)
-        return free
 
 
 @dataclass

@@ -1,0 +1,277 @@
+"""One timeline of a job: its ranks in one file, one after the other, all on one clock.
+
+A rank is read twice. First all are looked at: what they hold, how long their texts are, and what the clocks and the
+collectives across ranks are told from. Then each is read, analysed and written. Never is more than one in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.batch import places
+from augment.batch.fitting import Extent, Fit, fit
+from augment.batch.inputs import Input
+from augment.batch.jobs import Job, Member, group
+from augment.errors import AugmentError, InputError, OutputError, UsageError
+from augment.trace import Diagnostic, Int64s, Trace
+
+if TYPE_CHECKING:
+    from augment.annotations import Annotation
+    from augment.findings import AugmentedTrace
+    from augment.job.answer import Answer
+    from augment.writers.perfetto.suffixes import Links
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to merge of a job, and how.
+
+    ``steps`` None: all that fit into a browser; ``everything``: whether they do or not. ``fixed_ranks`` says that the
+    ranks were chosen already, and none is left out. ``align``: by the clocks fitted from collectives.
+    """
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    steps: tuple[int, int] | None = None
+    fixed_ranks: bool = False
+    everything: bool = False
+    align: bool = True
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came of it: how many ranks are in the file, what was left out for lack of room, what is worth telling.
+
+    ``failed`` are ranks that could not be read, with the reason.
+    """
+
+    ranks: int
+    left_out: str
+    notes: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    failed: tuple[tuple[str, AugmentError], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """What the first look at a rank tells."""
+
+    member: Member
+    label: str
+    extent: Extent
+    first_ns: int
+    summary: bytes
+
+
+def only_job(inputs: Sequence[Input]) -> Job:
+    """The job that ``inputs`` are of; of traces that belong to no job of several, one is made.
+
+    Raises:
+        UsageError: they are of several jobs or windows.
+    """
+    jobs = group(inputs)
+    members = [member for job in jobs for member in job.members]
+    several = [job for job in jobs if len(job.members) > 1]
+    ranks = [member.rank for member in members]
+    if len(jobs) == 1 or not several or (None not in ranks and len(set(ranks)) == len(ranks)):
+        members.sort(key=lambda one: (one.rank is None, one.rank or 0))
+        folder = places.common([one.folder for one in inputs])
+        return replace(jobs[0], folder=folder, members=tuple(members), stem="job")
+    if len(several) > 1:
+        named = ", ".join(" ".join(filter(None, (job.name, job.window and f"window {job.window}"))) for job in several)
+        raise UsageError(f"{len(several)} jobs or windows: {named}; name the files of one, as with a glob in quotes")
+    return several[0]
+
+
+def default_output(job: Job) -> str:
+    """The file for a job's timeline if no other is named."""
+    from augment.writers.perfetto import SUFFIX
+
+    return places.join(job.folder, job.stem + SUFFIX)
+
+
+def merge(job: Job, out: str, choice: Choice, told: Told = lambda _: None) -> Merged:
+    """Write the ranks of ``job`` into ``out``, a native Perfetto file, or a TAR of such if its name ends so.
+
+    Args:
+        job: the traces.
+        out: a path or URL; written whole or not at all.
+        choice: what of them, and how.
+        told: of what is being done.
+
+    Raises:
+        AugmentError: none of the ranks can be read; no rank has the steps; ``out`` is an input or cannot be written.
+    """
+    from augment.job.answer import answer
+
+    if any(places.real(out) == places.real(member.input.path) for member in job.members):
+        raise OutputError(f"{out}: is one of the inputs; choose another name")
+    ranks, failed = _looked_at(job, told)
+    answers = answer([one.summary for one in ranks], [one.label for one in ranks])
+    chosen = fit(
+        [one.extent for one in ranks], choice.steps, fixed_ranks=choice.fixed_ranks, everything=choice.everything
+    )
+    timeline = _Timeline(ranks, answers, choice, chosen)
+    with _written(out) as path:
+        diagnostics = timeline.write(path, told)
+    return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed))
+
+
+def _looked_at(job: Job, told: Told) -> tuple[list[_Rank], list[tuple[str, AugmentError]]]:
+    ranks: list[_Rank] = []
+    failed: list[tuple[str, AugmentError]] = []
+    for member in job.members:
+        told(f"looking at {member.input.basename}")
+        try:
+            ranks.append(_look(member))
+        except AugmentError as error:
+            failed.append((member.input.path, error))
+    if not ranks:
+        raise failed[0][1] if failed else InputError(job.folder, "no trace to merge")
+    return ranks, failed
+
+
+def _look(member: Member) -> _Rank:
+    from augment.derived.steps import steps
+    from augment.findings import AugmentedTrace
+    from augment.job.summary import summarize
+
+    with _read(member) as trace:
+        rank = member.rank if trace.rank is None else trace.rank
+        label = f"rank {rank}" if rank is not None else member.input.basename
+        extent = Extent(label, trace.source.text_bytes, tuple(steps(trace).number.tolist()))
+        first_ns = int(trace.events.ts.min(initial=np.iinfo(np.int64).max))
+        return _Rank(member, label, extent, first_ns, summarize(AugmentedTrace(trace, {})))
+
+
+@contextlib.contextmanager
+def _read(member: Member) -> Iterator[Trace]:
+    from augment.readers import read
+
+    with places.at_hand(member.input.path, member.input.folder, member.input.size) as (path, _):
+        yield read(path)
+
+
+@contextlib.contextmanager
+def _written(out: str) -> Iterator[Path]:
+    """A path to write ``out`` to."""
+    folder = places.parent(out)
+    places.expect_writable(folder)
+    with places.at_hand("", folder) as (_, target):
+        path = target / places.basename(out)
+        yield path
+        places.deliver([path], folder)
+
+
+class _Timeline:
+    """The second pass."""
+
+    def __init__(self, ranks: Sequence[_Rank], answers: Answer, choice: Choice, chosen: Fit) -> None:
+        self._ranks, self._answers, self._choice, self._chosen = ranks, answers, choice, chosen
+        self._instance, self._member, self._row = answers.links()
+        self._shift_ns = 0
+        first = [int(self._clock(at)(np.array([ranks[at].first_ns]))[0]) for at in chosen.ranks]
+        self._shift_ns = max(0, -min(first, default=0))
+
+    def write(self, path: Path, told: Told) -> tuple[Diagnostic, ...]:
+        """Write the chosen ranks; what had to be changed or left out."""
+        from augment.writers.files import replacing
+        from augment.writers.perfetto.archive import SUFFIX, Archive
+        from augment.writers.perfetto.several import Group, Several
+
+        counts: Counter[tuple[str, str]] = Counter()
+        with replacing(path) as file:
+            target = Archive(file) if path.name.lower().endswith(SUFFIX) else Several(file)
+            for number, at in enumerate(self._chosen.ranks, 1):
+                rank = self._ranks[at]
+                told(f"{rank.label} ({number} of {len(self._chosen.ranks)})")
+                with _read(rank.member) as trace:
+                    augmented, links = self._augmented(at, trace)
+                    for one in target.add(augmented, Group(rank.label, self._description(at)), links):
+                        counts[one.code, one.message] += one.count
+            if isinstance(target, Archive):
+                target.close()
+        return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
+
+    def notes(self) -> tuple[str, ...]:
+        """What became of the clocks, and what is linked."""
+        chosen = self._chosen.ranks
+        linked = len(np.unique(self._instance[np.isin(self._member, chosen)]))
+        moved = [at for at in chosen if self._choice.align and not self._answers.clocks[at].refused]
+        clocks = f"clocks: {len(moved)} of {len(chosen)} moved onto one; why not, each rank's description tells"
+        return (clocks, f"{linked:,} collectives linked across ranks")
+
+    def _clock(self, at: int) -> Callable[[Int64s], Int64s]:
+        """From the times of a rank to those of the file."""
+        clock, shift_ns = self._answers.clocks[at], self._shift_ns
+        if not self._choice.align:
+            return lambda ts: ts + shift_ns
+        return lambda ts: clock.to_common(ts) + shift_ns
+
+    def _description(self, at: int) -> str:
+        """What is worth knowing of a rank's clock."""
+        name, clock = self._ranks[at].member.input.basename, self._answers.clocks[at]
+        if not self._choice.align:
+            return f"{name}; clock as recorded"
+        if clock.refused:
+            return f"{name}; clock as recorded: {clock.refused}"
+        return f"{name}; its clock is {clock.offset_ns:+,} ns off, known to {clock.uncertainty_ns:,} ns"
+
+    def _augmented(self, at: int, trace: Trace) -> tuple[AugmentedTrace, Links]:
+        """The rank as it is to be written, and its links to others."""
+        from augment.derived.clock_correction import on_clock
+        from augment.derived.window import within
+        from augment.findings import AugmentedTrace, Findings
+        from augment.pipeline import augment
+        from augment.writers.perfetto.suffixes import Links
+
+        choice, steps = self._choice, self._chosen.steps
+        part = trace if steps is None else within(trace, *steps)
+        found = augment(part, only=choice.only, skip=choice.skip, options=choice.options)
+        across = [one for one in map(_cut(part), self._answers.annotations(at, trace)) if len(one.ts)]
+        outcomes = {**found.outcomes, "across ranks": Findings([], across)}
+        own = self._member == at
+        links = Links(_rows_in(part, trace, self._row[own]), self._instance[own])
+        known = links.rows >= 0
+        links = Links(links.rows[known], links.ids[known])
+        return on_clock(AugmentedTrace(part, outcomes, found.window), self._clock(at)), links
+
+
+def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:
+    """The rows of ``part`` that ``rows`` of the ``whole`` are: each event has its own place in the text; -1 if none."""
+    if part is whole or not len(part.events):
+        return rows if part is whole else np.full(len(rows), -1, np.int64)
+    order = np.argsort(part.events.offset, kind="stable")
+    offsets = part.events.offset[order]
+    wanted = whole.events.offset[rows]
+    at = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
+    return np.where(offsets[at] == wanted, order[at], -1)
+
+
+def _cut(part: Trace) -> Callable[[Any], Any]:
+    """Makes of an annotation what of it lies in the times of ``part``, on the rank's own clock."""
+    from augment.annotations import SliceTrack
+
+    events = part.events
+    first, last = int(events.ts.min(initial=0)), int(events.end.max(initial=0))
+
+    def cut(one: Any) -> Annotation:
+        inside = np.flatnonzero((one.ts >= first) & (one.ts <= last))
+        if len(inside) == len(one.ts):
+            return one  # type: ignore[no-any-return]
+        if isinstance(one, SliceTrack):
+            args = {name: values.take(inside) for name, values in one.args.items()}
+            return replace(one, ts=one.ts[inside], dur=one.dur[inside], names=one.names.take(inside), args=args)
+        return replace(one, ts=one.ts[inside], values=one.values[inside])  # type: ignore[no-any-return]
+
+    return cut

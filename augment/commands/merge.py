@@ -1,0 +1,82 @@
+"""``augment merge``: one timeline of all ranks of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from augment.commands.batch_options import ranks_option
+from augment.commands.options import check_analyses, choice_of_analyses, debug, option_values
+
+if TYPE_CHECKING:
+    from augment.batch.inputs import Input
+    from augment.batch.merge import Merged
+
+
+@click.command("merge")
+@click.argument("inputs", nargs=-1, required=True, metavar="DIR…")
+@click.option(
+    "-o", "--output", "out", metavar="FILE",
+    help="Where to write: a .pftrace, or a .tar for Perfetto 58 and later.  [default: job.augmented.pftrace in DIR]",
+)  # fmt: skip
+@ranks_option
+@choice_of_analyses
+@click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
+@click.option("--all", "everything", is_flag=True, help="Leave nothing out, even if no browser can open the file.")
+@click.option("--quiet", is_flag=True, help="Print nothing but the path written, and errors.")
+@debug
+def command(
+    inputs: tuple[str, ...],
+    out: str | None,
+    ranks: tuple[range, ...],
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    options: tuple[str, ...],
+    steps: tuple[int, int] | None,
+    no_align: bool,
+    everything: bool,
+    quiet: bool,
+) -> int:
+    """Write one timeline of all ranks of a job: DIR, or the files and globs of them.
+
+    Each rank is a group of tracks, in order, with what augment adds to it. Clocks are aligned by the collectives that
+    the ranks have in common, and each collective's kernels are linked by arrows. What is too much for a browser is left
+    out and told of: steps, then ranks. The path written is printed on stdout.
+    """
+    from augment.batch.merge import Choice, default_output, merge, only_job
+    from augment.commands.terminal import bar, complain, emit
+
+    values = option_values(options)
+    check_analyses(only, skip, values)
+    job = only_job(_inputs(inputs, ranks))
+    out = out or default_output(job)
+    choice = Choice(only, skip, values, steps, bool(ranks), everything, not no_align)
+    with bar(len(job.members), quiet=quiet) as shown:
+        merged = merge(job, out, choice, shown.stage)
+    emit(out)
+    if not quiet:
+        _tell(merged)
+    for _, error in merged.failed:
+        complain(str(error))
+    return 1 if merged.failed else 0
+
+
+def _inputs(names: tuple[str, ...], ranks: tuple[range, ...]) -> list[Input]:
+    from augment.batch.inputs import plan
+    from augment.batch.selection import of_ranks
+
+    made = plan(names, None)
+    for _, error in made.refused:
+        raise error
+    return of_ranks(made.inputs, ranks) if ranks else made.inputs
+
+
+def _tell(merged: Merged) -> None:
+    from augment.commands.terminal import say
+
+    say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
+    for line in (*filter(None, [merged.left_out]), *merged.notes):
+        say(line)
+    for one in merged.diagnostics:
+        say(f"  {one.code}: {one.count:,} ({one.message})")
