@@ -39,8 +39,8 @@ class Fit:
 
 
 def fit(
-    extents: Sequence[Extent], steps: tuple[int, int] | None, *, fixed_ranks: bool = False, everything: bool = False,
-    limit: int = BROWSER_TEXT_BYTES,
+    extents: Sequence[Extent], steps: tuple[int, int] | None, *, fixed_ranks: bool = False,
+    limit: int | None = BROWSER_TEXT_BYTES,
 ) -> Fit:  # fmt: skip
     """What of a job to write, so that a browser holds it: all, else the last steps of all ranks, else fewer ranks.
 
@@ -48,8 +48,7 @@ def fit(
         extents: of all ranks, in order.
         steps: the first and the last of those that were asked for: then none of these is left out.
         fixed_ranks: no rank may be left out.
-        everything: write all, whatever its size.
-        limit: bytes of text that are held.
+        limit: bytes of text that are held; None: write all, whatever its size.
 
     Raises:
         UsageError: no rank has any of ``steps``.
@@ -60,11 +59,11 @@ def fit(
     missing = [extents[at].label for at in range(len(extents)) if at not in ranks]
     without = f"without {', '.join(missing)}: no such step" if missing else ""
     size = _size(extents, ranks, steps)
-    if everything or size <= limit:
+    if limit is None or size <= limit:
         return Fit(ranks, steps, without)
     chosen = steps if steps else _last_steps([extents[at] for at in ranks], limit)
     kept = ranks if fixed_ranks else _spread(extents, ranks, chosen, limit)
-    return Fit(kept, chosen, _told(extents, ranks, Fit(kept, chosen), steps, size))
+    return Fit(kept, chosen, _told(extents, ranks, Fit(kept, chosen), steps, (size, limit)))
 
 
 def _size(extents: Sequence[Extent], ranks: Sequence[int], steps: tuple[int, int] | None) -> int:
@@ -96,7 +95,7 @@ def _spread(
 
 
 def _told(
-    extents: Sequence[Extent], ranks: Sequence[int], kept: Fit, steps: tuple[int, int] | None, size: int
+    extents: Sequence[Extent], ranks: Sequence[int], kept: Fit, steps: tuple[int, int] | None, size: tuple[int, int]
 ) -> str:  # fmt: skip
     """One line of what is left out of how much."""
     what = []
@@ -107,7 +106,7 @@ def _told(
             what.append(f"steps {spans(left)}")
     if left_ranks := [extents[at].label for at in ranks if at not in kept.ranks]:
         what.append(_listed(left_ranks))
-    room = f"{size / 1e9:.1f} GB of text are more than the {BROWSER_TEXT_BYTES / 1e9:.1f} GB that a browser holds"
+    room = f"{size[0] / 1e9:.1f} GB of text are more than the {size[1] / 1e9:.1f} GB that a browser holds"
     if not what:
         return f"{room}: augment query opens the file"
     return f"{room}, left out: {' and '.join(what)} (--all takes them in)"

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.batch import places
-from augment.batch.fitting import Extent, Fit, fit
+from augment.batch.fitting import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
-from augment.batch.jobs import Job, Member, group
-from augment.errors import AugmentError, InputError, OutputError, UsageError
+from augment.batch.jobs import Job, Member, group, jobs_of
+from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 from augment.trace import Diagnostic, Int64s, Trace
 
 if TYPE_CHECKING:
     from augment.annotations import Annotation
+    from augment.batch.convert import Result
     from augment.findings import AugmentedTrace
     from augment.job.answer import Answer
     from augment.writers.perfetto.suffixes import Links
@@ -35,8 +36,9 @@ Told = Callable[[str], None]
 class Choice:
     """What to merge of a job, and how.
 
-    ``steps`` None: all that fit into a browser; ``everything``: whether they do or not. ``fixed_ranks`` says that the
-    ranks were chosen already, and none is left out. ``align``: by the clocks fitted from collectives.
+    ``steps`` None: all that fit into a browser, which holds ``limit_bytes`` of text; None: whether they do or not.
+    ``fixed_ranks`` says that the ranks were chosen already, and none is left out. ``align``: onto one clock, as far as
+    collectives tell the clocks apart.
     """
 
     only: tuple[str, ...] = ()
@@ -44,7 +46,7 @@ class Choice:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     steps: tuple[int, int] | None = None
     fixed_ranks: bool = False
-    everything: bool = False
+    limit_bytes: int | None = BROWSER_TEXT_BYTES
     align: bool = True
 
 
@@ -88,9 +90,45 @@ def only_job(inputs: Sequence[Input]) -> Job:
         folder = places.common([one.folder for one in inputs])
         return replace(jobs[0], folder=folder, members=tuple(members), stem="job")
     if len(several) > 1:
+        several = [job for job in several if _of_traces(job)] or several
+    if len(several) > 1:
         named = ", ".join(" ".join(filter(None, (job.name, job.window and f"window {job.window}"))) for job in several)
         raise UsageError(f"{len(several)} jobs or windows: {named}; name the files of one, as with a glob in quotes")
     return several[0]
+
+
+def _of_traces(job: Job) -> bool:
+    """Whether these are traces, as the first tells, and not some other files of alike names."""
+    try:
+        with _read(job.members[0]):
+            return True
+    except UnknownFormat:
+        return False
+    except AugmentError:  # a broken one
+        return True
+
+
+def merge_all(
+    inputs: Sequence[Input], results: Mapping[str, Result], choice: Choice, told: Told
+) -> Iterator[tuple[str, Merged | None]]:
+    """Write the timeline of each job among ``inputs`` that has more than one rank: its path, and what came of it.
+
+    None came of it where a timeline is there already and nothing that it is made of was converted anew.
+
+    Args:
+        inputs: traces.
+        results: what came of them, by path.
+        choice: what to merge, and how.
+        told: of what is being done.
+
+    Raises:
+        AugmentError: as :func:`merge`.
+    """
+    for job in jobs_of(inputs, results):
+        if len(job.members) > 1:
+            out = default_output(job)
+            before = all(results[member.input.path].status == "done_before" for member in job.members)
+            yield out, None if before and places.size(out) is not None else merge(job, out, choice, told)
 
 
 def default_output(job: Job) -> str:
@@ -118,9 +156,7 @@ def merge(job: Job, out: str, choice: Choice, told: Told = lambda _: None) -> Me
         raise OutputError(f"{out}: is one of the inputs; choose another name")
     ranks, failed = _looked_at(job, told)
     answers = answer([one.summary for one in ranks], [one.label for one in ranks])
-    chosen = fit(
-        [one.extent for one in ranks], choice.steps, fixed_ranks=choice.fixed_ranks, everything=choice.everything
-    )
+    chosen = fit([one.extent for one in ranks], choice.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes)
     timeline = _Timeline(ranks, answers, choice, chosen)
     with _written(out) as path:
         diagnostics = timeline.write(path, told)
@@ -134,6 +170,9 @@ def _looked_at(job: Job, told: Told) -> tuple[list[_Rank], list[tuple[str, Augme
         told(f"looking at {member.input.basename}")
         try:
             ranks.append(_look(member))
+        except UnknownFormat as error:
+            if member.input.named:
+                failed.append((member.input.path, error))
         except AugmentError as error:
             failed.append((member.input.path, error))
     if not ranks:

@@ -44,6 +44,7 @@ def command(
     the ranks have in common, and each collective's kernels are linked by arrows. What is too much for a browser is left
     out and told of: steps, then ranks. The path written is printed on stdout.
     """
+    from augment.batch.fitting import BROWSER_TEXT_BYTES
     from augment.batch.merge import Choice, default_output, merge, only_job
     from augment.commands.terminal import bar, complain, emit
 
@@ -51,7 +52,8 @@ def command(
     check_analyses(only, skip, values)
     job = only_job(_inputs(inputs, ranks))
     out = out or default_output(job)
-    choice = Choice(only, skip, values, steps, bool(ranks), everything, not no_align)
+    limit = None if everything else BROWSER_TEXT_BYTES
+    choice = Choice(only, skip, values, steps, bool(ranks), limit, not no_align)
     with bar(len(job.members), quiet=quiet) as shown:
         merged = merge(job, out, choice, shown.stage)
     emit(out)

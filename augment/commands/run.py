@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @choice_of_analyses
 @batch_options
+@click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
 @click.option("--quiet", is_flag=True, help="Print no summary and no progress, only errors.")
@@ -41,6 +42,7 @@ def command(
     options: tuple[str, ...],
     steps: tuple[int, int] | None,
     batch: Batch,
+    merge: bool,
     as_json: bool,
     quiet: bool,
     **server: Any,
@@ -62,15 +64,17 @@ def command(
     stages = STAGES if len(made.inputs) > 1 else ()  # one trace alone is no job
     settings = Settings(formats, only, skip, values, steps, stages)
     with client_of(**server) as client:
-        return _Run(made, settings, batch.manner(client), as_json=as_json, quiet=quiet).all()
+        return _Run(made, settings, batch.manner(client), merge=merge, as_json=as_json, quiet=quiet).all()
 
 
 class _Run:
     """One call of the command."""
 
-    def __init__(self, made: Plan, settings: Settings, manner: Manner, *, as_json: bool, quiet: bool) -> None:
+    def __init__(
+        self, made: Plan, settings: Settings, manner: Manner, *, merge: bool, as_json: bool, quiet: bool
+    ) -> None:
         self._plan, self._settings, self._manner = made, settings, manner
-        self._as_json, self._quiet = as_json, quiet
+        self._merge, self._as_json, self._quiet = merge, as_json, quiet
         self._results: list[Result] = []
 
     def all(self) -> int:
@@ -85,7 +89,7 @@ class _Run:
         with bar(len(self._plan.inputs), quiet=self._quiet) as shown:
             for result in self._convert(shown):
                 self._take(result)
-        self._conclude()
+            self._conclude(shown)
         return self._close()
 
     def _convert(self, shown: Bar) -> Iterator[Result]:
@@ -104,7 +108,7 @@ class _Run:
         )
         return run(self._plan.inputs, self._settings, self._manner, watch)
 
-    def _conclude(self) -> None:
+    def _conclude(self, shown: Bar) -> None:
         """What is asked of whole jobs, of which a share knows too little."""
         if self._manner.shard:
             return
@@ -114,6 +118,15 @@ class _Run:
         results = {result.path: result for result in self._results}
         for path in conclude(self._settings.stages, self._plan.inputs, results):
             emit(path)
+        if self._merge:
+            from augment.batch.merge import Choice, merge_all
+
+            one = self._settings
+            choice = Choice(one.only, one.skip, one.options, one.steps)
+            for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
+                emit(path)
+                if merged and merged.left_out:
+                    shown.say(f"augment: {path}: {merged.left_out}")
 
     def _take(self, result: Result) -> None:
         from augment.commands.terminal import emit

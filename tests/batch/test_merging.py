@@ -1,0 +1,191 @@
+"""One timeline of a job, as Perfetto's engine reads it: every slice of every rank, on one clock, linked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.batch.inputs import plan
+from augment.batch.merge import Choice, Merged, default_output, merge, only_job
+from augment.errors import AugmentError, OutputError, UsageError
+from augment.pipeline import augment
+from augment.readers import read
+from augment.writers import perfetto as native
+from perfetto_engine import Cell, PerfettoEngine
+from simulator import JobOptions, simulate
+from traces import kernel, step, write_trace
+
+#: each slice with the root track that it lies below
+ROOTS = """
+    with recursive root(id, top) as (
+        select id, name from track where parent_id is null
+        union all select track.id, root.top from track join root on track.parent_id = root.id
+    )
+"""
+ACROSS = f"""{ROOTS}
+    select a.ts, b.ts, a.ts + a.dur, b.ts + b.dur, a.name, b.name, ra.top, rb.top from flow
+    join slice a on a.id = slice_out join slice b on b.id = slice_in
+    join root ra on ra.id = a.track_id join root rb on rb.id = b.track_id where ra.top <> rb.top
+"""
+OFFSETS = (0, 5_000_000_000, -3_000_000_123, 77)
+
+
+def simulated(folder: Path, ranks: int, *, layers: int = 1, **options: Any) -> list[Path]:
+    """The traces of a simulated job."""
+    made = simulate(JobOptions(ranks=ranks, steps=2, layers=layers, **options), folder)
+    return [path for path, _ in made]
+
+
+def merged(folder: Path, out: Path, **choice: Any) -> Merged:
+    """Merge what is in ``folder``."""
+    return merge(only_job(plan([str(folder)], None).inputs), str(out), Choice(**choice))
+
+
+def slices(perfetto: PerfettoEngine, path: Path, top: str | None = None) -> Counter[tuple[Cell, ...]]:
+    """Name, category, time and duration of all slices below a root track; of the whole file if none is named."""
+    perfetto.load(path)
+    assert perfetto.problems() == {}
+    own = f"join root on root.id = track_id where top = '{top}'" if top else ""
+    return Counter(perfetto.rows(f"{ROOTS} select slice.name, slice.category, ts, dur from slice {own}"))
+
+
+def of_job(found: Counter[tuple[Cell, ...]]) -> Counter[tuple[Cell, ...]]:
+    """Those of ``found`` that the comparison of ranks added."""
+    return Counter({one: count for one, count in found.items() if one[1] == "augment.job_collectives"})
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_every_slice_of_every_rank_is_there(ranks: int, perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    paths = simulated(tmp_path / "job", ranks)
+    merged(tmp_path / "job", tmp_path / "job.pftrace", align=False)
+    for rank, path in enumerate(paths):
+        alone = tmp_path / "alone.pftrace"
+        native.write(augment(read(str(path))), alone)
+        expected, found = slices(perfetto, alone), slices(perfetto, tmp_path / "job.pftrace", f"rank {rank}")
+        assert not expected - found
+        assert found - expected == of_job(found)
+    roots = "select name from track where parent_id is null order by extract_arg(source_arg_set_id, '{}')"
+    order = [(f"rank {rank}",) for rank in range(ranks)]
+    assert perfetto.rows(roots.format("sibling_order_rank")) == order
+
+
+def test_clocks_are_aligned_and_collectives_linked(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    simulated(tmp_path / "job", 4, layers=6, clock_offset_ns=OFFSETS)
+    told = merged(tmp_path / "job", tmp_path / "raw.pftrace", align=False)
+    assert told.ranks == 4
+    perfetto.load(tmp_path / "raw.pftrace")
+    apart = max(abs(int(str(a)) - int(str(b))) for _, _, a, b, *_ in perfetto.rows(ACROSS))
+    assert apart > 4_000_000_000
+    merged(tmp_path / "job", tmp_path / "job.pftrace")
+    perfetto.load(tmp_path / "job.pftrace")
+    assert perfetto.problems() == {}
+    rows = perfetto.rows(ACROSS)
+    names = Counter(name for name, *_ in perfetto.rows("select name from slice where category = 'kernel'"))
+    collectives = sum(count for name, count in names.items() if str(name).startswith("nccl"))
+    assert len(rows) == collectives * 3 // 4 > 0
+    assert max(abs(int(str(a)) - int(str(b))) for _, _, a, b, *_ in rows) < 20_000
+    assert all(int(str(a)) <= int(str(b)) for a, b, *_ in rows)
+    assert all(out == into for *_, out, into, _, _ in rows)
+
+
+def test_a_correction_moves_all_of_a_rank_by_the_same(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    simulated(tmp_path / "job", 2, layers=6, clock_offset_ns=(0, 2_000_000_000))
+    merged(tmp_path / "job", tmp_path / "raw.pftrace", align=False)
+    merged(tmp_path / "job", tmp_path / "job.pftrace")
+    # what is drawn of a collective depends on the clocks
+    raw, aligned = (slices(perfetto, tmp_path / name, "rank 1") for name in ("raw.pftrace", "job.pftrace"))
+    for one in (raw, aligned):
+        for slice_ in of_job(one):
+            del one[slice_]
+    shifts = {b[2] - a[2] for a, b in zip(sorted(raw, key=by_time), sorted(aligned, key=by_time), strict=True)}  # type: ignore[operator]
+    (shift,) = shifts
+    assert abs(shift + 2_000_000_000) < 20_000
+
+
+def by_time(slice_: tuple[Cell, ...]) -> tuple[str, ...]:
+    name, category, ts, dur = slice_
+    return f"{ts:030}", f"{dur:030}", str(name), str(category)
+
+
+def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    simulated(tmp_path / "job", 2, first_step=3)
+    merged(tmp_path / "job", tmp_path / "job.pftrace", steps=(4, 4))
+    perfetto.load(tmp_path / "job.pftrace")
+    assert perfetto.problems() == {}
+    steps = "select distinct name from slice where name glob 'ProfilerStep*' and category = 'user_annotation'"
+    assert perfetto.rows(steps) == [("ProfilerStep#4",)]
+    rows = perfetto.rows(ACROSS)
+    (count,) = perfetto.rows("select count(*) from slice where name glob 'nccl*Dev*' and category = 'kernel'")
+    assert 2 * len(rows) == count[0]
+    with pytest.raises(UsageError, match="no rank has any step of 9 to 9"):
+        merged(tmp_path / "job", tmp_path / "job.pftrace", steps=(9, 9))
+
+
+def test_what_no_browser_holds_is_left_out(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    paths = simulated(tmp_path / "job", 2)
+    size = sum(read(str(path)).source.text_bytes for path in paths)
+    told = merged(tmp_path / "job", tmp_path / "job.pftrace", limit_bytes=size * 3 // 4)
+    assert told.left_out.endswith("left out: steps 0 (--all takes them in)")
+    perfetto.load(tmp_path / "job.pftrace")
+    names = "select distinct name from slice where name glob 'ProfilerStep*' and category = 'user_annotation'"
+    assert perfetto.rows(names) == [("ProfilerStep#1",)]
+    assert merged(tmp_path / "job", tmp_path / "job.pftrace", limit_bytes=None).left_out == ""
+
+
+def test_a_rank_that_cannot_be_read_is_told_of(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    for rank in range(3):
+        write_trace(job / f"rank{rank}.json", kernel(f"k{rank}"))
+    (job / "rank1.json").write_bytes(b'{"traceEvents": nope')
+    told = merged(job, tmp_path / "job.pftrace")
+    assert [Path(path).name for path, _ in told.failed] == ["rank1.json"]
+    perfetto.load(tmp_path / "job.pftrace")
+    assert sorted(perfetto.rows("select name from slice where category = 'kernel'")) == [("k0",), ("k2",)]
+    for rank in (0, 2):
+        (job / f"rank{rank}.json").write_bytes(b"{")
+    with pytest.raises(AugmentError, match=r"rank0\.json"):
+        merged(job, tmp_path / "job.pftrace")
+
+
+def test_times_before_zero_are_moved_with_all_others(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    for rank, at in enumerate((-70, 5)):
+        write_trace(tmp_path / "job" / f"rank{rank}.json", kernel(f"k{rank}", ts=at, dur=10))
+    merged(tmp_path / "job", tmp_path / "job.pftrace")
+    found = slices(perfetto, tmp_path / "job.pftrace")
+    kernels = sorted(one for one in found if one[1] == "kernel")
+    assert kernels == [("k0", "kernel", 0, 10_000), ("k1", "kernel", 75_000, 10_000)]
+
+
+def test_never_over_an_input_and_never_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_trace(tmp_path / "rank0.json", step(), kernel())
+    before = path.read_bytes()
+    with pytest.raises(OutputError, match="one of the inputs"):
+        merged(tmp_path, path)
+    assert path.read_bytes() == before
+
+    def broken(*_: object, **__: object) -> None:
+        raise AugmentError("broken")
+
+    monkeypatch.setattr("augment.pipeline.augment", broken)
+    with pytest.raises(AugmentError, match="broken"):
+        merged(tmp_path, tmp_path / "job.pftrace")
+    assert [one.name for one in tmp_path.iterdir()] == ["rank0.json"]
+
+
+def test_which_traces_are_one_job(tmp_path: Path) -> None:
+    for window in (1, 2):
+        for rank in range(2):
+            write_trace(tmp_path / f"iteration_{window}" / f"rank{rank}_trace.json")
+    with pytest.raises(UsageError, match="2 jobs or windows"):
+        only_job(plan([str(tmp_path)], None).inputs)
+    one = only_job(plan([str(tmp_path / "iteration_2")], None).inputs)
+    assert [member.rank for member in one.members] == [0, 1]
+    assert default_output(one) == str(tmp_path / "iteration_2" / "job.augmented.pftrace")
+    for host, rank in (("a", 1), ("b", 0)):
+        write_trace(tmp_path / host / f"x-rank{rank}.json")
+    apart = only_job(plan([str(tmp_path / "a"), str(tmp_path / "b")], None).inputs)
+    assert [member.rank for member in apart.members] == [0, 1]
+    assert apart.folder == str(tmp_path)

@@ -1,0 +1,76 @@
+"""``augment merge`` and ``augment run --merge``."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from running import Augment
+
+from perfetto_engine import PerfettoEngine
+from traces import kernel, step, write_trace
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    for rank in range(3):
+        write_trace(tmp_path / "job" / f"rank{rank}.json", step(0), kernel(f"k{rank}"), step(1, 100), kernel("b", 120))
+    return tmp_path / "job"
+
+
+def kernels(perfetto: PerfettoEngine, path: Path) -> list[object]:
+    perfetto.load(path)
+    assert perfetto.problems() == {}
+    return [name for (name,) in perfetto.rows("select name from slice where category = 'kernel' order by name")]
+
+
+def test_a_folder(job: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
+    ended = augment("merge", job)
+    out = job / "job.augmented.pftrace"
+    assert (ended.code, ended.lines) == (0, [str(out)])
+    assert ended.err.splitlines()[0] == "3 ranks"
+    assert kernels(perfetto, out) == ["b", "b", "b", "k0", "k1", "k2"]
+    before = out.read_bytes()
+    assert augment("merge", job, "--quiet").err == ""  # what it wrote itself is no input
+    assert out.read_bytes() == before
+
+
+def test_ranks_steps_and_analyses(job: Path, tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
+    out = tmp_path / "out" / "some.pftrace"
+    ended = augment("merge", job, "-o", out, "--ranks", "0,2", "--steps", "0", "--only", "queue_length", "--no-align")
+    assert ended.code == 0
+    assert kernels(perfetto, out) == ["k0", "k2"]
+    assert perfetto.rows("select count(*) from slice where category glob 'augment.idle*'") == [(0,)]
+    assert "clocks: 0 of 2 moved" in ended.err
+
+
+def test_a_tar(job: Path, tmp_path: Path, augment: Augment) -> None:
+    assert augment("merge", job, "-o", tmp_path / "job.tar", "--quiet").code == 0
+    with tarfile.open(tmp_path / "job.tar") as tar:
+        assert tar.getnames() == [f"{rank:04}-rank-{rank}.pftrace" for rank in range(3)] + ["perfetto_manifest.json"]
+
+
+def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
+    ended = augment("merge", job, "--steps", "7")
+    assert (ended.code, ended.err) == (2, "augment: --steps: no rank has any step of 7 to 7\n")
+    assert augment("merge", tmp_path / "nothing").code == 3
+    (job / "rank1.json").write_bytes(b'{"a": nope, "traceEvents": []}')
+    ended = augment("merge", job, "--quiet")
+    assert ended.code == 1
+    assert ended.err.startswith(f"augment: {job / 'rank1.json'}: ")
+
+
+def test_as_part_of_a_run(job: Path, tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
+    out = tmp_path / "out"
+    merged = out / "job.augmented.pftrace"
+    first = augment("run", job, "-o", out, "--merge", "--steps", "0")
+    assert first.code == 0
+    assert first.lines[-1] == str(merged)
+    assert kernels(perfetto, merged) == ["k0", "k1", "k2"]
+    written = merged.stat().st_mtime_ns
+    assert augment("run", job, "-o", out, "--merge", "--steps", "0").lines == first.lines
+    assert merged.stat().st_mtime_ns == written  # nothing had changed
+    write_trace(job / "rank1.json", step(0), kernel("other"))
+    assert augment("run", job, "-o", out, "--merge", "--steps", "0").code == 0
+    assert kernels(perfetto, merged) == ["k0", "k2", "other"]
