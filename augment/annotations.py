@@ -35,8 +35,9 @@ ArgColumn = Int64s | Texts  #: one value a slice
 
 @dataclass(frozen=True, slots=True)
 class SliceTrack:
-    """Slices on a track of their own: ``ts, dur`` int64 ns, ascending, not overlapping.
+    """Slices on a track of their own: ``ts, dur`` int64 ns, ascending.
 
+    Slices do not overlap, but one may lie within another; of two that begin at once the longer comes first.
     ``args`` maps an arg's name to its column; an int64 value of -1 is no value, and the arg is then left out.
     """
 

@@ -27,15 +27,34 @@ def seen_ns(ns: Int64s) -> Int64s:
 def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
     """``dur``, shortened by no more than needed for no slice of a track to reach into the next as Perfetto sees them.
 
+    What lies within another slice does not reach over its end, either.
+
     Args:
-        ts: ns, ascending.
+        ts: ns, ascending; of equal ones the longer slice first.
         dur: ns.
         base_ns: what the times of the file lack.
     """
     if len(ts) < 2:
         return dur
     starts = seen_ns(ts - base_ns)
-    room = np.maximum(starts[1:] - starts[:-1], 0)
+    depth = _depths(ts, dur)
     fitting: Int64s = dur.copy()
-    fitting[:-1] = np.where(seen_ns(dur[:-1]) > room, room, dur[:-1])
+    end_of = np.full(len(ts), np.iinfo(np.int64).max)  # that Perfetto sees, of the slice around each
+    for level in range(int(depth.max()) + 1):
+        rows = np.flatnonzero(depth == level)
+        limit = np.minimum(np.append(starts[rows[1:]], end_of[rows[-1:]]), end_of[rows])
+        room = np.maximum(limit - starts[rows], 0)
+        fitting[rows] = np.where(seen_ns(dur[rows]) > room, room, dur[rows])
+        inside = np.flatnonzero(depth == level + 1)
+        around = rows[np.searchsorted(rows, inside) - 1]
+        end_of[inside] = starts[around] + seen_ns(fitting[around])
     return fitting
+
+
+def _depths(ts: Int64s, dur: Int64s) -> Int64s:
+    """In how many others each slice lies, int64."""
+    if (ts[1:] >= ts[:-1] + dur[:-1]).all():
+        return np.zeros(len(ts), np.int64)
+    ended = np.sort(ts + np.maximum(dur, 1))
+    depth: Int64s = np.arange(len(ts)) - np.searchsorted(ended, ts, side="right")
+    return depth

@@ -39,6 +39,29 @@ def test_no_slice_reaches_into_the_next(low: int, high: int) -> None:
     assert (dur - fitting < 512).all()
 
 
+@pytest.mark.parametrize(("low", "high"), RANGES)
+def test_slices_within_others_stay_there(perfetto: PerfettoEngine, tmp_path: Path, low: int, high: int) -> None:
+    """Each slice of the first level holds two that fill it, each of which holds one that fills it."""
+    edges = np.unique(times(low, high, 4500))
+    edges = edges[: len(edges) // 3 * 3]
+    bounds = [(outer, (outer[0], outer[1]), (outer[1], outer[2])) for outer in edges.reshape(-1, 3).tolist()]
+    spans = [span for (a, _, c), one, other in bounds for span in ((a, c), one, one, other, other)]
+    ts, end = np.array(spans).T
+    fitting = fitting_durations(ts, end - ts, 0)
+    assert (fitting >= 0).all()
+    assert (fitting <= end - ts).all()
+    assert (end - ts - fitting < 512).all()
+    form = '{"ph":"X","pid":1,"tid":1,"name":"a","ts":%d.%03d,"dur":%d.%03d}'
+    events = [
+        form % (*divmod(one, 1000), *divmod(dur, 1000)) for one, dur in zip(ts.tolist(), fitting.tolist(), strict=True)
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(f"[{','.join(events)}]")
+    perfetto.load(path)
+    assert perfetto.problems() == {}
+    assert perfetto.rows("select count(*) from slice") == [(len(ts),)]
+
+
 def test_small_times_are_left_alone() -> None:
     ts = times(0, 10**9) + EPOCH_NS
     dur = np.diff(ts, append=ts[-1] + 1)
