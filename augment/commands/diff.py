@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug
+from augment.commands.options import debug, listed
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +27,32 @@ ROWS = 10  #: of a table, unless --limit says otherwise
 @click.option("--test-rank", type=int, metavar="R", help="Compare it with this rank of the test.")
 @click.option("--short-names", is_flag=True, help="Call operators and kernels by their short names, as HTA.")
 @click.option("--functions", is_flag=True, help="Match Python functions, too, if they were recorded.")
+@click.option(
+    "--to",
+    "formats",
+    multiple=True,
+    metavar="FORMAT,…",
+    callback=listed,
+    help="Formats of the annotated test, as augment list shows them; its own if not given.",
+)
+@click.option("--overlay", is_flag=True, help="Write both traces into one file, too, in Perfetto's own format.")
+@click.option("--label", default="", metavar="TEXT", help="What to call the control on the timeline; else its name.")
+@click.option(
+    "--min-delta-us",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Draw nothing that differs by less; 0: draw everything.",
+)
+@click.option(
+    "--arrows",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Arrows of the overlay, between the calls that differ most.",
+)
 @click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
               help="Rows of a table; 0: all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
@@ -42,6 +68,11 @@ def command(
     test_rank: int | None,
     short_names: bool,
     functions: bool,
+    formats: tuple[str, ...],
+    overlay: bool,
+    label: str,
+    min_delta_us: int,
+    arrows: int,
     limit: int,
     as_json: bool,
     quiet: bool,
@@ -49,30 +80,37 @@ def command(
     """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it is more than noise.
 
     Each is a trace, or a folder with a trace of each rank. Steps are compared one by one, as many as both have, ranks
-    by their number. The tables are printed; the whole comparison is written to STEM.diff.metrics.json, STEM the test's.
+    by their number. The tables are printed. STEM.diff.json.gz (or .pftrace), STEM the test's, is the test's trace with
+    the differences on its timeline, STEM.diff.metrics.json the whole comparison.
     """
     from augment.commands.runs import label_of, traces_of
     from augment.commands.terminal import bar, emit, say
-    from augment.comparison import diff, sidecar
+    from augment.comparison import diff
+    from augment.comparison.outputs import Drawing, write_all
+    from augment.writers import writer_named
 
     chosen = _step(step)
+    for name in formats:
+        writer_named(name)
+    drawing = Drawing(formats, label, 1000 * min_delta_us, overlay, arrows)
     with bar(1, quiet=quiet) as shown:
         sides = [traces_of(path, shown) for path in (control, test)]
         shown.stage("comparing")
         found = diff(sides[0], sides[1], step=chosen, region=region, control_rank=control_rank, test_rank=test_rank,
                      short_names=short_names, functions=functions)  # fmt: skip
-    folder = out or (test if os.path.isdir(test) else os.path.dirname(test) or ".")
-    path = Path(folder) / (label_of(test) + sidecar.SUFFIX)
-    sidecar.write(found, path)
+        folder = out or (test if os.path.isdir(test) else os.path.dirname(test) or ".")
+        paths = write_all(found, Path(folder), label_of(test), drawing, shown.stage)
     if as_json:
-        emit(path.read_text(encoding="utf-8").rstrip("\n"))
+        emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
     elif quiet:
-        emit(str(path))
+        for path in paths:
+            emit(str(path))
     else:
         from augment.commands.diff_tables import print_diff
 
         print_diff(_decoded(found), label_of(control), label_of(test), limit)
-        say(f"written: {path}")
+        for path in paths:
+            say(f"written: {path}")
 
 
 def _step(text: str | None) -> int | tuple[int, int] | None:

@@ -6,12 +6,14 @@ ranks with the steps that were compared. The analyses are the tables of the comp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from augment.comparison.calls import Side
 from augment.comparison.core import Diff
 from augment.comparison.rows import FigureRow, NameRow, PartRow, PathRow, StepRow
+from augment.trace import Diagnostic
 from augment.writers.files import replacing
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
 from augment.writers.metrics_schema import Schema, schema, source_schema
@@ -27,8 +29,8 @@ ROWS: dict[str, type[Any]] = {
 }
 
 
-def document(diff: Diff) -> dict[str, Any]:
-    """The sidecar as plain data; its rows are still the comparison's own."""
+def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, Any]:
+    """The sidecar as plain data; its rows are still the comparison's own. ``diagnostics`` are those of writers."""
     first = diff.pairs[0]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -37,18 +39,18 @@ def document(diff: Diff) -> dict[str, Any]:
         "control": source_of(first.control.trace),
         "compared": [{"control": _side(pair.control), "test": _side(pair.test)} for pair in diff.pairs],
         "analyses": {name: analysis_of(outcome) for name, outcome in diff.outcomes.items()},
-        "diagnostics": [*first.test.trace.diagnostics, *diff.diagnostics],
+        "diagnostics": [*first.test.trace.diagnostics, *diff.diagnostics, *diagnostics],
     }
 
 
-def write(diff: Diff, path: Path) -> None:
-    """Write the sidecar to ``path``.
+def write(diff: Diff, path: Path, diagnostics: Sequence[Diagnostic] = ()) -> None:
+    """Write the sidecar to ``path``; ``diagnostics`` tell what writers had to change.
 
     Raises:
         OutputError: ``path`` cannot be written.
     """
     with replacing(path, diff.pairs[0].test.trace.source.path) as file:
-        file.write(encode(document(diff)))
+        file.write(encode(document(diff, diagnostics)))
 
 
 def diff_schema(*, closed: bool = False) -> Schema:

@@ -29,6 +29,8 @@ _OUTPUT_SUFFIXES = (
     SUMMARY_SUFFIX,
     ".diff.json.gz",
     ".diff.pftrace",
+    ".diff.zip",
+    ".diff.overlay.pftrace",
 )
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")  #: what :func:`replacing` writes to

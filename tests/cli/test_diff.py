@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -50,6 +52,39 @@ def test_diff_of_two_traces(jobs: Path, tmp_path: Path) -> None:
     assert "exposed_communication_ns" in shown.stdout
 
 
+def test_what_is_drawn(jobs: Path, tmp_path: Path) -> None:
+    pair = rank0(jobs / "control"), rank0(jobs / "test")
+    made = ran("diff", *pair, "-o", tmp_path, "--to", "chrome,perfetto", "--overlay", "--label", "before", "--quiet")
+    names = ["rank0.diff.json.gz", "rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "rank0.diff.metrics.json"]
+    assert made.stdout.split() == [str(tmp_path / name) for name in names]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    drawn = gzip.decompress((tmp_path / names[0]).read_bytes()).decode()
+    added = [line for line in drawn.splitlines() if line.startswith('{"cat":"augment.diff"')]
+    assert any('"name":"Diff vs before"' in line for line in added)
+    ran("diff", *pair, "-o", tmp_path, "--min-delta-us", 100_000, "--quiet")
+    fewer = gzip.decompress((tmp_path / names[0]).read_bytes()).decode()
+    assert '"name":"Diff vs rank0"' not in fewer, "the label is the control's name, and no slice is left"
+    assert '"ph":"C"' in "".join(line for line in fewer.splitlines() if line.startswith('{"cat":"augment.diff"'))
+    again = ran("diff", tmp_path, rank0(jobs / "test"))
+    assert "holds no trace" in str(again.exception), "what it wrote is no input of a folder"
+    unknown = ran("diff", *pair, "-o", tmp_path, "--to", "nonsense")
+    assert isinstance(unknown.exception, AugmentError)
+
+
+def test_ranks_of_one_name(jobs: Path, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(rank0(jobs / "test") if folder == "a" else jobs / "test" / "rank1.pt.trace.json.gz",
+                    tmp_path / folder / "trace.json.gz")  # fmt: skip
+    refused = ran("diff", jobs / "control", tmp_path, "-o", tmp_path / "out")
+    assert "would write the same outputs" in str(refused.exception)
+    assert not (tmp_path / "out").exists()
+    made = ran(
+        "diff", jobs / "control", tmp_path, "-o", tmp_path / "out", "--control-rank", 1, "--test-rank", 1, "--quiet"
+    )
+    assert made.exception is None
+
+
 def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
     result = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--json")
     assert result.exception is None
@@ -58,7 +93,9 @@ def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "test.diff.metrics.json").exists()
     crossed = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--quiet",
                   "--control-rank", "0", "--test-rank", "1", "--step", "0:2")  # fmt: skip
-    assert crossed.stdout.strip() == str(tmp_path / "test.diff.metrics.json")
+    assert crossed.stdout.split() == [
+        str(tmp_path / f"{stem}") for stem in ("rank1.diff.json.gz", "test.diff.metrics.json")
+    ]
     (pair,) = json.loads((tmp_path / "test.diff.metrics.json").read_text())["compared"]
     assert (pair["control"]["rank"], pair["test"]["rank"], pair["control"]["steps"], pair["test"]["steps"]) == (
         0,

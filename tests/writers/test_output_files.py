@@ -32,7 +32,14 @@ def test_stem(name: str, expected: str) -> None:
 
 
 def test_outputs_are_known_by_name(tmp_path: Path) -> None:
-    for suffix in (".augmented.json.gz", ".augmented.pftrace", ".metrics.json", ".diff.json.gz", ".diff.metrics.json"):
+    for suffix in (
+        ".augmented.json.gz",
+        ".augmented.pftrace",
+        ".metrics.json",
+        ".diff.json.gz",
+        ".diff.metrics.json",
+        ".diff.overlay.pftrace",
+    ):
         assert is_output(output_path("rank0.pt.trace.json.gz", tmp_path, suffix).name)
     assert not is_output("rank0.pt.trace.json.gz")
 

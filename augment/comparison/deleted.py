@@ -1,0 +1,118 @@
+"""What the test lacks: a mark for each call and piece of GPU work that is gone, where it would have been.
+
+That is right after the partner of what came before it among its siblings, of GPU work on its stream; if nothing did,
+where the partner of the call around it begins, else as late in its step as it was in the control's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from augment.annotations import SliceTrack
+from augment.comparison.alignment import main_thread
+from augment.comparison.calls import NONE
+from augment.comparison.core import Pair
+from augment.comparison.marks import LEFT_OUT, Change, Marks, delta_args, marked, texts_at, tracks_of
+from augment.comparison.sequences import ALONE
+from augment.derived.gpu_work import gpu_work
+from augment.trace import Int32s, Int64s
+
+_LEGEND = "what the control has and the test has not, where it would have been"
+_SUFFIX = " deleted"
+
+
+def deleted(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+    """The tracks of marks: under threads of the outermost calls that are gone, under devices of GPU work."""
+    yield from _calls(pair, name + _SUFFIX, min_delta_ns)
+    yield from _work(pair, name + _SUFFIX, min_delta_ns)
+
+
+def moments_of_work(pair: Pair) -> Int64s:
+    """When each piece of the control's work would have been in the test, int64 ns; of what is no part of a step, 0."""
+    control, test = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
+    work, steps = pair.control.work, len(pair.control.steps)
+    partner = pair.alignment.work_of_control
+    stream = np.repeat(np.arange(len(control.streams)), [one.stop - one.start for one in control.streams])
+    end = np.append(test.end, ALONE)[partner]
+    return _after(stream * (steps + 1) + work.step, end, _shifted(pair, control.ts, work.step))
+
+
+def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+    calls, partner = pair.control.calls, pair.alignment.call_of_control
+    parent = np.append(partner, ALONE)[calls.parent]
+    known = (calls.parent == NONE) | (parent != ALONE)
+    larger = np.maximum(calls.cpu_ns, calls.gpu_ns)
+    gone = np.flatnonzero((partner == ALONE) & (calls.step >= 0) & known & (larger >= min_delta_ns))
+    if not len(gone):
+        return
+    row = calls.row[gone]
+    marks = _marks(pair, row, _moments_of_calls(pair, parent)[gone], calls.cpu_ns[gone], calls.gpu_ns[gone])
+    under = _threads(pair)[calls.thread[gone]]
+    for thread in np.unique(under[under != NONE]).tolist():
+        own = marks.take(np.flatnonzero(under == thread))
+        yield from tracks_of(own, name, thread, _LEGEND)
+
+
+def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
+    """When each call of the control would have been in the test, int64 ns; ``parent`` is the partner of its parent."""
+    calls, events = pair.control.calls, pair.control.trace.events
+    ours, times = pair.test.calls, pair.test.trace.events
+    begin = np.append(times.ts[ours.row], ALONE)
+    end = np.append(times.ts[ours.row] + ours.cpu_ns, ALONE)[pair.alignment.call_of_control]
+    fallback = np.where(parent != ALONE, begin[parent], _shifted(pair, events.ts[calls.row], calls.step))
+    outermost = len(calls) + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
+    return _after(np.where(calls.parent == NONE, outermost, calls.parent), end, fallback)
+
+
+def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+    work, control = pair.control.work, gpu_work(pair.control.trace)
+    devices = gpu_work(pair.test.trace).devices
+    alone = pair.alignment.work_of_control == ALONE
+    gone = np.flatnonzero(alone & (work.step >= 0) & (work.ns >= min_delta_ns))
+    if not len(gone) or not devices:
+        return
+    moment = moments_of_work(pair)[gone]
+    marks = _marks(pair, work.row[gone], moment, work.ns[gone])
+    for place, device in enumerate(control.devices):
+        first, last = np.searchsorted(gone, (device.start, device.stop)).tolist()
+        under = devices[min(place, len(devices) - 1)].track
+        yield from tracks_of(marks.take(np.arange(first, last)), name, under, _LEGEND)
+
+
+def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: Int64s, gpu_ns: Int64s | None = None) -> Marks:
+    trace = pair.control.trace
+    args = delta_args(ns, -ns)
+    if gpu_ns is not None:
+        args |= delta_args(gpu_ns, -gpu_ns, "gpu_")
+    change = np.full(len(row), Change.DELETED, np.int64)
+    return marked(moment, np.zeros(len(row), np.int64), change, texts_at(row, trace.events.name, trace.strings), args)
+
+
+def _threads(pair: Pair) -> Int64s:
+    """The test's thread on which the calls of each track of the control are compared; its main one for the others."""
+    calls, partner = pair.control.calls, pair.alignment.call_of_control
+    found = np.full(len(pair.control.trace.tracks), main_thread(pair.test), np.int64)
+    met = np.flatnonzero(partner != ALONE)
+    found[calls.thread[met]] = pair.test.calls.thread[partner[met]]
+    return found
+
+
+def _shifted(pair: Pair, ts: Int64s, step: Int32s) -> Int64s:
+    """``ts`` of the control, as late in the test's step."""
+    shift = pair.test.steps.start - pair.control.steps.start
+    shifted: Int64s = ts + np.append(shift, 0)[step]
+    return shifted
+
+
+def _after(group: Int64s, end: Int64s, fallback: Int64s) -> Int64s:
+    """For each, the ``end`` (ns; ALONE: none) of the nearest before it in its group that has one, else ``fallback``."""
+    order = np.argsort(group, kind="stable")
+    place = np.arange(len(order))
+    ends, groups = end[order], group[order]
+    first = np.maximum.accumulate(np.where(np.append(True, groups[1:] != groups[:-1])[: len(order)], place, 0))
+    last = np.maximum.accumulate(np.where(ends != ALONE, place, LEFT_OUT))
+    moment = np.empty(len(order), np.int64)
+    moment[order] = np.where(last >= first, ends[last], fallback[order])
+    return moment

@@ -1,0 +1,145 @@
+"""A comparison on the timeline of its test: what changed lies over it, what is gone is marked, and it is added up.
+
+``Diff vs LABEL`` under each thread has a slice over each call, and under each device (or stream, where work of several
+overlaps) one over each piece of GPU work, that takes more or less time than its partner, or has none. Its name is that
+of the call or work behind a sign that says what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from augment.annotations import Annotation, SliceTrack, Texts
+from augment.comparison.core import Pair
+from augment.comparison.deleted import deleted
+from augment.comparison.drift import counters
+from augment.comparison.marks import (
+    LEFT_OUT,
+    Change,
+    Marks,
+    delta_args,
+    lanes,
+    marked,
+    texts_at,
+    tracks_of,
+)
+from augment.comparison.sequences import ALONE
+from augment.derived.gpu_work import Device, gpu_work
+from augment.findings import AugmentedTrace, Findings
+from augment.trace import Int64s, Trace
+
+MIN_DELTA_NS = 1_000  #: smaller differences are not drawn
+_LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"
+
+
+def drawn(pair: Pair, label: str, min_delta_ns: int = MIN_DELTA_NS) -> AugmentedTrace:
+    """The test of a pair of ranks with the difference from its control as annotations.
+
+    Args:
+        pair: what was compared.
+        label: what to call the control.
+        min_delta_ns: leave out what differs by less; with 0 every call and piece of work of the steps is drawn.
+    """
+    name = f"Diff vs {label}"
+    annotations: list[Annotation] = [
+        *_calls(pair, name, min_delta_ns),
+        *_work(pair, name, min_delta_ns),
+        *deleted(pair, name, min_delta_ns),
+        *counters(pair, name),
+    ]
+    return AugmentedTrace(pair.test.trace, {"diff": Findings((), annotations)})
+
+
+def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+    """The tracks of the threads."""
+    calls, before = pair.test.calls, pair.control.calls
+    partner = pair.alignment.call_of_test
+    alone = partner == ALONE
+    control_ns, control_gpu_ns = (
+        np.where(alone, LEFT_OUT, _at(column, partner)) for column in (before.cpu_ns, before.gpu_ns)
+    )
+    delta = calls.cpu_ns - np.where(alone, 0, control_ns)
+    delta_gpu = calls.gpu_ns - np.where(alone, 0, control_gpu_ns)
+    larger = np.where(abs(delta_gpu) > abs(delta), delta_gpu, delta)
+    chosen = np.flatnonzero((calls.step >= 0) & (abs(larger) >= min_delta_ns))
+    trace = pair.test.trace
+    row = calls.row[chosen]
+    on_gpu = (abs(delta_gpu) > abs(delta))[chosen] & ~alone[chosen]
+    strings = list(trace.strings)
+    named = Texts(
+        (trace.events.name[row] + len(strings) * on_gpu).astype(np.int32),
+        [*strings, *(f"{one} (GPU)" for one in strings)],
+    )
+    marks = marked(
+        trace.events.ts[row],
+        calls.cpu_ns[chosen],
+        _change(larger[chosen], alone[chosen]),
+        named,
+        {
+            **delta_args(control_ns[chosen], delta[chosen]),
+            "gpu_ns": calls.gpu_ns[chosen],
+            **delta_args(control_gpu_ns[chosen], delta_gpu[chosen], "gpu_"),
+        },
+    )
+    description = f"{_LEGEND}; (GPU): not the call itself, but the GPU work that it launched"
+    for thread in np.unique(calls.thread[chosen]).tolist():
+        own = np.flatnonzero(calls.thread[chosen] == thread)
+        yield from tracks_of(marks.take(own), name, thread, description)
+
+
+def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+    """The tracks of the devices."""
+    work, before, found = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
+    partner = pair.alignment.work_of_test
+    alone = partner == ALONE
+    control_ns = np.where(alone, LEFT_OUT, _at(before.ns, partner))
+    delta = work.ns - np.where(alone, 0, control_ns)
+    chosen = np.flatnonzero((work.step >= 0) & (abs(delta) >= min_delta_ns))
+    trace, other = pair.test.trace, pair.control.trace
+    renamed = np.where(pair.alignment.renamed, _at(before.row, partner), LEFT_OUT)[chosen]
+    marks = marked(
+        found.ts[chosen],
+        work.ns[chosen],
+        _change(delta[chosen], alone[chosen]),
+        texts_at(work.row[chosen], trace.events.name, trace.strings),
+        {
+            **delta_args(control_ns[chosen], delta[chosen]),
+            "operator": texts_at(_caller(pair)[chosen], trace.events.name, trace.strings),
+            "control_name": texts_at(renamed, other.events.name, other.strings),
+        },
+    )
+    for device in found.devices:
+        yield from _of_device(pair.test.trace, device, chosen, marks, name)
+
+
+def _of_device(trace: Trace, device: Device, chosen: Int64s, marks: Marks, name: str) -> Iterator[SliceTrack]:
+    """One track, or where that would make slices overlap, one for each stream."""
+    first, last = np.searchsorted(chosen, (device.start, device.stop)).tolist()
+    whole = marks.take(np.arange(first, last))
+    order = np.lexsort((-whole.dur, whole.ts))
+    if not lanes(whole.ts[order], whole.dur[order]).any():
+        yield from tracks_of(whole, name, device.track, _LEGEND)
+        return
+    for stream in gpu_work(trace).streams:
+        if device.start <= stream.start < device.stop:
+            first, last = np.searchsorted(chosen, (stream.start, stream.stop)).tolist()
+            own = marks.take(np.arange(first, last))
+            yield from tracks_of(own, f"{name} stream {stream.stream}", stream.track, _LEGEND)
+
+
+def _change(delta: Int64s, alone: Int64s) -> Int64s:
+    kind = np.where(delta > 0, Change.INCREASED, np.where(delta < 0, Change.DECREASED, Change.UNCHANGED))
+    changed: Int64s = np.where(alone, Change.ADDED, kind).astype(np.int64)
+    return changed
+
+
+def _caller(pair: Pair) -> Int64s:
+    """The row of the call that launched each piece of the test's work, or -1."""
+    return np.append(pair.test.calls.row, LEFT_OUT)[pair.test.work.call]
+
+
+def _at(column: Int64s, places: Int64s) -> Int64s:
+    """The values at ``places``, of which -1 is none, and has whatever is there."""
+    return np.append(column, LEFT_OUT)[places]

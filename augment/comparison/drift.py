@@ -1,0 +1,87 @@
+"""How the difference adds up within each step: counters that begin each step at 0.
+
+Of the main thread: how much later than in the control, counted from the start of the step, calls begin and end. Of a
+device: the sum of differences of its GPU work until then, with what was added and less what is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from augment.annotations import CounterTrack
+from augment.comparison.alignment import main_thread
+from augment.comparison.calls import NONE
+from augment.comparison.core import Pair
+from augment.comparison.deleted import moments_of_work
+from augment.comparison.marks import NAME
+from augment.comparison.sequences import ALONE
+from augment.derived.gpu_work import gpu_work
+from augment.trace import Int64s
+
+_SUFFIX = " cumulative"
+_SCALE = "time"
+_LATE = "how much later than in the control, from the start of the step on, calls begin and end"
+_SUM = "sum of the differences of GPU work from the start of the step on"
+
+
+def counters(pair: Pair, name: str) -> Iterator[CounterTrack]:
+    """The counters of the main thread and of each device; none where nothing differs."""
+    yield from _of_main_thread(pair, name + _SUFFIX)
+    yield from _of_devices(pair, name + _SUFFIX)
+
+
+def _of_main_thread(pair: Pair, name: str) -> Iterator[CounterTrack]:
+    test, control, partner = pair.test, pair.control, pair.alignment.call_of_test
+    thread = main_thread(test)
+    met = np.flatnonzero((partner != ALONE) & (test.calls.thread == thread) & (test.calls.step >= 0))
+    if thread == NONE or not len(met):
+        return
+    step = np.tile(test.calls.step[met], 2).astype(np.int64)
+    begin = test.trace.events.ts[test.calls.row[met]]
+    was = control.trace.events.ts[control.calls.row[partner[met]]]
+    ts = np.concatenate((begin, begin + test.calls.cpu_ns[met]))
+    was = np.concatenate((was, was + control.calls.cpu_ns[partner[met]]))
+    late = (ts - test.steps.begin[step]) - (was - control.steps.begin[step])
+    order = np.argsort(ts, kind="stable")
+    windows = test.steps.begin, np.maximum(test.steps.begin, test.steps.finish - 1)
+    yield from _counter(name, thread, windows, (ts[order], late[order]), _LATE)
+
+
+def _of_devices(pair: Pair, name: str) -> Iterator[CounterTrack]:
+    found, before = gpu_work(pair.test.trace), gpu_work(pair.control.trace).devices
+    work, other, alignment = pair.test.work, pair.control.work, pair.alignment
+    delta = work.ns - np.append(other.ns, 0)[alignment.work_of_test]
+    gone = (alignment.work_of_control == ALONE) & (other.step >= 0)
+    moment = moments_of_work(pair)
+    steps = pair.test.steps
+    for place, device in enumerate(found.devices):
+        own = device.start + np.flatnonzero(work.step[device.places] >= 0)
+        lost = np.flatnonzero(gone[before[place].places]) + before[place].start if place < len(before) else own[:0]
+        step = np.concatenate((work.step[own], other.step[lost])).astype(np.int64)
+        ts = np.concatenate((found.end[own], moment[lost]))
+        change = np.concatenate((delta[own], -other.ns[lost]))
+        ts = np.clip(ts, steps.start[step], steps.end[step])
+        order = np.lexsort((ts, step))
+        value, step = np.cumsum(change[order]), step[order]
+        first = np.searchsorted(step, step)
+        value -= np.append(0, value)[first]
+        yield from _counter(name, device.track, (steps.start, steps.end), (ts[order], value), _SUM)
+
+
+def _counter(
+    name: str, under: int, windows: tuple[Int64s, Int64s], points: tuple[Int64s, Int64s], description: str
+) -> Iterator[CounterTrack]:
+    """A counter of ``points``, ascending times and values, that is 0 at the start of each window and behind its end."""
+    if not points[1].any():
+        return
+    start, end = windows
+    zeros = np.zeros(len(start), np.int64)
+    ts, value = np.concatenate((end + 1, start, points[0])), np.concatenate((zeros, zeros, points[1]))
+    order = np.argsort(ts, kind="stable")
+    ts, value = ts[order], value[order]
+    last = np.append(ts[1:] != ts[:-1], True)  # of one moment
+    ts, value = ts[last], value[last]
+    changed = np.append(True, value[1:] != value[:-1])
+    yield CounterTrack(NAME, name, under, ts[changed], value[changed], "ns", description, _SCALE)

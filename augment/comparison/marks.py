@@ -1,0 +1,100 @@
+"""What a comparison draws, as columns, and how that becomes tracks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.annotations import ArgColumn, SliceTrack, Texts
+from augment.trace import Int64s
+from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
+
+NAME = "diff"
+LEFT_OUT = -1  #: the value or code of an arg that a slice does not have
+
+
+class Change(IntEnum):
+    """What became of a call or a piece of work; numbers :data:`SIGNS` and :data:`CHANGES`."""
+
+    INCREASED = 0
+    DECREASED = 1
+    ADDED = 2
+    UNCHANGED = 3
+    DELETED = 4
+
+
+CHANGES = [change.name.lower() for change in Change]
+SIGNS = ["▲ ", "▼ ", "+ ", "", "− "]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Equal-length columns: ``ts``, ``dur`` int64 ns, ``change`` int64, a :class:`Change`, ``names`` with its sign."""
+
+    ts: Int64s
+    dur: Int64s
+    change: Int64s
+    names: Texts
+    args: Mapping[str, ArgColumn]
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Marks:
+        """Some of them."""
+        args = {
+            name: column.take(rows) if isinstance(column, Texts) else column[rows] for name, column in self.args.items()
+        }
+        return Marks(self.ts[rows], self.dur[rows], self.change[rows], self.names.take(rows), args)
+
+
+def marked(ts: Int64s, dur: Int64s, change: Int64s, names: Texts, args: Mapping[str, ArgColumn]) -> Marks:
+    """Marks whose names are ``names`` behind the signs of ``change``."""
+    codes, place = np.unique(change * len(names.values) + names.codes, return_inverse=True)
+    signed = [SIGNS[code // len(names.values)] + names.values[code % len(names.values)] for code in codes.tolist()]
+    texts = Texts(place.reshape(-1).astype(np.int32), signed)
+    return Marks(ts, dur, change, texts, {"change": Texts(change.astype(np.int32), CHANGES), **args})
+
+
+def delta_args(control_ns: Int64s, delta_ns: Int64s, prefix: str = "") -> dict[str, ArgColumn]:
+    """The control's time, the difference, and that over the control's time; left out where ``control_ns`` is -1."""
+    known = control_ns != LEFT_OUT
+    share = np.zeros(len(delta_ns), np.int64)
+    countable = known & (control_ns > 0)
+    np.floor_divide(1000 * delta_ns + control_ns // 2, control_ns, out=share, where=countable)
+    codes, place = np.unique(share, return_inverse=True)
+    texts = [f"{code / 10:+.1f} %" for code in codes.tolist()]
+    return {
+        f"{prefix}control_ns": control_ns,
+        f"{prefix}delta_ns": np.where(delta_ns == 0, LEFT_OUT, delta_ns),
+        f"{prefix}delta_ratio": Texts(np.where(countable, place.reshape(-1), LEFT_OUT).astype(np.int32), texts),
+    }
+
+
+def tracks_of(marks: Marks, name: str, under: int, description: str) -> Iterator[SliceTrack]:
+    """As many tracks of this name as it takes for no slices to overlap in part."""
+    order = np.lexsort((-marks.dur, marks.ts))
+    marks = marks.take(order)
+    lane = lanes(marks.ts, marks.dur)
+    for one in range(int(lane.max(initial=-1)) + 1):
+        own = marks.take(np.flatnonzero(lane == one))
+        yield SliceTrack(NAME, name, under, own.ts, own.dur, own.names, own.args, description)
+
+
+def lanes(ts: Int64s, dur: Int64s) -> Int64s:
+    """Which of several tracks each slice fits on, 0 the first; ``ts`` ascending, of equal ones the longer first."""
+    rows = np.arange(len(ts), dtype=np.int64)
+    none = np.zeros(0, np.int64)
+    place = np.zeros(len(ts), np.int32)
+    slices = Slices(rows, place, ts, ts + dur, np.zeros(len(ts), np.int64))
+    found, _ = lanes_and_slices(slices, Points(place[:0], none, none), 1)
+    return found.astype(np.int64)
+
+
+def texts_at(rows: Int64s, codes: npt.NDArray[np.int32], strings: Sequence[str]) -> Texts:
+    """The string of each of ``rows`` by the column ``codes``; none where the row is negative."""
+    return Texts(np.where(rows >= 0, codes[rows], np.int32(LEFT_OUT)), strings)

@@ -1,0 +1,95 @@
+"""The files of a comparison: annotated traces of the test's ranks, overlays, and the sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from augment.comparison import sidecar
+from augment.comparison.core import Diff, Pair
+from augment.comparison.drawn import MIN_DELTA_NS, drawn
+from augment.comparison.overlay import ARROW_COUNT, write_overlay
+from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
+from augment.errors import OutputError
+from augment.trace import Diagnostic
+from augment.writers import chrome, perfetto, writer_named
+from augment.writers.files import output_path, stem
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What to draw, and how.
+
+    ``formats`` are names of writers; none means the one for the test's own format. ``label`` is what to call the
+    control; empty means its STEM. Differences of less than ``min_delta_ns`` are not drawn, and at most ``arrow_count``
+    arrows between the traces of an ``overlay``.
+    """
+
+    formats: Sequence[str] = ()
+    label: str = ""
+    min_delta_ns: int = MIN_DELTA_NS
+    overlay: bool = False
+    arrow_count: int = ARROW_COUNT
+
+
+def write_all(
+    diff: Diff, folder: Path, name: str, drawing: Drawing, stage: Callable[[str], None] = lambda _: None
+) -> list[Path]:
+    """Write the comparison into ``folder``; ``stage`` is told what is done.
+
+    Args:
+        diff: the comparison.
+        folder: where to; it is made if need be.
+        name: what to call the test, and so the sidecar.
+        drawing: what else to write.
+        stage: called before each thing that takes long.
+
+    Returns:
+        The files written, the sidecar last.
+
+    Raises:
+        OutputError: one of them cannot be written, or two ranks have files of one name.
+    """
+    _expect_names(diff)
+    written: list[Path] = []
+    diagnostics: list[Diagnostic] = []
+    stage("writing")
+    for pair in diff.pairs:
+        for path, found in _write_pair(pair, folder, drawing):
+            written.append(path)
+            diagnostics += found
+    path = folder / (name + sidecar.SUFFIX)
+    sidecar.write(diff, path, diagnostics)
+    return [*written, path]
+
+
+def suffix_of(format_name: str) -> str:
+    """How the name ends of an annotated trace of the test in this format."""
+    return writer_named(format_name).SUFFIX.replace(".augmented", ".diff")
+
+
+def _write_pair(pair: Pair, folder: Path, drawing: Drawing) -> list[tuple[Path, list[Diagnostic]]]:
+    source = pair.test.trace.source
+    label = drawing.label or stem(pair.control.trace.source.name)
+    augmented = drawn(pair, label, drawing.min_delta_ns)
+    written = []
+    for name in drawing.formats or [perfetto.NAME if source.insert_at is None else chrome.NAME]:
+        path = output_path(source.name, folder, suffix_of(name))
+        written.append((path, writer_named(name).write(augmented, path)))
+    if drawing.overlay:
+        path = output_path(source.name, folder, OVERLAY_SUFFIX)
+        labels = label, stem(source.name)
+        written.append((path, write_overlay(pair, augmented, labels, path, drawing.arrow_count)))
+    return written
+
+
+def _expect_names(diff: Diff) -> None:
+    """Refuse ranks that would overwrite each other's files."""
+    taken: dict[str, str] = {}
+    for pair in diff.pairs:
+        source = pair.test.trace.source
+        other = taken.setdefault(stem(source.name), source.path)
+        if other != source.path:
+            advice = "compare them apart, by --test-rank"
+            raise OutputError(f"{source.path}: would write the same outputs as {other}; {advice}")

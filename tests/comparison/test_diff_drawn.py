@@ -1,0 +1,313 @@
+"""What a comparison draws: what the simulator changed and nothing else, and sums that agree with the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import augment
+from augment.annotations import Annotation, CounterTrack, SliceTrack, Texts
+from augment.comparison import Diff, diff
+from augment.comparison.drawn import drawn
+from augment.comparison.outputs import Drawing, write_all
+from augment.comparison.overlay import most_changed
+from augment.comparison.sequences import ALONE
+from augment.derived.gpu_work import gpu_work
+from augment.trace import Category, EventTable, SparseColumn, Trace
+from diffs import rows
+from perfetto_engine import PerfettoEngine
+from simulator import JobOptions, simulate
+
+JOB = JobOptions(ranks=2, steps=3, layers=2, jitter=0.0)
+PAIRS = [
+    ("hta_trace_diff_pair/control.json.gz", "hta_trace_diff_pair/test.json.gz"),
+    ("hta_tiny/trace_compare_base.json.gz", "hta_tiny/trace_compare_test.json.gz"),
+    (
+        "h100_rank0_pair_modded_nanogpt/control_current_rank0.json.gz",
+        "h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz",
+    ),
+    (
+        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100.json.gz",
+        "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_mi300.json.gz",
+    ),
+    ("a100_torch_compile_ao/quantize_vit_bfloat16.json.gz", "a100_torch_compile_ao/quantize_vit_quant.json.gz"),
+    (
+        "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz",
+        "v100_2021_kineto_tb/resnet50_num_workers_4.1623212756351.pt.trace.json.gz",
+    ),
+    (
+        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
+        "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_MI300_TP0.trace.json.gz",
+    ),
+]  # fmt: skip
+DENSE = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
+Slice = dict[str, Any]
+
+
+def trace(folder: Path, **changes: Any) -> Trace:
+    """Rank 0 of the job, changed."""
+    return augment.read(str(simulate(dataclasses.replace(JOB, **changes), folder)[0][0]))
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return trace(tmp_path_factory.mktemp("control"))
+
+
+def slices(annotations: list[Annotation], name: str, *, device: bool, test: Trace) -> list[Slice]:
+    """The slices of tracks of that name, as a viewer shows them."""
+    found = []
+    for one in annotations:
+        if isinstance(one, SliceTrack) and one.name == name and device == (test.tracks[one.under].device is not None):
+            columns = {"name": texts(one.names), "ts": one.ts.tolist(), "dur": one.dur.tolist()}
+            columns |= {key: texts(c) if isinstance(c, Texts) else c.tolist() for key, c in one.args.items()}
+            found += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return found
+
+
+def texts(column: Texts) -> list[str | None]:
+    return [None if code < 0 else column.values[code] for code in column.codes.tolist()]
+
+
+def counter(annotations: list[Annotation], *, device: bool, test: Trace) -> CounterTrack:
+    (found,) = [one for one in annotations if isinstance(one, CounterTrack)
+                and device == (test.tracks[one.under].device is not None)]  # fmt: skip
+    return found
+
+
+def shown(control: Trace, test: Trace, **options: Any) -> tuple[Diff, list[Annotation]]:
+    result = diff(control, test)
+    return result, drawn(result.pairs[0], "C", **options).annotations
+
+
+def test_a_trace_beside_itself_shows_nothing(control: Trace) -> None:
+    assert shown(control, control)[1] == []
+
+
+def test_a_slower_kernel(control: Trace, tmp_path: Path) -> None:
+    test = trace(tmp_path, slow_kernel="nvjet", slow_percent=20.0)
+    result, annotations = shown(control, test)
+    kernels = slices(annotations, "Diff vs C", device=True, test=test)
+    matching = [n for n in test.names_of(test.events.slices_of(Category.KERNEL)) if "nvjet" in n]
+    assert Counter(one["name"] for one in kernels) == Counter("▲ " + name for name in matching)
+    assert all(one["change"] == "increased" and one["control_ns"] + one["delta_ns"] == one["dur"] for one in kernels)
+    assert {one["delta_ratio"] for one in kernels} == {"+20.0 %"}
+    assert {one["operator"] for one in kernels} == {"aten::mm", "aten::addmm"}
+    assert {one["control_name"] for one in kernels} == {None}
+    grown = sum(row.delta_ns for row in rows(result, "diff_names") if row.side == "gpu")
+    assert sum(one["delta_ns"] for one in kernels) == grown
+    host = slices(annotations, "Diff vs C", device=False, test=test)
+    assert {one["name"] for one in host} == {
+        "▲ aten::addmm (GPU)", "▲ aten::linear (GPU)", "▲ aten::mm (GPU)", "▲ AddmmBackward0 (GPU)",
+        "▲ autograd::engine::evaluate_function: AddmmBackward0 (GPU)", "▲ aten::item", "▲ aten::_local_scalar_dense",
+    }  # fmt: skip
+    innermost = [one for one in host if one["name"] in ("▲ aten::addmm (GPU)", "▲ aten::mm (GPU)")]
+    assert sum(one["gpu_delta_ns"] for one in innermost) == grown
+    assert slices(annotations, "Diff vs C deleted", device=True, test=test) == []
+    longer = rows(result, "diff_steps")[0].delta_ns
+    for device in (False, True):
+        assert counter(annotations, device=device, test=test).values.max() == longer == grown // 3
+
+
+def test_an_added_operator(control: Trace, tmp_path: Path) -> None:
+    test = trace(tmp_path, extra_operator="aten::extra")
+    _, annotations = shown(control, test)
+    host = slices(annotations, "Diff vs C", device=False, test=test)
+    added = [one for one in host if one["change"] == "added"]
+    assert [one["name"] for one in added] == ["+ aten::extra"] * 6
+    assert {one["control_ns"] for one in added} == {-1}
+    assert {one["name"] for one in host if one not in added} == {"▲ aten::item", "▲ aten::_local_scalar_dense"}
+    kernels = slices(annotations, "Diff vs C", device=True, test=test)
+    assert [(one["change"], one["operator"]) for one in kernels] == [("added", "aten::extra")] * 6
+    assert counter(annotations, device=True, test=test).values.max() == sum(one["dur"] for one in kernels) // 3
+
+
+def test_a_dropped_collective(control: Trace, tmp_path: Path) -> None:
+    test = trace(tmp_path, drop_collective=1)
+    result, annotations = shown(control, test)
+    (pair,) = result.pairs
+    for device, name in ((False, "− c10d::allreduce_"), (True, "− ncclDevKernel_AllReduce")):
+        gone = slices(annotations, "Diff vs C deleted", device=device, test=test)
+        assert [one["change"] for one in gone] == ["deleted"] * 3
+        assert all(one["name"].startswith(name) and one["dur"] == 0 for one in gone)
+        assert all(one["delta_ns"] == -one["control_ns"] < 0 for one in gone)
+        windows = zip(pair.test.steps.start.tolist(), pair.test.steps.end.tolist(), gone, strict=True)
+        assert all(start <= one["ts"] <= end for start, end, one in windows)
+    gone = slices(annotations, "Diff vs C deleted", device=False, test=test)
+    calls, alignment = pair.control.calls, pair.alignment
+    for mark in gone:  # right after its predecessor among its siblings, seen one by one
+        (call,) = [
+            one for one in np.flatnonzero((alignment.call_of_control == ALONE) & (calls.parent == -1)).tolist()
+            if calls.step[one] == [row["ts"] for row in gone].index(mark["ts"]) and calls.thread[one] == 1
+        ]  # fmt: skip
+        before = [one for one in range(call) if calls.parent[one] == -1 and calls.thread[one] == calls.thread[call]
+                  and calls.step[one] == calls.step[call] and alignment.call_of_control[one] != ALONE]  # fmt: skip
+        partner = pair.test.calls.row[alignment.call_of_control[before[-1]]]
+        assert mark["ts"] == test.events.ts[partner] + test.events.dur[partner]
+
+
+def test_a_host_that_stalls(control: Trace, tmp_path: Path) -> None:
+    test = trace(tmp_path, host_stall_us=800.0)
+    _, annotations = shown(control, test)
+    (one, *_) = host = slices(annotations, "Diff vs C", device=False, test=test)
+    assert len(host) == 3
+    assert one["name"] == "▲ enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert one["delta_ns"] == 800_000
+    assert slices(annotations, "Diff vs C", device=True, test=test) == []
+    late = counter(annotations, device=False, test=test)
+    assert late.values.max() == 800_000
+    assert not any(isinstance(one, CounterTrack) and one is not late for one in annotations), "no GPU work differs"
+
+
+def test_every_call_is_drawn_where_the_least_difference_is_none(control: Trace, tmp_path: Path) -> None:
+    test = trace(tmp_path, slow_kernel="nvjet")
+    result, annotations = shown(control, test, min_delta_ns=0)
+    side = result.pairs[0].test
+    assert len(slices(annotations, "Diff vs C", device=False, test=test)) == np.count_nonzero(side.calls.step >= 0)
+    names = {one.name for one in annotations if isinstance(one, SliceTrack)} - {"Diff vs C"}
+    assert names == {"Diff vs C stream 7", "Diff vs C stream 20", "Diff vs C stream 23"}, "work of streams overlaps"
+    work = [one for name in names for one in slices(annotations, name, device=True, test=test)]
+    assert len(work) == np.count_nonzero(side.work.step >= 0)
+    assert {one["change"] for one in work} == {"increased", "unchanged"}
+
+
+def naive_sum(result: Diff, step: int) -> int:
+    """The sum of the differences of GPU work of a step, of the device that comes first."""
+    (pair,) = result.pairs
+    device = [gpu_work(side.trace).devices[0] for side in (pair.control, pair.test)]
+    sums = [
+        sum(ns for ns, own in zip(side.work.ns[one.places].tolist(), side.work.step[one.places].tolist(), strict=True)
+            if own == step)
+        for side, one in zip((pair.control, pair.test), device, strict=True)
+    ]  # fmt: skip
+    return int(sums[1] - sums[0])
+
+
+def test_counters_end_at_the_sums(control: Trace, tmp_path: Path) -> None:
+    test = trace(tmp_path, jitter=0.2, seed=5)
+    result, annotations = shown(control, test)
+    track = counter(annotations, device=True, test=test)
+    steps = result.pairs[0].test.steps
+    for step, end in enumerate(steps.end.tolist()):
+        at = int(np.searchsorted(track.ts, end, side="right")) - 1
+        assert track.values[at] == naive_sum(result, step)
+    assert track.values[-1] == 0
+    assert (np.diff(track.ts) > 0).all()
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=[pair[1].split("/")[0] for pair in PAIRS])
+def test_recorded_pairs_in_perfetto(
+    shared_traces: Path, perfetto: PerfettoEngine, tmp_path: Path, one: str, other: str
+) -> None:
+    """The engine has as many slices of ours as were drawn, and nothing to complain of that it had not before."""
+    result = diff(augment.read(str(shared_traces / one)), augment.read(str(shared_traces / other)))
+    annotations = drawn(result.pairs[0], "C").annotations
+    expect_nested(annotations)
+    count = sum(len(one.ts) for one in annotations if isinstance(one, SliceTrack))
+    points = sum(len(one.ts) for one in annotations if isinstance(one, CounterTrack))
+    perfetto.load(shared_traces / other)
+    before = perfetto.problems()
+    paths = write_all(result, tmp_path, "t", Drawing(("chrome", "perfetto"), "C", overlay=True))
+    for path in paths[:-1]:
+        perfetto.load(path)
+        assert perfetto.problems() == (before if path.name.endswith(".json.gz") else {})
+        assert perfetto.rows("select count(*) from slice where category = 'augment.diff'") == [(count,)]
+        ours = "(select id from counter_track where name glob 'Diff vs C cumulative*')"
+        assert perfetto.rows(f"select count(*) from counter where track_id in {ours}") == [(points,)]
+
+
+def expect_nested(annotations: list[Annotation]) -> None:
+    """Of the slices of a track each lies within those that are open when it begins."""
+    for one in annotations:
+        if isinstance(one, SliceTrack):
+            ends: list[int] = []
+            for ts, end in zip(one.ts.tolist(), (one.ts + one.dur).tolist(), strict=True):
+                while ends and ends[-1] <= ts:
+                    ends.pop()
+                assert not ends or end <= ends[-1]
+                ends.append(end)
+
+
+def test_an_overlay_holds_both(control: Trace, perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    test = trace(tmp_path / "in", slow_kernel="nvjet", slow_percent=20.0, extra_operator="aten::extra")
+    result = diff(control, test, step=(1, 2))
+    (pair,) = result.pairs
+    paths = write_all(result, tmp_path, "t", Drawing(("perfetto",), "before", overlay=True, arrow_count=7))
+    assert [path.name for path in paths] == [
+        "rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "t.diff.metrics.json"
+    ]  # fmt: skip
+    perfetto.load(paths[1])
+    assert perfetto.problems() == {}
+    roots = perfetto.rows("select name from track where parent_id is null and name like '%: %' order by name")
+    assert roots == [("control: before",), ("test: rank0",)]
+    under = """with recursive tree(id, root) as (
+        select id, name from track where parent_id is null
+        union all select track.id, root from track join tree on track.parent_id = tree.id)"""
+    both = perfetto.rows(f"{under} select root, count(*) from slice join tree on track_id = tree.id "
+                         "where category != 'augment.diff' group by root order by root")  # fmt: skip
+    assert both == [
+        ("control: before", np.count_nonzero(control.events.phase == ord("X"))),
+        ("test: rank0", np.count_nonzero(test.events.phase == ord("X"))),
+    ]
+    begin = perfetto.rows(f"{under} select root, ts from slice join tree on track_id = tree.id where "
+                          "(root, slice.name, category) in (values "
+                          "('control: before', 'ProfilerStep#1', 'user_annotation'), "
+                          "('test: rank0', 'ProfilerStep#2', 'user_annotation'))")  # fmt: skip
+    assert dict(begin) == dict.fromkeys(("control: before", "test: rank0"), int(pair.test.steps.begin[0]))
+    arrows = perfetto.rows(f"""{under} select a.name, b.name from flow join slice a on slice_out = a.id
+        join slice b on slice_in = b.id join tree ta on ta.id = a.track_id join tree tb on tb.id = b.track_id
+        where ta.root != tb.root""")
+    assert len(arrows) == 7
+    assert all(one == other for one, other in arrows)
+    assert {one for one, _ in arrows} <= {"aten::mm", "aten::addmm", "aten::_local_scalar_dense"}
+
+
+def test_the_overlay_of_a_test_that_begins_at_zero(control: Trace, perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """The control's times before its first step would be negative: both are moved."""
+    moved = dataclasses.replace(control.events, ts=control.events.ts - control.events.ts[0])
+    test = dataclasses.replace(control, events=moved, facts={})
+    result = diff(control, test, step=(2, 0))
+    paths = write_all(result, tmp_path, "t", Drawing(("perfetto",), overlay=True))
+    perfetto.load(paths[1])
+    assert perfetto.problems() == {}
+    assert perfetto.rows("select min(ts) from slice") == [(0,)]
+
+
+def test_what_changed_most_is_linked(control: Trace, tmp_path: Path) -> None:
+    test = trace(tmp_path, slow_kernel="nvjet")
+    (pair,) = diff(control, test).pairs
+
+    def own(place: int) -> int:
+        partner = int(pair.alignment.call_of_test[place])
+        now, was = pair.test.calls, pair.control.calls
+        return max(abs(int(now.cpu_self_ns[place] - was.cpu_self_ns[partner])),
+                   abs(int(now.gpu_self_ns[place] - was.gpu_self_ns[partner])))  # fmt: skip
+
+    met = np.flatnonzero((pair.alignment.call_of_test != ALONE) & (pair.test.calls.step >= 0)).tolist()
+    largest = sorted(map(own, met), reverse=True)[:10]
+    assert sorted(map(own, most_changed(pair, 10).tolist()), reverse=True) == largest
+    assert len(most_changed(pair, 10**6)) == sum(own(place) > 0 for place in met)
+    assert len(most_changed(pair, 0)) == 0
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_only_a_gpu_or_only_a_host(control: Trace, *, on_device: bool) -> None:
+    """Half a trace is drawn as far as it goes."""
+    kept = np.array([track.device is not None for track in control.tracks])[control.events.track] == on_device
+    halves = []
+    for slower in (1, 2):
+        events = control.events
+        none = SparseColumn(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        columns = {name: getattr(events, name)[kept] for name in DENSE}
+        columns["dur"] = columns["dur"] * slower
+        halves.append(dataclasses.replace(control, facts={}, events=EventTable(**columns, bytes=none, flow_id=none)))
+    found = drawn(diff(*halves).pairs[0], "C").annotations
+    tracks = [one for one in found if isinstance(one, SliceTrack)]
+    assert {control.tracks[one.under].device is not None for one in tracks} == {on_device}
+    changes = Counter(change for one in tracks for change in texts(one.args["change"]))
+    assert changes["increased"] > changes.total() - changes["increased"], "that calls last longer moves some into others"
