@@ -29,6 +29,7 @@ ZERO = np.uint64(0)
 
 QUOTE, BACKSLASH, COMMA, COLON = 34, 92, 44, 58
 OPEN_BRACE, CLOSE_BRACE, OPEN_BRACKET, CLOSE_BRACKET = 123, 125, 91, 93
+SHALLOW = 14  #: what nests deeper within an event (that adds 2) is left to the general reader
 LONGEST_WORD = 6  #: ``false`` and what comes after it
 LARGEST_MICROSECONDS = 9_000_000_000_000_000  #: of which the nanoseconds fit int64, with room to round
 MINUS, PLUS, DOT, ZERO_DIGIT, NINE_DIGIT = 45, 43, 46, 48, 57
@@ -136,7 +137,7 @@ def skip_string(stop: int, i: int) -> int:
 def skip_nested(stop: int, i: int, strict: bool) -> int:
     """The position after the object or array that opens at ``i``, by brackets and strings alone.
 
-    If ``strict``, :data:`ODD` where a string has a bad escape.
+    If ``strict``, :data:`ODD` where a string has a bad escape, or brackets nest deeper than :data:`SHALLOW`.
     """
     depth = 0
     while i < stop:
@@ -149,6 +150,8 @@ def skip_nested(stop: int, i: int, strict: bool) -> int:
                 return ODD
         elif character == OPEN_BRACE or character == OPEN_BRACKET:
             depth += 1
+            if strict and depth > SHALLOW:
+                return ODD
         elif character == CLOSE_BRACE or character == CLOSE_BRACKET:
             depth -= 1
             if depth == 0:

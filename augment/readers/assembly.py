@@ -47,6 +47,7 @@ class Outline:
 
 _MESSAGES = {
     "malformed_event": "elements of traceEvents that are no JSON objects",
+    "nested_too_deeply": "elements of traceEvents whose braces and brackets nest too deeply to be read",
     "event_without_time": "events without a usable ts",
     "event_without_phase": "events without a phase",
     "slice_without_duration": "X events without a usable dur",

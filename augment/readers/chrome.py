@@ -40,7 +40,7 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         MalformedTrace: broken where nothing after it can be trusted.
     """
     stream = _Counted(head, text)
-    scanner, chunk = _scanner(path, engine, announce)
+    scanner, chunk = _scanner(path, engine, announce, text.limits.nesting)
     window = Window(stream, chunk)
     try:
         outline = _Reading(path, window, scanner, text.limits).all()
@@ -79,18 +79,18 @@ class _Counted:
         return b"".join(self._last)
 
 
-def _scanner(path: str, engine: str, announce: Announce) -> tuple[Scanner, int]:
+def _scanner(path: str, engine: str, announce: Announce, nesting: int) -> tuple[Scanner, int]:
     likely = _likely_text_bytes(path)
     if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
         try:
             from augment.readers.compiled_scanner import CompiledScanner
 
-            return CompiledScanner(announce, likely), COMPILED_CHUNK
+            return CompiledScanner(announce, nesting, likely), COMPILED_CHUNK
         except ImportError:
             if engine == "compiled":
                 raise
             announce("numba is not installed: reading takes some ten times as long")
-    return GeneralScanner(), GENERAL_CHUNK
+    return GeneralScanner(nesting), GENERAL_CHUNK
 
 
 def _likely_text_bytes(path: str) -> int:
@@ -109,7 +109,7 @@ class _Reading:
 
     def __init__(self, path: str, window: Window, scanner: Scanner, limits: Limits) -> None:
         self._path, self._window, self._scanner, self._limits = path, window, scanner, limits
-        self._members = Members(window)
+        self._members = Members(window, limits.nesting)
         self._outline = Outline()
 
     def all(self) -> Outline:

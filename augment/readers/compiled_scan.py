@@ -26,6 +26,7 @@ from augment.compiled.tokens import (
     INCOMPLETE,
     ODD,
     OPEN_BRACE,
+    OPEN_BRACKET,
     ZERO,
     skip_blank,
     skip_nested,
@@ -256,6 +257,12 @@ def scan_event(stop: int, start: int, base: int, origin: int, fields: int, table
 
 
 @compiled
+def skip_element(stop: int, i: int) -> int:
+    """The position after an element that is no object; :data:`ODD` where none stands."""
+    return skip_nested(stop, i, False) if load_byte(i) == OPEN_BRACKET else skip_value(stop, i)
+
+
+@compiled
 def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int) -> int:
     """Scan array elements from ``state[POSITION]`` on; stop as :data:`MORE`, END, GROW or BROKEN says.
 
@@ -281,7 +288,7 @@ def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int
         if load_byte(i) == OPEN_BRACE:
             i = scan_event(stop, i, base, origin, fields, tables, state)
         else:
-            start, i = i, skip_value(stop, i)
+            start, i = i, skip_element(stop, i)
             if i == ODD:
                 return BROKEN
             if i >= 0:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from augment.compiled.native import native
 from augment.readers import scan_layout as layout
-from augment.readers.events import parse_event, row_of
+from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
 from augment.trace import Identity
 
@@ -26,8 +26,12 @@ TABLES = "augment.readers.compiled_tables"
 class CompiledScanner:
     """See :class:`augment.readers.raw.Scanner`."""
 
-    def __init__(self, announce: Announce, likely_bytes: int = 0) -> None:
-        """Reserve columns for a text of ``likely_bytes``: memory that is not written to is not taken."""
+    def __init__(self, announce: Announce, nesting: int, likely_bytes: int = 0) -> None:
+        """Take elements that nest no deeper than ``nesting``.
+
+        Columns are reserved for a text of ``likely_bytes``: memory that is not written to is not taken.
+        """
+        self._nesting = nesting
         self.last_end: int | None = None
         self._scan = native("augment.readers.compiled_scan", "scan", 6, announce)
         self._state = np.zeros(layout.STATE, np.int64)
@@ -98,7 +102,7 @@ class CompiledScanner:
     def _follow_notes(self, text: Text, base: int) -> None:
         for kind, row, start, end in self._notes[: self._get(layout.NOTES)].tolist():
             data = text[start:end].tobytes()
-            made = row_of(parse_event(data), data, base + start, self._names, self._tally)
+            made = read_row(data, base + start, self._names, self._tally, self._nesting)
             if made is None or kind != layout.NOTE_ODD:
                 continue
             place = self._extra_places.setdefault(

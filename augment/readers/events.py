@@ -10,6 +10,7 @@ import msgspec
 
 from augment.readers.dialects import PHASES
 from augment.readers.raw import ABSENT, Absent, Names, Tally, clean, identity
+from augment.readers.structure import nested_deeper
 from augment.trace import COMPLETE, NO_CORRELATION, Identity
 
 INT64 = 1 << 63
@@ -116,6 +117,14 @@ def integer(value: Any) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return (value + INT64) % (2 * INT64) - INT64
+
+
+def read_row(text: bytes, offset: int, names: Names, tally: Tally, nesting: int) -> Row | None:
+    """The row that the element ``text`` of traceEvents makes, if it nests no deeper; see :func:`row_of`."""
+    if nested_deeper(text, nesting):
+        tally.add("nested_too_deeply", offset)
+        return None
+    return row_of(parse_event(text), text, offset, names, tally)
 
 
 def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: Tally) -> Row | None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from augment.readers.events import Event, Row, decode_events, parse_event, row_of
+from augment.readers.events import Row, decode_events, read_row, row_of
 from augment.readers.raw import COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
 from augment.readers.structure import structure
 
@@ -21,7 +21,9 @@ _LONGEST_WORD = 6  #: ``false`` and what comes after it
 class GeneralScanner:
     """See :class:`augment.readers.raw.Scanner`."""
 
-    def __init__(self) -> None:
+    def __init__(self, nesting: int) -> None:
+        """Take elements that nest no deeper than ``nesting``."""
+        self._nesting = nesting
         self.last_end: int | None = None
         self._columns: tuple[list[int], ...] = tuple([] for _ in COLUMNS)
         self._sizes: tuple[list[int], list[int]] = ([], [])
@@ -45,7 +47,8 @@ class GeneralScanner:
         at = start + base
         taken = self._take_between(data, [0, *ends.tolist()], [*starts.tolist(), whole], at, bool(len(closing)))
         if len(ends):
-            self._take(data, starts.tolist(), ends.tolist(), at)
+            shallow = int(depth[: ends[-1]].max()) <= self._nesting
+            self._take(data, starts.tolist(), ends.tolist(), at, together=shallow)
             self.last_end = max(self.last_end or 0, at + int(ends[-1]))
         if len(closing):
             return start + whole, True
@@ -68,7 +71,7 @@ class GeneralScanner:
             if end < right and not (last and self._may_go_on(data[end:right])):
                 raise Broken(at + end, "expected an event, ',' or ']'")
             for value in _BARE_VALUE.finditer(between, 0, end - left):
-                if last and value.end() == len(between):
+                if last and value.end() == len(between) and not between.endswith(b'"'):  # a string has its end
                     return left + value.start()
                 self.event_count += 1
                 self._tally.add("malformed_event", at + left + value.start())
@@ -80,19 +83,31 @@ class GeneralScanner:
         """Whether a piece of text may be the beginning of a value."""
         return rest[:1] in (b"{", b"[", b'"') or len(rest) < _LONGEST_WORD
 
-    def _take(self, data: bytes, starts: list[int], ends: list[int], at: int) -> None:
-        events: list[Event | None]
-        try:
-            events = [*decode_events(b"[" + data[starts[0] : ends[-1]] + b"]")]
-            if len(events) != len(starts):  # bare values among the elements
-                raise msgspec.DecodeError
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            events = [parse_event(data[a:b]) for a, b in zip(starts, ends, strict=True)]
-        for event, a, b in zip(events, starts, ends, strict=True):
-            row = row_of(event, data[a:b], at + a, self._names, self._tally)
+    def _take(self, data: bytes, starts: list[int], ends: list[int], at: int, *, together: bool) -> None:
+        pieces = [data[a:b] for a, b in zip(starts, ends, strict=True)]
+        rows = self._rows_together(data, pieces, starts, ends, at) if together else None
+        if rows is None:
+            names, tally, most = self._names, self._tally, self._nesting
+            rows = [read_row(piece, at + a, names, tally, most) for piece, a in zip(pieces, starts, strict=True)]
+        for row, piece, a in zip(rows, pieces, starts, strict=True):
             if row is not None:
-                self._append(row, at + a, b - a)
-        self.event_count += len(events)
+                self._append(row, at + a, len(piece))
+        self.event_count += len(pieces)
+
+    def _rows_together(
+        self, data: bytes, pieces: list[bytes], starts: list[int], ends: list[int], at: int
+    ) -> list[Row | None] | None:
+        """The rows of all elements, decoded at once; None if one of them, or what is between them, prevents that."""
+        try:
+            events = decode_events(b"[" + data[starts[0] : ends[-1]] + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if len(events) != len(starts):  # bare values among the elements
+            return None
+        names, tally = self._names, self._tally
+        return [
+            row_of(event, piece, at + a, names, tally) for event, piece, a in zip(events, pieces, starts, strict=True)
+        ]
 
     def _append(self, row: Row, offset: int, length: int) -> None:
         place = self._places.setdefault((row.pid, row.tid, row.device, row.stream), len(self._places))

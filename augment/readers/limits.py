@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from augment.errors import LimitExceeded
 
 SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to, whatever the ratio
+NESTING = 128  #: far more than any profiler writes, and far less than JSON decoders stand
+LEAST_NESTING = 16  #: compiled code looks at nothing that is nested less deeply
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None means no limit. What is nested deeper than the JSON decoder goes needs none: it costs only its own event.
+    """None means no limit.
 
     Attributes:
         text_bytes: most that the file may decompress to, and each layer of it.
@@ -20,12 +22,16 @@ class Limits:
             a chain of containers that does is an attack.
         events: most events, or packets.
         name_bytes: longest string of the names, categories and identities.
+        nesting: how deep the braces and brackets of a JSON event may nest, its own counted; of one that goes deeper
+            nothing is taken, which a diagnostic counts. From :data:`LEAST_NESTING` on. Values in a native trace nest
+            up to a depth of its reader's own, less than the default.
     """
 
     text_bytes: int | None = None
     text_ratio: int = 2_000
     events: int | None = None
     name_bytes: int | None = None
+    nesting: int = NESTING
 
     def most_text(self, file_bytes: int) -> int:
         """How many bytes of text a file of this size may hold."""

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from augment.jsontext import lenient_json
+from augment.readers.limits import NESTING
 from augment.readers.raw import Broken
-from augment.readers.structure import nested_end
+from augment.readers.structure import nested_deeper, nested_end
 from augment.readers.window import Window
 
 MAX_MEMBER_BYTES = 64 << 20  #: of one member other than traceEvents
@@ -20,10 +21,10 @@ class Ended(Exception):
 
 
 class Members:
-    """Reads members one by one from the front of a window."""
+    """Reads members one by one from the front of a window; values that nest deeper than ``nesting`` are broken."""
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self, window: Window, nesting: int = NESTING) -> None:
+        self._window, self._nesting = window, nesting
 
     def blank(self) -> int:
         """Drop blanks; the byte that comes next, -1 at the end."""
@@ -60,6 +61,8 @@ class Members:
         base = self._window.base
         if first in b"{[":
             text = self._take_nested()
+            if nested_deeper(text, self._nesting):
+                raise Broken(base, f"this value is nested deeper than {self._nesting}")
         elif first == ord('"'):
             text = self._take_string()
         else:

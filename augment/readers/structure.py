@@ -45,6 +45,13 @@ def _escaped(text: Text) -> Int64s:
     return escaped
 
 
+def nested_deeper(text: bytes, most: int) -> bool:
+    """Whether braces and brackets nest deeper than ``most`` in one JSON value."""
+    if text.count(b"{") + text.count(b"[") <= most:
+        return False
+    return bool(structure(np.frombuffer(text, np.uint8)).depth.max() > most)
+
+
 def nested_end(text: Text) -> int:
     """The position after the object or array that ``text`` begins with; -1 if it does not end in ``text``."""
     closed = structure(text).depth == 0

@@ -66,17 +66,17 @@ def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
         unit = field.metadata["unit"]
         default = shown(field.default, unit)
         sentence = field.metadata["doc"] + (f"  [default: {default}]" if default else "")
-        option = click.option(flag_of(field), field.name, help=sentence, **_kind(unit))
+        option = click.option(flag_of(field), field.name, help=sentence, **_kind(unit, field.metadata["least"]))
         function = option(function)
     return function
 
 
-def _kind(unit: str) -> dict[str, Any]:
+def _kind(unit: str, least: int) -> dict[str, Any]:
     if unit == "bytes":
         return {"metavar": "SIZE", "callback": size}
     if unit == "s":
         return {"metavar": "TIME", "callback": duration}
-    return {"metavar": "N", "type": click.IntRange(min=1)}
+    return {"metavar": "N", "type": click.IntRange(min=least)}
 
 
 def limits_from(values: dict[str, Any]) -> Limits:

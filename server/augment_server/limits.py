@@ -6,14 +6,16 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from augment.readers import limits as readers
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 TYPICAL_JOB_BYTES = 2 * GIB  #: enough for a trace of some GB
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
-def limit(default: Any, doc: str, unit: str) -> Any:
-    """A field with its sentence and its unit: ``bytes``, ``s``, ``count`` or ``ratio``."""
-    return field(default=default, metadata={"doc": doc, "unit": unit})
+def limit(default: Any, doc: str, unit: str, least: int = 1) -> Any:
+    """A field with its sentence, its unit (``bytes``, ``s``, ``count`` or ``ratio``), and the least of a number."""
+    return field(default=default, metadata={"doc": doc, "unit": unit, "least": least})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,12 @@ class Limits:
     max_text_ratio: int = limit(2_000, "Most that a trace may decompress to, in multiples of its size.", "ratio")
     max_events: int = limit(500_000_000, "Most events of a trace.", "count")
     max_name_bytes: int = limit(MIB, "Longest name of an event.", "bytes")
+    max_nesting: int = limit(
+        readers.NESTING,
+        "Deepest nesting of braces and brackets in an event; one that goes deeper is not read.",
+        "count",
+        readers.LEAST_NESTING,
+    )
 
     max_running_jobs: int | None = limit(
         None, "Jobs that run at once; if not given, as many as there are processors, and memory for.", "count"

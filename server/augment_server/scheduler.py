@@ -225,6 +225,7 @@ class Scheduler:
                 "text_ratio": limits.max_text_ratio,
                 "events": limits.max_events,
                 "name_bytes": limits.max_name_bytes,
+                "nesting": limits.max_nesting,
             },
         }
         if begun.content:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from augment.errors import InputError
+from augment.errors import InputError, MalformedTrace
 from augment.readers import read
+from augment.readers.limits import LEAST_NESTING, NESTING, Limits
 from augment.trace import Trace
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -122,6 +123,13 @@ def texts(draw: st.DrawFn) -> str:
 plausible_first = '{"ph": "X", "name": "first", "pid": 1, "tid": 2, "ts": 1, "dur": 1}'
 
 
+@pytest.mark.parametrize("last", ['"text"', '"te', "12", "null", "[1]", '["\\q"]', "[1"])
+def test_on_a_text_that_ends_with_a_bare_value(tmp_path: Path, last: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(f"[{plausible_first}, {last}")
+    assert outcome(path, "general") == outcome(path, "compiled")
+
+
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=texts())
 def test_on_texts_that_nobody_would_write(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -159,3 +167,48 @@ def test_tables_grow(tmp_path: Path) -> None:
     assert len(trace.events) == count
     assert trace.names_of(np.array([0, count - 1])) == ["distinct 0", f"distinct {count - 1}"]
     assert described(trace) == outcome(path, "general")
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("most", [LEAST_NESTING, NESTING])
+@pytest.mark.parametrize("beyond", [0, 1, 2000])
+def test_nesting(tmp_path: Path, most: int, beyond: int) -> None:
+    """An event that nests as deep as is allowed is read; of one that goes deeper nothing is, in whichever member."""
+    head = '{"ph": "X", "name": "deep", "pid": 1, "tid": 2, "ts": 5, "dur": 1, '
+    inner = most + beyond
+    events = [
+        plausible_first,
+        head + f'"other": {nested(inner - 1)}}}',
+        head + f'"args": {{"x": {nested(inner - 2)}, "correlation": 3}}}}',
+        head + f'"args": {{"x": {{"a": {nested(inner - 3)}}}, "correlation": 4}}}}',
+        f'{{"ph": "M", "name": "process_name", "pid": 1, "args": {{"name": "p", "x": {nested(inner - 2)}}}}}',
+        nested(inner),
+        plausible_first,
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": [\n' + ",\n".join(events) + "]}")
+    general, compiled = (read(str(path), engine=one, limits=Limits(nesting=most)) for one in ("general", "compiled"))
+    assert described(general) == described(compiled)
+    codes = {one.code: one.count for one in general.diagnostics}
+    assert general.source.event_count == 7
+    if beyond:
+        assert len(general.events) == 2
+        assert codes == {"nested_too_deeply": 5}
+    else:
+        assert general.events.correlation.tolist() == [-1, -1, -1, 3, 4]
+        assert codes == {"malformed_event": 1}
+
+
+@pytest.mark.parametrize("engine", ["general", "compiled"])
+def test_nesting_around_the_events(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "trace.json"
+    for depth in (NESTING, NESTING + 1):
+        path.write_text(f'{{"x": {nested(depth)}, "traceEvents": [{plausible_first}], "y": {nested(depth)}}}')
+        if depth == NESTING:
+            assert read(str(path), engine=engine).partial is None
+        else:
+            with pytest.raises(MalformedTrace, match="byte 6: this value is nested deeper than 128"):
+                read(str(path), engine=engine)
