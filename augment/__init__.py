@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from augment.pipeline import augment
     from augment.readers import read
     from augment.trace import Trace
-
-__version__ = "0.1.0"
+    from augment.version import __version__
 
 #: where each public name lives
 _HOMES = {
+    "__version__": "augment.version",
     "read": "augment.readers",
     "augment": "augment.pipeline",
     "within": "augment.derived.window",

@@ -7,7 +7,6 @@ annotations that occur. A number that does not exist, such as a mean of nothing,
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from augment.findings import AugmentedTrace, Findings, Outcome, Window
 from augment.trace import Category, Diagnostic, Trace
+from augment.version import __version__
 from augment.writers.files import METRICS_SUFFIX, replacing
 
 SUFFIX = METRICS_SUFFIX
@@ -90,14 +90,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_plain_number)  # writes NaN and Infini
 
 def tool() -> dict[str, str]:
     """What wrote the sidecar."""
-    return {"name": DISTRIBUTION, "version": _version()}
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"  # run from a checkout that is not installed
+    return {"name": DISTRIBUTION, "version": __version__}
 
 
 def analysis_of(outcome: Outcome) -> dict[str, Any]:

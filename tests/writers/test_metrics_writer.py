@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from augment import __version__
 from augment.analyses import ANALYSES
 from augment.findings import UNITS, AugmentedTrace, Findings, Outcome, Skipped, column
 from augment.pipeline import augment
@@ -40,6 +41,10 @@ def sidecar(trace: Trace, outcomes: dict[str, Outcome], *more: Diagnostic) -> An
     document = json.loads(text, parse_constant=pytest.fail)
     jsonschema.validate(document, schema(dict.fromkeys(outcomes, Row), closed=True))
     return document
+
+
+def test_it_tells_the_version_of_the_code_that_wrote_it() -> None:
+    assert metrics.tool() == {"name": "kineto-augment", "version": __version__}
 
 
 def test_source() -> None:
