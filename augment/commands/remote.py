@@ -72,7 +72,7 @@ def _token(file: Path | None) -> str | None:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file}: {getattr(error, 'strerror', None) or error}".lower()) from error
+        raise UsageError(f"--token-file {file}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from error
     for line in lines:
         if line.strip() and not line.startswith("#"):
             return line.strip()

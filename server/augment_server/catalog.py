@@ -73,6 +73,8 @@ def check(spec: v1.AugmentSpec) -> None:
     Raises:
         Refusal: an analysis, an option or a format that does not exist, or no analysis is left.
     """
+    if spec.HasField("steps") and not 0 <= spec.steps.first <= spec.steps.last:
+        raise Refusal("USAGE", "steps: the first must not be beyond the last")
     if not (spec.only or spec.skip or spec.options or spec.formats):
         return  # and what is not needed is not loaded
     from augment.commands.options import check_analyses, option_values
@@ -84,7 +86,5 @@ def check(spec: v1.AugmentSpec) -> None:
             writer_named(name)
     except UsageError as error:
         raise Refusal("USAGE", str(error)) from error
-    if spec.HasField("steps") and not 0 <= spec.steps.first <= spec.steps.last:
-        raise Refusal("USAGE", "steps: the first must not be beyond the last")
     if len(set(spec.formats)) != len(spec.formats):
         raise Refusal("USAGE", "formats: one is named twice")

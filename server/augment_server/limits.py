@@ -52,6 +52,7 @@ class Limits:
 
     artifact_life_s: float = limit(7 * DAY, "How long a job that is final, and what it made, are kept.", "s")
     upload_life_s: float = limit(DAY, "How long an upload is kept that no job uses.", "s")
+    max_kept: int = limit(100_000, "Final jobs that are kept, and complete uploads; the oldest go first.", "count")
     max_stored_bytes: int = limit(
         64 * GIB,
         "Most that uploads and artifacts take on disk; the oldest go first, then new ones are refused.",
@@ -59,6 +60,7 @@ class Limits:
     )
 
     max_message_bytes: int = limit(4 * MIB, "Largest message that is taken.", "bytes")
+    max_connections: int = limit(1_000, "Connections at once, of all clients.", "count")
     max_calls: int = limit(1_000, "Calls at once, of all clients.", "count")
     max_connection_idle_s: float = limit(30 * MINUTE, "After how long a connection without calls is closed.", "s")
     max_upload_idle_s: float = limit(

@@ -57,15 +57,28 @@ class Retention:
     def sweep(self, busy: Collection[str]) -> None:
         """Remove what is too old, or too much; not the uploads in ``busy``, whose bytes arrive now."""
         limits, now = self._limits, now_ns()
-        old = now - int(limits.artifact_life_s * 1e9)
-        for row in self._storage.rows(f"SELECT id FROM jobs WHERE state IN ({_FINAL}) AND ended_ns < ?", old):  # noqa: S608
-            self.remove_job(row["id"])
+        for job in self._old_jobs(now - int(limits.artifact_life_s * 1e9)):
+            self.remove_job(job)
         old = now - int(limits.upload_life_s * 1e9)
-        for row in self._storage.rows("SELECT id FROM uploads WHERE touched_ns < ?", old):
-            if row["id"] not in busy:
-                self._remove_upload(row["id"])
+        for upload, touched in self._old_uploads(old):
+            if upload not in busy:
+                self._remove_upload(upload, touched)
         self._fit(0, busy)
         self._drop_contents()
+
+    def _old_jobs(self, old: int) -> list[str]:
+        """Final jobs that ended before ``old``, and those beyond the number that is kept."""
+        ended = f"SELECT id FROM jobs WHERE state IN ({_FINAL}) "  # noqa: S608
+        rows = self._storage.rows(ended + "AND ended_ns < ?", old)
+        more = self._storage.rows(ended + "ORDER BY ended_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
+        return [row["id"] for row in (*rows, *more)]
+
+    def _old_uploads(self, old: int) -> list[tuple[str, int]]:
+        """The same of uploads, and when each was touched."""
+        kept = "SELECT id, touched_ns FROM uploads WHERE "
+        rows = self._storage.rows(kept + "touched_ns < ?", old)
+        more = self._storage.rows(kept + "complete ORDER BY touched_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
+        return [(row["id"], row["touched_ns"]) for row in (*rows, *more)]
 
     def make_room(self, size: int, busy: Collection[str]) -> None:
         """See to it that so many bytes more may be stored.
@@ -83,17 +96,17 @@ class Retention:
         room = self._limits.max_stored_bytes - size
         if self.stored_bytes() <= room:
             return True
-        for kind, name in self._oldest():
+        for kind, name, touched in self._oldest():
             if kind == "job":
                 self.remove_job(name)
             elif name not in busy:
-                self._remove_upload(name)
+                self._remove_upload(name, touched)
             if self.stored_bytes() <= room:
                 break
         self._drop_contents()
         return self.stored_bytes() <= room
 
-    def _oldest(self) -> Iterator[tuple[str, str]]:
+    def _oldest(self) -> Iterator[tuple[str, str, int]]:
         """Final jobs and uploads that no job needs, those first that were touched last, but none that is fresh."""
         query = (
             f"SELECT 'job' AS kind, id, ended_ns AS at FROM jobs WHERE state IN ({_FINAL}) AND at < ?"  # noqa: S608
@@ -102,7 +115,7 @@ class Retention:
         )
         fresh = now_ns() - int(FRESH_S * 1e9)
         for row in self._storage.rows(query, fresh, fresh):
-            yield row["kind"], row["id"]
+            yield row["kind"], row["id"], row["at"]
 
     def stored_bytes(self) -> int:
         """What uploads and artifacts take."""
@@ -120,10 +133,15 @@ class Retention:
             self._update("DELETE FROM jobs WHERE id = ?", job)
             remove(self._storage.artifacts(job))
 
-    def _remove_upload(self, upload: str) -> None:
-        with self._storage.lock:
-            self._update("DELETE FROM uploads WHERE id = ?", upload)
-            remove(self._storage.part(upload))
+    def _remove_upload(self, upload: str, touched: int) -> None:
+        """Remove an upload, unless it was touched again since: whoever was told that it is there may rely on it."""
+        storage = self._storage
+        with storage.lock:
+            with storage.writing() as db:
+                change = "DELETE FROM uploads WHERE id = ? AND touched_ns = ?"
+                gone = db.execute(change, (upload, touched)).rowcount
+            if gone:
+                remove(storage.part(upload))
 
     def _drop_contents(self) -> None:
         """Contents that neither an upload nor a job that waits or runs has any more."""

@@ -23,7 +23,9 @@ from augment.errors import UsageError
 from augment_server.errors import Refusal, refuse
 from augment_server.interception import wrapped
 
-_OPEN = ("/grpc.health.v1.Health/",)  #: may be asked without a token: probes have none
+_OPEN = (
+    "/grpc.health.v1.Health/Check"  #: may be asked without a token: probes have none; to watch takes a call for long
+)
 _SCHEME = "bearer "
 
 
@@ -167,7 +169,7 @@ class Gate(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, or one that refuses."""
         handler = await continuation(details)
-        if details.method.startswith(_OPEN):
+        if details.method == _OPEN:
             return handler
         token = _bearer(details.invocation_metadata)
         if token is not None and self._tokens.allow(token):

@@ -31,6 +31,7 @@ from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Write
 
 CHUNK = 512 << 10  #: bytes of an artifact in one message
 MOST_REQUEST_ID = 200
+MOST_SPEC_BYTES = 64 << 10  #: it is kept, and told with each answer about its job
 METRICS_SUFFIX = ".metrics.json"
 
 
@@ -174,7 +175,10 @@ class Service(AugmentServiceServicer):
             raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, for it has not succeeded")
         sidecar = next(one for one in job.artifacts if one.file_name.endswith(METRICS_SUFFIX))
         path = self._storage.artifacts(id_of(job.name, "jobs")) / sidecar.file_name
-        analyses = await self._apart(lambda: catalog.metrics_of(path.read_bytes()))
+        try:
+            analyses = await self._apart(lambda: catalog.metrics_of(path.read_bytes()))
+        except FileNotFoundError as error:
+            raise Refusal("NOT_FOUND", f"{job.name}: has been removed") from error
         unknown = [name for name in request.analyses if name not in analyses]
         if unknown:
             raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {unknown[0][:80]!r} was run")
@@ -278,6 +282,8 @@ class Service(AugmentServiceServicer):
             raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
         if spec.WhichOneof("kind") != "augment":
             raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment")
+        if spec.ByteSize() > MOST_SPEC_BYTES:
+            raise Refusal("INVALID_REQUEST", f"spec: at most {MOST_SPEC_BYTES >> 10} KiB")
         if len(request_id) > MOST_REQUEST_ID:
             raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
 

@@ -164,6 +164,7 @@ def _grpc_server(settings: Settings, arounds: list[Around]) -> grpc.aio.Server:
     options = (
         ("grpc.so_reuseport", 0),  # a second server on the port is refused, and does not share it
         ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word is found out
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -95,12 +95,16 @@ class Storage:
         except OSError as error:
             os.close(self._lock_file)
             raise AugmentError(f"--state-dir {root}: another server works there; choose another folder") from error
-        for folder in _FOLDERS:
-            (root / folder).mkdir(exist_ok=True, mode=0o700)
         self.lock = threading.RLock()  #: held while rows and files change together
-        self._writer = self._connect()
-        self._writer.executescript(_SCHEMA)
-        self._reader = self._connect()
+        try:
+            for folder in _FOLDERS:
+                (root / folder).mkdir(exist_ok=True, mode=0o700)
+            self._writer = self._connect()
+            self._writer.executescript(_SCHEMA)
+            self._reader = self._connect()
+        except (OSError, sqlite3.Error) as error:
+            os.close(self._lock_file)
+            raise AugmentError(f"--state-dir {root}: cannot be used: {error}") from error
         self._reading = threading.Lock()
 
     def _connect(self) -> sqlite3.Connection:

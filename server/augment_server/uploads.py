@@ -110,9 +110,7 @@ class Uploads:
     def _row(self, caller: Caller, upload: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM uploads WHERE id = ? AND realm = ?", upload, caller.realm)
         if row is None:
-            raise Refusal(
-                "NOT_FOUND", f"uploads/{upload}: there is no such upload; it may have been removed by its age"
-            )
+            raise _gone(upload)
         return row
 
     def _message(self, row: sqlite3.Row, received: int) -> v1.Upload:
@@ -172,7 +170,8 @@ class Uploads:
                 change = (
                     "UPDATE uploads SET complete = 1, received = ?, size = ?, sha256 = ?, touched_ns = ? WHERE id = ?"
                 )
-                db.execute(change, (size, size, sha256, now_ns(), upload))
+                if not db.execute(change, (size, size, sha256, now_ns(), upload)).rowcount:
+                    raise _gone(upload)
             if storage.blob(sha256).exists():
                 remove(storage.part(upload))
             else:
@@ -234,13 +233,14 @@ class Writer:
         Raises:
             Refusal: too many, or another call has taken over.
         """
+        digest = self._digest()
         with self._lock:
             file = self._expect_open()
             again = min(self._passed_over, len(data))
             self._passed_over -= again
             data = data[again:]
             self._uploads.expect_room(self._row, self.received + len(data))
-            self._digest().update(data)
+            digest.update(data)
             file.write(data)
             self.received += len(data)
             if self.received - self._saved >= SYNC_BYTES:
@@ -252,6 +252,7 @@ class Writer:
         Raises:
             Refusal: it is not what was announced.
         """
+        digest = self._digest()
         with self._lock:
             file = self._expect_open()
             size, announced = self._row["size"], self._row["sha256"]
@@ -261,7 +262,7 @@ class Writer:
                 raise Refusal("UPLOAD_INCOMPLETE", f"{name}: {self.received} bytes came, {size} were announced")
             file.flush()
             os.fsync(file.fileno())
-            sha256 = self._digest().hexdigest()
+            sha256 = digest.hexdigest()
             if announced and sha256 != announced:
                 self._uploads.discarded(self.upload)
                 self.received = self._saved = 0
@@ -284,8 +285,14 @@ class Writer:
             self._uploads.closed(self)
 
     def _digest(self) -> hashlib._Hash:
+        """Of what is there. To be called without the lock: who takes over shall not wait while all is read."""
         if self._hash is None:
-            self._hash = _hash_of(self._uploads.path_of_part(self.upload))
+            try:
+                self._hash = _hash_of(self._uploads.path_of_part(self.upload))
+            except FileNotFoundError as error:
+                with self._lock:
+                    self._expect_open()
+                raise _gone(self.upload) from error
         return self._hash
 
     def _save(self, file: BinaryIO) -> None:
@@ -298,6 +305,10 @@ class Writer:
         if self._file is None:
             raise Refusal("UPLOAD_TAKEN_OVER", f"uploads/{self.upload}: another call goes on with this upload")
         return self._file
+
+
+def _gone(upload: str) -> Refusal:
+    return Refusal("NOT_FOUND", f"uploads/{upload}: there is no such upload; it may have been removed by its age")
 
 
 def _hash_of(path: Path) -> hashlib._Hash:

@@ -140,15 +140,17 @@ class Workers:
         self._memory = limits.job_memory_bytes()
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
+        self._preparing = asyncio.Lock()
 
     async def prepare(self) -> None:
         """Start what is missing, so that the next jobs need not wait."""
-        self._all = {one for one in self._all if one.alive}
-        self._idle = [one for one in self._idle if one.alive]
-        while len(self._all) < self.size:
-            worker = await Worker.start(self._memory)
-            self._all.add(worker)
-            self._idle.append(worker)
+        async with self._preparing:
+            self._all = {one for one in self._all if one.alive}
+            self._idle = [one for one in self._idle if one.alive]
+            while len(self._all) < self.size:
+                worker = await Worker.start(self._memory)
+                self._all.add(worker)
+                self._idle.append(worker)
 
     async def take(self) -> Worker:
         """One that waits, else a new one."""

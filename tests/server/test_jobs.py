@@ -220,7 +220,11 @@ def test_pages(tmp_path: Path) -> None:
         assert seen == made[::-1]
         assert len(server.stub.ListJobs(calls.ListJobsRequest(states=[SUCCEEDED])).jobs) == 5
         assert not server.stub.ListJobs(calls.ListJobsRequest(states=[FAILED])).jobs
-        for request in (calls.ListJobsRequest(page_token="x"), calls.ListJobsRequest(page_size=-1)):
+        assert not server.stub.ListJobs(calls.ListJobsRequest(states=range(1000, 60_000))).jobs
+        for token in ("x", "٣", "9" * 5000):
+            with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+                server.stub.ListJobs(calls.ListJobsRequest(page_token=token))
+        for request in (calls.ListJobsRequest(page_token="-1"), calls.ListJobsRequest(page_size=-1)):
             with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
                 server.stub.ListJobs(request)
 
@@ -253,10 +257,25 @@ def test_what_a_job_that_runs_does_not_offer(tmp_path: Path) -> None:
             server.read(f"{job}/artifacts/a.metrics.json")
 
 
+def test_pages_are_no_larger_than_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment_server.jobs.PAGE_BYTES", 1000)
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        made = [server.create(upload, skip=["steps"] * 50).name for _ in range(6)]
+        seen, token = [], None
+        while token != "":
+            page = server.stub.ListJobs(calls.ListJobsRequest(page_token=token or ""))
+            assert 1 <= len(page.jobs) <= 3
+            seen += [one.name for one in page.jobs]
+            token = page.next_page_token
+        assert seen == made[::-1]
+
+
 def test_requests_that_cannot_be_met(server: Server, upload: str) -> None:
     for spec in ({"only": ["nothing"]}, {"skip": ["nothing"]}, {"formats": ["pdf"]}, {"options": ["x"]},
                  {"options": ["idle_time_breakdown.consecutive_kernel_delay_ns=soon"]},
-                 {"formats": ["chrome", "chrome"]}, {"only": ["queue_length"], "skip": ["queue_length"]}):  # fmt: skip
+                 {"formats": ["chrome", "chrome"]}, {"steps": v1.StepRange(first=2, last=1)},
+                 {"only": ["queue_length"], "skip": ["queue_length"]}):  # fmt: skip
         with refused("USAGE", "INVALID_ARGUMENT"):
             server.create(upload, **spec)
     for name in ("uploads/00", "nothing"):
@@ -274,6 +293,8 @@ def test_requests_that_cannot_be_met(server: Server, upload: str) -> None:
     ):
         with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
             server.stub.CreateJob(request)
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+        server.create(upload, only=["queue_length"] * 10_000)
 
 
 def test_artifacts_that_are_none(server: Server, upload: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import SMALL, Server, refused, serving, trace
+from in_process import Server, eventually, refused, serving, trace
 
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
@@ -29,18 +31,18 @@ def age(server: Server, change: str, *values: Any) -> None:
 
 
 def test_what_is_old_goes(tmp_path: Path) -> None:
-    with serving(tmp_path / "state") as server:
+    with serving(tmp_path / "state", artifact_life_s=100.0, upload_life_s=300.0) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
         job = server.wait(server.create(upload).name)
         sweep(server)
         assert server.get(job.name) == job
-        age(server, "UPDATE jobs SET ended_ns = ended_ns - ?", int(SMALL.artifact_life_s * 1e9))
+        age(server, "UPDATE jobs SET ended_ns = ended_ns - ?", 101 * 10**9)
         sweep(server)
         with refused("NOT_FOUND", "NOT_FOUND"):
             server.get(job.name)
         assert files(tmp_path / "state", "artifacts") == []
         assert len(files(tmp_path / "state", "blobs")) == 1
-        age(server, "UPDATE uploads SET touched_ns = touched_ns - ?", int(SMALL.upload_life_s * 1e9))
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - ?", 301 * 10**9)
         sweep(server)
         with refused("NOT_FOUND", "NOT_FOUND"):
             server.stub.GetUpload(calls.GetUploadRequest(name=upload))
@@ -95,6 +97,55 @@ def test_a_state_directory_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AugmentError, match=r"--state-dir .*file"):
         Storage(tmp_path / "file")
+
+
+def test_a_database_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"what once was a database" * 100)
+    for _ in range(2):  # and the directory is let go of
+        with pytest.raises(AugmentError, match=r"--state-dir .*: cannot be used: file is not a database"):
+            Storage(tmp_path)
+
+
+def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at what is old and its removal, a client may have been told that it is there."""
+    with serving(tmp_path / "state") as server:
+        path = trace(tmp_path / "a.json")
+        upload = server.upload(path)
+        age(server, "UPDATE uploads SET touched_ns = 5")
+        retention = server.core._retention
+        removal = retention._remove_upload
+
+        def late(*found: Any) -> None:
+            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+            request = calls.StartUploadRequest(file_name="a.json", size_bytes=path.stat().st_size, sha256=sha256)
+            assert server.stub.StartUpload(request).upload.name == upload
+            removal(*found)
+
+        monkeypatch.setattr(retention, "_remove_upload", late)
+        sweep(server)
+        assert server.wait(server.create(upload).name).state == v1.Job.STATE_SUCCEEDED
+
+
+def test_an_upload_that_goes_while_its_bytes_come(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        started = server.stub.StartUpload(calls.StartUploadRequest(file_name="a.json", size_bytes=4)).upload.name
+
+        def parts() -> Iterator[calls.UploadTraceRequest]:
+            yield calls.UploadTraceRequest(resume=calls.ResumeUpload(name=started))
+            yield calls.UploadTraceRequest(chunk=b"ab")
+            eventually(lambda: server.core._uploads._writers)
+            server.core._retention._remove_upload(started.removeprefix("uploads/"), touched(server, started))
+            yield calls.UploadTraceRequest(chunk=b"cd")
+
+        with refused("NOT_FOUND", "NOT_FOUND"):
+            server.stub.UploadTrace(parts())
+        assert not server.observer.logged
+
+
+def touched(server: Server, upload: str) -> int:
+    row = server.core._storage.row("SELECT touched_ns FROM uploads WHERE id = ?", upload.removeprefix("uploads/"))
+    assert row
+    return int(row["touched_ns"])
 
 
 def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:

@@ -275,6 +275,13 @@ def test_tokens_health_wants_none(token_server: Server) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+def test_tokens_nobody_holds_calls_without_one(token_server: Server) -> None:
+    """Whoever watches the health takes one of the calls that may be made at once, for as long as they like."""
+    with grpc.insecure_channel(token_server.address) as channel, pytest.raises(grpc.RpcError) as caught:
+        next(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10))
+    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
 def test_tokens_are_not_logged(token_server: Server, trace: Path) -> None:
     refused(token_server.address, trace, token="bad-secret-token")
     works(token_server.address, trace, token="one-good-token")

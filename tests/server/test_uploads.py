@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ from in_process import Server, chunks, eventually, refused, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server import uploads
 
 Part = calls.UploadTraceRequest
 
@@ -168,6 +170,29 @@ def test_a_message_that_is_too_large(server: Server) -> None:
         send(server, resume(upload, 0), Part(chunk=bytes(5 << 20)))
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert get(server, upload).received_bytes == 0
+
+
+def test_who_takes_over_waits_for_no_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is there must be read before a call can go on; meanwhile neither it nor others are in the way."""
+    reads, go_on = iter((True, False)), threading.Event()
+    made = uploads._hash_of
+
+    def slow(path: Path) -> Any:
+        if next(reads):
+            go_on.wait(20)
+        return made(path)
+
+    with serving(tmp_path) as server:
+        data = os.urandom(2000)
+        upload = start(server, data)
+        send(server, resume(upload, 0), Part(chunk=data[:1000]))
+        monkeypatch.setattr(uploads, "_hash_of", slow)
+        first = server.stub.UploadTrace.future(iter([resume(upload, 1000), Part(chunk=data[1000:])]))
+        eventually(lambda: server.core._uploads._writers)
+        assert send(server, resume(upload, 1000), Part(chunk=data[1000:])).state == v1.Upload.STATE_COMPLETE
+        go_on.set()
+        with refused("UPLOAD_TAKEN_OVER", "ABORTED"):
+            first.result()
 
 
 def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""Limits that no other file of tests runs against; and that none is forgotten."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import code_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from in_process import Server, eventually, refused, serving, trace
+from serving_process import serving as serving_apart
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
+from augment_server.flags import flag_of
+from augment_server.limits import Limits
+
+HERE = Path(__file__).parent
+FIRST_FRAMES = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4" + bytes(5)  #: and empty settings
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Limits), ids=lambda field: field.name)
+def test_each_is_run_against(field: dataclasses.Field[object]) -> None:
+    """In some test a server has each limit at a value of the test's own."""
+    given = re.compile(rf"\b{field.name}=|\"{field.name}\": |\"{flag_of(field)}\"")
+    others = (path for path in HERE.glob("test_*.py") if path.name != "test_serve.py")  # which only parses
+    assert any(given.search(path.read_text()) for path in others)
+
+
+def failure(server: Server, path: Path) -> v1.JobError:
+    job = server.wait(server.create(server.upload(path)).name)
+    assert job.state == v1.Job.STATE_FAILED
+    return job.error
+
+
+def test_a_ratio_that_no_trace_has(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (70 << 20) + b"]}"))
+    with serving(tmp_path / "state", max_text_ratio=100) as server:
+        error = failure(server, path)
+    assert error.reason == "LIMIT_EXCEEDED"
+    assert error.message == "bomb.json.gz: decompresses to more than 100 times its size; not a trace"
+
+
+def test_nesting(tmp_path: Path) -> None:
+    deep = "[" * 20 + "]" * 20
+    path = trace(
+        tmp_path / "deep.json", more=f',\n{{"ph": "X", "name": "deep", "ts": 1, "dur": 1, "args": {{"x": {deep}}}}}'
+    )
+    told = []
+    for most in (128, 16):
+        with serving(tmp_path / f"state{most}", max_nesting=most) as server:
+            job = server.wait(server.create(server.upload(path)).name)
+            told.append(json.loads(server.read(job.artifacts[-1].name))["diagnostics"])
+    assert [[one["code"] for one in diagnostics] for diagnostics in told] == [[], ["nested_too_deeply"]]
+
+
+def test_attempts_over_restarts(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_job_attempts=3, max_running_jobs=1) as server:
+        server.freeze()
+        server.until(server.create(server.upload(trace(tmp_path / "a.json"))).name, v1.Job.STATE_RUNNING)
+        waiting = server.create(server.upload(trace(tmp_path / "b.json", count=7))).name
+        with server.core._storage.writing() as db:
+            db.execute("UPDATE jobs SET attempts = 3 WHERE id = ?", (waiting.removeprefix("jobs/"),))
+    with serving(tmp_path / "state", max_job_attempts=3, max_running_jobs=1) as server:
+        job = server.wait(waiting)
+    assert (job.error.reason, job.error.code) == ("WORKER_DIED", code_pb2.ABORTED)
+    assert "given up after 3 attempts" in job.error.message
+
+
+def test_how_much_is_kept(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_kept=2) as server:
+        uploads = [server.upload(trace(tmp_path / "a.json", count=n)) for n in range(1, 5)]
+        jobs = [server.wait(server.create(one).name).name for one in uploads]
+        server.core._retention.sweep(server.core._uploads.busy())
+        listed = server.stub.ListJobs(calls.ListJobsRequest()).jobs
+        assert {one.name for one in listed} == set(jobs[2:])
+        for name in uploads[:2]:
+            with refused("NOT_FOUND", "NOT_FOUND"):
+                server.stub.GetUpload(calls.GetUploadRequest(name=name))
+        assert len(list((tmp_path / "state" / "artifacts").iterdir())) == 2
+        assert len(list((tmp_path / "state" / "blobs").iterdir())) == 2
+
+
+FLAGS = ("--max-calls", 2, "--max-connections", 4, "--max-connection-idle", "1s", "--max-message", "100KiB")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving_apart(tmp_path_factory.mktemp("state"), *FLAGS) as server:
+        yield server.address
+
+
+def test_calls_at_once(address: str) -> None:
+    with grpc.insecure_channel(address) as channel, ExitStack() as stack:
+        probes = health_pb2_grpc.HealthStub(channel)
+        for _ in range(2):
+            held = probes.Watch(health_pb2.HealthCheckRequest())
+            stack.callback(held.cancel)
+            next(held)
+        with pytest.raises(grpc.RpcError) as caught:
+            probes.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_message_that_is_too_large(address: str) -> None:
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
+        AugmentServiceStub(channel).UploadTrace(iter([calls.UploadTraceRequest(chunk=bytes(101 << 10))]), timeout=10)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_connections_at_once_and_how_long_they_may_idle(address: str) -> None:
+    host, _, port = address.rpartition(":")
+
+    def connected(stack: ExitStack) -> socket.socket:
+        connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        with suppress(ConnectionError):  # what is beyond the limit is closed at once
+            connection.sendall(FIRST_FRAMES)
+        return connection
+
+    def answers(connection: socket.socket) -> bool:
+        with suppress(ConnectionError):
+            return bool(connection.recv(1))
+        return False
+
+    with ExitStack() as stack:
+        assert eventually(lambda: answers(connected(stack)))  # once those of the tests before have gone
+        first = [connected(stack) for _ in range(5)]
+        assert not all(answers(one) for one in first)
+        assert eventually(lambda: answers(connected(stack)))  # without calls they are closed
