@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs proto bench bench-batch bench-service clean
+.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -33,12 +33,16 @@ docs: $(STAMP)   ## write the generated pages anew
 proto: $(STAMP)  ## write augment/v1 anew from proto/
 	$(BIN)/python proto/generate.py
 
-bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 MB and 1.5 GB; native format
+bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 MB and 1.5 GB; all analyses; native format
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/analyses.py
 	$(BIN)/python benchmarks/native.py
 
 bench-batch: $(STAMP)  ## ranks a minute with one process and two; a batch of 1 000 ranks killed and started again
 	$(BIN)/python benchmarks/batch.py
+
+bench-hta: $(STAMP)  ## HTA's figures beside ours for the traces below TRACES, by default of the examples
+	$(BIN)/python benchmarks/hta_compare.py $(or $(TRACES),examples/traces)
 
 bench-service: $(STAMP)  ## the service under load, on loopback: throughput beside the command alone, latency, memory
 	$(BIN)/python benchmarks/service.py

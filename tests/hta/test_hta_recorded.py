@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import shutil
 import warnings
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,23 @@ def test_window_is_htas(a100: TraceAnalysis, shared_traces: Path) -> None:
     assert stats[stats["stream"] == 14].loc["other"].tolist()[2:] == [84, 52.9, 49.8, 31, 35, 36, 38, 263]
     all_steps = TraceAnalysis(trace_files=[path], include_last_profiler_step=True)
     assert all_steps.get_profiler_steps() == [*v100.get_profiler_steps(), 6]
+
+
+def test_window_to_the_nanosecond(ns: TraceAnalysis) -> None:
+    """By a slow reading of the file, in decimals."""
+    text = gzip.decompress(Path(ns.t.trace_files[0]).read_bytes())
+    events = [one for one in json.loads(text, parse_float=Decimal)["traceEvents"] if one["ph"] == "X"]
+    last = max(one["ts"] for one in events if one["name"].startswith("ProfilerStep"))
+    launched = {one["args"].get("correlation") for one in events if one["cat"] == "cuda_runtime" and one["ts"] < last}
+    work = [one for one in events if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in work if one["args"]["correlation"] in launched)
+    until, idle = spans[0][1], Decimal(0)
+    for begin, end in spans:
+        idle += max(begin - until, Decimal(0))
+        until = max(until, end)
+    (found,) = ns.get_temporal_breakdown(visualize=False).to_dict("records")
+    assert found["idle_time(us)"] == float(idle)
+    assert found["kernel_time(us)"] == float(until - spans[0][0])
 
 
 def test_kernels_have_their_own_statistics(shared_traces: Path) -> None:
