@@ -211,7 +211,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "user_annotations": (ROUNDING,),
     "launch_stats": ("call of another name", "several pieces of one launch", "another vendor", ROUNDING),
     "aten_op_delays": ("another vendor", "call of another name"),
-    "sequences": (ROUNDING, "several pieces of one launch", "work without launch"),
+    "sequences": ("cuda_sync slices", ROUNDING, "several pieces of one launch", "work without launch"),
 }  # fmt: skip
 ALWAYS = {
     "kernels": "HTA's statistics of sums (beyond num_kernels)",
