@@ -4,7 +4,7 @@
     python docs/generate.py --check   exit 1 and name the files that differ
 
 A page holds ``<!-- generated NAME -->`` and ``<!-- end NAME -->``; what stands between is one of :data:`BLOCKS`.
-``metrics.schema.json`` and ``diff.schema.json`` are generated as wholes.
+``metrics.schema.json``, ``diff.schema.json`` and ``job.schema.json`` are generated as wholes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from augment.analyses import ANALYSES, Analysis  # noqa: E402
 from augment.commands import COMMANDS, group  # noqa: E402
 from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
 from augment.derived.kernel_types import PATTERNS  # noqa: E402
+from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
+from augment.job.sidecar import job_schema  # noqa: E402
 from augment.pipeline import augment, options_of  # noqa: E402
 from augment.readers import READERS, read  # noqa: E402
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED, UNCATEGORISED_NAMES  # noqa: E402
@@ -47,6 +49,7 @@ from simulator import JobOptions, simulate  # noqa: E402
 HELP_WIDTH = 100
 SCHEMA = "metrics.schema.json"
 DIFF_SCHEMA = "diff.schema.json"
+JOB_SCHEMA = "job.schema.json"
 _BLOCK = re.compile(r"(<!-- generated (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 _OPTIONS = re.compile(r"^Options:\n((?: +.*\n?)+)", re.MULTILINE)
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "null"}
@@ -120,6 +123,11 @@ def comparison() -> str:
     return "\n\n".join(f"### {name}\n\n{columns(row)}" for name, row in ROWS.items())
 
 
+def job() -> str:
+    """The tables of a job's metrics."""
+    return "\n\n".join(f"### {name}\n\n{columns(row)}" for name, row in JOB_ROWS.items())
+
+
 def dialects() -> str:
     """What other years and vendors call the categories."""
     foreign = [(name, category.name.lower()) for name, category in CATEGORIES.items()]
@@ -182,7 +190,7 @@ def as_text(one: dict[str, Any]) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     block.__name__: block
-    for block in (analyses, cli, comparison, dialects, kernel_types, readers, writers, reasons, limits, example)
+    for block in (analyses, cli, comparison, job, dialects, kernel_types, readers, writers, reasons, limits, example)
 }
 
 
@@ -227,6 +235,7 @@ def generated() -> Iterator[tuple[Path, str]]:
             yield path, page(text)
     yield DOCS / SCHEMA, schema_text()
     yield DOCS / DIFF_SCHEMA, as_text(diff_schema())
+    yield DOCS / JOB_SCHEMA, as_text(job_schema())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,7 +47,7 @@ class Row:
     device: Identity = column("The device.")
     group: str = column("The name of the process group; empty if the trace does not tell.")
     description: str = column("What the program calls the group; empty if the trace does not tell.")
-    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Reduce, Send, Recv, …")
+    kind: str = column("What kind: AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast and others.")
     group_size: int | None = column("How many ranks the group has, if told.", "count")
     count: int = column("How many there were.", "count")
     bytes: int | None = column("What they moved, as nccl-tests counts it, if told of each.", "bytes")

@@ -56,8 +56,14 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
             summaries = [(member, places.read(_summary(results[member.input.path], stage))) for member in job.members]
             for suffix, content in stage.conclude(job, summaries).items():
                 written.append(places.join(job.folder, job.stem + suffix))
-                places.write(written[-1], content)
+                _write(written[-1], content)
     return written
+
+
+def _write(path: str, content: bytes) -> None:
+    """Leave a local file alone that has this content."""
+    if places.size(path) != len(content) or places.read(path) != content:
+        places.write(path, content)
 
 
 def _summary(result: Result, stage: Stage) -> str:

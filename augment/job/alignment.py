@@ -295,9 +295,7 @@ def _wrong_by(distance: Int64s) -> float:
     return _spread(distance.astype(np.float64)) * max(2.0, 12 / np.sqrt(max(len(distance), 1)))
 
 
-def _clock(
-    one: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float
-) -> Clock:
+def _clock(one: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float) -> Clock:
     """A fit judged by what it leaves."""
     own = ends.member == member
     count = int(np.count_nonzero(own))
@@ -309,7 +307,11 @@ def _clock(
     fit = _simple(fit, ends.end[own], uncertainty)
     moved = int(np.abs(ends.end[own] - fit.corrected(ends.end[own])).max())
     clock = replace(
-        clock, residual_ns=int(np.median(np.abs(distance[own]))), uncertainty_ns=uncertainty, comparable=True, at_ns=fit.at
+        clock,
+        residual_ns=int(np.median(np.abs(distance[own]))),
+        uncertainty_ns=uncertainty,
+        comparable=True,
+        at_ns=fit.at,
     )
     if moved <= uncertainty:
         why = f"the correction, at most {moved} ns, is within its uncertainty" if moved else "it is right as it is"

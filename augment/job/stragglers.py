@@ -34,9 +34,7 @@ class Row:
     wait_ns: int = column("What it waited for others itself.", "ns")
     robust_z: float | None = column("How much less it waits than the ranks of the group do, in robust deviations.")
     cause: str = column("host or gpu, whichever most of charged_ns is due to; empty if the launches are not known.")
-    host_ns: int = column(
-        "The part of charged_ns in which its device waited for its host to launch.", "ns"
-    )
+    host_ns: int = column("The part of charged_ns in which its device waited for its host to launch.", "ns")
 
 
 @dataclass(frozen=True, slots=True)

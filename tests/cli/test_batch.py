@@ -123,7 +123,7 @@ def test_a_moved_batch_goes_on(job: Path, tmp_path: Path, augment: Augment) -> N
     (tmp_path / "out").rename(tmp_path / "moved")
     ended = augment("run", tmp_path / "elsewhere", "-o", tmp_path / "moved")
     assert "0 augmented, 3 done before" in ended.err
-    assert ended.lines[-1] == str(tmp_path / "moved" / "rank2.metrics.json")
+    assert ended.lines[-2:] == [str(tmp_path / "moved" / name) for name in ("rank2.metrics.json", "job.metrics.json")]
 
 
 def test_a_file_that_is_named_has_no_manifest(job: Path, tmp_path: Path, augment: Augment) -> None:

@@ -75,7 +75,7 @@ def test_an_interrupt_ends_it_and_leaves_no_half(tmp_path: Path, jobs: int, numb
     assert process.returncode == code
     assert "Traceback" not in err
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "a.augmented.json.gz", "a.json", "a.metrics.json", "never.json"
+        "a.augmented.json.gz", "a.json", "a.metrics.json", "a.ranks.summary", "never.json"
     ]  # fmt: skip
 
 
@@ -89,4 +89,4 @@ def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(timeout=20) == 0
-    assert len(list(tmp_path.glob("*.metrics.json"))) == 2
+    assert len(list(tmp_path.glob("rank*.metrics.json"))) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -72,13 +73,23 @@ def expected(job: Path, out: Path, augment: Augment) -> dict[str, bytes]:
 
 def contents(out: Path) -> dict[str, bytes]:
     paths = (path for path in out.rglob("*") if path.is_file() and path.suffix != ".jsonl")
-    return {str(path.relative_to(out)): path.read_bytes() for path in paths}
+    return without_name({str(path.relative_to(out)): path.read_bytes() for path in paths})
 
 
 def in_memory(folder: str) -> dict[str, bytes]:
     fs = fsspec.filesystem("memory")
     found = {path[len(folder) + 1 :]: fs.cat_file(path) for path in fs.find(folder)}
-    return {path: content for path, content in found.items() if not path.endswith(".jsonl")}
+    return without_name({path: content for path, content in found.items() if not path.endswith(".jsonl")})
+
+
+def without_name(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files, a job's without its name, which is that of the folder of its traces."""
+    return {
+        path: re.sub(rb'("source": \{\n    "name": )"[^"]*"', rb"\1", content)
+        if path == "job.metrics.json"
+        else content
+        for path, content in files.items()
+    }
 
 
 def test_from_memory_to_memory(job: Path, memory: str, spools: Path, tmp_path: Path, augment: Augment) -> None:

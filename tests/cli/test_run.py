@@ -65,9 +65,10 @@ def test_folder_is_kept_below_the_output_folder(tmp_path: Path, augment: Augment
     (tmp_path / "job" / "notes.txt").write_text("none")
     assert augment("run", tmp_path / "job", "-o", tmp_path / "out").code == 0
     assert files(tmp_path / "out") == [
-        "node0/rank0.augmented.json.gz", "node0/rank0.metrics.json",
-        "node1/rank0.augmented.json.gz", "node1/rank0.metrics.json",
-        "top.augmented.json.gz", "top.metrics.json",
+        "job.job.metrics.json",
+        "node0/rank0.augmented.json.gz", "node0/rank0.metrics.json", "node0/rank0.ranks.summary",
+        "node1/rank0.augmented.json.gz", "node1/rank0.metrics.json", "node1/rank0.ranks.summary",
+        "top.augmented.json.gz", "top.metrics.json", "top.ranks.summary",
     ]  # fmt: skip
 
 
@@ -137,7 +138,7 @@ def test_glob_is_expanded_and_kept_below_the_output_folder(tmp_path: Path, augme
     assert augment("run", tmp_path / "*" / "rank7.json").code == 3
     deep = augment("run", tmp_path / "**", "-o", tmp_path / "deep")
     assert deep.code == 0
-    assert len(deep.lines) == 6
+    assert len(deep.lines) == 7  # two of each trace, one of the two ranks in one folder
 
 
 def test_equal_outputs_are_refused_not_overwritten(tmp_path: Path, augment: Augment) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from job_summaries import Part, summary_of
 
 from augment.job.alignment import align
 from augment.job.matching import match
 from augment.job.summary import RankSummary
 from augment.job.waits import waits
+from job_summaries import Part, summary_of
 
 
 def told(diagnostics: object) -> dict[str, int]:

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulator import GPUS, JobOptions, simulate
-from simulator.job import START_NS
-from simulator.kineto import BASE_TIME_NS
-from simulator.model import LATENCY_NS
 
 from augment.derived.collective_kinds import bus_factor
 from augment.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
 from augment.job.summary import summarize
 from augment.readers import read
+from simulator import GPUS, JobOptions, simulate
+from simulator.job import START_NS
+from simulator.kineto import BASE_TIME_NS
+from simulator.model import LATENCY_NS
 
 START = BASE_TIME_NS + START_NS
 
@@ -54,7 +54,9 @@ def test_clocks_are_found_within_what_is_said_of_them(tmp_path: Path, ranks: int
 
 
 def test_drift_is_told(tmp_path: Path) -> None:
-    found = job(tmp_path, ranks=3, steps=8, clock_offset_ns=(0, 5, -5), clock_drift_ppm=(0, 40.0, 0.0), end_spread_ns=50)
+    found = job(
+        tmp_path, ranks=3, steps=8, clock_offset_ns=(0, 5, -5), clock_drift_ppm=(0, 40.0, 0.0), end_spread_ns=50
+    )
     told = [row.drift_ppm for row in rows(found, "clock_alignment")]
     assert told[1] == pytest.approx(40, rel=0.02)
     assert (told[0], told[2]) == (0, 0)

@@ -1,0 +1,101 @@
+"""Collectives of one rank: what they are, by args, by the host's words and by kernels' names; sizes and bandwidths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.annotations import CounterTrack
+from augment.derived.collective_kinds import bus_factor, element_bytes, kind_of, size_elements
+from augment.derived.collectives import collectives
+from augment.findings import Findings, Skipped
+from augment.pipeline import augment
+from augment.readers import read
+from traces import event, kernel, launch, op, step, write_trace
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "AllReduce"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "AllGather"),
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "ReduceScatter"),
+        ("ncclDevKernel_SendRecv(ncclDevComm*)", "SendRecv"),
+        ("ncclDevKernel_Reduce_Sum_f32", "Reduce"),
+        ("_allgather_base", "AllGather"),
+        ("reduce_scatter_tensor_coalesced", "ReduceScatter"),
+        ("all_to_allv", "AllToAll"),
+        ("nccl:_all_to_all_base", "AllToAll"),
+        ("c10d::broadcast_", "Broadcast"),
+        ("void vllm::cross_device_reduce_2stage<__half, 8>(RankData*)", "AllReduce"),
+        ("hcom_allReduce__123_1", "AllReduce"),
+        ("rcclGenericKernel", "Other"),
+        ("recv", "Recv"),
+    ],
+)
+def test_kinds(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_sizes_and_factors_are_those_of_nccl_tests() -> None:
+    assert [element_bytes(one) for one in ("Float", "BFloat16", "Float8_e4m3fn", "c10::Half", "Long", "?")] == [
+        4, 2, 1, 2, 8, None
+    ]  # fmt: skip
+    assert [size_elements(kind, 10, 80, 8) for kind in ("AllGather", "AllReduce", "Gather")] == [80, 10, 80]
+    assert [size_elements(kind, 80, 10, 8) for kind in ("ReduceScatter", "AllToAll", "Scatter")] == [80, 80, 80]
+    assert [bus_factor(kind, 8) for kind in ("AllReduce", "AllGather", "Broadcast", "Barrier")] == [
+        1.75,
+        0.875,
+        1,
+        None,
+    ]
+    assert bus_factor("AllReduce", 1) is None
+
+
+def comms(**more: Any) -> dict[str, Any]:
+    return {
+        "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "Group size": 4, "dtype": "Float",
+        "Process Group Name": "7", "Process Group Description": "dp", "Process Group Ranks": "[0, 1, 2, 3]", **more,
+    }  # fmt: skip
+
+
+def outcome(path: Path, **options: float) -> Findings | Skipped:
+    return augment(read(str(path)), only=["collectives"], options={"collectives": options}).outcomes["collectives"]
+
+
+def test_a_rank(tmp_path: Path) -> None:
+    """By the kernel's args, by those of the operator that launched it, by names alone."""
+    first, second, third = (kernel(f"ncclDevKernel_{what}", ts, 10, correlation=n, stream=20)
+                            for n, (what, ts) in enumerate((("AllReduce", 20), ("AllReduce", 40), ("SendRecv", 60)), 1))  # fmt: skip
+    first["args"] |= comms(Seq=5)
+    path = write_trace(
+        tmp_path / "rank0.json", step(0), first, second, third, kernel("gemm", 25, 100, correlation=9),
+        launch(ts=2, dur=1, correlation=1),
+        op("record_param_comms", 4, 4, **comms(dtype="Float8_e5m2")), launch(ts=5, dur=1, correlation=2),
+        event("user_annotation", "nccl:all_to_all", 9, 4, 100, 100), launch(ts=10, dur=1, correlation=3),
+    )  # fmt: skip
+    found = collectives(read(str(path)))
+    assert [found.kind.values[code] for code in found.kind.codes] == ["AllReduce", "AllReduce", "AllToAll"]
+    assert found.bytes.tolist() == [4000, 1000, -1]
+    assert found.seq.tolist() == [5, -1, -1]
+    assert found.step.tolist() == [0, 0, 0]
+    assert found.exposed_ns.tolist() == [5000, 0, 0]
+    findings = outcome(path, link_gbps=2.0)
+    assert isinstance(findings, Findings)
+    known, unknown = sorted(findings.rows, key=lambda row: not row.group)
+    assert (known.group, known.description, known.group_size, known.count) == ("7", "dp", 4, 2)
+    assert (known.bytes, known.time_ns, known.exposed_ns) == (5000, 20_000, 5000)
+    assert known.algorithm_gbps == 5000 / 20_000
+    assert known.bus_gbps == known.algorithm_gbps * 1.5
+    assert known.efficiency_ratio == known.bus_gbps / 2
+    assert (unknown.kind, unknown.bytes, unknown.bus_gbps, unknown.group_size) == ("AllToAll", None, None, None)
+    (track,) = findings.annotations
+    assert isinstance(track, CounterTrack)
+    assert track.name == "Bus bandwidth dp"
+    assert track.values.tolist() == [0.6, 0, 0.15, 0]
+
+
+def test_without_communication_it_is_skipped(tmp_path: Path) -> None:
+    assert outcome(write_trace(tmp_path / "a.json")) == Skipped("no communication kernel")

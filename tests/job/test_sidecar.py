@@ -1,0 +1,106 @@
+"""job.metrics.json: its schema, aggregates over ranks, load imbalance; a summary is small, equal, and read safely."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+from augment.batch.convert import Settings
+from augment.batch.cross_rank import SUFFIX
+from augment.batch.inputs import plan
+from augment.batch.running import Manner, Watch, run
+from augment.batch.stages import STAGES, conclude
+from augment.errors import InputError
+from augment.job.bandwidth_fit import fit
+from augment.job.sidecar import job_schema
+from augment.job.stragglers import imbalance
+from augment.job.summary import read_summary, summarize
+from augment.pipeline import augment
+from augment.readers import read
+from job_summaries import summary_of
+from simulator import JobOptions, simulate
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    simulate(JobOptions(ranks=4, steps=2, collectives="fsdp", uneven_buckets=True, straggler=3), folder / "in")
+    inputs = plan([str(folder / "in")], str(folder / "out")).inputs
+    settings = Settings(stages=STAGES, options={"collectives": {"link_gbps": 450.0}})
+    results = {one.path: one for one in run(inputs, settings, Manner(), Watch())}
+    assert conclude(STAGES, inputs, results) == [str(folder / "out" / "job.metrics.json")]
+    return folder / "out"
+
+
+def test_it_is_as_declared(out: Path) -> None:
+    told = json.loads((out / "job.metrics.json").read_bytes())
+    jsonschema.validate(told, job_schema(closed=True))
+    assert {one["status"] for one in told["analyses"].values()} == {"ok"}
+    assert told["source"]["ranks"] == [0, 1, 2, 3]
+    for row in told["analyses"]["job_collectives"]["rows"]:
+        assert row["efficiency_ratio"] == pytest.approx(row["bus_gbps"] / 450)
+        assert row["wait_ns"] + row["transfer_ns"] == row["time_ns"]
+
+
+def test_aggregates_are_of_the_ranks_own_sidecars(out: Path) -> None:
+    rows = json.loads((out / "job.metrics.json").read_bytes())["analyses"]["aggregates"]["rows"]
+    one = next(row for row in rows if row["analysis"] == "temporal_breakdown" and row["figure"] == "compute_ns")
+    own = []
+    for rank in range(4):
+        sidecar = json.loads((out / f"rank{rank}.metrics.json").read_bytes())
+        own.append(sidecar["analyses"]["temporal_breakdown"]["rows"][0]["compute_ns"])
+    assert (one["min"], one["max"], one["mean"]) == (min(own), max(own), statistics.mean(own))
+    assert one["std"] == pytest.approx(statistics.stdev(own))
+    assert (one["min_rank"], one["max_rank"], one["rank_count"]) == (own.index(min(own)), 3, 4)
+
+
+def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None:
+    trace = out.parent / "in" / "rank0.pt.trace.json.gz"
+    made = [summarize(augment(read(str(trace)))) for _ in range(2)]
+    assert made[0] == made[1]
+    assert len(made[0]) < 20_000
+    one = read_summary((out / f"rank0{SUFFIX}").read_bytes(), "rank0")
+    assert one.rank == 0
+    with pytest.raises(InputError, match=r"^x: is no summary of a rank"):
+        read_summary(made[0][:-9], "x")
+    with pytest.raises(InputError, match="is no summary"):
+        read_summary(b"{}", "x")
+
+
+def test_steps_alone_are_summarized_if_those_alone_were_asked_for(out: Path) -> None:
+    trace = read(str(out.parent / "in" / "rank0.pt.trace.json.gz"))
+    whole, part = (
+        read_summary(summarize(augment(trace, only=["steps"], steps=steps)), "x") for steps in (None, (1, 1))
+    )
+    assert set(whole.column("step").tolist()) == {0, 1}
+    assert set(part.column("step").tolist()) == {1}
+    assert part.step_column("number").tolist() == [1]
+    assert set(part.column("row").tolist()) < set(whole.column("row").tolist())
+
+
+def test_imbalance() -> None:
+    ranks = [summary_of(rank, [], steps=([1, 2], [100, 110], [50 + 10 * rank, 60])) for rank in range(3)]
+    first, second = imbalance([*ranks, summary_of(9, [], steps=([2], [500], [0]))])
+    assert (first.step, first.rank_count, first.max_rank, first.max_compute_ns) == (1, 3, 2, 70)
+    assert first.imbalance_ratio == pytest.approx(70 / 60 - 1)
+    assert (second.rank_count, second.mean_compute_ns, second.max_step_ns) == (4, 45, 500)
+
+
+def test_the_fit_is_refused_to_what_tells_nothing() -> None:
+    sizes = np.array([100, 100, 200, 350])
+    assert fit(sizes, np.array([10, 11, 20, 35])) is None  # less than four times the least
+    assert fit(np.array([100, 1000, 100]), np.array([1, 2, 1])) is None  # two sizes
+    assert fit(np.array([100, 1000, 10_000]), np.array([30, 20, 10])) is None  # larger ones take less
+    exact = fit(np.array([1000, 2000, 8000, 16000]), np.array([1500, 2000, 5000, 9000]))
+    assert exact is not None
+    assert (exact.alpha_ns, exact.beta_gbps, exact.r2) == pytest.approx((1000, 2, 1))
+    assert exact.predicted_ns(32_000) == pytest.approx(17_000)
+    assert exact.predicted_ns(32_001) is None
+    clamped = fit(np.array([1000, 2000, 8000]), np.array([400, 1000, 4100]))
+    assert clamped is not None
+    assert clamped.alpha_ns == 0
