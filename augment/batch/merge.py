@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from augment.batch.convert import Result
     from augment.findings import AugmentedTrace
     from augment.job.answer import Answer
+    from augment.writers.perfetto.archive import Archive
+    from augment.writers.perfetto.several import Several
     from augment.writers.perfetto.suffixes import Links
 
 Told = Callable[[str], None]
@@ -226,21 +228,30 @@ class _Timeline:
         """Write the chosen ranks; what had to be changed or left out."""
         from augment.writers.files import replacing
         from augment.writers.perfetto.archive import SUFFIX, Archive
-        from augment.writers.perfetto.several import Group, Several
+        from augment.writers.perfetto.several import Several
 
         counts: Counter[tuple[str, str]] = Counter()
         with replacing(path) as file:
             target = Archive(file) if path.name.lower().endswith(SUFFIX) else Several(file)
             for number, at in enumerate(self._chosen.ranks, 1):
-                rank = self._ranks[at]
-                told(f"{rank.label} ({number} of {len(self._chosen.ranks)})")
-                with _read(rank.member) as trace:
-                    augmented, links = self._augmented(at, trace)
-                    for one in target.add(augmented, Group(rank.label, self._description(at)), links):
-                        counts[one.code, one.message] += one.count
+                told(f"{self._ranks[at].label} ({number} of {len(self._chosen.ranks)})")
+                for one in self._add(target, at):
+                    counts[one.code, one.message] += one.count
             if isinstance(target, Archive):
                 target.close()
         return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
+
+    def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
+        """Write a rank; nothing of it is left in memory afterwards."""
+        from augment.derived.clock_correction import on_clock
+        from augment.derived.window import within
+        from augment.writers.perfetto.several import Group
+
+        rank = self._ranks[at]
+        with _read(rank.member) as trace:
+            part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
+            augmented = on_clock(self._augmented(at, trace, part), self._clock(at))
+            return target.add(augmented, Group(rank.label, self._description(at)), self._links(at, trace, part))
 
     def notes(self) -> tuple[str, ...]:
         """What became of the clocks, and what is linked."""
@@ -266,24 +277,23 @@ class _Timeline:
             return f"{name}; clock as recorded: {clock.refused}"
         return f"{name}; its clock is {clock.offset_ns:+,} ns off, known to {clock.uncertainty_ns:,} ns"
 
-    def _augmented(self, at: int, trace: Trace) -> tuple[AugmentedTrace, Links]:
-        """The rank as it is to be written, and its links to others."""
-        from augment.derived.clock_correction import on_clock
-        from augment.derived.window import within
+    def _augmented(self, at: int, trace: Trace, part: Trace) -> AugmentedTrace:
+        """The rank's ``part`` with all that is added to it, on the rank's own clock."""
         from augment.findings import AugmentedTrace, Findings
         from augment.pipeline import augment
-        from augment.writers.perfetto.suffixes import Links
 
-        choice, steps = self._choice, self._chosen.steps
-        part = trace if steps is None else within(trace, *steps)
+        choice = self._choice
         found = augment(part, only=choice.only, skip=choice.skip, options=choice.options)
         across = [one for one in map(_cut(part), self._answers.annotations(at, trace)) if len(one.ts)]
-        outcomes = {**found.outcomes, "across ranks": Findings([], across)}
+        return AugmentedTrace(part, {**found.outcomes, "across ranks": Findings([], across)}, found.window)
+
+    def _links(self, at: int, trace: Trace, part: Trace) -> Links:
+        """What of the rank's ``part`` others are linked with."""
+        from augment.writers.perfetto.suffixes import Links
+
         own = self._member == at
-        links = Links(_rows_in(part, trace, self._row[own]), self._instance[own])
-        known = links.rows >= 0
-        links = Links(links.rows[known], links.ids[known])
-        return on_clock(AugmentedTrace(part, outcomes, found.window), self._clock(at)), links
+        rows = _rows_in(part, trace, self._row[own])
+        return Links(rows[rows >= 0], self._instance[own][rows >= 0])
 
 
 def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:

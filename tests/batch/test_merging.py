@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from augment.batch.merge import Choice, Merged, default_output, merge, only_job
 from augment.errors import AugmentError, OutputError, UsageError
 from augment.pipeline import augment
 from augment.readers import read
+from augment.trace import Trace
 from augment.writers import perfetto as native
 from perfetto_engine import Cell, PerfettoEngine
 from simulator import JobOptions, simulate
@@ -173,6 +175,21 @@ def test_never_over_an_input_and_never_half(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(AugmentError, match="broken"):
         merged(tmp_path, tmp_path / "job.pftrace")
     assert [one.name for one in tmp_path.iterdir()] == ["rank0.json"]
+
+
+def test_one_rank_at_a_time_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated(tmp_path / "job", 3)
+    traces: list[weakref.ref[Trace]] = []
+
+    def counted(path: str) -> Trace:
+        assert [one() for one in traces if one() is not None] == []
+        trace = read(path)
+        traces.append(weakref.ref(trace))
+        return trace
+
+    monkeypatch.setattr("augment.readers.read", counted)
+    assert merged(tmp_path / "job", tmp_path / "job.pftrace").ranks == 3
+    assert len(traces) >= 6
 
 
 def test_which_traces_are_one_job(tmp_path: Path) -> None:
