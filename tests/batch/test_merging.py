@@ -192,6 +192,19 @@ def test_one_rank_at_a_time_is_in_memory(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(traces) >= 6
 
 
+def test_urls(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="no fsspec: pip install fsspec")
+    store = fsspec.filesystem("memory")
+    for rank in range(2):
+        store.pipe_file(f"/merging/rank{rank}.json", write_trace(tmp_path / "t.json", kernel(f"k{rank}")).read_bytes())
+    job = only_job(plan(["memory://merging"], None).inputs)
+    assert default_output(job) == "memory://merging/job.augmented.pftrace"
+    assert merge(job, default_output(job), Choice()).ranks == 2
+    (tmp_path / "job.pftrace").write_bytes(store.cat_file("/merging/job.augmented.pftrace"))
+    assert {one[0] for one in slices(perfetto, tmp_path / "job.pftrace")} == {"k0", "k1"}
+    store.rm("/merging", recursive=True)
+
+
 def test_which_traces_are_one_job(tmp_path: Path) -> None:
     for window in (1, 2):
         for rank in range(2):
