@@ -123,11 +123,70 @@ class Client:
             options=[f"{of}.{one}={value}" for of, values in (options or {}).items() for one, value in values.items()],
             steps=resources_pb2.StepRange(first=steps[0], last=steps[1]) if steps else None,
         )  # fmt: skip
-        request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec), request_id=str(uuid.uuid4()))
-        job = self._connection.ask(self._stub.CreateJob, request, deadline, name).job
+        return self._done(resources_pb2.JobSpec(augment=spec), name, out, deadline, tell)
+
+    def diff(
+        self,
+        control: str | os.PathLike[str],
+        test: str | os.PathLike[str],
+        *,
+        step: int | tuple[int, int] | None = None,
+        region: str | None = None,
+        short_names: bool = False,
+        functions: bool = False,
+        formats: Sequence[str] = (),
+        overlay: bool = False,
+        label: str = "",
+        min_delta_us: int | None = None,
+        arrow_count: int | None = None,
+        out: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> Augmented:
+        """Send two traces, have them compared, and write what comes back: the same files as ``augment diff`` writes.
+
+        Args:
+            control: the trace of what it was before.
+            test: the trace of what it is now.
+            step: as of ``augment.diff``, as ``region``, ``short_names`` and ``functions`` are.
+            region: the annotation whose occurrences are the steps.
+            short_names: call operators and kernels by HTA's short names.
+            functions: match Python functions, too.
+            formats: names of writers; empty means the test's own format.
+            overlay: write both traces into one file, too.
+            label: what to call the control on the timeline; empty means its STEM.
+            min_delta_us: differences of fewer microseconds are not drawn.
+            arrow_count: how many arrows an overlay has at most.
+            out: the folder to write into; the test's own if it is not given.
+            progress: as of :meth:`augment`, and ``timeout_s``, too.
+            timeout_s: for all of it.
+
+        Raises:
+            AugmentError: as :meth:`augment`.
+        """
+        names = os.fspath(control), os.fspath(test)
+        tell = progress or (lambda _stage, _done, _of: None)
+        deadline = Deadline(timeout_s, names[1])
+        uploads = [self._upload(name, deadline, tell) for name in names]
+        steps = (step, step) if isinstance(step, int) else step
+        spec = resources_pb2.DiffSpec(
+            control=resources_pb2.Input(upload=uploads[0]), test=resources_pb2.Input(upload=uploads[1]),
+            steps=resources_pb2.StepPair(control=steps[0], test=steps[1]) if steps else None, region=region or "",
+            short_names=short_names, functions=functions, formats=formats, overlay=overlay,
+            label=label or stem(names[0]), min_delta_us=min_delta_us, arrow_count=arrow_count,
+        )  # fmt: skip
+        return self._done(resources_pb2.JobSpec(diff=spec), names[1], out, deadline, tell)
+
+    def _done(
+        self, spec: resources_pb2.JobSpec, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
+        tell: Progress,
+    ) -> Augmented:  # fmt: skip
+        """Have a job done, of which ``path`` is the trace that the outputs are called after."""
+        request = service_pb2.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))
+        job = self._connection.ask(self._stub.CreateJob, request, deadline, path).job
         with self._cancelling(job.name):
-            done = self._follow(job, deadline, tell, name)
-            files = self._fetch(done, name, Path(out) if out is not None else Path(name).parent, deadline, tell)
+            done = self._follow(job, deadline, tell, path)
+            files = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
         self._forget(job.name)
         return Augmented(files)
 

@@ -197,24 +197,123 @@ class StepRange(google.protobuf.message.Message):
 global___StepRange = StepRange
 
 @typing.final
+class DiffSpec(google.protobuf.message.Message):
+    """Compare two traces: what the command "augment diff" does with two files."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONTROL_FIELD_NUMBER: builtins.int
+    TEST_FIELD_NUMBER: builtins.int
+    FORMATS_FIELD_NUMBER: builtins.int
+    OVERLAY_FIELD_NUMBER: builtins.int
+    LABEL_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    REGION_FIELD_NUMBER: builtins.int
+    SHORT_NAMES_FIELD_NUMBER: builtins.int
+    FUNCTIONS_FIELD_NUMBER: builtins.int
+    MIN_DELTA_US_FIELD_NUMBER: builtins.int
+    ARROW_COUNT_FIELD_NUMBER: builtins.int
+    overlay: builtins.bool
+    """Whether both traces are written into one file, too, in Perfetto's own format."""
+    label: builtins.str
+    """What to call the control on the timeline; empty means its name."""
+    region: builtins.str
+    """The annotation whose occurrences are taken as steps; empty means ProfilerSteps."""
+    short_names: builtins.bool
+    """Whether operators and kernels are called by their short names."""
+    functions: builtins.bool
+    """Whether Python functions are matched, too."""
+    min_delta_us: builtins.int
+    """Differences of fewer microseconds are not drawn; 1 if not set."""
+    arrow_count: builtins.int
+    """How many arrows an overlay has at most; 100 if not set."""
+    @property
+    def control(self) -> global___Input:
+        """What it was before."""
+
+    @property
+    def test(self) -> global___Input:
+        """What it is now. Outputs are called after it."""
+
+    @property
+    def formats(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The formats of the annotated test, by name: "chrome", "perfetto", …. Empty means the test's own."""
+
+    @property
+    def steps(self) -> global___StepPair:
+        """The step of each side to compare; all, as many as both have, if not set."""
+
+    def __init__(
+        self,
+        *,
+        control: global___Input | None = ...,
+        test: global___Input | None = ...,
+        formats: collections.abc.Iterable[builtins.str] | None = ...,
+        overlay: builtins.bool = ...,
+        label: builtins.str = ...,
+        steps: global___StepPair | None = ...,
+        region: builtins.str = ...,
+        short_names: builtins.bool = ...,
+        functions: builtins.bool = ...,
+        min_delta_us: builtins.int | None = ...,
+        arrow_count: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_min_delta_us", b"_min_delta_us", "arrow_count", b"arrow_count", "control", b"control", "min_delta_us", b"min_delta_us", "steps", b"steps", "test", b"test"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_min_delta_us", b"_min_delta_us", "arrow_count", b"arrow_count", "control", b"control", "formats", b"formats", "functions", b"functions", "label", b"label", "min_delta_us", b"min_delta_us", "overlay", b"overlay", "region", b"region", "short_names", b"short_names", "steps", b"steps", "test", b"test"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_arrow_count", b"_arrow_count"]) -> typing.Literal["arrow_count"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_delta_us", b"_min_delta_us"]) -> typing.Literal["min_delta_us"] | None: ...
+
+global___DiffSpec = DiffSpec
+
+@typing.final
+class StepPair(google.protobuf.message.Message):
+    """A step of each side of a comparison, by its number."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONTROL_FIELD_NUMBER: builtins.int
+    TEST_FIELD_NUMBER: builtins.int
+    control: builtins.int
+    """The control's."""
+    test: builtins.int
+    """The test's."""
+    def __init__(
+        self,
+        *,
+        control: builtins.int = ...,
+        test: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["control", b"control", "test", b"test"]) -> None: ...
+
+global___StepPair = StepPair
+
+@typing.final
 class JobSpec(google.protobuf.message.Message):
     """What to do."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     AUGMENT_FIELD_NUMBER: builtins.int
+    DIFF_FIELD_NUMBER: builtins.int
     @property
     def augment(self) -> global___AugmentSpec:
         """Augment one trace."""
+
+    @property
+    def diff(self) -> global___DiffSpec:
+        """Compare two traces."""
 
     def __init__(
         self,
         *,
         augment: global___AugmentSpec | None = ...,
+        diff: global___DiffSpec | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["augment", b"augment", "kind", b"kind"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["augment", b"augment", "kind", b"kind"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["augment"] | None: ...
+    def HasField(self, field_name: typing.Literal["augment", b"augment", "diff", b"diff", "kind", b"kind"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["augment", b"augment", "diff", b"diff", "kind", b"kind"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["augment", "diff"] | None: ...
 
 global___JobSpec = JobSpec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -12,6 +12,7 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
 
 ROWS_BYTES = 1 << 20  #: of rows in one message
+MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
 
 
 class Metrics(msgspec.Struct):
@@ -78,13 +79,37 @@ def check(spec: v1.AugmentSpec) -> None:
     if not (spec.only or spec.skip or spec.options or spec.formats):
         return  # and what is not needed is not loaded
     from augment.commands.options import check_analyses, option_values
-    from augment.writers import writer_named
 
     try:
         check_analyses(list(spec.only), list(spec.skip), option_values(list(spec.options)))
-        for name in spec.formats:
+    except UsageError as error:
+        raise Refusal("USAGE", str(error)) from error
+    _check_formats(spec.formats)
+
+
+def check_diff(spec: v1.DiffSpec) -> None:
+    """The same of a comparison.
+
+    Raises:
+        Refusal: a format that does not exist, or a number or text that is too large.
+    """
+    _check_formats(spec.formats)
+    if not (0 <= spec.min_delta_us <= MOST_DELTA_US and 0 <= spec.arrow_count <= MOST_ARROWS):
+        most = f"min_delta_us at most {MOST_DELTA_US}, arrow_count at most {MOST_ARROWS}"
+        raise Refusal("USAGE", f"{most}, and neither is negative")
+    if len(spec.label) > MOST_LABEL or not (spec.label.isprintable() or not spec.label):
+        raise Refusal("USAGE", f"label: at most {MOST_LABEL} printable characters")
+
+
+def _check_formats(formats: Sequence[str]) -> None:
+    if not formats:
+        return
+    from augment.writers import writer_named
+
+    try:
+        for name in formats:
             writer_named(name)
     except UsageError as error:
         raise Refusal("USAGE", str(error)) from error
-    if len(set(spec.formats)) != len(spec.formats):
+    if len(set(formats)) != len(formats):
         raise Refusal("USAGE", "formats: one is named twice")

@@ -32,17 +32,30 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """An input: its file's name, and the SHA-256 of its upload, or the ``uri`` of a file of the server's."""
+
+    file_name: str
+    content: str
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """What a scheduler needs to know of a job that it has begun."""
 
     id: str
     client: str
-    spec: v1.AugmentSpec
-    file_name: str
-    content: str
+    spec: v1.JobSpec
+    inputs: tuple[Given, ...]  #: the first is the one that outputs are called after
     attempts: int
     deaths: int
     queued_s: float
+
+    @property
+    def file_name(self) -> str:
+        """What the job is about."""
+        return self.inputs[0].file_name
 
 
 class Jobs:
@@ -52,8 +65,10 @@ class Jobs:
         self._storage, self._limits = storage, limits
         self._progress: dict[str, v1.Progress] = {}
 
-    def create(self, caller: Caller, spec: v1.JobSpec, request_id: str, file_name: str) -> tuple[str, bool]:
+    def create(self, caller: Caller, spec: v1.JobSpec, request_id: str, file_names: Sequence[str]) -> tuple[str, bool]:
         """Accept a job: its id, and whether it is new; with a ``request_id`` that is known, the job that has it.
+
+        ``file_names`` are those of its inputs that are files of the server's.
 
         Raises:
             Refusal: the queue is full, the client has too many jobs, the upload is not there or not complete.
@@ -66,14 +81,13 @@ class Jobs:
                     raise Refusal("REQUEST_ID_REUSED", f"{job} has this request_id, but another spec; choose a new one")
                 return str(known["id"]), False
             self._expect_room(db, caller)
-            content = ""
-            if spec.augment.input.WhichOneof("source") == "upload":
-                upload = _complete_upload(db, caller, spec.augment.input.upload)
-                file_name, content = upload["file_name"], upload["sha256"]
+            inputs = zip(inputs_of(spec), file_names, strict=True)
+            first, *others = [_stored(db, caller, given, file_name) for given, file_name in inputs]
             job, now = new_id(), now_ns()
             columns = "id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns"
-            values = (job, caller.client, caller.realm, request_id, text, file_name, content, QUEUED, now, now)
+            values = (job, caller.client, caller.realm, request_id, text, *first, QUEUED, now, now)
             db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+            db.executemany("INSERT INTO controls VALUES (?, ?, ?)", [(job, *other) for other in others])
         return job, True
 
     def _expect_room(self, db: sqlite3.Connection, caller: Caller) -> None:
@@ -137,10 +151,13 @@ class Jobs:
                 return None
             change = "UPDATE jobs SET state = ?, started_ns = ?, attempts = attempts + 1 WHERE id = ?"
             db.execute(change, (RUNNING, now, row["id"]))
-        spec = v1.JobSpec.FromString(row["spec"]).augment
+            stored = [row, *db.execute("SELECT * FROM controls WHERE job = ?", (row["id"],))]
+        spec = v1.JobSpec.FromString(row["spec"])
+        given = zip(stored, inputs_of(spec), strict=True)
+        inputs = tuple(Given(one["file_name"], one["content"], source.uri) for one, source in given)
         queued_s = max(0.0, (now - row["queued_ns"]) / 1e9)
         counts = (row["attempts"] + 1, row["deaths"])
-        return Begun(row["id"], row["client"], spec, row["file_name"], row["content"], *counts, queued_s)
+        return Begun(row["id"], row["client"], spec, inputs, *counts, queued_s)
 
     def queue_again(self, job: str, *, died: bool = False) -> None:
         """Put a job that was running back into the queue, at its old place; ``died`` says that its worker has."""
@@ -201,6 +218,11 @@ class Jobs:
         return made
 
 
+def inputs_of(spec: v1.JobSpec) -> list[v1.Input]:
+    """The inputs of a job, that first which its outputs are called after."""
+    return [spec.diff.test, spec.diff.control] if spec.WhichOneof("kind") == "diff" else [spec.augment.input]
+
+
 def state_name(state: int) -> str:
     """``QUEUED`` and so on."""
     return v1.Job.State.Name(state).removeprefix("STATE_")  # type: ignore[arg-type]
@@ -210,6 +232,14 @@ def _with_request(db: sqlite3.Connection, caller: Caller, request_id: str) -> sq
     query = "SELECT id, spec FROM jobs WHERE realm = ? AND request_id = ?"
     row: sqlite3.Row | None = db.execute(query, (caller.realm, request_id)).fetchone()
     return row
+
+
+def _stored(db: sqlite3.Connection, caller: Caller, given: v1.Input, file_name: str) -> tuple[str, str]:
+    """File name and content of an input."""
+    if given.WhichOneof("source") != "upload":
+        return file_name, ""
+    upload = _complete_upload(db, caller, given.upload)
+    return upload["file_name"], upload["sha256"]
 
 
 def _complete_upload(db: sqlite3.Connection, caller: Caller, name: str) -> sqlite3.Row:

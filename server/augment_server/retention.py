@@ -11,7 +11,8 @@ from augment_server.limits import Limits
 from augment_server.storage import Storage, now_ns, remove
 
 FRESH_S = 600.0  #: what was touched within this time does not go for want of room
-_NEEDED = f"SELECT content FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # noqa: S608 - our own numbers
+_OPEN = f"FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # our own numbers
+_NEEDED = f"SELECT content {_OPEN} UNION ALL SELECT content FROM controls WHERE job IN (SELECT id {_OPEN})"  # noqa: S608
 _FINAL = ", ".join(map(str, FINAL))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal, refusal_of
-from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, Made, state_name
+from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Given, Jobs, Made, state_name
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.observer import Observer
@@ -209,17 +209,12 @@ class Scheduler:
 
     def _order(self, begun: Begun, folder: Path) -> dict[str, Any]:
         """What the worker is told; its folder is made. Blocks."""
-        from augment.commands.options import option_values
-
-        limits, spec = self._limits, begun.spec
+        limits, kind = self._limits, begun.spec.WhichOneof("kind")
         order: dict[str, Any] = {
-            "file_name": begun.file_name,
+            "inputs": [self._place(given) for given in begun.inputs],
             "folder": str(folder),
-            "formats": list(spec.formats) or ["chrome"],
-            "only": list(spec.only),
-            "skip": list(spec.skip),
-            "options": option_values(list(spec.options)),
-            "steps": [spec.steps.first, spec.steps.last] if spec.HasField("steps") else None,
+            "kind": kind,
+            **(_diff_order(begun.spec.diff) if kind == "diff" else _augment_order(begun.spec.augment)),
             "limits": {
                 "text_bytes": limits.max_text_bytes,
                 "text_ratio": limits.max_text_ratio,
@@ -228,12 +223,14 @@ class Scheduler:
                 "nesting": limits.max_nesting,
             },
         }
-        if begun.content:
-            order["blob"] = str(self._storage.blob(begun.content))
-        else:
-            order["below"] = resolve(spec.input.uri, self._roots)
         os.mkdir(folder, 0o700)
         return order
+
+    def _place(self, given: Given) -> dict[str, Any]:
+        """Where the worker finds an input."""
+        if given.content:
+            return {"file_name": given.file_name, "blob": str(self._storage.blob(given.content))}
+        return {"file_name": given.file_name, "below": resolve(given.uri, self._roots)}
 
     def _publish(self, job: str, folder: Path) -> None:
         """What was made becomes the job's. Blocks."""
@@ -292,6 +289,33 @@ class Scheduler:
         if self._loop_task:
             self._loop_task.cancel()
         await self._workers.close()
+
+
+def _augment_order(spec: v1.AugmentSpec) -> dict[str, Any]:
+    from augment.commands.options import option_values
+
+    return {
+        "formats": list(spec.formats) or ["chrome"],
+        "only": list(spec.only),
+        "skip": list(spec.skip),
+        "options": option_values(list(spec.options)),
+        "steps": [spec.steps.first, spec.steps.last] if spec.HasField("steps") else None,
+    }
+
+
+def _diff_order(spec: v1.DiffSpec) -> dict[str, Any]:
+    """What is not set is left out."""
+    order: dict[str, Any] = {
+        "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},
+        "drawing": {"formats": list(spec.formats), "label": spec.label, "overlay": spec.overlay},
+    }
+    if spec.HasField("steps"):
+        order["compare"]["step"] = [spec.steps.control, spec.steps.test]
+    if spec.HasField("min_delta_us"):
+        order["drawing"]["min_delta_ns"] = 1000 * spec.min_delta_us
+    if spec.HasField("arrow_count"):
+        order["drawing"]["arrow_count"] = spec.arrow_count
+    return order
 
 
 class _Progress:

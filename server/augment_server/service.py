@@ -18,7 +18,7 @@ from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment_server import catalog
 from augment_server.errors import Refusal, refuse
-from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs
+from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs, inputs_of
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, id_of, safe_file_name, sha256_of
 from augment_server.observer import Observer
@@ -280,16 +280,21 @@ class Service(AugmentServiceServicer):
     async def _create(self, caller: Caller, spec: v1.JobSpec, request_id: str) -> str:
         if self.draining:
             raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
-        if spec.WhichOneof("kind") != "augment":
-            raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment")
+        kind = spec.WhichOneof("kind")
+        if kind is None:
+            raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment or spec.diff")
         if spec.ByteSize() > MOST_SPEC_BYTES:
             raise Refusal("INVALID_REQUEST", f"spec: at most {MOST_SPEC_BYTES >> 10} KiB")
         if len(request_id) > MOST_REQUEST_ID:
             raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
 
         def create() -> tuple[str, bool]:
-            catalog.check(spec.augment)
-            return self._jobs.create(caller, spec, request_id, self._expect_input(spec.augment.input))
+            if kind == "diff":
+                catalog.check_diff(spec.diff)
+            else:
+                catalog.check(spec.augment)
+            file_names = [self._expect_input(given) for given in inputs_of(spec)]
+            return self._jobs.create(caller, spec, request_id, file_names)
 
         job, new = await self._apart(create)
         if new:
@@ -302,7 +307,7 @@ class Service(AugmentServiceServicer):
             id_of(given.upload, "uploads")
             return ""
         if given.WhichOneof("source") != "uri":
-            raise Refusal("INVALID_REQUEST", "spec.augment.input: name an upload or a uri")
+            raise Refusal("INVALID_REQUEST", "input: name an upload or a uri")
         file_name = safe_file_name(path_of(given.uri))
         os.close(open_below(*resolve(given.uri, self._roots)))
         return file_name

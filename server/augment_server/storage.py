@@ -64,6 +64,11 @@ CREATE TABLE IF NOT EXISTS jobs (
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_by_request ON jobs (realm, request_id) WHERE request_id != '';
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
 CREATE INDEX IF NOT EXISTS jobs_by_realm ON jobs (realm, number);
+CREATE TABLE IF NOT EXISTS controls (  -- of jobs that compare: the other input
+    job TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    file_name TEXT NOT NULL,
+    content TEXT NOT NULL     -- as of jobs
+);
 CREATE TABLE IF NOT EXISTS artifacts (
     job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     position INTEGER NOT NULL,

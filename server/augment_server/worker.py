@@ -7,6 +7,7 @@ When stdin ends, the server is gone, and so is the worker.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,12 +16,13 @@ import resource
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from augment.batch.convert import Settings, convert_or_raise
 from augment.batch.inputs import Input
+from augment.errors import InputError
 from augment.readers.limits import Limits
 
 Say = Callable[..., None]
@@ -79,13 +81,57 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
     except Refusal as refusal:
         told, why = refusal, ""
     except Exception as error:
-        told = refusal_of(error, order["file_name"])
+        told = refusal_of(error, _blamed(error, order))
         why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR") else ""
     return {"failed": [told.reason, told.message, dict(told.metadata)], "traceback": why}
 
 
+def _blamed(error: Exception, order: dict[str, Any]) -> str:
+    """The name of the input that an error is about."""
+    names: list[str] = [one["file_name"] for one in order["inputs"]]
+    if isinstance(error, InputError):
+        for number, name in enumerate(names):
+            if error.path == str(_place(order, number)):
+                return name
+    return names[0]
+
+
 def _made(order: dict[str, Any], say: Say) -> Iterator[tuple[str, int, str]]:
-    """Convert the trace in the order's folder: the files that were made."""
+    """Do what is ordered in the order's folder: the files that were made."""
+    (Path(order["folder"]) / "out").mkdir()
+    with contextlib.ExitStack() as opened:
+        sources = [_input(order, number, opened) for number in range(len(order["inputs"]))]
+        for path in (_compared if order["kind"] == "diff" else _converted)(order, sources, say):
+            yield path.name, path.stat().st_size, _safe(path)
+
+
+def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list[Path]:
+    """Compare the second with the first, the test."""
+    from augment.comparison import diff
+    from augment.comparison.outputs import Drawing, write_all
+    from augment.readers import read
+    from augment.writers.files import stem
+
+    test, control = sources
+    limits, asked = Limits(**order["limits"]), order["compare"]
+    if "step" in asked:
+        asked["step"] = tuple(asked["step"])
+    stages = ("reading the control", "reading the test", "comparing", "writing")
+
+    def stage(name: str) -> None:
+        say(stage=name, done=stages.index(name), of=len(stages))
+
+    stage("reading the control")
+    before = read(str(control), limits=limits)
+    stage("reading the test")
+    now = read(str(test), limits=limits)
+    stage("comparing")
+    found = diff(before, now, **asked)
+    return write_all(found, Path(order["folder"]) / "out", stem(test.name), Drawing(**order["drawing"]), stage)
+
+
+def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list[Path]:
+    """Convert the trace."""
     from augment.pipeline import chosen
 
     limits = Limits(**order["limits"])
@@ -103,35 +149,33 @@ def _made(order: dict[str, Any], say: Say) -> Iterator[tuple[str, int, str]]:
     def stage(name: str) -> None:
         say(stage=name, done=next(done), of=count)
 
-    folder = Path(order["folder"])
-    source, opened = _input(order, folder)
-    one = Input(str(source), str(folder / "out"), named=True)
-    try:
-        for path in map(Path, convert_or_raise(one, settings, lambda _: None, stage).outputs):
-            yield path.name, path.stat().st_size, _safe(path)
-    finally:
-        if opened is not None:
-            os.close(opened)
+    one = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
+    return [Path(path) for path in convert_or_raise(one, settings, lambda _: None, stage).outputs]
 
 
-def _input(order: dict[str, Any], folder: Path) -> tuple[Path, int | None]:
-    """A path to the trace that ends in the name that its sender gave it; and what must be closed at the end."""
-    source = folder / "in" / order["file_name"]
-    source.parent.mkdir()
-    (folder / "out").mkdir()
-    if "blob" in order:
-        source.symlink_to(order["blob"])
-        return source, None
+def _place(order: dict[str, Any], number: int) -> Path:
+    """A path to an input that ends in the name that its sender gave it; two may have the same."""
+    return Path(order["folder"]) / "in" / str(number) / str(order["inputs"][number]["file_name"])
+
+
+def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> Path:
+    """Put an input in its place; what must be closed at the end is added to ``opened``."""
+    given, source = order["inputs"][number], _place(order, number)
+    source.parent.mkdir(parents=True)
+    if "blob" in given:
+        source.symlink_to(given["blob"])
+        return source
     from augment_server.roots import open_below
 
-    found = open_below(*order["below"])
+    found = open_below(*given["below"])
     if os.path.isdir("/proc/self/fd"):  # the very file that was opened, whatever becomes of its path
+        opened.callback(os.close, found)
         source.symlink_to(f"/proc/self/fd/{found}")
-        return source, found
+        return source
     with os.fdopen(found, "rb") as file, open(source, "xb") as copy:
         while piece := file.read(_PIECE):
             copy.write(piece)
-    return source, None
+    return source
 
 
 def _safe(path: Path) -> str:

@@ -310,4 +310,6 @@ def test_only_a_gpu_or_only_a_host(control: Trace, *, on_device: bool) -> None:
     tracks = [one for one in found if isinstance(one, SliceTrack)]
     assert {control.tracks[one.under].device is not None for one in tracks} == {on_device}
     changes = Counter(change for one in tracks for change in texts(one.args["change"]))
-    assert changes["increased"] > changes.total() - changes["increased"], "that calls last longer moves some into others"
+    assert changes["increased"] > changes.total() - changes["increased"], (
+        "that calls last longer moves some into others"
+    )

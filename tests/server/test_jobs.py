@@ -196,8 +196,8 @@ def test_clients_take_turns(tmp_path: Path) -> None:
 
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
         with server.core._storage.lock:  # both are there before the next one is begun
-            later, _ = jobs.create(Caller("host:test", ""), spec, "", "")
-            other, _ = jobs.create(Caller("host:other", ""), spec, "", "")
+            later, _ = jobs.create(Caller("host:test", ""), spec, "", [""])
+            other, _ = jobs.create(Caller("host:other", ""), spec, "", [""])
             begun = jobs.begin()
         assert begun is not None
         assert begun.id == other != later
