@@ -190,7 +190,7 @@ class Jobs:
             return bool(db.execute(change, (CANCELLED, now_ns(), job, QUEUED)).rowcount)
 
     def tell(self, job: str, progress: v1.Progress) -> None:
-        """How far a job is."""
+        """How far a job is; ``progress`` may change from now on, and is copied whenever somebody asks."""
         self._progress[job] = progress
 
     def by_state(self) -> dict[str, int]:

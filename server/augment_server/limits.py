@@ -6,10 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from augment.readers import limits as readers
-
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 TYPICAL_JOB_BYTES = 2 * GIB  #: enough for a trace of some GB
+NESTING, LEAST_NESTING = 128, 16  #: the readers' own; they would load too much here
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
@@ -31,10 +30,10 @@ class Limits:
     max_events: int = limit(500_000_000, "Most events of a trace.", "count")
     max_name_bytes: int = limit(MIB, "Longest name of an event.", "bytes")
     max_nesting: int = limit(
-        readers.NESTING,
+        NESTING,
         "Deepest nesting of braces and brackets in an event; one that goes deeper is not read.",
         "count",
-        readers.LEAST_NESTING,
+        LEAST_NESTING,
     )
 
     max_running_jobs: int | None = limit(

@@ -330,7 +330,7 @@ class _Progress:
         """A stage begins."""
         self.end()
         self._now.stage, self._now.done_count, self._now.total_count = said["stage"], said["done"], said["of"]
-        self._tell()
+        self._jobs.tell(self._job, self._now)
 
     def end(self) -> None:
         """The stage at hand, if there is one, has ended."""
@@ -341,10 +341,4 @@ class _Progress:
             self._now.done_count = len(self._now.stages)
             self._observer.job_stage(self._job, self._now.stage, seconds)
             self._now.stage = ""
-            self._tell()
         self._since = now
-
-    def _tell(self) -> None:
-        told = v1.Progress()
-        told.CopyFrom(self._now)
-        self._jobs.tell(self._job, told)

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from augment.readers import limits as readers
 from augment_server import limits
 from augment_server.errors import REASONS, Refusal
 from augment_server.limits import GIB, Limits
@@ -36,6 +37,12 @@ def test_jobs_at_once(
     monkeypatch.setattr(limits, "memory_bytes", lambda: memory)
     assert Limits(**given).running_jobs() == jobs
     assert Limits().job_memory_bytes() == memory * 3 // 4
+
+
+def test_nesting_is_the_readers_own() -> None:
+    """Otherwise the service would make other files than the command."""
+    assert (limits.NESTING, limits.LEAST_NESTING) == (readers.NESTING, readers.LEAST_NESTING)
+    assert Limits().max_nesting == readers.Limits().nesting
 
 
 def test_every_reason_has_a_code() -> None:
