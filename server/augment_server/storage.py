@@ -89,7 +89,7 @@ class Storage:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root.absolute()  # links lead there, from other folders
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock_file = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -152,6 +152,13 @@ def test_analyses_are_the_commands(server: Server) -> None:
     }
 
 
+def test_a_state_directory_named_from_where_the_server_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = trace(tmp_path / "a.json")
+    monkeypatch.chdir(tmp_path)
+    with serving(Path("state")) as server:
+        assert server.wait(server.create(server.upload(path)).name).state == v1.Job.STATE_SUCCEEDED
+
+
 def test_progress_names_every_stage(server: Server, tmp_path: Path) -> None:
     job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
     names = [one.stage for one in job.progress.stages]
