@@ -146,7 +146,7 @@ def differences(theirs: Frames, ours: Frames) -> Iterator[tuple[str, str, Any, A
     for key in {**theirs, **ours}:
         left, right = theirs.get(key), ours.get(key)
         if left is None or right is None:
-            if any(number(value) and value for value in (left or right).values()):
+            if any(number(value) and value and not math.isnan(value) for value in (left or right).values()):
                 yield key, "", left and "a row", right and "a row"
             continue
         for column in left:
