@@ -12,7 +12,7 @@ that launched them where shapes were recorded; a recording without them has neit
 
 One rank cannot tell moving data from waiting for a rank that is late: the bandwidth here is of both, so at most what
 the links did. The figures of a whole job (``job.metrics.json``) part the two. The bus bandwidth of each group is drawn
-on a track ``Bus bandwidth GROUP``.
+on a track ``Bus bandwidth LABEL``, of the group's description or else its name.
 
 Options:
     link_gbps: what a rank's link can carry, GB/s in one direction, to compare ``bus_gbps`` with; 0 is not known.
@@ -47,7 +47,7 @@ class Row:
     device: Identity = column("The device.")
     group: str = column("The name of the process group; empty if the trace does not tell.")
     description: str = column("What the program calls the group; empty if the trace does not tell.")
-    kind: str = column("What kind: AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast and others.")
+    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another.")
     group_size: int | None = column("How many ranks the group has, if told.", "count")
     count: int = column("How many there were.", "count")
     bytes: int | None = column("What they moved, as nccl-tests counts it, if told of each.", "bytes")

@@ -113,20 +113,25 @@ class _Run:
         if self._manner.shard:
             return
         from augment.batch.stages import conclude
-        from augment.commands.terminal import emit
 
         results = {result.path: result for result in self._results}
         for path in conclude(self._settings.stages, self._plan.inputs, results):
-            emit(path)
+            self._tell(path)
         if self._merge:
             from augment.batch.merge import Choice, merge_all
 
             one = self._settings
             choice = Choice(one.only, one.skip, one.options, one.steps)
             for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
-                emit(path)
+                self._tell(path)
                 if merged and merged.left_out:
                     shown.say(f"augment: {path}: {merged.left_out}")
+
+    def _tell(self, path: str) -> None:
+        """A file about whole jobs."""
+        from augment.commands.terminal import emit
+
+        emit(_json({"status": "concluded", "outputs": [path]}) if self._as_json else path)
 
     def _take(self, result: Result) -> None:
         from augment.commands.terminal import emit
@@ -177,11 +182,15 @@ def _debugging() -> bool:
 
 
 def _as_json(result: Result) -> str:
-    import json
-
     told: dict[str, Any] = {"input": result.path, "status": result.status, "outputs": list(result.outputs)}
     if result.message:
         told["message"] = result.message
+    return _json(told)
+
+
+def _json(told: dict[str, Any]) -> str:
+    import json
+
     return json.dumps(told, ensure_ascii=False)
 
 

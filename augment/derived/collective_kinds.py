@@ -58,7 +58,7 @@ def kind_of(name: str) -> str:
 
 def element_bytes(dtype: str) -> int | None:
     """The size of an element of that type; None of types that are not known."""
-    return ELEMENT_BYTES.get(dtype.rpartition(".")[2].lower())
+    return ELEMENT_BYTES.get(dtype.replace("::", ".").rpartition(".")[2].lower())
 
 
 def size_elements(kind: str, sent: int, received: int, ranks: int) -> int:

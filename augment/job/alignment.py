@@ -14,6 +14,7 @@ shares too few collectives with the others, or if after it ranks end collectives
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -231,7 +232,7 @@ def _middle(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
 
 def _corrected(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
     """The ends on the common clock; of members without a fit as they are."""
-    common = ends.end.copy()
+    common: Int64s = ends.end.copy()
     for member, fit in fits.items():
         own = ends.member == member
         common[own] = fit.corrected(ends.end[own])
@@ -292,7 +293,7 @@ def _distance(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
 
 def _wrong_by(distance: Int64s) -> float:
     """What a clock may be wrong by that leaves these distances, ns."""
-    return _spread(distance.astype(np.float64)) * max(2.0, 12 / np.sqrt(max(len(distance), 1)))
+    return _spread(distance.astype(np.float64)) * max(2.0, 12 / math.sqrt(max(len(distance), 1)))
 
 
 def _clock(one: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float) -> Clock:

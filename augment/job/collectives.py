@@ -24,7 +24,7 @@ class Row:
 
     group: str = column("The name of the process group; empty if the traces do not tell.")
     description: str = column("What the program calls the group; empty if the traces do not tell.")
-    kind: str = column("What kind: AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast and others.")
+    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another.")
     group_size: int = column("How many ranks the group has; as many as were found if the traces do not tell.", "count")
     ranks_seen: int = column("The most ranks that one was matched on.", "count")
     count: int = column("Collectives matched across ranks.", "count")

@@ -56,8 +56,9 @@ def test_sizes_and_factors_are_those_of_nccl_tests() -> None:
 
 def comms(**more: Any) -> dict[str, Any]:
     return {
-        "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "Group size": 4, "dtype": "Float",
-        "Process Group Name": "7", "Process Group Description": "dp", "Process Group Ranks": "[0, 1, 2, 3]", **more,
+        "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "Float",
+        "Group size": 4, "Process Group Name": "7", "Process Group Description": "dp",
+        "Process Group Ranks": "[0, 1, 2, 3]", **more,
     }  # fmt: skip
 
 
@@ -67,8 +68,10 @@ def outcome(path: Path, **options: float) -> Findings | Skipped:
 
 def test_a_rank(tmp_path: Path) -> None:
     """By the kernel's args, by those of the operator that launched it, by names alone."""
-    first, second, third = (kernel(f"ncclDevKernel_{what}", ts, 10, correlation=n, stream=20)
-                            for n, (what, ts) in enumerate((("AllReduce", 20), ("AllReduce", 40), ("SendRecv", 60)), 1))  # fmt: skip
+    first, second, third = (
+        kernel(f"ncclDevKernel_{what}", 20 * number, 10, correlation=number, stream=20)
+        for number, what in enumerate(("AllReduce", "AllReduce", "SendRecv"), 1)
+    )
     first["args"] |= comms(Seq=5)
     path = write_trace(
         tmp_path / "rank0.json", step(0), first, second, third, kernel("gemm", 25, 100, correlation=9),

@@ -65,7 +65,7 @@ def test_what_is_done_is_skipped(job: Path, augment: Augment) -> None:
     assert "0 augmented, 3 done before, 0 passed over, 0 failed" in again.err
     assert {path.name: path.stat().st_mtime_ns for path in job.iterdir()} == before
     told = map(json.loads, augment("run", job, "--json").lines)
-    assert [one["status"] for one in told] == ["done_before"] * 3
+    assert [one["status"] for one in told] == ["done_before"] * 3 + ["concluded"]
 
 
 def test_what_changed_is_done_again(job: Path, augment: Augment) -> None:

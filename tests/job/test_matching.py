@@ -118,7 +118,8 @@ def test_a_clock_by_which_ranks_would_end_before_others_begin_is_refused() -> No
     random = np.random.default_rng(3)
     starts = np.cumsum(random.integers(1000, 10**6, 40))
     left = [("g", "AllReduce", n, int(ts), int(ts) + 100) for n, ts in enumerate(starts)]
-    right = [("g", "AllReduce", n, int(ts), int(ts) + 100) for n, ts in enumerate(np.cumsum(random.integers(1000, 10**6, 40)))]  # fmt: skip
+    others = np.cumsum(random.integers(1000, 10**6, 40))
+    right = [("g", "AllReduce", n, int(ts), int(ts) + 100) for n, ts in enumerate(others)]
     summaries = [summary_of(0, left), summary_of(1, right)]
     matched = match(summaries)
     clocks, _ = align(matched, summaries)

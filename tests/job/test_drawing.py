@@ -1,0 +1,69 @@
+"""What a job draws on a rank's timeline, judged by Perfetto's engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.annotations import CounterTrack, SliceTrack
+from augment.findings import AugmentedTrace, Findings
+from augment.job.answer import Answer, answer
+from augment.job.summary import summarize
+from augment.readers import read
+from augment.trace import Trace
+from augment.writers import perfetto as native
+from simulator import JobOptions, simulate
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, list[Trace]]:
+    options = JobOptions(ranks=3, steps=2, collectives="fsdp", straggler=1, clock_offset_ns=(0, 7_000_000, -(10**10)))
+    traces = [read(str(path)) for path, _ in simulate(options, tmp_path_factory.mktemp("job"))]
+    contents = [summarize(AugmentedTrace(trace, {})) for trace in traces]
+    return answer(contents, [trace.source.name for trace in traces]), traces
+
+
+def test_waits_and_transfers_lie_under_their_kernels(job: tuple[Answer, list[Trace]]) -> None:
+    found, traces = job
+    for member, trace in enumerate(traces):
+        slices, counter = found.annotations(member, trace)
+        assert isinstance(slices, SliceTrack)
+        assert isinstance(counter, CounterTrack)
+        assert (slices.ts[1:] >= (slices.ts + slices.dur)[:-1]).all()
+        _, members, rows = found.links()
+        kernels = np.sort(rows[members == member])
+        assert len(kernels) == len(found.matched)
+        assert slices.dur.sum() == trace.events.dur[kernels].sum()
+        assert counter.values.max() < 330
+        assert counter.values[-1] == 0
+
+
+def test_links_are_in_the_order_of_arrival(job: tuple[Answer, list[Trace]]) -> None:
+    found, traces = job
+    instance, member, row = found.links()
+    start = np.array([found.clocks[m].to_common(traces[m].events.ts[r : r + 1])[0]
+                      for m, r in zip(member.tolist(), row.tolist(), strict=True)])  # fmt: skip
+    assert (np.diff(instance) >= 0).all()
+    same = np.diff(instance) == 0
+    assert (np.diff(start)[same] >= 0).all()
+
+
+def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: Any) -> None:
+    found, traces = job
+    drawn = AugmentedTrace(traces[2], {"job_collectives": Findings((), found.annotations(2, traces[2]))})
+    assert native.write(drawn, tmp_path / "rank2.pftrace") == []
+    perfetto.load(tmp_path / "rank2.pftrace")
+    assert perfetto.problems() == {}
+    rows = perfetto.rows(
+        "select name, count(*), sum(dur) from slice where category = 'augment.job_collectives' group by name"
+    )
+    own = found.matched.member == 2
+    wait, transfer = found.parted.wait_ns[own], found.parted.transfer_ns[own]
+    assert rows == [("transfer", (transfer > 0).sum(), transfer.sum()), ("wait", (wait > 0).sum(), wait.sum())]
+    late = "extract_arg(arg_set_id, 'debug.last to arrive')"
+    told = perfetto.rows(f"select distinct {late} from slice where category = 'augment.job_collectives' order by 1")
+    assert ("rank 1",) in told
+    assert {one for (one,) in told} <= {"rank 0", "rank 1", "rank 2"}
