@@ -38,8 +38,9 @@ bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 
 	$(BIN)/python benchmarks/analyses.py
 	$(BIN)/python benchmarks/native.py
 
-bench-batch: $(STAMP)  ## ranks a minute with one process and two; a batch of 1 000 ranks killed and started again
+bench-batch: $(STAMP)  ## ranks a minute with one process and two; 1 000 ranks killed and started again; cost of comparing ranks
 	$(BIN)/python benchmarks/batch.py
+	$(BIN)/python benchmarks/jobs.py
 
 bench-hta: $(STAMP)  ## HTA's figures beside ours for the traces below TRACES, by default of the examples
 	$(BIN)/python benchmarks/hta_compare.py $(or $(TRACES),examples/traces)

@@ -61,7 +61,7 @@ def command(
     check_analyses(only, skip, values)
     _check_formats(formats)
     made = batch.plan(inputs, out)
-    alone = len(made.inputs) == 1 and made.inputs[0].named  # is no job
+    alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
     settings = Settings(formats, only, skip, values, steps, () if alone else STAGES)
     with client_of(**server) as client:
         return _Run(made, settings, batch.manner(client), merge=merge, as_json=as_json, quiet=quiet).all()

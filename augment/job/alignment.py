@@ -18,11 +18,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from augment.derived.statistics import grouped_medians
 from augment.findings import column
+from augment.intervals import Places
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
 from augment.trace import Diagnostic, Int64s
@@ -31,7 +33,7 @@ FEWEST = 3  #: collectives that a clock is fitted to
 FEWEST_FOR_DRIFT = 8
 LEAST_DRIFT = 0.5  #: of the uncertainty, that a drift must move the first or last collective by
 MOST_BROKEN = 0.1  #: share of a rank's collectives that may end before all have begun
-_POINTS = 96  #: of which Theil's and Sen's slopes are taken
+_POINTS = 64  #: of which Theil's and Sen's slopes are taken
 _ROUNDS = 2
 _DEVIATION = 1.4826
 _CLEARLY = 5.0  #: spreads by which a rank's clock is another than its host's ...
@@ -117,7 +119,7 @@ def align(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[list[Cloc
             message = "ranks whose collectives contradict that they share their host's clock; they have their own"
             diagnostics.append(Diagnostic("clock_unlike_host", odd, message))
     distance = _distance(ends, fits)
-    wrong = {member: _wrong_by(distance[ends.member == member]) for member in fits}
+    wrong = {member: _wrong_by(distance[ends.rows_of(member)]) for member in fits}
     of_first = next(iter(wrong.values()), 0.0)  # whose clock is the job's
     clocks = [
         _clock(one, fits.get(member), ends, distance, member, float(np.hypot(wrong.get(member, 0.0), of_first)))
@@ -164,20 +166,20 @@ def _laid_beside(ends: Matched, count: int) -> dict[int, _Fit]:
 
 
 def _first(ends: Matched, member: int) -> int:
-    return int(ends.ts[ends.member == member].min())
+    return int(ends.ts[ends.rows_of(member)].min())
 
 
 def _join(ends: Matched, rows: Int64s, fits: dict[int, _Fit]) -> None:
     """Lay the members of a group beside the one of them that is in place and has most of its collectives."""
-    members, counts = np.unique(ends.member[rows], return_counts=True)
-    known = [(-int(n), int(one)) for one, n in zip(members, counts, strict=True) if int(one) in fits]
-    anchor = min(known)[1]
-    own = rows[ends.member[rows] == anchor]
+    rows = rows[np.argsort(ends.member[rows], kind="stable")]
+    members, starts = np.unique(ends.member[rows], return_index=True)
+    parts = dict(zip(members.tolist(), np.split(rows, starts[1:]), strict=True))
+    anchor = min((member for member in parts if member in fits), key=lambda one: (-len(parts[one]), one))
+    own = parts[anchor]
     table = np.full(len(ends), _NONE)
     table[ends.instance[own]] = fits[anchor].corrected(ends.end[own])
-    for member in members.tolist():
-        theirs = rows[ends.member[rows] == member]
-        theirs = theirs[table[ends.instance[theirs]] != _NONE]
+    for member, part in parts.items():
+        theirs = part[table[ends.instance[part]] != _NONE]
         if member not in fits and len(theirs) >= FEWEST:
             fits[member] = _fitted(ends.end[theirs], table[ends.instance[theirs]], _first(ends, member))
 
@@ -187,7 +189,7 @@ def _settled(ends: Matched, fits: dict[int, _Fit], units: Sequence[Sequence[int]
     middle = _middle(ends, fits)
     better = {}
     for members in units:
-        rows = np.flatnonzero(np.isin(ends.member, members))
+        rows = np.concatenate([ends.rows_of(member) for member in members])
         fit = _fitted(ends.end[rows], middle[ends.instance[rows]], min(fits[one].at for one in members))
         better.update(dict.fromkeys(members, fit))
     start = next(iter(fits))
@@ -204,7 +206,7 @@ def _units(ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary
     middle = _middle(ends, fits)
     for members in hosts.values():
         ahead = {member: ends.end[rows] - middle[ends.instance[rows]] for member in members
-                 if len(rows := np.flatnonzero(ends.member == member))}  # fmt: skip
+                 if len(rows := ends.rows_of(member))}  # fmt: skip
         level = int(np.median([np.median(one) for one in ahead.values()]))
         own = [member for member, one in ahead.items() if _is_apart(one - level)]
         odd += len(own)
@@ -234,7 +236,7 @@ def _corrected(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
     """The ends on the common clock; of members without a fit as they are."""
     common: Int64s = ends.end.copy()
     for member, fit in fits.items():
-        own = ends.member == member
+        own = ends.rows_of(member)
         common[own] = fit.corrected(ends.end[own])
     return common
 
@@ -256,11 +258,16 @@ def _slope(x: Floats, y: Floats) -> float:
     """The median slope between points, of at most :data:`_POINTS` of them: Theil and Sen."""
     chosen = np.linspace(0, len(x) - 1, min(len(x), _POINTS)).astype(np.int64)
     order = chosen[np.argsort(x[chosen], kind="stable")]
-    near, far = np.triu_indices(len(order), 1)
+    near, far = _pairs(len(order))
     run = x[order[far]] - x[order[near]]
     rise = y[order[far]] - y[order[near]]
     apart = run > 0
     return float(np.median(rise[apart] / run[apart])) if apart.any() else 0.0
+
+
+@lru_cache(maxsize=_POINTS)
+def _pairs(count: int) -> tuple[Places, Places]:
+    return np.triu_indices(count, 1)
 
 
 def _spread(values: Floats) -> float:
@@ -298,8 +305,8 @@ def _wrong_by(distance: Int64s) -> float:
 
 def _clock(one: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float) -> Clock:
     """A fit judged by what it leaves."""
-    own = ends.member == member
-    count = int(np.count_nonzero(own))
+    own = ends.rows_of(member)
+    count = len(own)
     clock = Clock(one.rank, one.host, matched_count=count)
     if fit is None or count < FEWEST:
         why = f"it shares {count} collectives with other ranks, and {FEWEST} are needed"
@@ -340,7 +347,7 @@ def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:
         return clocks
     start, end = ends.ts.copy(), ends.end.copy()
     for member, clock in enumerate(clocks):
-        own = ends.member == member
+        own = ends.rows_of(member)
         start[own], end[own] = clock.to_common(ends.ts[own]), clock.to_common(ends.end[own])
     comparable = np.array([one.comparable for one in clocks], np.bool_)[ends.member]
     margin = np.array([one.uncertainty_ns for one in clocks], np.int64)[ends.member]
@@ -348,8 +355,8 @@ def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:
     broken = comparable & (end + margin < arrival[ends.instance])
     checked = []
     for member, clock in enumerate(clocks):
-        own = ends.member == member
-        share = float(np.count_nonzero(broken & own)) / max(int(np.count_nonzero(own)), 1)
+        own = broken[ends.rows_of(member)]
+        share = float(np.count_nonzero(own)) / max(len(own), 1)
         if clock.comparable and share > MOST_BROKEN:
             why = f"{share:.0%} of its collectives would end before all ranks have begun"
             clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why)

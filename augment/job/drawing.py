@@ -25,7 +25,7 @@ def tracks(
 ) -> list[SliceTrack | CounterTrack]:
     """The tracks of one rank."""
     work = gpu_work(trace)
-    mine = np.flatnonzero(matched.member == member)
+    mine = matched.rows_of(member)
     row = summaries[member].column("row")[matched.place[mine]]
     by_row = np.argsort(work.row, kind="stable")
     place = by_row[np.searchsorted(work.row[by_row], row)] if len(row) else row
@@ -44,7 +44,7 @@ def links(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> 
     """See :meth:`Answer.links`."""
     row = np.empty(len(matched.instance), np.int64)
     for member, one in enumerate(summaries):
-        own = matched.member == member
+        own = matched.rows_of(member)
         row[own] = one.column("row")[matched.place[own]]
     order = np.lexsort((-parted.wait_ns, matched.instance))
     return matched.instance[order], matched.member[order], row[order]

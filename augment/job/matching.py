@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,18 @@ class Matched:
     def members(self) -> Int64s:
         """How many ranks' parts each collective has."""
         return np.diff(np.append(self.first, len(self.instance)))
+
+    @cached_property
+    def by_member(self) -> tuple[Places, Places]:
+        """The rows in the order of members, and where each member's begin and the last's end."""
+        order = np.argsort(self.member, kind="stable")
+        count = int(self.member.max(initial=-1)) + 1
+        return order, np.searchsorted(self.member[order], np.arange(count + 1))
+
+    def rows_of(self, member: int) -> Places:
+        """The rows of a member, ascending; none of one that is not there."""
+        order, bounds = self.by_member
+        return order[bounds[member] : bounds[member + 1]] if member + 1 < len(bounds) else order[:0]
 
     def size(self) -> Int64s:
         """How many ranks each collective has: as told, else as many as there are parts."""

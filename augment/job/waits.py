@@ -59,10 +59,8 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
 def _common(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:
     """Starts and ends on the common clock, and what they may be wrong by."""
     start, end = matched.ts.copy(), matched.end.copy()
-    order = np.argsort(matched.member, kind="stable")
-    bounds = np.searchsorted(matched.member[order], np.arange(len(clocks) + 1))
     for member, clock in enumerate(clocks):
-        own = order[bounds[member] : bounds[member + 1]]
+        own = matched.rows_of(member)
         start[own], end[own] = clock.to_common(start[own]), clock.to_common(end[own])
     return start, end, np.array([one.uncertainty_ns for one in clocks], np.int64)[matched.member]
 

@@ -37,7 +37,7 @@ def test_waits_and_transfers_lie_under_their_kernels(job: tuple[Answer, list[Tra
         kernels = np.sort(rows[members == member])
         assert len(kernels) == len(found.matched)
         assert slices.dur.sum() == trace.events.dur[kernels].sum()
-        assert counter.values.max() < 330
+        assert 290 < np.median(counter.values[counter.values > 0]) < 335
         assert counter.values[-1] == 0
 
 

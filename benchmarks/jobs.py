@@ -1,0 +1,89 @@
+"""What the cross-rank part costs: CPU time for each rank, from the ranks' summaries to job.metrics.json.
+
+    python benchmarks/jobs.py [--ranks 8,64,512] [--steps 20]
+
+Eight ranks are simulated and converted; larger jobs have their summaries again and again, each with a clock and an
+arrival of its own. Told are the summary's size, what making it adds to a conversion, and the cost of concluding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+from augment.job.answer import answer  # noqa: E402
+from augment.job.sidecar import content  # noqa: E402
+from augment.job.summary import read_summary, summarize  # noqa: E402
+from augment.pipeline import augment  # noqa: E402
+from augment.readers import read  # noqa: E402
+from simulator import JobOptions, simulate  # noqa: E402
+
+
+def summaries(ranks: int, steps: int, folder: Path) -> tuple[list[bytes], float, float]:
+    """Of simulated ranks; the CPU seconds for a rank without, and for its summary."""
+    options = JobOptions(ranks=ranks, steps=steps, layers=8, collectives="fsdp", uneven_buckets=True)
+    made, whole, own = [], 0.0, 0.0
+    for path, _ in simulate(options, folder):
+        began = time.process_time()
+        augmented = augment(read(str(path)))
+        analysed = time.process_time()
+        made.append(summarize(augmented))
+        whole, own = whole + analysed - began, own + time.process_time() - analysed
+    return made, whole / ranks, own / ranks
+
+
+def more(few: Sequence[bytes], count: int) -> list[bytes]:
+    """``count`` ranks like ``few``, of one process group."""
+    random = np.random.default_rng(0)
+    made = []
+    for rank in range(count):
+        one = read_summary(few[rank % len(few)], "")
+        one.rank = rank
+        for group in one.groups:
+            group[2], group[4] = "", count
+        start, end, offset = one.column("ts"), one.column("end"), int(random.integers(-(10**10), 10**10))
+        late = np.minimum(random.integers(0, 20_000, len(start)), end - start - 1)
+        one.columns |= {"ts": (start + offset + late).tobytes(), "end": (end + offset).tobytes()}
+        made.append(zlib.compress(msgspec.msgpack.encode(one), 6))
+    return made
+
+
+def main() -> int:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="8,64,512")
+    parser.add_argument("--steps", type=int, default=20)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        few, whole, own = summaries(8, arguments.steps, Path(folder))
+    print(
+        f"summary: {len(few[0]) / 1e3:.0f} kB, {len(read_summary(few[0], '').column('ts'))} collectives, "
+        f"{own * 1e3:.0f} CPU ms beside {whole * 1e3:.0f} for reading and analysing"
+    )
+    for count in map(int, arguments.ranks.split(",")):
+        contents = more(few, count)
+        began = time.process_time()
+        found = answer(contents, [""] * count)
+        matched = time.process_time()
+        size = len(content(found, "job"))
+        spent = time.process_time() - began
+        print(
+            f"{count} ranks: {spent * 1e3 / count:.2f} CPU ms a rank ({(matched - began) * 1e3 / count:.2f} for clocks "
+            f"and waits), {spent:.2f} s in all; {len(found.matched)} collectives; job.metrics.json {size / 1e6:.1f} MB"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
