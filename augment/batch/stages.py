@@ -40,7 +40,7 @@ STAGES: tuple[Stage, ...] = (Stage(cross_rank.SUFFIX, cross_rank.summarize, cros
 
 
 def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
-    """Ask every stage of every job among ``inputs`` that has more than one rank; the files written.
+    """Ask every stage of every job among ``inputs`` of which more than one rank has a summary; the files written.
 
     Args:
         results: what came of the inputs, by path; those that failed leave their jobs without them.
@@ -51,9 +51,12 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
     """
     written = []
     jobs = jobs_of(inputs, results) if stages else []
-    for job in (job for job in jobs if len(job.members) > 1):
+    for job in jobs:
         for stage in stages:
-            summaries = [(member, places.read(_summary(results[member.input.path], stage))) for member in job.members]
+            found = [(member, _summary(results[member.input.path], stage)) for member in job.members]
+            summaries = [(member, places.read(path)) for member, path in found if path]
+            if len(summaries) < 2:
+                continue
             for suffix, content in stage.conclude(job, summaries).items():
                 written.append(places.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)
@@ -66,5 +69,6 @@ def _write(path: str, content: bytes) -> None:
         places.write(path, content)
 
 
-def _summary(result: Result, stage: Stage) -> str:
-    return next(file.path for file in result.summaries if file.path.endswith(stage.suffix))
+def _summary(result: Result, stage: Stage) -> str | None:
+    """None of a rank that a server converted: it sends no summaries."""
+    return next((file.path for file in result.summaries if file.path.endswith(stage.suffix)), None)

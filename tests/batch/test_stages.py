@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import counted_batch
@@ -12,7 +13,7 @@ from counted_batch import COUNTED
 from augment.batch.convert import Result
 from augment.batch.inputs import plan
 from augment.batch.running import Manner, Watch, run
-from augment.batch.stages import conclude
+from augment.batch.stages import STAGES, conclude
 from traces import kernel, write_trace
 
 
@@ -63,3 +64,14 @@ def test_of_jobs_in_the_cloud(tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
     assert json.loads(fs.cat_file("/stages/out/job.metrics.json")) == {"events": 12, "ranks": 2}
     fs.rm("/stages", recursive=True)
+
+
+def test_ranks_without_a_summary_are_left_out(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_trace(tmp_path / "in" / f"rank{rank}.json")
+    inputs = plan([str(tmp_path / "in")], str(tmp_path / "out")).inputs
+    results = {one.path: one for one in run(inputs, COUNTED, Manner(), Watch())}
+    bare = {path: replace(one, summaries=()) for path, one in results.items()}
+    assert conclude(COUNTED.stages, inputs, bare) == []
+    first = inputs[0].path
+    assert conclude(STAGES, inputs, {**bare, first: results[first]}) == []
