@@ -36,7 +36,7 @@ STATE = """() => {
   const view = trace.timeline.visibleWindow.toTimeSpan();
   return {pinned: trace.workspace.pinnedTracks.map((one) => one.name),
           expanded: groups.filter((one) => !one.collapsed).map((one) => one.name),
-          importErrors: trace.traceInfo.importErrors, window: [String(view.start), String(view.end)]};
+          roots: trace.workspace.children.map((one) => one.name), importErrors: trace.traceInfo.importErrors, window: [String(view.start), String(view.end)]};
 }"""
 
 
@@ -45,6 +45,7 @@ class Seen:
     """What the UI shows, and what it got from, or asked, other machines."""
 
     pinned: list[str]
+    roots: list[str]
     expanded: list[str]
     import_errors: int
     window: tuple[int, int]
@@ -122,7 +123,7 @@ def look(context: Any, link: str, picture: Path) -> Seen:
     page.close()
     start, end = map(int, state["window"])
     elsewhere = [url for url in asked if url not in refused]
-    return Seen(state["pinned"], state["expanded"], state["importErrors"], (start, end), elsewhere)
+    return Seen(state["pinned"], state["roots"], state["expanded"], state["importErrors"], (start, end), elsewhere)
 
 
 def shows_first_step(seen: Seen, raw: Path, base_ns: int) -> bool:
@@ -161,3 +162,12 @@ def test_each_track_of_an_augmented_chrome_trace_is_pinned_once(context: Any, ra
     assert seen.import_errors == 0
     assert shows_first_step(seen, raw, -read(str(raw)).source.base_ns)
     assert seen.elsewhere == []
+
+
+def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Path, tmp_path: Path) -> None:
+    simulate(JobOptions(ranks=3, steps=2, layers=2), tmp_path / "job")
+    augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace").communicate(timeout=60)
+    seen = see(context, tmp_path / "job.pftrace", pictures / "open_job.png")
+    assert (seen.pinned, seen.import_errors, seen.elsewhere) == ([], 0, [])
+    assert seen.expanded == ["rank 0", "GPU 0"]
+    assert seen.roots == ["rank 0", "rank 1", "rank 2"]

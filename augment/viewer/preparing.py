@@ -11,9 +11,10 @@ from augment.errors import InputError, UnknownFormat, UsageError
 from augment.pipeline import augment
 from augment.readers import chrome, read
 from augment.trace import Trace
-from augment.viewer.view import UNKNOWN, View, chrome_view, native_view
+from augment.viewer.view import TIMELINE, UNKNOWN, View, chrome_view, native_view
 from augment.writers import WRITERS, Writer, write_all
 from augment.writers.files import METRICS_SUFFIX, is_output, output_path
+from augment.writers.perfetto.several import is_of_several
 
 _BEST_FIRST = ("perfetto", "chrome", "bundle")  #: names of writers, by how well their files look in the UI
 
@@ -43,6 +44,8 @@ def prepare(name: str, folder: Path, say: Told, stage: Told) -> Prepared:
     path = Path(name)
     if not path.exists():
         raise InputError(name, "no such file")
+    if is_of_several(path):
+        return Prepared(path, TIMELINE)
     if not is_augmented(name):
         made = newer_beside(path)
         if made is None:

@@ -62,6 +62,9 @@ class View:
 #: of a file with several traces
 UNKNOWN = View(pattern=f"^({_OF_DEVICE})$", groups=("GPU 0",))
 
+#: of the ranks of a job: what is worth pinning of one is there as often as there are ranks
+TIMELINE = View(groups=("rank 0", "GPU 0"))
+
 
 def native_view(trace: Trace, annotations: Iterable[Annotation] | None) -> View:
     """The view of a trace in Perfetto's format, of which these are the ``annotations``, if they are known."""

@@ -11,7 +11,7 @@ from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.findings import AugmentedTrace
 from augment.trace import COMPLETE
 from augment.writers.files import replacing
-from augment.writers.perfetto.several import Group, Links, Several
+from augment.writers.perfetto.several import Group, Links, Several, is_of_several
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import KERNEL, KERNEL_ARGS, NAMES, OP, TRACKS, arrows, codes, trace_of_events
 
@@ -71,6 +71,7 @@ def merged(perfetto: PerfettoEngine, folder: Path, ranks: dict[str, AugmentedTra
             links = Links(np.array([kernel_row(one)]), np.array([0]))
             told = several.add(one, Group(f"rank {name}", f"from {name}"), *([links] if linked else []))
             assert codes(told) == {}
+    assert is_of_several(folder / "all.pftrace")
     perfetto.load(folder / "all.pftrace")
     assert perfetto.problems() == {}
 

@@ -23,24 +23,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
+from augment import __version__
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Identity
 from augment.writers.perfetto import write_part
 from augment.writers.perfetto.suffixes import NO_LINKS, Links, Part
 from augment.writers.perfetto.tracks import Place, Tracks
 from augment.writers.perfetto.wire import (
+    BUNDLE_METADATA,
     BY_RANK,
+    METADATA_NAME,
+    METADATA_TEXT,
+    PACKET_CHROME_EVENTS,
     TRACK_CHILD_ORDER,
     TRACK_DESCRIPTION,
     TRACK_NAME,
     TRACK_RANK,
+    message,
     number,
+    packet,
     text,
 )
 
 _FIRST_PROCESS = 10_000  #: ranks; devices come before
+
+
+_MARK = "augment.several"  #: the name of the metadata that such a file begins with
+
+
+def is_of_several(path: Path) -> bool:
+    """Whether the file was written here, as its beginning tells."""
+    with open(path, "rb") as file:
+        return _MARK.encode() in file.read(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,8 @@ class Several:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        content = text(METADATA_NAME, _MARK) + text(METADATA_TEXT, __version__)
+        file.write(packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content))))
         self._traces = self._tracks = 0
         self._taken: set[str] = set()
 
