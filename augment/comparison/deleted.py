@@ -1,16 +1,18 @@
 """What the test lacks: a mark for each call and piece of GPU work that is gone, where it would have been.
 
 That is right after the partner of what came before it among its siblings, of GPU work on its stream; if nothing did,
-where the partner of the call around it begins, else as late in its step as it was in the control's.
+where the partner of the call around it begins, else as late in its step as it was in the control's. What would have
+been at the same moment has one mark, named after the longest of it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
-from augment.annotations import SliceTrack
+from augment.annotations import ArgColumn, SliceTrack, Texts
 from augment.comparison.alignment import main_thread
 from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
@@ -21,6 +23,7 @@ from augment.trace import Int32s, Int64s
 
 _LEGEND = "what the control has and the test has not, where it would have been"
 _SUFFIX = " deleted"
+_MOST_NAMES = 10  #: that a mark tells
 
 
 def deleted(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
@@ -47,12 +50,13 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
     gone = np.flatnonzero((partner == ALONE) & (calls.step >= 0) & known & (larger >= min_delta_ns))
     if not len(gone):
         return
-    row = calls.row[gone]
-    marks = _marks(pair, row, _moments_of_calls(pair, parent)[gone], calls.cpu_ns[gone], calls.gpu_ns[gone])
+    moment = _moments_of_calls(pair, parent)[gone]
     under = _threads(pair)[calls.thread[gone]]
     for thread in np.unique(under[under != NONE]).tolist():
-        own = marks.take(np.flatnonzero(under == thread))
-        yield from tracks_of(own, name, thread, _LEGEND)
+        own = under == thread
+        chosen = gone[own]
+        ns = {"": calls.cpu_ns[chosen], "gpu_": calls.gpu_ns[chosen]}
+        yield from tracks_of(_marks(pair, calls.row[chosen], moment[own], ns), name, thread, _LEGEND)
 
 
 def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
@@ -73,21 +77,41 @@ def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
     gone = np.flatnonzero(alone & (work.step >= 0) & (work.ns >= min_delta_ns))
     if not len(gone) or not devices:
         return
-    moment = moments_of_work(pair)[gone]
-    marks = _marks(pair, work.row[gone], moment, work.ns[gone])
+    moment = moments_of_work(pair)
     for place, device in enumerate(control.devices):
         first, last = np.searchsorted(gone, (device.start, device.stop)).tolist()
-        under = devices[min(place, len(devices) - 1)].track
-        yield from tracks_of(marks.take(np.arange(first, last)), name, under, _LEGEND)
+        own = gone[first:last]
+        marks = _marks(pair, work.row[own], moment[own], {"": work.ns[own]})
+        yield from tracks_of(marks, name, devices[min(place, len(devices) - 1)].track, _LEGEND)
 
 
-def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: Int64s, gpu_ns: Int64s | None = None) -> Marks:
+def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Marks:
+    """A mark for each moment; ``ns`` are the times of what is gone, by the beginning of their args' names."""
     trace = pair.control.trace
-    args = delta_args(ns, -ns)
-    if gpu_ns is not None:
-        args |= delta_args(gpu_ns, -gpu_ns, "gpu_")
-    change = np.full(len(row), Change.DELETED, np.int64)
-    return marked(moment, np.zeros(len(row), np.int64), change, texts_at(row, trace.events.name, trace.strings), args)
+    order = np.lexsort((-ns[""], moment))
+    row, moment = row[order], moment[order]
+    first = np.flatnonzero(np.append(True, moment[1:] != moment[:-1])[: len(row)])
+    count = np.diff(first, append=len(row))
+    args: dict[str, ArgColumn] = {}
+    for prefix, column in ns.items():
+        total = np.add.reduceat(column[order], first) if len(first) else first.astype(np.int64)
+        args |= delta_args(total, -total, prefix)
+    several = np.flatnonzero(count > 1)
+    lists = [_listed(trace.names_of(row[start : start + size]))
+             for start, size in zip(first[several].tolist(), count[several].tolist(), strict=True)]  # fmt: skip
+    codes = np.full(len(first), LEFT_OUT, np.int32)
+    codes[several] = np.arange(len(several), dtype=np.int32)
+    args |= {"count": count.astype(np.int64), "names": Texts(codes, lists)}
+    change = np.full(len(first), Change.DELETED, np.int64)
+    names = texts_at(row[first], trace.events.name, trace.strings)
+    return marked(moment[first], np.zeros(len(first), np.int64), change, names, args)
+
+
+def _listed(names: list[str]) -> str:
+    """``12 × mm, add``: the most frequent first."""
+    counted = Counter(names).most_common()
+    told = [f"{count} × {name}" if count > 1 else name for name, count in counted[:_MOST_NAMES]]
+    return ", ".join(told + ["…"] * (len(counted) > _MOST_NAMES))
 
 
 def _threads(pair: Pair) -> Int64s:

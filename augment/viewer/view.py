@@ -21,7 +21,7 @@ _FIRST = (
     "Diff vs", "Critical path", "Idle", "Exposed communication", "Idle stream", "Queue Length", "Memory allocated",
     "Memcpy",
 )  # fmt: skip
-_ALIKE = 2  #: tracks of one beginning, such as those of many streams
+_ALIKE = 2  #: tracks of one beginning, such as those of many streams; of the first there may be more
 
 #: the tracks that augment adds to a device, and to a stream
 _OF_DEVICE = r"Idle|Exposed communication|Critical path.*|Diff vs .*|Memory allocated|(Memcpy|Memset).* bandwidth"
@@ -90,7 +90,7 @@ def _chosen(added: Iterable[Added]) -> list[Added]:
     kinds: dict[int, list[Added]] = {}
     for one in sorted(added, key=lambda one: -one.rows):
         kinds.setdefault(_kind(one.name), []).append(one)
-    ranked = [one for _, alike in sorted(kinds.items()) for one in alike[:_ALIKE]]
+    ranked = [one for kind, alike in sorted(kinds.items()) for one in alike[: _ALIKE if kind else _MOST]]
     return sorted(ranked[:_MOST], key=lambda one: (one.counter, one.of_stream, one.name))
 
 

@@ -22,6 +22,7 @@ from augment.trace import Category, EventTable, SparseColumn, Trace
 from diffs import rows
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
+from traces import op, step, write_trace
 
 JOB = JobOptions(ranks=2, steps=3, layers=2, jitter=0.0)
 PAIRS = [
@@ -151,6 +152,25 @@ def test_a_dropped_collective(control: Trace, tmp_path: Path) -> None:
         assert mark["ts"] == test.events.ts[partner] + test.events.dur[partner]
 
 
+def test_what_would_have_been_at_one_moment_has_one_mark(tmp_path: Path) -> None:
+    """Three calls in a row are gone, one before all others, and one in a call of which nothing else is left."""
+    names = ["aten::first", "aten::a", "aten::x", "aten::x", "aten::y", "aten::b", "outer"]
+    calls = [op(name, 10 * place, 8 + place) for place, name in enumerate(names, start=1)]
+    calls = [one | {"dur": 9} for one in calls] + [op("aten::inner", 72, 5), op("aten::y", 77, 2)]
+    calls[2]["dur"] = 9.5
+    before = augment.read(str(write_trace(tmp_path / "a.json", step(3, 5, 100), *calls)))
+    kept = [one | {"ts": one["ts"] + 500} for one in calls if one["name"] in ("aten::a", "aten::b", "outer")]
+    test = augment.read(str(write_trace(tmp_path / "b.json", step(9, 505, 100), *kept)))
+    gone = slices(shown(before, test)[1], "Diff vs C deleted", device=False, test=test)
+    seen = [(one["name"], one["ts"] - test.source.base_ns, one["names"], one["count"], one["delta_ns"]) for one in gone]
+    assert seen == [
+        ("− aten::first", 510_000, None, 1, -9000),
+        ("− aten::x", 529_000, "2 × aten::x, aten::y", 3, -27_500),
+        ("− aten::inner", 570_000, "aten::inner, aten::y", 2, -7000),
+    ]
+    assert all(one["control_ns"] == -one["delta_ns"] for one in gone)
+
+
 def test_a_host_that_stalls(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, host_stall_us=800.0)
     _, annotations = shown(control, test)
@@ -193,9 +213,9 @@ def test_counters_end_at_the_sums(control: Trace, tmp_path: Path) -> None:
     result, annotations = shown(control, test)
     track = counter(annotations, device=True, test=test)
     steps = result.pairs[0].test.steps
-    for step, end in enumerate(steps.end.tolist()):
+    for place, end in enumerate(steps.end.tolist()):
         at = int(np.searchsorted(track.ts, end, side="right")) - 1
-        assert track.values[at] == naive_sum(result, step)
+        assert track.values[at] == naive_sum(result, place)
     assert track.values[-1] == 0
     assert (np.diff(track.ts) > 0).all()
 
