@@ -40,7 +40,7 @@ class LabeledTrace:
         if t is None and trace_dir is None:
             raise ValueError("LabeledTrace needs a Trace or a trace_dir")
         self.label = label or f"t{next(_LABELS)}"
-        self.t = t if t is not None else Trace(trace_dir=str(trace_dir))
+        self.t = t.unrestricted() if t is not None else Trace(trace_dir=str(trace_dir))
 
     def ranks(self) -> list[int]:
         """The ranks, ascending."""

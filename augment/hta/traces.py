@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from augment.derived.gpu_work import gpu_work
@@ -66,6 +67,12 @@ class Trace:
     def get_ranks(self) -> list[int]:
         """The ranks, ascending."""
         return sorted(self.events)
+
+    def unrestricted(self) -> Trace:
+        """The same traces without a window; nothing is read again."""
+        other = copy(self)
+        other.events, other._frames = self.whole, {}
+        return other
 
     def get_iterations(self, rank: int | None = None) -> list[int]:
         """The numbers of a rank's steps; of the first rank's, if none is named."""

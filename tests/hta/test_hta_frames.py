@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from augment.errors import InputError, UsageError
-from augment.hta import CPGraph, MemoryAnalysis, TimeSeriesTypes, Trace, TraceAnalysis, TraceDiff, plots
+from augment.hta import CPGraph, DeviceType, MemoryAnalysis, TimeSeriesTypes, Trace, TraceAnalysis, TraceDiff, plots
 from augment.readers import read
 from traces import HOST, THREAD, copy, event, kernel, launch, op, step, write_trace
 
@@ -58,6 +58,16 @@ def test_frame_of_events(tmp_path: Path) -> None:
     host = frame[frame["name"] == "aten::mm"].iloc[0]
     assert (host["stream"], host["correlation"], host["index_correlation"]) == (-1, -1, -1)
     assert frame[frame["name"] == "gemm"]["stream"].ge(0).all()
+
+
+def test_comparisons_see_every_step(tmp_path: Path) -> None:
+    analyzer = analysis(tmp_path, *TWO_STEPS)
+    found = TraceDiff.compare_traces(analyzer.t, analyzer.t, control_iteration=1, test_iteration=2,
+                                     device_type=DeviceType.GPU)  # fmt: skip
+    assert found[["Control_counts", "Test_counts"]].to_numpy().tolist() == [[0, 1], [2, 0]]
+    assert found.index.tolist() == ["Memcpy HtoD (Pinned -> Device)", "gemm"]
+    assert found["diff_duration"].tolist() == [10, -40]
+    assert analyzer.get_profiler_steps() == [1]  # whose own window stays
 
 
 def test_idle_times_are_named_as_in_hta(tmp_path: Path) -> None:
