@@ -13,7 +13,7 @@ from counted_batch import COUNTED
 from augment.batch.convert import Result
 from augment.batch.inputs import plan
 from augment.batch.running import Manner, Watch, run
-from augment.batch.stages import STAGES, conclude
+from augment.batch.stages import conclude
 from traces import kernel, write_trace
 
 
@@ -74,4 +74,4 @@ def test_ranks_without_a_summary_are_left_out(tmp_path: Path) -> None:
     bare = {path: replace(one, summaries=()) for path, one in results.items()}
     assert conclude(COUNTED.stages, inputs, bare) == []
     first = inputs[0].path
-    assert conclude(STAGES, inputs, {**bare, first: results[first]}) == []
+    assert conclude(COUNTED.stages, inputs, {**bare, first: results[first]}) == []
