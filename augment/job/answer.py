@@ -13,7 +13,7 @@ from augment.job import aggregates, alignment, collectives, drawing, stragglers
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
 from augment.job.summary import RankSummary, read_summary
-from augment.job.waits import Waits, waits
+from augment.job.waits import Waits, apart, waits
 from augment.trace import Diagnostic, Int64s, Trace
 
 #: the rows of each question
@@ -83,4 +83,9 @@ def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
     summaries = [read_summary(content, name) for content, name in zip(contents, names, strict=True)]
     matched = match(summaries)
     clocks, doubts = align(matched, summaries)
+    wrong = apart(matched, clocks)
+    if wrong.any():
+        why = "collectives of no told group, of which a rank is done before another has begun: not one; left out"
+        doubts.append(Diagnostic("collectives_apart", int(wrong.sum()), why))
+        matched = matched.take(~wrong)
     return Answer(summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts])

@@ -56,6 +56,19 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
     return Waits(waited, dur - waited, moving, late, lead, by_arrival)
 
 
+def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
+    """Collectives of no told group that cannot be one: by the clocks a rank is done before another has begun."""
+    if not len(matched):
+        return np.empty(0, np.bool_)
+    start, end, margin = _common(matched, clocks)
+    comparable = np.array([one.comparable for one in clocks], np.bool_)[matched.member]
+    arrival = np.maximum.reduceat(start, matched.first)[matched.instance]
+    broken = np.logical_or.reduceat(end + margin < arrival, matched.first)
+    untold = np.array([not one.identity for one in matched.groups], np.bool_)[matched.group]
+    found: Bools = broken & untold & matched.is_synchronous() & np.logical_and.reduceat(comparable, matched.first)
+    return found
+
+
 def _common(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:
     """Starts and ends on the common clock, and what they may be wrong by."""
     start, end = matched.ts.copy(), matched.end.copy()

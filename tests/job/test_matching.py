@@ -8,7 +8,7 @@ import pytest
 from augment.job.alignment import align
 from augment.job.matching import match
 from augment.job.summary import RankSummary
-from augment.job.waits import waits
+from augment.job.waits import apart, waits
 from job_summaries import Part, summary_of
 
 
@@ -133,3 +133,20 @@ def test_nothing_to_match() -> None:
         assert len(matched) == 0
         assert [clock.comparable for clock in clocks] == [False] * len(summaries)
         assert not len(waits(matched, clocks).late)
+
+
+def test_ranks_of_groups_that_are_not_told_are_not_one_collective_if_they_are_apart() -> None:
+    summaries = []
+    for rank in range(4):
+        parts: list[Part] = [("all", "AllReduce", n, n * 1000, n * 1000 + 100 + n % 2) for n in range(30)]
+        late = 5_000 * (rank // 2)  # two pairs of ranks, each with all-reduces of its own
+        parts += [("", "AllReduce", n, 40_000 + late + n * 100, 40_050 + late + n * 100) for n in range(2)]
+        summaries.append(summary_of(rank, parts))
+    matched = match(summaries)
+    clocks, _ = align(matched, summaries)
+    assert [clock.comparable for clock in clocks] == [True] * 4
+    wrong = apart(matched, clocks)
+    assert [matched.groups[group].name for group in matched.group[wrong].tolist()] == ["", ""]
+    left = matched.take(~wrong)
+    assert len(left) == 30
+    assert waits(left, clocks).by_arrival.all()
