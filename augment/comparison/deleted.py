@@ -33,11 +33,12 @@ def deleted(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
 
 
 def moments_of_work(pair: Pair) -> Int64s:
-    """When each piece of the control's work would have been in the test, int64 ns; of what is no part of a step, 0."""
+    """When each piece of the control's work would have been in the test, int64 ns; of no meaning outside of steps."""
     control, test = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
     work, steps = pair.control.work, len(pair.control.steps)
     partner = pair.alignment.work_of_control
-    stream = np.repeat(np.arange(len(control.streams)), [one.stop - one.start for one in control.streams])
+    sizes = np.array([one.stop - one.start for one in control.streams], np.int64)
+    stream = np.repeat(np.arange(len(sizes)), sizes)
     end = np.append(test.end, ALONE)[partner]
     return _after(stream * (steps + 1) + work.step, end, _shifted(pair, control.ts, work.step))
 
@@ -66,7 +67,7 @@ def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
     begin = np.append(times.ts[ours.row], ALONE)
     end = np.append(times.ts[ours.row] + ours.cpu_ns, ALONE)[pair.alignment.call_of_control]
     fallback = np.where(parent != ALONE, begin[parent], _shifted(pair, events.ts[calls.row], calls.step))
-    outermost = len(calls) + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
+    outermost = len(calls) + 1 + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
     return _after(np.where(calls.parent == NONE, outermost, calls.parent), end, fallback)
 
 

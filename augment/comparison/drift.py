@@ -44,8 +44,9 @@ def _of_main_thread(pair: Pair, name: str) -> Iterator[CounterTrack]:
     ts = np.concatenate((begin, begin + test.calls.cpu_ns[met]))
     was = np.concatenate((was, was + control.calls.cpu_ns[partner[met]]))
     late = (ts - test.steps.begin[step]) - (was - control.steps.begin[step])
-    order = np.argsort(ts, kind="stable")
     windows = test.steps.begin, np.maximum(test.steps.begin, test.steps.finish - 1)
+    ts = np.clip(ts, windows[0][step], windows[1][step])
+    order = np.argsort(ts, kind="stable")
     yield from _counter(name, thread, windows, (ts[order], late[order]), _LATE)
 
 
