@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from augment.batch import places
 from augment.batch.convert import Result, Settings, Told, delivered, result_of
 from augment.batch.inputs import Input
+from augment.batch.peek import identify
 
 if TYPE_CHECKING:
     from augment.client import Client
@@ -60,7 +61,8 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
             source = augmented.metrics["source"]
             rank = source["ranks"][0] if source["ranks"] else None
             files = delivered(augmented.files, one)
-            return Result(one.path, "augmented", files, sha256=source["sha256"], rank=rank)
+            world = identify(path).world_size  # the sidecar does not tell
+            return Result(one.path, "augmented", files, sha256=source["sha256"], rank=rank, world_size=world)
 
     return result_of(one, work)
 

@@ -71,10 +71,10 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def _timeless(manifest: bytes) -> bytes:
-    """Its lines without what differs: when, in which order, and the size of the job, which the server does not tell."""
+    """Its lines without what differs: when, and in which order."""
     lines = sorted((json.loads(line) for line in manifest.splitlines()), key=lambda line: str(line["input"]))
     for line in lines:
-        del line["finished_ns"], line["world_size"]
+        del line["finished_ns"]
     return json.dumps(lines).encode()
 
 
@@ -84,6 +84,11 @@ def test_one_file(both: Command, tmp_path: Path) -> None:
     assert ended.code == 0
     assert len(ended.out.splitlines()) == 3
     assert "span" in ended.err
+
+
+def test_ranks_of_a_job(both: Command, tmp_path: Path) -> None:
+    simulate(JobOptions(ranks=2, steps=1, layers=1), tmp_path / "job")
+    assert "ranks 0-1 of 2" in both(tmp_path / "job").err
 
 
 def test_a_folder_with_all_sorts_of_things(both: Command, tmp_path: Path) -> None:
