@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from augment import __version__
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Identity
+from augment.version import __version__
 from augment.writers.perfetto import write_part
 from augment.writers.perfetto.suffixes import NO_LINKS, Links, Part
 from augment.writers.perfetto.tracks import Place, Tracks
