@@ -51,4 +51,5 @@ def summary_of(
         figures={},
         link_gbps=0.0,
         left_out=0,
+        rows_left_out=0,
     )

@@ -36,7 +36,8 @@ STATE = """() => {
   const view = trace.timeline.visibleWindow.toTimeSpan();
   return {pinned: trace.workspace.pinnedTracks.map((one) => one.name),
           expanded: groups.filter((one) => !one.collapsed).map((one) => one.name),
-          roots: trace.workspace.children.map((one) => one.name), importErrors: trace.traceInfo.importErrors, window: [String(view.start), String(view.end)]};
+          roots: trace.workspace.children.map((one) => one.name), importErrors: trace.traceInfo.importErrors,
+          window: [String(view.start), String(view.end)]};
 }"""
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.findings import column
+from augment.findings import Findings, Skipped, column
 from augment.job.matching import Floats
 from augment.job.summary import RankSummary
+from augment.trace import Diagnostic
 
 MOST_ROWS = 20_000
 
@@ -31,10 +32,23 @@ class Row:
     max_rank: int | None = column("A rank that has the most.")
 
 
-def aggregates(summaries: Sequence[RankSummary]) -> Iterator[Row]:
+def aggregates(summaries: Sequence[RankSummary]) -> Findings | Skipped:
     """The rows, in the order of the analyses and of their rows as they first come; at most :data:`MOST_ROWS`."""
+    rows = list(_rows(summaries))
+    if not rows:
+        return Skipped("no rank was analysed")
+    cut = sum(one.rows_left_out for one in summaries)
+    diagnostics = []
+    if cut:
+        diagnostics.append(Diagnostic("rows_not_aggregated", cut, "rows of ranks beyond what their summaries hold"))
+    if len(rows) > MOST_ROWS:
+        beyond = len(rows) - MOST_ROWS
+        diagnostics.append(Diagnostic("aggregates_beyond_limit", beyond, "figures over all ranks that were left out"))
+    return Findings(rows[:MOST_ROWS], diagnostics=diagnostics)
+
+
+def _rows(summaries: Sequence[RankSummary]) -> Iterator[Row]:
     names = list(dict.fromkeys(name for one in summaries for name in one.figures))
-    left = MOST_ROWS
     for name in names:
         own = [(member, one.figures[name]) for member, one in enumerate(summaries) if name in one.figures]
         columns, units = own[0][1].columns, own[0][1].units
@@ -46,8 +60,7 @@ def aggregates(summaries: Sequence[RankSummary]) -> Iterator[Row]:
         for key, place in of.items():
             for number, (figure, unit) in enumerate(zip(columns, units, strict=True)):
                 found = _row(values[:, place, number], summaries, name, key, figure, unit)
-                if found is not None and left > 0:
-                    left -= 1
+                if found is not None:
                     yield found
 
 

@@ -46,7 +46,6 @@ class Answer:
         groups, sizes = collectives.figures(self.matched, self.parted, link)
         late = list(stragglers.stragglers(self.matched, self.parted, self.summaries))
         steps = list(stragglers.imbalance(self.summaries))
-        over_ranks = list(aggregates.aggregates(self.summaries))
         unmatched = "no collective was found on two ranks"
         return {
             "clock_alignment": Findings(clocks) if len(self.matched) else Skipped(unmatched),
@@ -54,7 +53,7 @@ class Answer:
             "collective_sizes": Findings(sizes) if sizes else Skipped("no collective of known size was matched"),
             "stragglers": self._stragglers(late) if late else Skipped(unmatched),
             "load_imbalance": Findings(steps) if steps else Skipped("no rank recorded a step"),
-            "aggregates": Findings(over_ranks) if over_ranks else Skipped("no rank was analysed"),
+            "aggregates": aggregates.aggregates(self.summaries),
         }
 
     def _stragglers(self, rows: list[stragglers.Row]) -> Findings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from augment.findings import Findings
 from augment.job.answer import ROWS, Answer
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, tool
 from augment.writers.metrics_schema import Schema, schema
@@ -19,6 +20,8 @@ def document(found: Answer, name: str, window: str = "", world_size: int | None 
         window: which of its recordings it is, if it has several.
         world_size: how many ranks it had, if known.
     """
+    found_out = (outcome for outcome in found.outcomes.values() if isinstance(outcome, Findings))
+    more = [one for findings in found_out for one in findings.diagnostics]
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": tool(),
@@ -30,7 +33,7 @@ def document(found: Answer, name: str, window: str = "", world_size: int | None 
             "traces": [{"name": one.name, "sha256": one.sha256, "rank": one.rank} for one in found.summaries],
         },
         "analyses": {question: analysis_of(outcome) for question, outcome in found.outcomes.items()},
-        "diagnostics": list(found.diagnostics),
+        "diagnostics": [*found.diagnostics, *more],
     }
 
 

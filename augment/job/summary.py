@@ -62,6 +62,7 @@ class RankSummary(msgspec.Struct):
     figures: dict[str, Figures]
     link_gbps: float
     left_out: int
+    rows_left_out: int
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -107,6 +108,11 @@ def summarize(augmented: AugmentedTrace) -> bytes:
                  if isinstance(outcome, Findings) and outcome.rows},
         link_gbps=_link(augmented),
         left_out=left_out,
+        rows_left_out=sum(
+            max(len(outcome.rows) - MOST_ROWS, 0)
+            for outcome in augmented.outcomes.values()
+            if isinstance(outcome, Findings)
+        ),
     )  # fmt: skip
     return zlib.compress(msgspec.msgpack.encode(one), 6)
 

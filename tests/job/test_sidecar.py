@@ -16,8 +16,10 @@ from augment.batch.inputs import plan
 from augment.batch.running import Manner, Watch, run
 from augment.batch.stages import STAGES, conclude
 from augment.errors import InputError
+from augment.job import summary
+from augment.job.answer import answer
 from augment.job.bandwidth_fit import fit
-from augment.job.sidecar import job_schema
+from augment.job.sidecar import document, job_schema
 from augment.job.stragglers import imbalance
 from augment.job.summary import read_summary, summarize
 from augment.pipeline import augment
@@ -57,6 +59,15 @@ def test_aggregates_are_of_the_ranks_own_sidecars(out: Path) -> None:
     assert (one["min"], one["max"], one["mean"]) == (min(own), max(own), statistics.mean(own))
     assert one["std"] == pytest.approx(statistics.stdev(own))
     assert (one["min_rank"], one["max_rank"], one["rank_count"]) == (own.index(min(own)), 3, 4)
+
+
+def test_rows_beyond_what_a_summary_holds_are_counted(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    traces = [read(str(out.parent / "in" / f"rank{rank}.pt.trace.json.gz")) for rank in range(2)]
+    monkeypatch.setattr(summary, "MOST_ROWS", 3)
+    augmented = [augment(trace, only=["kernel_breakdown", "temporal_breakdown"]) for trace in traces]
+    cut = sum(len(one.outcomes["kernel_breakdown"].rows) - 3 for one in augmented)  # type: ignore[union-attr]
+    told = document(answer([summarize(one) for one in augmented], ["0", "1"]), "job")
+    assert {one.code: one.count for one in told["diagnostics"]}["rows_not_aggregated"] == cut > 0
 
 
 def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None:
