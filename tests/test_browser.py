@@ -172,3 +172,11 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     assert (seen.pinned, seen.import_errors, seen.elsewhere) == ([], 0, [])
     assert seen.expanded == ["rank 0", "GPU 0"]
     assert seen.roots == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_both_sides_of_an_overlay_are_shown(context: Any, raw: Path, tmp_path: Path, pictures: Path) -> None:
+    augment("diff", raw, raw, "-o", tmp_path, "--overlay", "--min-delta-us", 0).communicate(timeout=60)
+    seen = see(context, tmp_path / "rank0.diff.overlay.pftrace", pictures / "open_overlay.png")
+    assert {"Diff vs rank0"} <= set(seen.pinned)
+    assert [name for name in seen.expanded if ":" in name] == ["control: rank0", "test: rank0"]
+    assert seen.import_errors == 0

@@ -43,6 +43,8 @@ def commands(view: View) -> list[dict[str, object]]:
         made.append({"id": _PIN, "args": [view.pattern]})
     if view.groups:
         made.append({"id": _EXPAND, "args": [exactly(view.groups)]})
+    if view.group_pattern:
+        made.append({"id": _EXPAND, "args": [view.group_pattern]})
     return made
 
 

@@ -48,8 +48,8 @@ class Added:
 class View:
     """What to show first.
 
-    ``work`` names tracks of the source to pin, above what was ``added``, by name or ``pattern``; ``groups`` are to be
-    expanded, and ``window`` are the times to zoom to, as the file has them.
+    ``work`` names tracks of the source to pin, above what was ``added``, by name or ``pattern``; ``groups``, by name or
+    ``group_pattern``, are to be expanded, and ``window`` are the times to zoom to, as the file has them.
     """
 
     work: Sequence[str] = ()
@@ -57,13 +57,14 @@ class View:
     pattern: str = ""
     groups: Sequence[str] = ()
     window: tuple[int, int] | None = None
+    group_pattern: str = ""
 
 
 #: of a file with several traces
 UNKNOWN = View(pattern=f"^({_OF_DEVICE})$", groups=("GPU 0",))
 
-#: of the ranks of a job: what is worth pinning of one is there as often as there are ranks
-TIMELINE = View(groups=("rank 0", "GPU 0"))
+#: of the ranks of a job, of which what is worth pinning is there as often as there are ranks; or of a comparison
+TIMELINE = View(pattern="^Diff vs .*$", group_pattern="^(rank 0|control: .*|test: .*|GPU 0)$")
 
 
 def native_view(trace: Trace, annotations: Iterable[Annotation] | None) -> View:
