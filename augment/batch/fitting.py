@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ def fit(
         raise UsageError(f"--steps: no rank has any step of {steps[0]} to {steps[1]}" if steps else "no rank")
     missing = [extents[at].label for at in range(len(extents)) if at not in ranks]
     without = f"without {', '.join(missing)}: no such step" if missing else ""
-    size = _size(extents, ranks, steps)
+    size = sum(extents[at].part(steps) for at in ranks)
     if limit is None or size <= limit:
         return Fit(ranks, steps, without)
     chosen = steps if steps else _last_steps([extents[at] for at in ranks], limit)
@@ -66,31 +67,34 @@ def fit(
     return Fit(kept, chosen, _told(extents, ranks, Fit(kept, chosen), steps, (size, limit)))
 
 
-def _size(extents: Sequence[Extent], ranks: Sequence[int], steps: tuple[int, int] | None) -> int:
-    return sum(extents[at].part(steps) for at in ranks)
-
-
 def _last_steps(extents: Sequence[Extent], limit: int) -> tuple[int, int] | None:
     """As many of the last steps that all have as fit, but one at least; None if they have none in common."""
-    common = sorted(set.intersection(*(set(one.steps) for one in extents)))
+    common = set.intersection(*(set(one.steps) for one in extents))
     if not common:
         return None
-    first = len(common) - 1
-    while first > 0 and sum(one.part((common[first - 1], common[-1])) for one in extents) <= limit:
-        first -= 1
-    return common[first], common[-1]
+    sizes = Counter[int]()
+    for one in extents:
+        for number in one.steps:
+            sizes[number] += -(-one.text_bytes // len(one.steps))  # rounded up, so that no part is larger than its sum
+    first = last = max(common)
+    inside = 0
+    for number in sorted((number for number in sizes if number <= last), reverse=True):
+        inside += sizes[number]
+        if inside > limit:
+            break
+        first = number if number in common else first
+    return first, last
 
 
 def _spread(
     extents: Sequence[Extent], ranks: Sequence[int], steps: tuple[int, int] | None, limit: int
 ) -> tuple[int, ...]:  # fmt: skip
     """As many of ``ranks`` as fit, at even distances, the first among them; one at least."""
-    count = len(ranks)
-    while count > 1:
+    sizes = {at: extents[at].part(steps) for at in ranks}
+    for count in range(len(ranks), 1, -1):
         kept = tuple(ranks[index * len(ranks) // count] for index in range(count))
-        if _size(extents, kept, steps) <= limit:
+        if sum(sizes[at] for at in kept) <= limit:
             return kept
-        count -= 1
     return tuple(ranks[:1])
 
 

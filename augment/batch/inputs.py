@@ -13,6 +13,7 @@ from typing import Any
 from augment.batch import places
 from augment.errors import AugmentError, InputError, OutputError, UsageError
 from augment.writers.files import is_output, remove_unfinished, stem
+from augment.writers.perfetto.several import is_of_several
 
 #: how the names of files end that may be traces; of a folder only these are looked at
 SUFFIXES = (".json", ".gz", ".zst", ".zip", ".pftrace")
@@ -94,7 +95,7 @@ def sweep(inputs: Iterable[Input]) -> None:
 
 
 def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
-    if is_output(one.basename):
+    if is_output(one.basename) or _is_timeline(one.path):
         if one.named:
             made.passed_over.append((one.path, _OWN))
         return
@@ -105,6 +106,14 @@ def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
         made.refused.append((one.path, OutputError(f"{one.path}: would write the same outputs as {other}; {advice}")))
         return
     made.inputs.append(one)
+
+
+def _is_timeline(path: str) -> bool:
+    """Whether a local file holds the ranks of a job: ``augment merge`` writes it under any name."""
+    try:
+        return path.endswith(".pftrace") and is_of_several(Path(path))
+    except OSError:  # not there, or a URL: whoever reads it says why
+        return False
 
 
 def _expand(name: str, out: str | None) -> Iterator[Input]:

@@ -24,14 +24,12 @@ from augment.trace import Diagnostic, Int64s, Trace
 
 if TYPE_CHECKING:
     from augment.annotations import Annotation
-    from augment.batch.convert import Result
+    from augment.batch.convert import Result, Told
     from augment.findings import AugmentedTrace
     from augment.job.answer import Answer
     from augment.writers.perfetto.archive import Archive
     from augment.writers.perfetto.several import Several
     from augment.writers.perfetto.suffixes import Links
-
-Told = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,12 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """What the first look at a rank tells."""
+    """What the first look at a rank tells; ``first_ns`` is None of one without events."""
 
     member: Member
     label: str
     extent: Extent
-    first_ns: int
+    first_ns: int | None
     summary: bytes
 
 
@@ -191,7 +189,7 @@ def _look(member: Member) -> _Rank:
         rank = member.rank if trace.rank is None else trace.rank
         label = f"rank {rank}" if rank is not None else member.input.basename
         extent = Extent(label, trace.source.text_bytes, tuple(steps(trace).number.tolist()))
-        first_ns = int(trace.events.ts.min(initial=np.iinfo(np.int64).max))
+        first_ns = int(trace.events.ts[0]) if len(trace.events) else None
         return _Rank(member, label, extent, first_ns, summarize(AugmentedTrace(trace, {})))
 
 
@@ -221,8 +219,9 @@ class _Timeline:
         self._ranks, self._answers, self._choice, self._chosen = ranks, answers, choice, chosen
         self._instance, self._member, self._row = answers.links()
         self._shift_ns = 0
-        first = [int(self._clock(at)(np.array([ranks[at].first_ns]))[0]) for at in chosen.ranks]
-        self._shift_ns = max(0, -min(first, default=0))
+        known = [(at, first_ns) for at in chosen.ranks if (first_ns := ranks[at].first_ns) is not None]
+        first = [int(self._clock(at)(np.array([first_ns]))[0]) for at, first_ns in known]
+        self._shift_ns = max(0, -min(first, default=0))  # Perfetto drops what lies before time 0
 
     def write(self, path: Path, told: Told) -> tuple[Diagnostic, ...]:
         """Write the chosen ranks; what had to be changed or left out."""

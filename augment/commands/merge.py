@@ -8,6 +8,7 @@ import click
 
 from augment.commands.batch_options import ranks_option
 from augment.commands.options import check_analyses, choice_of_analyses, debug, option_values
+from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
@@ -71,6 +72,8 @@ def _inputs(names: tuple[str, ...], ranks: tuple[range, ...]) -> list[Input]:
     made = plan(names, None)
     for _, error in made.refused:
         raise error
+    if not made.inputs:
+        raise UsageError("; ".join(why for _, why in made.passed_over))
     return of_ranks(made.inputs, ranks) if ranks else made.inputs
 
 

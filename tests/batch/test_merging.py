@@ -155,7 +155,8 @@ def test_a_rank_that_cannot_be_read_is_told_of(perfetto: PerfettoEngine, tmp_pat
 def test_times_before_zero_are_moved_with_all_others(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     for rank, at in enumerate((-70, 5)):
         write_trace(tmp_path / "job" / f"rank{rank}.json", kernel(f"k{rank}", ts=at, dur=10))
-    merged(tmp_path / "job", tmp_path / "job.pftrace")
+    write_trace(tmp_path / "job" / "rank2.json").write_bytes(b'{"traceEvents": []}')  # has no time at all
+    assert merged(tmp_path / "job", tmp_path / "job.pftrace").ranks == 3
     found = slices(perfetto, tmp_path / "job.pftrace")
     kernels = sorted(one for one in found if one[1] == "kernel")
     assert kernels == [("k0", "kernel", 0, 10_000), ("k1", "kernel", 75_000, 10_000)]

@@ -61,6 +61,21 @@ def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
     assert ended.err.startswith(f"augment: {job / 'rank1.json'}: ")
 
 
+def test_a_timeline_is_no_input(job: Path, augment: Augment) -> None:
+    out = job / "all.pftrace"
+    assert augment("merge", job, "-o", out).code == 0
+    before = out.read_bytes()
+    assert augment("merge", job, "-o", out).code == 0
+    assert out.read_bytes() == before
+    ended = augment("merge", out)
+    assert (ended.code, ended.err) == (
+        2,
+        "augment: was written by augment itself; name the trace that it was made from\n",
+    )
+    assert augment("run", job).code == 0
+    assert not (job / "all.augmented.json.gz").exists()
+
+
 def test_as_part_of_a_run(job: Path, tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
     out = tmp_path / "out"
     merged = out / "job.augmented.pftrace"
