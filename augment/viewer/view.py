@@ -64,7 +64,7 @@ class View:
 UNKNOWN = View(pattern=f"^({_OF_DEVICE})$", groups=("GPU 0",))
 
 #: of the ranks of a job, of which what is worth pinning is there as often as there are ranks; or of a comparison
-TIMELINE = View(pattern="^Diff vs .*$", group_pattern="^(rank 0|control: .*|test: .*|GPU 0)$")
+TIMELINE = View(pattern="^Diff vs .*$", group_pattern=r"^(rank 0|control: .*|test: .*|GPU \d+)$")
 
 
 def native_view(trace: Trace, annotations: Iterable[Annotation] | None) -> View:
