@@ -13,7 +13,7 @@ from typing import Any
 
 from augment_server.limits import Limits
 
-JOBS_OF_ONE = 100  #: after so many jobs a worker is replaced, whatever it may have leaked
+JOBS_OF_ONE = 1000  #: after so many jobs a worker is replaced, whatever it may have leaked
 KEPT_BYTES = 512 << 20  #: one that took more is replaced, too: allocators give little back
 _WATCH_S = 0.1
 _LINE_BYTES = 4 << 20
