@@ -25,7 +25,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command("serve", help=HELP)
+@click.command("serve", help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--listen", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT",
     help="Where to listen; port 0 is any that is free.",
