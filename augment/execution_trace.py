@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.derived.arg_columns import arg_columns
+from augment.derived.arg_columns import identifiers
 from augment.errors import UnknownFormat
 from augment.findings import column
 from augment.readers.document import read_document
@@ -80,7 +80,7 @@ def link_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Executio
     row = node = np.empty(0, np.int64)
     differing, method = 0, None
     for way, arg in IDS.items():
-        shared = _by_id(arg_columns(trace).ints(arg).at(events, _NOTHING), ids)
+        shared = _by_id(identifiers(trace).ints(arg).at(events, _NOTHING), ids)
         same = np.array([event_names[i] == names[j] for i, j in shared.tolist()], np.bool_)
         if same.any() and same.mean() >= BELIEVED:
             row, node, method, differing = events[shared[same, 0]], shared[same, 1], way, int((~same).sum())

@@ -64,14 +64,19 @@ def code_of(entry: int, tables: int) -> int:
 
 
 @compiled
-def put(columns: int, index: int, place: int, flag: int, value: int) -> None:
-    """Store what column ``index`` has at ``place``."""
-    store_byte(load_int(columns + 2 * WORD * index) + place, flag)
-    store_int(load_int(columns + 2 * WORD * index + WORD) + WORD * place, value)
+def put(columns: int, index: int, row: int, flag: int, value: int) -> None:
+    """Add what ``row`` has of column ``index``."""
+    column = columns + 4 * WORD * index
+    length = load_int(column + 3 * WORD)
+    count = load_int(length)
+    store_int(load_int(column) + WORD * count, row)
+    store_int(load_int(column + WORD) + WORD * count, value)
+    store_byte(load_int(column + 2 * WORD) + count, flag)
+    store_int(length, count + 1)
 
 
 @compiled
-def take_args(i: int, stop: int, category: int, place: int, columns: int, tables: int, state: int) -> int:
+def take_args(i: int, stop: int, category: int, row: int, columns: int, tables: int, state: int) -> int:
     """Store the wanted ones of the args of the object that opens at ``i``; :data:`DONE`, or why not.
 
     ``category`` is the bit of the event's category.
@@ -108,7 +113,7 @@ def take_args(i: int, stop: int, category: int, place: int, columns: int, tables
                 if load_byte(value) == ZERO_DIGIT and after != value + 1:
                     after = ODD
                 if after >= 0:
-                    put(columns, index, place, PLAIN, number)
+                    put(columns, index, row, PLAIN, number)
         if after < 0:
             after = skip_value(stop, value)
             if after < 0:
@@ -119,7 +124,7 @@ def take_args(i: int, stop: int, category: int, place: int, columns: int, tables
                 if entry < 0:
                     return missed(i, after, hashed, False, state)
                 code = code_of(entry, tables)
-                put(columns, index, place, load_int(code + VALUE_FLAG), load_int(code + VALUE))
+                put(columns, index, row, load_int(code + VALUE_FLAG), load_int(code + VALUE))
         i = skip_blank(stop, after)
         if load_byte(i) == CLOSE_BRACE:
             store_int(state + ARGS_END, i + 1)
@@ -131,29 +136,30 @@ def take_args(i: int, stop: int, category: int, place: int, columns: int, tables
 
 @compiled
 def scan_columns(
-    origin: int, base: int, rows: int, offsets: int, lengths: int, categories: int, places: int, columns: int,
+    origin: int, base: int, count: int, offsets: int, lengths: int, categories: int, rows: int, columns: int,
     tables: int, state: int,
 ) -> int:  # fmt: skip
-    """Take the args of the ``rows`` rows at ``offsets``, from ``state[ROW]`` on; :data:`DONE`, or why it stopped.
+    """Take the args of the ``count`` rows at ``offsets``, from ``state[ROW]`` on; :data:`DONE`, or why it stopped.
 
-    ``origin`` is where the text's byte ``base`` is; ``categories`` are bytes, ``places`` int64: where in the columns
-    the row's values go; ``columns`` holds two addresses a column: of its flags (bytes) and of its values (int64).
+    ``origin`` is where the text's byte ``base`` is; ``categories`` are bytes, ``rows`` int64; ``columns`` holds four
+    addresses a column: of its rows and values (int64), its flags (bytes), and of its length. There must be room for
+    one entry a row.
     """
-    row = load_int(state + ROW)
-    while row < rows:
-        start = origin + load_int(offsets + WORD * row) - base
-        stop = start + load_int32(lengths + 4 * row)
-        store_int(state + ROW, row)
+    place = load_int(state + ROW)
+    while place < count:
+        start = origin + load_int(offsets + WORD * place) - base
+        stop = start + load_int32(lengths + 4 * place)
+        store_int(state + ROW, place)
         args = find_args(start, stop)
         if args == ODD:
             return ODD_ROW
         if args:
-            category = np.int64(1) << load_byte(categories + row)
-            why = take_args(args, stop, category, load_int(places + WORD * row), columns, tables, state)
+            category = np.int64(1) << load_byte(categories + place)
+            why = take_args(args, stop, category, load_int(rows + WORD * place), columns, tables, state)
             if why != DONE:
                 return why
             end = skip_blank(stop, load_int(state + ARGS_END))
             if load_byte(end) != CLOSE_BRACE and find_args_by_member(start, stop) != args:
                 return ODD_ROW
-        row += 1
+        place += 1
     return DONE

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from augment.compiled.native import Native, native
 from augment.derived import arg_columns_layout_compiled as layout
 from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
 from augment.jsontext import lenient_json
-from augment.trace import Bytes, Category, Decode, Int32s, Int64s, Trace, json_event
+from augment.trace import Bytes, Category, Decode, Int32s, Int64s, SparseColumn, Trace, json_event
+
+Kind = TypeVar("Kind", bound=np.dtype[np.generic])
 
 COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
@@ -38,21 +40,41 @@ class Arg:
 
 
 class Column:
-    """What ``count`` rows have of an arg: ``flags`` (see the layout) and ``values``: integers, or indexes of ``texts``.
+    """What rows have of an arg, in the order in which it is read: the row, a flag (see the layout), the value.
 
-    Memory is taken as it is written: an arg that no event has takes none.
+    The value is an integer, or an index of ``texts``. Memory grows with what was found.
     """
 
-    def __init__(self, arg: Arg, count: int) -> None:
+    def __init__(self, arg: Arg) -> None:
         self.arg = arg
-        self.flags: Bytes = np.zeros(count, np.uint8)
-        self.values: Int64s = np.zeros(count, np.int64)
         self.texts: list[str] = []
         self._codes: dict[str, int] = {}
+        self._rows, self._values = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._flags = np.empty(0, np.uint8)
+        self._count = np.zeros(1, np.int64)
 
-    def put(self, place: int, value: Any) -> None:
-        """Store the arg of a row as JSON has it."""
-        self.flags[place], self.values[place] = self.stored(value)
+    def reserve(self, more: int) -> tuple[int, ...]:
+        """Make room for so many more; the addresses of the columns and of their length."""
+        wanted = int(self._count[0]) + more
+        if wanted > len(self._rows):
+            room = max(wanted, 2 * len(self._rows))
+            self._rows, self._values = _grown(self._rows, room), _grown(self._values, room)
+            self._flags = _grown(self._flags, room)
+        return tuple(one.ctypes.data for one in (self._rows, self._values, self._flags, self._count))
+
+    def put(self, row: int, value: Any) -> None:
+        """Add the arg of a row as JSON has it."""
+        self.reserve(1)
+        at = int(self._count[0])
+        self._rows[at] = row
+        self._flags[at], self._values[at] = self.stored(value)
+        self._count[0] += 1
+
+    def take_back(self, row: int) -> None:
+        """Drop what was added last, if it is of this row."""
+        at = int(self._count[0]) - 1
+        if at >= 0 and self._rows[at] == row:
+            self._count[0] = at
 
     def stored(self, value: Any) -> tuple[int, int]:
         """The flag and the value to store for an arg."""
@@ -65,6 +87,30 @@ class Column:
         if code == len(self.texts):
             self.texts.append(text)
         return layout.PLAIN, code
+
+    def found(self) -> Found:
+        """What was read, by ascending rows."""
+        count = int(self._count[0])
+        rows, values, flags = self._rows[:count], self._values[:count], self._flags[:count]
+        counts = np.bincount(flags, minlength=4).tolist()
+        kept = np.flatnonzero((flags != layout.ABSENT) & (flags != layout.DROPPED))
+        order = kept[np.argsort(rows[kept], kind="stable")]
+        return Found(SparseColumn(rows[order], values[order]), self.texts, counts)
+
+
+def _grown(column: np.ndarray[tuple[int], Kind], room: int) -> np.ndarray[tuple[int], Kind]:
+    larger = np.empty(room, column.dtype)
+    larger[: len(column)] = column
+    return larger
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What rows have of an arg; of text, ``column.values`` are indexes of ``texts``. ``counts``: how many by flag."""
+
+    column: SparseColumn
+    texts: Sequence[str]
+    counts: Sequence[int]
 
 
 def _as_integer(value: Any) -> tuple[int, int]:
@@ -79,22 +125,21 @@ def _as_integer(value: Any) -> tuple[int, int]:
 
 
 class _Job(NamedTuple):
-    """Rows in the order of the file: where they lie, what they are, and their places in the columns."""
+    """Rows in the order of the file: where they lie, what they are, and which they are."""
 
     decode: Decode
     offsets: Int64s
     lengths: Int32s
     categories: Bytes
-    places: Int64s
+    rows: Int64s
     columns: Sequence[Column]
 
 
 def fill(trace: Trace, rows: Int64s, columns: Sequence[Column], engine: str = "auto") -> None:
-    """Fill ``columns``, whose places are ``rows``. ``engine``: ``auto``, ``compiled`` or ``plain``."""
+    """Fill ``columns`` with what ``rows`` have. ``engine``: ``auto``, ``compiled`` or ``plain``."""
     events, decode = trace.events, trace.source.decode
-    places = np.argsort(events.offset[rows], kind="stable").astype(np.int64, copy=False)
-    ordered = rows[places]
-    job = _Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], places, columns)
+    ordered = rows[np.argsort(events.offset[rows], kind="stable")]
+    job = _Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     scan: Callable[[_Job, Block], None] = _plain
     if decode is json_event and engine != "plain" and (engine == "compiled" or len(rows) >= COMPILED_FROM):
         try:
@@ -113,12 +158,13 @@ def _plain(job: _Job, block: Block) -> None:
         for category in one.arg.categories
         for name in (one.arg.name, *one.arg.also)
     }
-    rows = slice(block.start, block.stop)
+    own = slice(block.start, block.stop)
     events = decoded(block, job.offsets, job.lengths, job.decode)
-    for event, category, place in zip(events, job.categories[rows].tolist(), job.places[rows].tolist(), strict=True):
+    for event, category, row in zip(events, job.categories[own].tolist(), job.rows[own].tolist(), strict=True):
         for name, value in args_of(event).items():
             if (column := wanted.get((category, name))) is not None:
-                column.put(place, value)
+                column.take_back(row)  # of two spellings, the last counts
+                column.put(row, value)
 
 
 class _CompiledScan:
@@ -131,12 +177,13 @@ class _CompiledScan:
 
     def __call__(self, job: _Job, block: Block) -> None:
         """Take the rows of a block."""
-        rows = slice(block.start, block.stop)
-        own = [np.ascontiguousarray(one[rows]) for one in (job.offsets, job.lengths, job.categories, job.places)]
-        targets = np.array([(one.flags.ctypes.data, one.values.ctypes.data) for one in job.columns], np.int64)
+        span = slice(block.start, block.stop)
+        own = [np.ascontiguousarray(one[span]) for one in (job.offsets, job.lengths, job.categories, job.rows)]
         state = self._state
         state[layout.ROW // 8] = 0
         while True:
+            left = len(own[0]) - int(state[layout.ROW // 8])
+            targets = np.array([one.reserve(left) for one in job.columns], np.int64)
             tables = np.array(self._known.addresses(), np.int64)
             why = self._scan(
                 block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),
@@ -144,13 +191,13 @@ class _CompiledScan:
             )  # fmt: skip
             if why == layout.DONE:
                 return
+            place = int(state[layout.ROW // 8])
+            for one in job.columns:  # what was stored before the new or odd part was met
+                one.take_back(int(own[3][place]))
             if why == layout.MISS and self._learn(block.data, job.columns):
                 continue
-            row = int(state[layout.ROW // 8])
-            for one in job.columns:  # what was stored before the odd part was met
-                one.flags[own[3][row]] = layout.ABSENT
-            _plain(job, block._replace(start=block.start + row, stop=block.start + row + 1))
-            state[layout.ROW // 8] = row + 1
+            _plain(job, block._replace(start=block.start + place, stop=block.start + place + 1))
+            state[layout.ROW // 8] = place + 1
 
     def _learn(self, data: Bytes, columns: Sequence[Column]) -> bool:
         """Enter the code of a key, or of a key with its value, that was met for the first time; False if no JSON."""
