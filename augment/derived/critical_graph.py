@@ -153,10 +153,10 @@ def _known(trace: Trace, found: Dependencies) -> Int64s:
 
 
 def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
-    """The recording's start and end, ns: of the threads, the GPU work and the steps."""
+    """The recording's start and end, ns: of the threads, the GPU work and the steps. Work may end before it starts."""
     work, number = gpu_work(trace), steps(trace)
     starts = [int(column.min()) for column in (lanes.ts, work.ts, number.ts) if len(column)]
-    ends = [int(column.max()) for column in (lanes.ts, work.end, number.end) if len(column)]
+    ends = [int(column.max()) for column in (lanes.ts, work.ts, work.end, number.end) if len(column)]
     return min(starts, default=0), max(ends, default=0)
 
 

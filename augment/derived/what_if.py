@@ -197,7 +197,8 @@ def _of_work(trace: Trace, names: Bools) -> _Pieces:
     """The work itself: how long it took, and its slack."""
     graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
     places = np.flatnonzero(names[trace.events.name[work.row]])
-    whose, ts, dur = _split(work.ts[places], work.end[places], distinct(np.concatenate((start, end))))
+    until = np.maximum(work.end[places], work.ts[places])  # what ends before it starts holds no time
+    whose, ts, dur = _split(work.ts[places], until, distinct(np.concatenate((start, end))))
     place = places[whose]
     code = _code(trace, _window(trace, ts), work.type[place] + np.uint8(BoundBy.KERNEL_COMPUTATION), work.row[place])
     return _Pieces(code, dur, np.full(len(ts), -1, np.int64), node_slack(trace)[graph.first_work + place])
