@@ -11,9 +11,8 @@ from augment.derived.dependencies import (
     NO_PLACE,
     Dependencies,
     Kind,
+    Waits,
     full_queues,
-    joined,
-    joined_waits,
     last_to_end,
     launched_at,
     launches_of_work,
@@ -41,12 +40,12 @@ class Graph:
     threads that something depends on (``lane``: the thread of each, an index into ``Trace.tracks``; -1 of other
     nodes), then the start of each piece of GPU work (node ``first_work + place``).
 
-    Edges: ``kind`` (uint8, a ``Kind``), ``source`` and ``target`` (int64 nodes); ``own`` (int64 ns): for so long from
-    the source's moment its GPU work runs (the rest of the way is delay); ``least`` (int64 ns): so long it takes at
-    least; ``weight`` (int64 ns): so long it took, if it decided when the target came, else ``least``. ``from_row``
-    and ``to_row`` (int64, into the event table; -1 none) are the events that it joins.
+    Edges, ascending ``kind`` (uint8, a ``Kind``): ``source`` and ``target`` (int32 nodes); ``own`` (int64 ns): for so
+    long from the source's moment its GPU work runs (the rest of the way is delay); ``weight`` (int64 ns): so long it
+    took, if it decided when the target came, else so long as it takes at least. ``from_row`` and ``to_row`` (int32,
+    into the event table; -1 none) are the events that it joins.
 
-    ``binding`` (int64, an edge of each node; -1 of the first node): the one fulfilled last. Its weight is all of the
+    ``binding`` (int32, an edge of each node; -1 of the first node): the one fulfilled last. Its weight is all of the
     time between its ends: so the path of binding edges from the end to the start is as long as the recording, and no
     path is longer. ``head`` and ``following`` chain the edges that lead to each node.
     """
@@ -55,17 +54,16 @@ class Graph:
     lane: Int32s
     first_work: int
     kind: Bytes
-    source: Int64s
-    target: Int64s
+    source: Int32s
+    target: Int32s
     own: Int64s
-    least: Int64s
     weight: Int64s
-    from_row: Int64s
-    to_row: Int64s
-    binding: Int64s
-    head: Int64s
-    following: Int64s
-    order: Places
+    from_row: Int32s
+    to_row: Int32s
+    binding: Int32s
+    head: Int32s
+    following: Int32s
+    order: Int32s
     diagnostics: tuple[Diagnostic, ...]
 
     def __len__(self) -> int:
@@ -75,17 +73,17 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Edges before it is known which decide."""
+    """Edges before it is known which decide; ``least`` (int64 ns): so long each takes at least."""
 
     kind: Bytes
-    source: Int64s
-    target: Int64s
+    source: Int32s
+    target: Int32s
     own: Int64s
     least: Int64s
-    from_row: Int64s
-    to_row: Int64s
+    from_row: Int32s
+    to_row: Int32s
 
-    def take(self, chosen: Bools | Places) -> _Edges:
+    def take(self, chosen: Bools) -> _Edges:
         return _Edges(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     @staticmethod
@@ -104,9 +102,9 @@ class _Lanes:
     ts: Int64s
     waits: Bools
 
-    def nodes(self, track: Int32s, ts: Int64s) -> Int64s:
+    def nodes(self, track: Int32s, ts: Int64s) -> Int32s:
         """The node of each moment of a thread."""
-        found = np.empty(len(ts), np.int64)
+        found = np.empty(len(ts), np.int32)
         for place, one in enumerate(self.tracks.tolist()):
             mine = np.flatnonzero(track == one)
             own = self.ts[self.bounds[place] : self.bounds[place + 1]]
@@ -117,38 +115,38 @@ class _Lanes:
 @derived
 def critical_graph(trace: Trace) -> Graph:
     """The graph of the whole recording; linear in events, but for sorting runs that are sorted already."""
-    waits = joined_waits(
-        [
-            synchronizations(trace),
-            order_on_streams(trace),
-            launches_of_work(trace),
-            full_queues(trace),
-            handovers(trace),
-        ]
-    )
-    found = waits.dependencies
-    found = joined([found, unexplained_starts(trace, _known(trace, found)).dependencies])
-    lanes = _lanes(trace, found, waits.track, waits.start, waits.end)
+    asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers)  # as Kind goes up
+    waits = [one(trace) for one in asked]
+    waits.append(unexplained_starts(trace, _known(trace, [one.dependencies for one in waits])))
+    lanes = _lanes(trace, waits)
     work = gpu_work(trace)
     ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
     ts[0], ts[-1] = _extent(trace, lanes)
-    edges = _Edges.joined([_along_threads(lanes), _across(trace, lanes, found), _to_end(trace, lanes, ts)])
-    level, sound = _levels(ts, edges)
-    dropped = int(len(sound) - np.count_nonzero(sound))
-    edges = edges.take(sound)
-    edges = _Edges.joined([edges, _from_root(ts, edges)])
-    order = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
-    order = order[np.argsort(ts[order], kind="stable")]
-    circular = Diagnostic("circular_dependency", dropped, "dependencies go round in circles at one moment: left out")
-    return _bound(ts, lanes, edges, order, (*waits.diagnostics, *((circular,) if dropped else ())))
+    across = [_across(trace, lanes, one.dependencies) for one in waits]
+    parts = [_along_threads(lanes), *across, _to_end(trace, lanes, ts)]
+    source, target = (np.concatenate([getattr(one, name) for one in parts]) for name in ("source", "target"))
+    level, sound = _levels(ts, source, target)
+    parts.append(_from_root(ts, target[sound]))
+    edges = _Edges.joined(parts)
+    if not sound.all():
+        edges = edges.take(np.concatenate((sound, np.ones(len(parts[-1].kind), np.bool_))))
+    by_level = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
+    order = by_level[np.argsort(ts[by_level], kind="stable")].astype(np.int32)
+    diagnostics = [diagnostic for one in waits for diagnostic in one.diagnostics]
+    if dropped := int(len(sound) - np.count_nonzero(sound)):
+        message = "dependencies go round in circles at one moment: left out"
+        diagnostics.append(Diagnostic("circular_dependency", dropped, message))
+    return _bound(ts, lanes, edges, order, tuple(diagnostics))
 
 
-def _known(trace: Trace, found: Dependencies) -> Int64s:
+def _known(trace: Trace, found: list[Dependencies]) -> Int64s:
     """When the last of what is known to hold each piece of work was over, int64 ns, as far as it was before it."""
     work = gpu_work(trace)
     known: Int64s = launched_at(trace).copy()
-    chosen = found.take((found.from_work != NO_PLACE) & (found.to_work != NO_PLACE))
-    np.maximum.at(known, chosen.to_work, np.minimum(work.end[chosen.from_work], work.ts[chosen.to_work]))
+    for one in found:
+        chosen = np.flatnonzero((one.from_work != NO_PLACE) & (one.to_work != NO_PLACE))
+        before, after = one.from_work[chosen], one.to_work[chosen]
+        np.maximum.at(known, after, np.minimum(work.end[before], work.ts[after]))
     return known
 
 
@@ -160,13 +158,18 @@ def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
     return min(starts, default=0), max(ends, default=0)
 
 
-def _lanes(trace: Trace, found: Dependencies, track: Int32s, start: Int64s, end: Int64s) -> _Lanes:
+def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
     """The moments of threads that matter: ends of dependencies, of waiting, and of the thread."""
-    segments, main = host_segments(trace), main_track(trace)
-    tracks = np.concatenate((found.from_track, found.to_track, track, track, [main])).astype(np.int32)
-    moments = np.concatenate((found.from_ts, found.to_ts, start, end, [0]))
-    on_thread = tracks != NO_TRACK
-    tracks, moments = tracks[on_thread], moments[on_thread]
+    segments = host_segments(trace)
+    track, start, end = (np.concatenate([getattr(one, name) for one in waits]) for name in ("track", "start", "end"))
+    found = [one.dependencies for one in waits]
+    moments_of = [(one.from_track, one.from_ts) for one in found] + [(one.to_track, one.to_ts) for one in found]
+    moments_of += [(track, start), (track, end), (np.array([main_track(trace)], np.int32), np.zeros(1, np.int64))]
+    on_thread = [np.flatnonzero(own != NO_TRACK) for own, _ in moments_of]
+    tracks, moments = (
+        np.concatenate([columns[side][own] for columns, own in zip(moments_of, on_thread, strict=True)])
+        for side in (0, 1)
+    )
     used, code_of_track = compressed(tracks, len(trace.tracks))
     code = code_of_track[tracks]
     order = grouped(code, len(used))
@@ -192,10 +195,11 @@ def _lanes(trace: Trace, found: Dependencies, track: Int32s, start: Int64s, end:
     )
 
 
-def _edges_of(kind: Kind, source: Int64s, target: Int64s, own: Int64s, least: Int64s) -> _Edges:
+def _edges_of(kind: Kind, source: Places, target: Places, own: Int64s, least: Int64s) -> _Edges:
     """Edges of one kind that no arrow shows."""
-    none = np.full(len(source), -1, np.int64)
-    return _Edges(np.full(len(source), kind, np.uint8), source, target, own, least, none, none)
+    none = np.full(len(source), -1, np.int32)
+    ends = source.astype(np.int32), target.astype(np.int32)
+    return _Edges(np.full(len(source), kind, np.uint8), *ends, own, least, none, none)
 
 
 def _along_threads(lanes: _Lanes) -> _Edges:
@@ -211,7 +215,7 @@ def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
     work = gpu_work(trace)
     first_work = 1 + len(lanes.ts)
     from_work, to_work = found.from_work != NO_PLACE, found.to_work != NO_PLACE
-    source, target = first_work + found.from_work, first_work + found.to_work
+    source, target = ((first_work + one).astype(np.int32) for one in (found.from_work, found.to_work))
     source[~from_work] = lanes.nodes(found.from_track[~from_work], found.from_ts[~from_work])
     target[~to_work] = lanes.nodes(found.to_track[~to_work], found.to_ts[~to_work])
     from_ts = np.where(from_work, _at(work.ts, found.from_work), found.from_ts)
@@ -224,7 +228,8 @@ def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
     launched = found.kind == Kind.LAUNCH
     lag = took[launched]
     least[launched] = np.minimum(lag, lag[lag > 0].min(initial=np.iinfo(np.int64).max))  # none was ever faster
-    return _Edges(found.kind, source, target, own, least, found.from_row, found.to_row)
+    rows = found.from_row.astype(np.int32), found.to_row.astype(np.int32)
+    return _Edges(found.kind, source, target, own, least, *rows)
 
 
 def _at(column: Int64s, places: Places) -> Int64s:
@@ -237,44 +242,42 @@ def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
     work = gpu_work(trace)
     last_work = last_to_end(trace)[[stream.stop - 1 for stream in work.streams]]
     mine = np.flatnonzero(lanes.track == main_track(trace))[-1:]
-    source = np.concatenate((1 + mine, 1 + len(lanes.ts) + last_work)).astype(np.int64)
+    source = np.concatenate((1 + mine, 1 + len(lanes.ts) + last_work))
     ran = np.maximum(work.end[last_work] - work.ts[last_work], 0)
     own = np.concatenate((np.zeros(len(mine), np.int64), ran))
-    return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1, np.int64), own, own)
+    return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1), own, own)
 
 
-def _from_root(ts: Int64s, edges: _Edges) -> _Edges:
+def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
     """From the recording's start to all that nothing else leads to."""
     reached = np.zeros(len(ts), np.bool_)
-    reached[edges.target] = True
+    reached[targets] = True
     reached[ROOT] = True
-    target = np.flatnonzero(~reached).astype(np.int64)
+    target = np.flatnonzero(~reached)
     nothing = np.zeros(len(target), np.int64)
     return _edges_of(Kind.OPEN, nothing + ROOT, target, nothing, nothing)
 
 
-def _levels(ts: Int64s, edges: _Edges) -> tuple[Bytes, Bools]:
+def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]:
     """Of nodes of one moment, which comes before which (uint8, ascending); and which edges keep to that order."""
     level = np.zeros(len(ts), np.uint8)
-    tied = np.flatnonzero(ts[edges.source] == ts[edges.target])
-    source, target = edges.source[tied], edges.target[tied]
+    took = ts[targets] - ts[sources]
+    tied = np.flatnonzero(took == 0)
+    source, target = sources[tied], targets[tied]
     for _ in range(_ROUNDS):
         behind = level[source] >= level[target]
         if not behind.any():
             break
         np.maximum.at(level, target[behind], level[source[behind]] + np.uint8(1))
-    sound = ts[edges.source] <= ts[edges.target]
+    sound = took >= 0
     sound[tied] = level[source] < level[target]
     return level, sound
 
 
-def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Places, diagnostics: tuple[Diagnostic, ...]) -> Graph:
+def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Int32s, diagnostics: tuple[Diagnostic, ...]) -> Graph:
     """The graph, once it is found which edge of each node decides: the one that is fulfilled last."""
-    by_kind = grouped(edges.kind, 1 << 8)  # of equals the first stands
-    edges = edges.take(by_kind)
     head, following, binding = bind(edges.source, edges.target, ts[edges.source] + edges.least, len(ts))
-    weight = edges.least.copy()
-    decides = binding[binding >= 0]
+    weight, decides = edges.least, binding[binding >= 0]
     weight[decides] = ts[edges.target[decides]] - ts[edges.source[decides]]
     lane = np.full(len(ts), -1, np.int32)
     lane[1 : 1 + len(lanes.ts)] = lanes.track
@@ -285,8 +288,7 @@ def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Places, diagnostics:
         kind=edges.kind,
         source=edges.source,
         target=edges.target,
-        own=np.minimum(edges.own, weight),
-        least=edges.least,
+        own=np.minimum(edges.own, weight, out=edges.own),
         weight=weight,
         from_row=edges.from_row,
         to_row=edges.to_row,

@@ -5,29 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from augment.compiled.native import Native, native
-from augment.intervals import Places
-from augment.trace import Int64s
+from augment.trace import Int32s, Int64s
 
 COMPILED_FROM = 30_000  #: edges from which on compiled code earns its load
 NONE = -1
 NEVER = 1 << 62  #: no recording lasts so long
 
 
-def bind(source: Int64s, target: Int64s, arrival: Int64s, nodes: int) -> tuple[Int64s, Int64s, Int64s]:
+def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[Int32s, Int32s, Int32s]:
     """Of each node, the edge that arrives last (of equals, the first edge), and all edges that lead to it.
 
     Args:
-        source: int64, the node from which each edge leads.
-        target: int64, the node to which it leads.
+        source: int32, the node from which each edge leads.
+        target: int32, the node to which it leads.
         arrival: int64 ns, when it does.
         nodes: how many there are.
 
     Returns:
         ``head`` (of each node, an edge that leads to it), ``following`` (of each edge, another that leads to the same
-        node) and ``binding`` (of each node); int64, -1 none.
+        node) and ``binding`` (of each node); int32, -1 none.
     """
-    head, binding = np.full(nodes, NONE, np.int64), np.full(nodes, NONE, np.int64)
-    following = np.full(len(source), NONE, np.int64)
+    head, binding = np.full(nodes, NONE, np.int32), np.full(nodes, NONE, np.int32)
+    following = np.full(len(source), NONE, np.int32)
     if (loop := _compiled("bind", 6, len(source))) is not None:
         loop(*_addresses(target, arrival, head, following, binding), len(target))
         return head, following, binding
@@ -39,9 +38,9 @@ def bind(source: Int64s, target: Int64s, arrival: Int64s, nodes: int) -> tuple[I
     return head, following, binding
 
 
-def walk(binding: Int64s, source: Int64s, node: int) -> Int64s:
-    """The binding edges from ``node`` back to where there is none, in the order of time; int64."""
-    path = np.empty(len(binding), np.int64)
+def walk(binding: Int32s, source: Int32s, node: int) -> Int32s:
+    """The binding edges from ``node`` back to where there is none, in the order of time; int32."""
+    path = np.empty(len(binding), np.int32)
     if (loop := _compiled("walk", 4, len(source))) is not None:
         count = loop(*_addresses(binding, source, path), node)
         return path[:count][::-1]
@@ -49,16 +48,16 @@ def walk(binding: Int64s, source: Int64s, node: int) -> Int64s:
     while (edge := edges[node]) != NONE:
         found.append(edge)
         node = sources[edge]
-    return np.array(found[::-1], np.int64)
+    return np.array(found[::-1], np.int32)
 
 
-def latest(order: Places, head: Int64s, following: Int64s, source: Int64s, weight: Int64s, end: int) -> Int64s:
+def latest(order: Int32s, head: Int32s, following: Int32s, source: Int32s, weight: Int64s, end: int) -> Int64s:
     """The latest that each node could come for the last to come by ``end``, int64 ns; :data:`NEVER` if the last does
     not depend on it."""
     late = np.full(len(order), NEVER, np.int64)
     late[-1] = end
     if (loop := _compiled("latest", 7, len(source))) is not None:
-        loop(*_addresses(np.ascontiguousarray(order, np.int64), head, following, source, weight, late), len(order))
+        loop(*_addresses(order, head, following, source, weight, late), len(order))
         return late
     heads, nexts, sources, weights, times = (x.tolist() for x in (head, following, source, weight, late))
     for node in order[::-1].tolist():
@@ -70,10 +69,10 @@ def latest(order: Places, head: Int64s, following: Int64s, source: Int64s, weigh
 
 
 def saved(
-    order: Places,
-    head: Int64s,
-    following: Int64s,
-    source: Int64s,
+    order: Int32s,
+    head: Int32s,
+    following: Int32s,
+    source: Int32s,
     weight: Int64s,
     ts: Int64s,
     due: Int64s,
@@ -99,7 +98,7 @@ def saved(
     """
     result = np.zeros(len(jobs), np.int64)
     early, cut = ts.copy(), np.zeros(len(source), np.int64)
-    columns = (np.ascontiguousarray(order, np.int64), head, following, source, weight, ts, due, leaving)
+    columns = (order, head, following, source, weight, ts, due, leaving)
     if (loop := _compiled("saved", 15, len(source))) is not None:
         loop(*_addresses(*columns, cut_edge, cut_ns, np.ascontiguousarray(jobs), early, cut, result), len(jobs))
         return result
@@ -134,6 +133,6 @@ def _compiled(function: str, arity: int, size: int) -> Native | None:
         return None
 
 
-def _addresses(*columns: Int64s) -> list[int]:
-    """Of int64 columns without gaps."""
+def _addresses(*columns: Int32s | Int64s) -> list[int]:
+    """Of columns without gaps."""
     return [column.ctypes.data for column in columns]

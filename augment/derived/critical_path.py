@@ -20,7 +20,7 @@ from augment.derived.host_segments import host_segments
 from augment.derived.ordering import distinct
 from augment.derived.steps import steps
 from augment.intervals import Places, expand
-from augment.trace import LAUNCHES, Bools, Bytes, Category, Int64s, Trace, derived
+from augment.trace import LAUNCHES, Bools, Bytes, Category, Int32s, Int64s, Trace, derived
 
 NO_ROW = -1
 
@@ -59,17 +59,17 @@ class CriticalPath:
     """Pieces of the path, ascending, each beginning where the one before ends: equal-length columns.
 
     ``ts`` and ``dur`` int64 ns, ``dur`` above 0; ``bound_by`` uint8, a :class:`BoundBy`; ``row`` int64, into the event
-    table: the slice that the time belongs to, of a delay the one that is late (-1: none); ``edge`` int64, into the
-    graph; ``step`` int64, the place in ``steps``; -1 outside of every step. ``edges`` (int64) are those of the path.
+    table: the slice that the time belongs to, of a delay the one that is late (-1: none); ``edge`` int32, into the
+    graph; ``step`` int64, the place in ``steps``; -1 outside of every step. ``edges`` (int32) are those of the path.
     """
 
     ts: Int64s
     dur: Int64s
     bound_by: Bytes
     row: Int64s
-    edge: Int64s
+    edge: Int32s
     step: Int64s
-    edges: Int64s
+    edges: Int32s
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -136,10 +136,10 @@ def _way_slack(graph: Graph, late: Int64s) -> Int64s:
     return found
 
 
-_Pieces = tuple[Int64s, Int64s, Bytes, Int64s, Int64s]  # ts, dur, bound_by, row, edge
+_Pieces = tuple[Int64s, Int64s, Bytes, Int64s, Int32s]  # ts, dur, bound_by, row, edge
 
 
-def _on_threads(trace: Trace, graph: Graph, edges: Int64s) -> _Pieces:
+def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
     """What threads did while the path was on them: their innermost slices."""
     segments = host_segments(trace)
     along = edges[graph.kind[edges] == Kind.THREAD]
@@ -183,7 +183,7 @@ def _in_loader(trace: Trace) -> Bools:
     return found
 
 
-def _on_devices(trace: Trace, graph: Graph, edges: Int64s) -> _Pieces:
+def _on_devices(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
     """The GPU work of the path, as long as it runs before it goes on elsewhere."""
     work = gpu_work(trace)
     runs = edges[graph.own[edges] > 0]
@@ -192,7 +192,7 @@ def _on_devices(trace: Trace, graph: Graph, edges: Int64s) -> _Pieces:
     return graph.ts[graph.source[runs]], graph.own[runs], kinds, work.row[place], runs
 
 
-def _delays(graph: Graph, edges: Int64s) -> _Pieces:
+def _delays(graph: Graph, edges: Int32s) -> _Pieces:
     """What lies between: the time in which what decides is over and what waits for it has not begun."""
     across = edges[graph.kind[edges] != Kind.THREAD]
     ts = graph.ts[graph.source[across]] + graph.own[across]
@@ -202,7 +202,7 @@ def _delays(graph: Graph, edges: Int64s) -> _Pieces:
     return _real(ts, dur, kinds, graph.to_row[across], across)
 
 
-def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s, edge: Int64s) -> _Pieces:
+def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s, edge: Int32s) -> _Pieces:
     """The pieces that take time."""
     real = dur > 0
     return ts[real], dur[real], kinds[real], row[real], edge[real]

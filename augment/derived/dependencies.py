@@ -87,7 +87,9 @@ def dependencies_of(
 ) -> Dependencies:
     """Dependencies of one kind; of each end, the work or the moment of a thread."""
     count = len(from_row)
-    no_work, nowhere = np.full(count, NO_PLACE, np.intp), (np.full(count, -1, np.int32), np.zeros(count, np.int64))
+    # without memory: one value, as often as it is asked for
+    no_work = np.broadcast_to(np.intp(NO_PLACE), count)
+    nowhere: tuple[Int32s, Int64s] = np.broadcast_to(np.int32(-1), count), np.broadcast_to(np.int64(0), count)
     return Dependencies(
         np.full(count, kind, np.uint8),
         no_work if from_work is None else from_work,

@@ -9,6 +9,7 @@ import numpy as np
 from augment.derived.call_stacks import call_stacks
 from augment.derived.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.host_segments import host_segments
+from augment.derived.ordering import combinations
 from augment.derived.steps import steps
 from augment.intervals import Places
 from augment.trace import LAUNCHES, Category, Int64s, Trace, derived
@@ -82,8 +83,8 @@ def _masters_by_flow(trace: Trace) -> dict[int, int]:
         return {}
     begin = begins[np.minimum(np.searchsorted(ids[begins], ids[ends]), len(begins) - 1)]
     crosses = (ids[begin] == ids[ends]) & (track[begin] != track[ends])
-    pairs = np.stack((track[ends[crosses]], track[begin[crosses]]))
-    (to, by), votes = np.unique(pairs, axis=1, return_counts=True)
+    (to, by), which = combinations(track[ends[crosses]], track[begin[crosses]])
+    votes = np.bincount(which, minlength=len(to))
     order = np.argsort(votes, kind="stable").tolist()  # the last, of most votes, stands
     return {int(to[place]): int(by[place]) for place in order}
 

@@ -40,7 +40,7 @@ class _Scope:
 
 def synchronizations(trace: Trace) -> Waits:
     """Calls that wait for work, copies that wait for themselves, and streams that wait for another's event."""
-    return joined_waits([_waiting_calls(trace), _blocking_copies(trace), _waiting_streams(trace)])
+    return joined_waits([_waiting_streams(trace), _waiting_calls(trace), _blocking_copies(trace)])
 
 
 def _waiting_calls(trace: Trace) -> Waits:

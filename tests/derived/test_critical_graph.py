@@ -80,6 +80,7 @@ def weights(graph: Graph) -> dict[int, int]:
 def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> None:
     graph, path = critical_graph(trace), critical_path(trace)
     assert (graph.ts[graph.source] <= graph.ts[graph.target]).all()
+    assert (graph.kind[:-1] <= graph.kind[1:]).all()
     assert (graph.weight >= graph.own).all()
     assert (graph.own >= 0).all()
     assert (graph.weight <= graph.ts[graph.target] - graph.ts[graph.source]).all()
