@@ -153,7 +153,7 @@ def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
     whose, place = expand(first, stop)
     ts = np.maximum(segments.ts[place], start[whose])
     until = np.minimum(segments.ts[np.minimum(place + 1, len(segments.ts) - 1)], end[whose])
-    row = segments.row[place]
+    row = segments.row[place].astype(np.int64)
     return _real(ts, until - ts, host_kinds(trace, row), row, along[whose])
 
 

@@ -10,20 +10,20 @@ import numpy as np
 from augment.compiled.native import native
 from augment.derived.call_stacks import COMPILED_FROM, NO_ROW, call_stacks
 from augment.intervals import Places
-from augment.trace import Int64s, Trace, derived
+from augment.trace import Int32s, Int64s, Trace, derived
 
 
 @dataclass(frozen=True, slots=True)
 class HostSegments:
     """Equal-length columns, ascending track, then ``ts``, strictly within a track.
 
-    From ``ts`` (int64 ns) until the next ``ts`` of the track its innermost slice is ``row`` (int64, into the event
+    From ``ts`` (int64 ns) until the next ``ts`` of the track its innermost slice is ``row`` (int32, into the event
     table; -1: it is in none). The last of a track is its end: it holds no time. ``bounds`` (``len(tracks) + 1``
     places) says where each track's begin.
     """
 
     ts: Int64s
-    row: Int64s
+    row: Int32s
     bounds: Places
 
     def of(self, track: int) -> slice:
@@ -39,18 +39,17 @@ def host_segments(trace: Trace) -> HostSegments:
     """
     stacks, events = call_stacks(trace), trace.events
     ts = events.ts[stacks.row]
-    end = ts + events.dur[stacks.row]
-    thread = np.ascontiguousarray(events.track[stacks.row], np.int64)
-    when, place, stop, count = _segments(ts, end, thread, len(trace.tracks))
-    place = place[:count]
-    row = np.where(place >= 0, stacks.row[place], NO_ROW) if len(stacks) else place
+    end = events.dur[stacks.row]
+    end += ts
+    when, place, stop, count = _segments(ts, end, events.track[stacks.row], len(trace.tracks))
+    row = np.append(stacks.row.astype(np.int32), np.int32(NO_ROW))[place[:count]]  # no place takes the last
     return HostSegments(when[:count], row, np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop))))
 
 
-def _segments(ts: Int64s, end: Int64s, thread: Int64s, tracks: int) -> tuple[Int64s, Int64s, Int64s, int]:
+def _segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int64s, Int32s, Int64s, int]:
     """Times, places in the call stacks, the stop of each track, and how many segments there are."""
-    when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int64)
-    stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int64)
+    when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int32)
+    stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int32)
     if len(ts) >= COMPILED_FROM:
         try:
             divide = native("augment.derived.host_segments_compiled", "divide", 8)

@@ -171,7 +171,7 @@ def _on_host(trace: Trace, names: Bools) -> _Pieces:
         own = own[(segments.row[own] >= 0) & names[trace.events.name[segments.row[own]]]]
         cuts = distinct(np.concatenate((graph.ts[nodes], start, end)))
         whose, ts, dur = _split(segments.ts[own], segments.ts[own + 1], cuts)
-        row = segments.row[own[whose]]
+        row = segments.row[own[whose]].astype(np.int64)
         node = nodes[np.searchsorted(graph.ts[nodes], ts, side="right") - 1]
         edge = edge_from[node]
         room = late[graph.target[edge]] + graph.ts[graph.target[edge]] - graph.ts[node] - graph.weight[edge]
