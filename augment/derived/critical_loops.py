@@ -90,7 +90,7 @@ def saved(
         source: of each edge.
         weight: of each edge, int64 ns.
         ts: of each node, int64 ns: as early as it can come.
-        due: of each edge, int64 ns: the latest that its target can come.
+        due: of each of ``leaving``, int64 ns: the latest that its target can come.
         leaving: edges, int64.
         cut_edge: edges that take less time, int64.
         cut_ns: by how much, int64 ns.
@@ -114,7 +114,10 @@ def saved(
                 at = comes if at is None or comes > at else at
                 edge = nexts[edge]
             moved[node] = times[node] if at is None else at
-        gains = [dues[edge] - moved[sources[edge]] - weights[edge] + less[edge] for edge in leaves[leave:left]]
+        gains = [
+            at - moved[sources[edge]] - weights[edge] + less[edge]
+            for at, edge in zip(dues[leave:left], leaves[leave:left], strict=True)
+        ]
         result[job] = min(gains, default=0)
         for node in nodes[first:stop]:
             moved[node] = times[node]

@@ -78,7 +78,7 @@ def saved(
         for place in range(load_int(row + 16), load_int(row + 24)):
             edge = load_int(leaving + 8 * place)
             comes = load_int(early + 8 * load_int32(source + 4 * edge)) + load_int(weight + 8 * edge)
-            left = load_int(due + 8 * edge) - comes + load_int(cut + 8 * edge)
+            left = load_int(due + 8 * place) - comes + load_int(cut + 8 * edge)
             if found == 0 or left < gain:
                 gain, found = left, 1
         store_int(result + 8 * job, gain)

@@ -77,7 +77,7 @@ def longest_names(trace: Trace, name_count: int) -> NamedTimes:
     path = critical_path(trace)
     window = path.step if len(steps(trace)) else np.zeros(len(path), np.int64)
     named = np.flatnonzero(np.isin(path.bound_by, NAMED) & (path.row >= 0) & (window >= 0))
-    first = np.full(len(trace.events), -1, np.int64)
+    first = np.empty(len(trace.events), np.int32)
     first[path.row[named[::-1]]] = named[::-1]
     new = first[path.row[named]] == named
     (window, name, kind), which = combinations(window[named], trace.events.name[path.row[named]], path.bound_by[named])
@@ -141,14 +141,16 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
 def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int64s) -> Int64s:
     """What each window gains if edges take ``ns`` less: those at the places ``bounds[i]`` to ``bounds[i + 1]``."""
     graph, (start, end) = critical_graph(trace), windows(trace)
-    due = latest_of_nodes(trace)[graph.target]
     moments = graph.ts[graph.order]
     first, stop = np.searchsorted(moments, start), np.searchsorted(moments, end)
-    over = np.empty(len(graph), np.intp)  # of each node, how many windows are over by then
-    over[graph.order] = np.repeat(np.arange(len(end) + 1), np.diff(stop, prepend=0, append=len(graph)))
-    whose, into = expand(over[graph.source], over[graph.target])
+    over = np.empty(len(graph), np.int32)  # of each node, how many windows are over by then
+    windows_over = np.arange(len(end) + 1, dtype=np.int32)
+    over[graph.order] = np.repeat(windows_over, np.diff(stop, prepend=0, append=len(graph)))
+    leaves = np.flatnonzero(over[graph.source] < over[graph.target])
+    whose, into = expand(*(over[node[leaves]].astype(np.intp) for node in (graph.source, graph.target)))
     by_window = np.argsort(into, kind="stable")
-    leaving = whose[by_window].astype(np.int64)
+    leaving = leaves[whose[by_window]]
+    due = latest_of_nodes(trace)[graph.target[leaving]]
     left = np.searchsorted(into[by_window], np.arange(len(end) + 1))
     jobs = np.stack([first[window], stop[window], left[window], left[window + 1], bounds[:-1], bounds[1:]], axis=1)
     return saved(
@@ -167,8 +169,8 @@ def _on_host(trace: Trace, names: Bools) -> _Pieces:
     parts = []
     for track in np.flatnonzero(np.bincount(lanes[lanes >= 0])).tolist():
         nodes = np.flatnonzero(lanes == track)
-        own = np.arange(len(segments.ts))[segments.of(track)][:-1]
-        own = own[(segments.row[own] >= 0) & names[trace.events.name[segments.row[own]]]]
+        held = segments.row[segments.of(track)][:-1]
+        own = np.flatnonzero((held >= 0) & names[trace.events.name[held]]) + segments.of(track).start
         cuts = distinct(np.concatenate((graph.ts[nodes], start, end)))
         whose, ts, dur = _split(segments.ts[own], segments.ts[own + 1], cuts)
         row = segments.row[own[whose]].astype(np.int64)
