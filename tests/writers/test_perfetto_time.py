@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from augment.trace import Int64s
-from augment.writers.perfetto_time import fitting_durations, seen_ns
+from augment.writers.perfetto_time import _EXACT, _seen, fitting_durations, seen_ns
 from perfetto_engine import PerfettoEngine
 
 EPOCH_NS = 1_712_195_495_406_752_797
@@ -25,6 +25,12 @@ def test_seen_is_what_perfetto_sees(perfetto: PerfettoEngine, tmp_path: Path, lo
     path.write_text(f"[{','.join(form % divmod(t, 1000) for t in ts.tolist())}]")
     perfetto.load(path)
     assert [row[0] for row in perfetto.rows("select ts from slice order by ts")] == seen_ns(ts).tolist()
+
+
+def test_short_times_are_seen_as_they_are() -> None:
+    ns = np.concatenate((times(0, 2 * _EXACT) - _EXACT + 1, [-_EXACT + 1, -1, 0, 1, _EXACT - 1]))
+    assert (_seen(ns) == ns).all()
+    assert (seen_ns(ns) == ns).all()
 
 
 @pytest.mark.parametrize(("low", "high"), RANGES)
