@@ -71,7 +71,8 @@ def _lines(values: Sequence[Any], indent: bytes) -> bytes:
     """A JSON array with a line for each of ``values``."""
     if not values:
         return b"[]"
-    return b"[%s\n%s]" % (b",".join(b"\n%s  %s" % (indent, _json(value)) for value in values), indent)
+    separator = b",\n%s  " % indent  # JSON has no line ends of its own: in strings they are escaped
+    return b"[%s%s\n%s]" % (separator[1:], _ENCODER.encode_lines(values)[:-1].replace(b"\n", separator), indent)
 
 
 def _json(value: Any) -> bytes:
