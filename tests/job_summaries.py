@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.job.summary import VERSION, RankSummary
+from augment import intervals
+from augment.job.summary import SPENT, VERSION, RankSummary
 
 Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
 
@@ -15,8 +16,12 @@ Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
 def summary_of(
     rank: int, parts: Sequence[Part], *, sizes: dict[str, int] | None = None, bytes: Any = None, step: Any = None,
     numbered: bool = True, host: str = "", queued: Any = None, steps: Any = None, members: dict[str, str] | None = None,
+    held: Any = None, follows: Any = None, computing: Sequence[tuple[int, int]] = (),
 ) -> RankSummary:  # fmt: skip
-    """The summary of a rank that took part in these collectives, ascending in time."""
+    """The summary of a rank that took part in these collectives, ascending in time.
+
+    ``steps`` are numbers, starts, ends and computing; ``computing`` are the times in which it does.
+    """
     groups = list(dict.fromkeys(part[0] for part in parts))
     kinds = list(dict.fromkeys(part[1] for part in parts))
     count = len(parts)
@@ -24,6 +29,18 @@ def summary_of(
     def column(values: Any, missing: int = -1) -> bytes:
         return np.array([missing] * count if values is None else values, np.int64).tobytes()
 
+    computes = intervals.union(*np.array(computing, np.int64).reshape(-1, 2).T)
+    spans = np.array([(part[3], part[4]) for part in parts], np.int64).reshape(-1, 2)
+    communicates = intervals.subtract(intervals.union(*spans.T), computes)
+
+    def spent(moment: str, moments: Any) -> dict[str, bytes]:
+        at = np.array(moments, np.int64)[:, None]
+        before = [(np.clip(at, one.start, one.end) - one.start).sum(axis=1) for one in (computes, communicates)]
+        columns = (*before, np.zeros_like(before[0]))
+        return {name: values.tobytes() for name, values in zip(SPENT[moment], columns, strict=True)}
+
+    if steps is None:
+        steps = [-1], [min(spans[:, 0], default=0)], [max(spans[:, 1], default=0)], [0]
     return RankSummary(
         version=VERSION,
         name=f"rank{rank}.json",
@@ -43,10 +60,18 @@ def summary_of(
             "step": column(step),
             "exposed_ns": column(None, 0),
             "queued_ns": column(queued),
+            "held": column(held, 1),
+            "follows": column(follows),
+            **spent("ts", [part[3] for part in parts]),
+            **spent("end", [part[4] for part in parts]),
         },
         steps={
-            name: np.array(values, np.int64).tobytes()
-            for name, values in zip(("number", "step_ns", "compute_ns"), steps or ([], [], []), strict=True)
+            **{
+                name: np.array(values, np.int64).tobytes()
+                for name, values in zip(("number", "start", "end", "compute_ns"), steps, strict=True)
+            },
+            **spent("start", steps[1]),
+            **spent("end", steps[2]),
         },
         figures={},
         link_gbps=0.0,

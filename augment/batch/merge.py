@@ -250,7 +250,8 @@ class _Timeline:
         with _read(rank.member) as trace:
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
             augmented = on_clock(self._augmented(at, trace, part), self._clock(at))
-            return target.add(augmented, Group(rank.label, self._description(at)), self._links(at, trace, part))
+            links = self._links(at, trace, part), *self._handovers(augmented)
+            return target.add(augmented, Group(rank.label, self._description(at)), *links)
 
     def notes(self) -> tuple[str, ...]:
         """What became of the clocks, and what is linked."""
@@ -293,6 +294,15 @@ class _Timeline:
         own = self._member == at
         rows = _rows_in(part, trace, self._row[own])
         return Links(rows[rows >= 0], self._instance[own][rows >= 0])
+
+    def _handovers(self, augmented: AugmentedTrace) -> Iterator[Links]:
+        """Where the critical path through the ranks comes to the rank and leaves it; numbered after the collectives."""
+        from augment.job.path_drawing import handovers
+        from augment.writers.perfetto.suffixes import Links
+
+        for track in augmented.annotations:
+            for rows, numbers in handovers(track):
+                yield Links(rows, len(self._answers.matched) + numbers, track)  # type: ignore[arg-type]
 
 
 def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:

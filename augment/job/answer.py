@@ -9,9 +9,10 @@ from typing import Any
 
 from augment.annotations import CounterTrack, SliceTrack
 from augment.findings import Findings, Outcome, Skipped
-from augment.job import aggregates, alignment, collectives, drawing, stragglers
+from augment.job import aggregates, alignment, collectives, drawing, path_drawing, path_figures, stragglers
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
+from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
 from augment.job.waits import Waits, apart, waits
 from augment.trace import Diagnostic, Int64s, Trace
@@ -23,6 +24,8 @@ ROWS: dict[str, type[Any]] = {
     "collective_sizes": collectives.SizeRow,
     "stragglers": stragglers.Row,
     "load_imbalance": stragglers.ImbalanceRow,
+    "cross_rank_critical_path": path_figures.Row,
+    "cross_rank_handovers": path_figures.HandoverRow,
     "aggregates": aggregates.Row,
 }
 
@@ -51,19 +54,45 @@ class Answer:
             "clock_alignment": Findings(clocks) if len(self.matched) else Skipped(unmatched),
             "job_collectives": Findings(groups) if groups else Skipped(unmatched),
             "collective_sizes": Findings(sizes) if sizes else Skipped("no collective of known size was matched"),
-            "stragglers": self._stragglers(late) if late else Skipped(unmatched),
+            "stragglers": Findings(late, partial=self._missing()) if late else Skipped(unmatched),
             "load_imbalance": Findings(steps) if steps else Skipped("no rank recorded a step"),
+            **self._of_path(),
             "aggregates": aggregates.aggregates(self.summaries),
         }
 
-    def _stragglers(self, rows: list[stragglers.Row]) -> Findings:
+    @cached_property
+    def path(self) -> Path | Skipped:
+        """The critical path through the ranks."""
+        if not len(self.matched):
+            return Skipped("no collective was found on two ranks")
+        found = path_of(self.matched, self.parted, self.clocks, self.summaries)
+        return Skipped(found) if isinstance(found, str) else found
+
+    def _of_path(self) -> Mapping[str, Outcome]:
+        path = self.path
+        if isinstance(path, Skipped):
+            return {"cross_rank_critical_path": path, "cross_rank_handovers": path}
+        refused = sum(not clock.comparable for clock in self.clocks)
+        why = f"the path cannot come to {refused} ranks, whose clocks cannot be compared with the others'"
+        rows = list(path_figures.figures(path, self.clocks, self.summaries))
+        over = path_figures.handovers(path, self.matched, self.parted, self.summaries)
+        none = Skipped("the path stays on one rank, which waits for no other")
+        return {
+            "cross_rank_critical_path": Findings(rows, partial=why if refused else self._missing()),
+            "cross_rank_handovers": over if over.rows else none,
+        }
+
+    def _missing(self) -> str | None:
+        """What is to be said where ranks are missing."""
         missing = int((self.matched.size() > self.matched.members).sum())
         why = f"of {missing} collectives not all ranks' traces are there: whoever is late may be among the others"
-        return Findings(rows, partial=why if missing else None)
+        return why if missing else None
 
     def annotations(self, member: int, trace: Trace) -> list[SliceTrack | CounterTrack]:
         """What is drawn on the timeline of a rank, whose ``trace`` the summary is of; times on the rank's own clock."""
-        return drawing.tracks(self.matched, self.parted, self.summaries, member, trace)
+        job = self.matched, self.parted, self.summaries
+        path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member, trace)
+        return [*path, *drawing.tracks(*job, member, trace)]
 
     def links(self) -> tuple[Int64s, Int64s, Int64s]:
         """The parts of every matched collective: its number, the member, and the kernel's row in that one's events.

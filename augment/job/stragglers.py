@@ -90,10 +90,12 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
 def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
     """The rows of each step, ascending."""
     member = np.repeat(np.arange(len(summaries)), [len(one.step_column("number")) for one in summaries])
-    number, wall, compute = (
+    number, start, end, compute = (
         np.concatenate([one.step_column(name) for one in summaries]) if summaries else np.empty(0, np.int64)
-        for name in ("number", "step_ns", "compute_ns")
+        for name in ("number", "start", "end", "compute_ns")
     )
+    wall, known = end - start, number != UNKNOWN
+    member, number, wall, compute = member[known], number[known], wall[known], compute[known]
     order = np.argsort(number, kind="stable")
     distinct, first = np.unique(number[order], return_index=True)
     for step, own in zip(distinct.tolist(), np.split(order, first[1:]), strict=len(distinct) > 0):

@@ -13,18 +13,22 @@ import numpy as np
 from augment.derived.collectives import UNKNOWN, Group, collectives
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
+from augment.derived.rank_progress import NONE, Spent, follows, held_up, spent_before
 from augment.derived.step_figures import step_figures
 from augment.derived.step_windows import step_windows
 from augment.errors import InputError
 from augment.findings import AugmentedTrace, Findings, Window
+from augment.intervals import Places
 from augment.trace import Bools, Int64s, Trace
 
-VERSION = 1
+VERSION = 2
 MOST_COLLECTIVES = 100_000  #: that a summary tells of, the first
 MOST_ROWS = 200  #: of an analysis whose figures a summary has, the first
 MOST_STEPS = 10_000
-_COLUMNS = ("row", "ts", "end", "group", "kind", "seq", "bytes", "step", "exposed_ns", "queued_ns")
-_STEPS = ("number", "step_ns", "compute_ns")
+_COLUMNS = ("row", "ts", "end", "group", "kind", "seq", "bytes", "step", "exposed_ns", "queued_ns", "held", "follows")
+_STEPS = ("number", "start", "end", "compute_ns")
+#: the columns of :class:`Spent` at a moment of collectives or steps
+SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: as ``tensorboard_trace_handler`` names files: HOST_PID.TIME
 _HOST_KEYS = ("hostname", "host_name", "hostName")
 
@@ -47,7 +51,13 @@ class RankSummary(msgspec.Struct):
 
     Of each collective ``row`` in the event table, ``ts`` and ``end`` in ns, ``group`` and ``kind`` into the lists of
     these, ``seq``, ``bytes`` and ``step`` (-1 is unknown), ``exposed_ns``, and ``queued_ns``: from the end of the
-    launching call to the start, -1 without one. Of each step its ``number``, ``step_ns`` and ``compute_ns``.
+    launching call to the start, -1 without one; ``held`` is 1 of one that the rank had to wait for, ``follows`` the
+    place of the one before it on its stream if it had to wait for that, else -1.
+
+    Of each step its ``number`` (of a recording without steps one, -1), its window from ``start`` to ``end``, and
+    ``compute_ns`` of all devices.
+
+    Of both there are the columns of :class:`Spent` at their begin and end, as ``compute_ns before ts``.
     """
 
     version: int
@@ -69,7 +79,7 @@ class RankSummary(msgspec.Struct):
         return np.frombuffer(self.columns[name], np.int64)
 
     def step_column(self, name: str) -> Int64s:
-        """A column of the steps; empty of a rank without steps."""
+        """A column of the steps."""
         return np.frombuffer(self.steps[name], np.int64)
 
     def group(self, number: int) -> Group:
@@ -93,7 +103,10 @@ def summarize(augmented: AugmentedTrace) -> bytes:
         "kind": found.kind.codes[chosen].astype(np.int64),
         "exposed_ns": found.exposed_ns[chosen],
         "queued_ns": np.where(launch == NO_ROW, UNKNOWN, np.maximum(queued, 0)),
+        "held": held_up(trace)[chosen].astype(np.int64),
+        "follows": _among(chosen, len(found))[follows(trace)[chosen]],
     }
+    columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
     one = RankSummary(
         version=VERSION,
         name=trace.source.name,
@@ -102,7 +115,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
         host=_host(trace),
         groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in found.groups],
         kinds=list(found.kind.values),
-        columns={name: columns[name].tobytes() for name in _COLUMNS},
+        columns={name: columns[name].tobytes() for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])},
         steps={name: values.tobytes() for name, values in _steps(trace, window).items()},
         figures={name: _figures(outcome) for name, outcome in augmented.outcomes.items()
                  if isinstance(outcome, Findings) and outcome.rows},
@@ -143,15 +156,31 @@ def _within(step: Int64s, window: Window) -> Bools:
     return inside
 
 
+def _among(chosen: Places, count: int) -> Int64s:
+    """The place among those ``chosen`` of each of ``count``; the last is that of :data:`NONE`."""
+    places = np.full(count + 1, NONE, np.int64)
+    places[chosen] = np.arange(len(chosen))
+    return places
+
+
+def _spent(trace: Trace, **moments: Int64s) -> dict[str, Int64s]:
+    """The columns of what was spent before moments, by their names."""
+    return {
+        name: values
+        for moment, ts in moments.items()
+        for name, values in zip(SPENT[moment], spent_before(trace, ts), strict=True)
+    }
+
+
 def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     windows = step_windows(trace)
-    chosen = windows.number >= 0 if window is None else _within(windows.number, window)
+    chosen = np.ones(len(windows), np.bool_) if window is None else _within(windows.number, window)
     windows = windows.take(np.flatnonzero(chosen)[:MOST_STEPS])
     devices = step_figures(trace, windows) if len(windows) else []
     computed = [one.of_device["compute_ns"] for one in devices if one.of_device]
     compute: Int64s = sum(computed, np.zeros(len(windows), np.int64))
-    columns: tuple[Int64s, ...] = (windows.number, windows.end - windows.start, compute)
-    return dict(zip(_STEPS, columns, strict=True))
+    columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute)
+    return dict(zip(_STEPS, columns, strict=True)) | _spent(trace, start=windows.start, end=windows.end)
 
 
 def _link(augmented: AugmentedTrace) -> float:

@@ -41,7 +41,7 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
         none = np.empty(0, np.int64)
         return Waits(none, none, none, none, none, np.empty(0, np.bool_))
     first, instance = matched.first, matched.instance
-    start, end, margin = _common(matched, clocks)
+    start, end, margin = common_times(matched, clocks)
     dur = matched.end - matched.ts
     arrival, done = np.maximum.reduceat(start, first), np.maximum.reduceat(end, first)
     wrong = np.maximum.reduceat(margin, first)
@@ -60,7 +60,7 @@ def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
     """Collectives of no told group that cannot be one: by the clocks a rank is done before another has begun."""
     if not len(matched):
         return np.empty(0, np.bool_)
-    start, end, margin = _common(matched, clocks)
+    start, end, margin = common_times(matched, clocks)
     comparable = np.array([one.comparable for one in clocks], np.bool_)[matched.member]
     arrival = np.maximum.reduceat(start, matched.first)[matched.instance]
     broken = np.logical_or.reduceat(end + margin < arrival, matched.first)
@@ -69,7 +69,7 @@ def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
     return found
 
 
-def _common(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:
+def common_times(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:
     """Starts and ends on the common clock, and what they may be wrong by."""
     start, end = matched.ts.copy(), matched.end.copy()
     for member, clock in enumerate(clocks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -27,11 +28,12 @@ ROOTS = """
         union all select track.id, root.top from track join root on track.parent_id = root.id
     )
 """
-ACROSS = f"""{ROOTS}
+OF_CATEGORY = f"""{ROOTS}
     select a.ts, b.ts, a.ts + a.dur, b.ts + b.dur, a.name, b.name, ra.top, rb.top from flow
     join slice a on a.id = slice_out join slice b on b.id = slice_in
-    join root ra on ra.id = a.track_id join root rb on rb.id = b.track_id where ra.top <> rb.top
+    join root ra on ra.id = a.track_id join root rb on rb.id = b.track_id where ra.top <> rb.top and a.category = '{{}}'
 """
+ACROSS, HANDOVERS = OF_CATEGORY.format("kernel"), OF_CATEGORY.format("augment.cross_rank_critical_path")
 OFFSETS = (0, 5_000_000_000, -3_000_000_123, 77)
 
 
@@ -56,7 +58,8 @@ def slices(perfetto: PerfettoEngine, path: Path, top: str | None = None) -> Coun
 
 def of_job(found: Counter[tuple[Cell, ...]]) -> Counter[tuple[Cell, ...]]:
     """Those of ``found`` that the comparison of ranks added."""
-    return Counter({one: count for one, count in found.items() if one[1] == "augment.job_collectives"})
+    ours = "augment.job_collectives", "augment.cross_rank_critical_path"
+    return Counter({one: count for one, count in found.items() if one[1] in ours})
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -91,6 +94,23 @@ def test_clocks_are_aligned_and_collectives_linked(perfetto: PerfettoEngine, tmp
     assert max(abs(int(str(a)) - int(str(b))) for _, _, a, b, *_ in rows) < 20_000
     assert all(int(str(a)) <= int(str(b)) for a, b, *_ in rows)
     assert all(out == into for *_, out, into, _, _ in rows)
+
+
+def test_the_path_through_the_ranks_is_one(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    simulated(tmp_path / "job", 4, layers=3, collectives="fsdp", clock_offset_ns=OFFSETS)
+    merged(tmp_path / "job", tmp_path / "job.pftrace")
+    perfetto.load(tmp_path / "job.pftrace")
+    assert perfetto.problems() == {}
+    category = "slice.category = 'augment.cross_rank_critical_path'"
+    found = perfetto.rows(f"{ROOTS} select ts, ts + dur, top, slice.name from slice join root on root.id = track_id "
+                          f"where {category} order by ts, dur")  # fmt: skip
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
+    changes = [(a[2], b[2], b[0]) for a, b in itertools.pairwise(found) if a[2] != b[2]]
+    assert len(changes) > 1
+    told = perfetto.rows(HANDOVERS)
+    assert sorted((out, into, start) for _, start, _, _, _, _, out, into in told) == sorted(changes)
+    assert all(end == start for _, start, end, *_ in told)
+    assert {str(name) for *_, name in found} <= {"local work", "transfer AllGather", "transfer ReduceScatter"}
 
 
 def test_a_correction_moves_all_of_a_rank_by_the_same(perfetto: PerfettoEngine, tmp_path: Path) -> None:

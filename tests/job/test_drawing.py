@@ -11,6 +11,9 @@ import pytest
 from augment.annotations import CounterTrack, SliceTrack
 from augment.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
+from augment.job.path import Path as Path_
+from augment.job.path_drawing import handovers
+from augment.job.path_figures import is_handover
 from augment.job.summary import summarize
 from augment.readers import read
 from augment.trace import Trace
@@ -29,7 +32,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, list[Trace]]:
 def test_waits_and_transfers_lie_under_their_kernels(job: tuple[Answer, list[Trace]]) -> None:
     found, traces = job
     for member, trace in enumerate(traces):
-        slices, counter = found.annotations(member, trace)
+        *_, slices, counter = found.annotations(member, trace)
         assert isinstance(slices, SliceTrack)
         assert isinstance(counter, CounterTrack)
         assert (slices.ts[1:] >= (slices.ts + slices.dur)[:-1]).all()
@@ -49,6 +52,28 @@ def test_links_are_in_the_order_of_arrival(job: tuple[Answer, list[Trace]]) -> N
     assert (np.diff(instance) >= 0).all()
     same = np.diff(instance) == 0
     assert (np.diff(start)[same] >= 0).all()
+
+
+def test_the_path_is_drawn_where_it_is(job: tuple[Answer, list[Trace]]) -> None:
+    found, traces = job
+    path = found.path
+    assert isinstance(path, Path_)
+    drawn, come, left = 0, [], []
+    for member, trace in enumerate(traces):
+        tracks = [one for one in found.annotations(member, trace) if one.name == "Cross-rank critical path"]
+        assert len(tracks) == (member in path.member)
+        for one in tracks:
+            assert isinstance(one, SliceTrack)
+            own = path.member == member
+            at = found.clocks[member].to_common(one.ts), found.clocks[member].to_common(one.ts + one.dur)
+            assert (at[0] == path.start[own]).all()
+            assert (at[1] == path.end[own]).all()
+            drawn += len(one.ts)
+            (_, first), (_, second) = handovers(one)
+            come += first.tolist()
+            left += second.tolist()
+    assert drawn == len(path)
+    assert sorted(come) == sorted(left) == list(range(int(is_handover(path).sum())))
 
 
 def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: Any) -> None:

@@ -95,8 +95,8 @@ def test_steps_alone_are_summarized_if_those_alone_were_asked_for(out: Path) -> 
 
 
 def test_imbalance() -> None:
-    ranks = [summary_of(rank, [], steps=([1, 2], [100, 110], [50 + 10 * rank, 60])) for rank in range(3)]
-    first, second = imbalance([*ranks, summary_of(9, [], steps=([2], [500], [0]))])
+    ranks = [summary_of(rank, [], steps=([1, 2], [0, 100], [100, 210], [50 + 10 * rank, 60])) for rank in range(3)]
+    first, second = imbalance([*ranks, summary_of(9, [], steps=([2], [100], [600], [0]))])
     assert (first.step, first.rank_count, first.max_rank, first.max_compute_ns) == (1, 3, 2, 70)
     assert first.imbalance_ratio == pytest.approx(70 / 60 - 1)
     assert (second.rank_count, second.mean_compute_ns, second.max_step_ns) == (4, 45, 500)

@@ -18,7 +18,7 @@ from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic
 from augment.writers.perfetto import write_part
 from augment.writers.perfetto.several import Group, free_name
-from augment.writers.perfetto.suffixes import NO_LINKS, Links, Part
+from augment.writers.perfetto.suffixes import Links, Part
 from augment.writers.perfetto.tracks import Tracks
 
 SUFFIX = ".tar"
@@ -36,7 +36,7 @@ class Archive:
         self._file = file
         self._names: dict[str, str] = {}
 
-    def add(self, augmented: AugmentedTrace, group: Group, _links: Links = NO_LINKS) -> list[Diagnostic]:
+    def add(self, augmented: AugmentedTrace, group: Group, *_links: Links) -> list[Diagnostic]:
         """Write a trace; what had to be changed or left out."""
         name = free_name(group.name, self._names)
         plain = _ODD.sub("-", name)[:_LONGEST]

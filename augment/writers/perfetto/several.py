@@ -30,7 +30,7 @@ from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Identity
 from augment.version import __version__
 from augment.writers.perfetto import write_part
-from augment.writers.perfetto.suffixes import NO_LINKS, Links, Part
+from augment.writers.perfetto.suffixes import Links, Part
 from augment.writers.perfetto.tracks import Place, Tracks
 from augment.writers.perfetto.wire import (
     BUNDLE_METADATA,
@@ -90,7 +90,7 @@ class Several:
         self._traces = self._tracks = 0
         self._taken: set[str] = set()
 
-    def add(self, augmented: AugmentedTrace, group: Group, links: Links = NO_LINKS) -> list[Diagnostic]:
+    def add(self, augmented: AugmentedTrace, group: Group, *links: Links) -> list[Diagnostic]:
         """Write a trace; what had to be changed or left out."""
         name = free_name(group.name, self._taken)
         self._taken.add(name)

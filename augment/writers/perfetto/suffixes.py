@@ -30,15 +30,13 @@ _LINKS = 1 << 62  #: ids from there on are those of links
 class Links:
     """Ends of arrows that lead from slices of one trace to those of others in the same file.
 
-    ``rows`` int64 of ``Trace.events``; ``ids`` int64 of [0, 2**62), of equal length: all slices of one id, in whatever
-    trace, are linked in the order of time.
+    ``rows`` int64 of ``Trace.events``, or of an added ``track``; ``ids`` int64 of [0, 2**62), of equal length: all
+    slices of one id, in whatever trace, are linked in the order of time.
     """
 
     rows: Int64s
     ids: Int64s
-
-
-NO_LINKS = Links(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    track: SliceTrack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Part:
 
     number: int = 0
     name: str = ""
-    links: Links = NO_LINKS
+    links: tuple[Links, ...] = ()
 
 
 class Suffixes(NamedTuple):
@@ -121,14 +119,16 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
 def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
     """Fields of arrows from slices to others, by their numbers, and of links out of the trace."""
     count, part = len(first), numbers.part
-    linked = numbers.place[part.links.rows]
+    none = np.empty(0, np.int64)
+    linked = np.concatenate([none, *(numbers.of(Ends(one.rows, one.track))[0] for one in part.links)])
+    ids = np.concatenate([none, *(one.ids for one in part.links)])
     drawn = linked != NO_NUMBER
     rows = np.concatenate([first, second, linked[drawn]])
     record = np.zeros(len(rows) + 1, _FIELD)
     record["tag"][:] = np.frombuffer(varint(EVENT_FLOW << 3 | 1), np.uint8)
     record["tag"][count : 2 * count] = np.frombuffer(varint(EVENT_LAST_FLOW << 3 | 1), np.uint8)
     record["id"][: 2 * count] = np.tile(np.arange(1, count + 1) + part.number * _ARROWS, 2)
-    record["id"][2 * count : -1] = part.links.ids[drawn] + _LINKS
+    record["id"][2 * count : -1] = ids[drawn] + _LINKS
     order = np.argsort(rows, kind="stable")
     start, size = order * FIELD_BYTES, np.full(len(rows), FIELD_BYTES, np.int64)
     return Suffixes(rows[order], Blobs(record.view(np.uint8), start, size))

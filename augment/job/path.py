@@ -1,0 +1,242 @@
+"""The critical path through the ranks of a job: what decided, moment by moment, when the job was done.
+
+It is told from the end. On a rank, time is that rank's own until the end of the last collective that it had to wait
+for; the collective moved data since its last rank arrived; before that the path is on that rank, up to its arrival;
+and so on, down to where a rank began. So the path is at each moment on one rank, and its pieces add up to its length.
+
+A rank had to wait for a collective that held it up (:func:`augment.derived.rank_progress.held_up`), or that was next
+before the one on its stream at whose start the path came to it. Only collectives count of which nobody is done before
+all have begun, and whose ranks' clocks can be compared. Where a rank waited in one no longer than clocks may be wrong
+by, nobody can be told to have come later: the path then stays on the rank.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from augment.derived.rank_progress import NONE, Spent
+from augment.job.alignment import Clock
+from augment.job.matching import Matched
+from augment.job.summary import SPENT, RankSummary
+from augment.job.waits import Waits, common_times
+from augment.trace import Bools, Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Equal-length columns, a piece a row, ascending in time: each begins where the one before it ends.
+
+    ``member`` is the rank that the path is on; ``start`` and ``end`` int64 ns on the job's clock, ``own_start`` and
+    ``own_end`` on the rank's. ``step`` is the number, -1 without steps. ``part`` is the row of :class:`Matched` of a
+    collective that moves data, ``late`` that of the part which came last: another rank's where the path came over from
+    there; both -1 of local work, which ``compute_ns``, ``communication_ns``, ``memory_ns`` (of :class:`Spent`) and
+    ``idle_ns`` make up.
+    """
+
+    member: Int64s
+    start: Int64s
+    end: Int64s
+    own_start: Int64s
+    own_end: Int64s
+    step: Int64s
+    part: Int64s
+    late: Int64s
+    compute_ns: Int64s
+    communication_ns: Int64s
+    memory_ns: Int64s
+    idle_ns: Int64s
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+    @property
+    def dur(self) -> Int64s:
+        """Durations on the job's clock, int64 ns."""
+        return self.end - self.start
+
+    def is_transfer(self) -> Bools:
+        """Whether a piece is moving data."""
+        return self.part >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece as it is found: from a moment of member ``origin`` to one of ``member``, both places in its moments."""
+
+    member: int
+    origin: int
+    begin: int
+    finish: int
+    part: int = NONE
+    late: int = NONE
+
+
+def path_of(matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Path | str:
+    """The path; or why there is none."""
+    usable = [member for member, clock in enumerate(clocks) if clock.comparable and len(summaries[member].steps["end"])]
+    if len(usable) < 2:
+        return "the clocks of no two ranks can be compared"
+    links = _Links(matched, parted, clocks, usable)
+    by_steps = _shared_steps([summaries[member] for member in usable])
+    ranks = {member: _Rank(member, summaries[member], clocks[member], links, by_steps) for member in usable}
+    pieces = list(_backwards(ranks, links))[::-1]
+    return _columns(pieces, ranks) if pieces else "no rank recorded any time"
+
+
+class _Links:
+    """Where the path goes on from each part of a collective, and when; ``valid`` of those that it may come through."""
+
+    def __init__(self, matched: Matched, parted: Waits, clocks: Sequence[Clock], usable: Sequence[int]) -> None:
+        self.matched = matched
+        self.start, self.end, margin = common_times(matched, clocks)
+        comparable = np.zeros(len(clocks), np.bool_)
+        comparable[usable] = True
+        instance = matched.instance
+        rows = np.arange(len(instance))
+        known = np.logical_and.reduceat(comparable[matched.member], matched.first) & matched.is_synchronous()
+        wrong = np.maximum.reduceat(margin, matched.first)[instance]
+        late = parted.late[instance]
+        handed = (late != rows) & (parted.wait_ns > wrong) & (self.start[late] < self.end)
+        self.late = np.where(handed, late, rows)
+        self.valid = known[instance] & (self.start[self.late] < self.end)
+
+    def __len__(self) -> int:
+        return len(self.valid)
+
+
+class _Rank:
+    """One rank: its moments, which are the starts and ends of its collectives, then those of its steps."""
+
+    def __init__(self, member: int, summary: RankSummary, clock: Clock, links: _Links, by_steps: bool) -> None:
+        self.member, self.clock, self._summary, self._links = member, clock, summary, links
+        # of a path that is told as a whole, the first start and the last end
+        self._begins = slice(None if by_steps else 1)
+        self._ends = slice(None if by_steps else -1, None)
+        self.number = summary.step_column("number") if by_steps else np.array([NONE])
+        start, self.step_end = summary.step_column("start")[self._begins], summary.step_column("end")[self._ends]
+        self.count = len(summary.column("ts"))
+        self.first = 2 * self.count  #: the moment at which its first step begins ...
+        self.last = self.first + 2 * len(self.step_end) - 1  #: ... and its last ends
+        self.from_ns, self.until_ns = (int(clock.to_common(one)[0]) for one in (start[:1], self.step_end[-1:]))
+
+    def _at_moments(self, ts: str, end: str, begins: str, ends: str) -> Int64s:
+        """What these columns have at the starts and ends of collectives and of steps."""
+        one = self._summary
+        steps = one.step_column(begins)[self._begins], one.step_column(ends)[self._ends]
+        return np.concatenate((one.column(ts), one.column(end), *steps))
+
+    @cached_property
+    def own(self) -> Int64s:
+        """The moments on its own clock."""
+        return self._at_moments("ts", "end", "start", "end")
+
+    @cached_property
+    def common(self) -> Int64s:
+        """The moments on the job's clock."""
+        return self.clock.to_common(self.own)
+
+    @cached_property
+    def spent(self) -> Spent:
+        """What was spent before each moment."""
+        names = zip(SPENT["ts"], SPENT["end"], SPENT["start"], SPENT["end"], strict=True)
+        return Spent(*(self._at_moments(*one) for one in names))
+
+    @cached_property
+    def _row(self) -> Int64s:
+        """The row of :class:`Matched` of each collective; -1 of others, among which the last is that of -1."""
+        rows = self._links.matched.rows_of(self.member)
+        rows = rows[self._links.valid[rows]]
+        row = np.full(self.count + 1, NONE, np.int64)
+        row[self._links.matched.place[rows]] = rows
+        return row
+
+    @cached_property
+    def _holding(self) -> tuple[list[int], list[int]]:
+        """When the collectives that held it up ended, ascending, on the job's clock; and their rows."""
+        rows = self._row[:-1][self._summary.column("held") != 0]
+        rows = rows[rows != NONE]
+        end = self._links.end[rows]
+        order = np.argsort(end, kind="stable")
+        return end[order].tolist(), rows[order].tolist()
+
+    def waited_for(self, moment: int, part: int) -> int:
+        """The row of the collective that it had to wait for last before ``moment``, of the job's clock; -1 if none.
+
+        ``part`` is the row of the collective that starts then, or -1.
+        """
+        if part != NONE:
+            before = int(self._row[self._summary.column("follows")[self._links.matched.place[part]]])
+            if before != NONE and self._links.end[before] <= moment:
+                return before
+        ends, rows = self._holding
+        place = bisect_right(ends, moment)
+        return rows[place - 1] if place else NONE
+
+    def cuts(self, begin: int, finish: int) -> list[int]:
+        """The moments between two others at which its steps end, ascending."""
+        low = np.searchsorted(self.step_end, self.own[begin], side="right")
+        high = np.searchsorted(self.step_end, self.own[finish], side="left")
+        return [self.first + len(self.step_end) + int(place) for place in range(low, high)]
+
+    def step_of(self, moment: Int64s) -> Int64s:
+        """The number of the step that ends next after what happens until ``moment``, of its own clock."""
+        place = np.searchsorted(self.step_end, moment, side="left")
+        return self.number[np.minimum(place, len(self.number) - 1)]
+
+
+def _shared_steps(summaries: Sequence[RankSummary]) -> bool:
+    """Whether all ranks recorded the same steps, each once."""
+    numbers = [one.step_column("number") for one in summaries]
+    first = numbers[0]
+    ascending = bool((np.diff(first) > 0).all() and first[0] >= 0)
+    return ascending and all(np.array_equal(one, first) for one in numbers)
+
+
+def _backwards(ranks: dict[int, _Rank], links: _Links) -> Iterator[_Piece]:
+    """The pieces from the last to the first."""
+    rank = max(ranks.values(), key=lambda one: one.until_ns)
+    moment, now, part = rank.last, rank.until_ns, NONE
+    while now > rank.from_ns:
+        row = rank.waited_for(now, part)
+        begins = row == NONE or links.end[row] <= rank.from_ns
+        since = rank.first if begins else rank.count + int(links.matched.place[row])
+        for cut in [*reversed(rank.cuts(since, moment)), since]:
+            if rank.own[cut] < rank.own[moment]:
+                yield _Piece(rank.member, rank.member, cut, moment)
+                moment = cut
+        if begins:
+            return
+        part = int(links.late[row])
+        origin, begin = int(links.matched.member[part]), int(links.matched.place[part])
+        yield _Piece(rank.member, origin, begin, since, row, part)
+        rank, moment, now = ranks[origin], begin, int(links.start[part])
+
+
+def _columns(pieces: Sequence[_Piece], ranks: dict[int, _Rank]) -> Path:
+    names = ("member", "origin", "begin", "finish", "part", "late")
+    member, origin, begin, finish, part, late = (
+        np.array([getattr(one, name) for one in pieces], np.int64) for name in names
+    )
+    local = part == NONE
+    start, end, own_start, own_end, step = (np.zeros(len(pieces), np.int64) for _ in range(5))
+    drift = np.zeros(len(pieces))
+    spent = np.zeros((len(Spent._fields), len(pieces)), np.int64)
+    for one in np.unique(np.concatenate((member, origin))).tolist():
+        rank, from_here, here = ranks[one], origin == one, member == one
+        start[from_here], own_start[from_here] = rank.common[begin[from_here]], rank.own[begin[from_here]]
+        end[here], own_end[here] = rank.common[finish[here]], rank.own[finish[here]]
+        step[here], drift[here] = rank.step_of(own_end[here]), rank.clock.drift
+        work = here & local
+        spent[:, work] = [values[finish[work]] - values[begin[work]] for values in rank.spent]
+    over = origin != member
+    own_start[over] = (own_end - (end - start) - np.rint(drift * (end - start)).astype(np.int64))[over]
+    times = np.vstack((spent, np.where(local, own_end - own_start, 0) - spent.sum(axis=0)))
+    # a rank's time and the job's differ by the clock's drift, which goes to what the rank did most
+    times[times.argmax(axis=0), np.arange(len(pieces))] += np.where(local, end - start, 0) - times.sum(axis=0)
+    step = np.minimum.accumulate(step[::-1])[::-1]
+    return Path(member, start, end, own_start, own_end, step, part, late, *times)

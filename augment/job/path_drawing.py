@@ -1,0 +1,95 @@
+"""The critical path through the ranks on one rank's timeline: a track of what it consists of while it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from augment.annotations import Annotation, ArgColumn, SliceTrack, Texts
+from augment.derived.gpu_work import gpu_work
+from augment.intervals import Places
+from augment.job.matching import Matched
+from augment.job.path import Path
+from augment.job.path_figures import is_handover
+from augment.job.summary import RankSummary
+from augment.job.waits import Waits
+from augment.trace import Int64s, Trace
+
+ANALYSIS = "cross_rank_critical_path"
+NAME = "Cross-rank critical path"
+_CAME, _LEFT = "handover before", "handover after"  #: args: equal numbers on two ranks' tracks are one handover
+_NONE = -1
+
+
+def tracks(
+    path: Path, matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int, trace: Trace
+) -> list[SliceTrack]:
+    """The track of a rank, whose ``trace`` it is; none of a rank that the path does not come to."""
+    own = np.flatnonzero(path.member == member)
+    devices = gpu_work(trace).devices
+    if not len(own) or not devices:
+        return []
+    part = path.part[own]
+    kind = np.where(part == _NONE, 0, matched.kind[matched.instance[part]] + 1)
+    ranks = tuple(f"rank {each.rank}" if each.rank is not None else each.name for each in summaries)
+    return [SliceTrack(
+        analysis=ANALYSIS,
+        name=NAME,
+        under=devices[0].track,
+        ts=path.own_start[own],
+        dur=path.own_end[own] - path.own_start[own],
+        names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),
+        args=_of_work(path, own) | _of_transfers(path, matched, parted, own) | _of_handovers(path, matched, own, ranks),
+        description="while the path of what decided when the job was done is on this rank",
+    )]  # fmt: skip
+
+
+def _of_work(path: Path, own: Places) -> dict[str, ArgColumn]:
+    times = {
+        "computing (ns)": path.compute_ns,
+        "communicating otherwise (ns)": path.communication_ns,
+        "copying (ns)": path.memory_ns,
+        "idle (ns)": path.idle_ns,
+    }
+    local = {name: np.where(path.is_transfer(), _NONE, ns)[own] for name, ns in times.items()}
+    return {"step": path.step[own], **local}
+
+
+def _of_transfers(path: Path, matched: Matched, parted: Waits, own: Places) -> dict[str, ArgColumn]:
+    part, moves = path.part[own], path.is_transfer()[own]
+    one = matched.instance[part]
+    return {
+        "process group": Texts(np.where(moves, matched.group[one], _NONE).astype(np.int32),
+                               tuple(group.description or group.name for group in matched.groups)),
+        "bytes": np.where(moves, matched.bytes[one], _NONE),
+        "waited (ns)": np.where(moves, parted.wait_ns[part], _NONE),
+    }  # fmt: skip
+
+
+def _of_handovers(path: Path, matched: Matched, own: Places, ranks: Sequence[str]) -> dict[str, ArgColumn]:
+    came = is_handover(path)
+    came[:1] = False  # the path begins with it: nothing is before
+    number = np.where(came, np.cumsum(came) - 1, _NONE)
+    following = np.append(number[1:], _NONE)
+    waited_for = np.where(is_handover(path), matched.member[path.late], _NONE)
+    goes_on = np.where(following == _NONE, _NONE, np.append(path.member[1:], _NONE))
+    return {
+        "waited for": Texts(waited_for[own].astype(np.int32), ranks),
+        _CAME: number[own],
+        "goes on": Texts(goes_on[own].astype(np.int32), ranks),
+        _LEFT: following[own],
+    }
+
+
+def handovers(track: Annotation) -> Iterator[tuple[Int64s, Int64s]]:
+    """Of the path's track on a rank, or what was made of it: slices by row, and the numbers of the handovers there.
+
+    Nothing of other tracks. A number is that of one slice of the rank before and one of the rank after.
+    """
+    if isinstance(track, SliceTrack) and track.analysis == ANALYSIS:
+        for name in (_CAME, _LEFT):
+            numbers = track.args[name]
+            if not isinstance(numbers, Texts):
+                rows = np.flatnonzero(numbers != _NONE)
+                yield rows, numbers[rows]

@@ -1,0 +1,81 @@
+"""What a rank spent until some moment, and which collectives it had to wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment.derived.collectives import collectives
+from augment.derived.rank_progress import follows, held_up, spent_before
+from augment.readers import read
+from augment.trace import Trace
+from traces import Event, copy, kernel, launch, write_trace
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+
+
+def trace_of(folder: Path, *events: Event) -> Trace:
+    return read(str(write_trace(folder / "trace.json", *events)))
+
+
+def collective(ts: float, dur: float, correlation: int = 1, stream: int = 9) -> Event:
+    return kernel(NCCL, ts, dur, correlation=correlation, stream=stream)
+
+
+def test_time_is_spent_by_type(tmp_path: Path) -> None:
+    trace = trace_of(
+        tmp_path,
+        kernel("gemm", 10, 10),
+        collective(15, 15),
+        copy(ts=25, dur=10, stream=11),
+        kernel("gemm", 50, 10, device=1),
+        kernel("gemm", 55, 10, device=0),
+    )
+    moments = np.array([0, 12, 28, 33, 57, 90]) * 1000
+    spent = spent_before(trace, moments)
+    assert (spent.compute_ns // 1000).tolist() == [0, 2, 10, 10, 17, 25]
+    assert (spent.communication_ns // 1000).tolist() == [0, 0, 8, 10, 10, 10]
+    assert (spent.memory_ns // 1000).tolist() == [0, 0, 0, 3, 5, 5]
+
+
+def test_a_trace_without_gpu_work_spends_nothing(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, launch())
+    assert [column.tolist() for column in spent_before(trace, np.array([0, 10**9]))] == [[0, 0]] * 3
+    assert held_up(trace).tolist() == follows(trace).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("others", "held"),
+    [
+        ([], True),  # nothing comes after
+        ([launch(ts=5, correlation=2), kernel(ts=45, correlation=2)], True),  # queued behind it
+        ([launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], False),  # launched later: the host was late
+        ([launch("cudaDeviceSynchronize", 30, 12), launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], True),
+        ([launch("cudaDeviceSynchronize", 10, 12), launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], False),
+        ([kernel(ts=30, dur=30, correlation=2)], False),  # computed all the while
+        ([kernel(ts=30, dur=5, correlation=2)], True),
+        ([kernel(ts=60, correlation=3)], True),  # how it was launched is not known
+        ([kernel(ts=30, dur=30, correlation=2, device=1)], True),  # on another device
+    ],
+)
+def test_what_holds_a_rank_up(tmp_path: Path, others: list[Event], held: bool) -> None:
+    trace = trace_of(tmp_path, launch(ts=1, dur=2), collective(20, 20), *others)
+    assert held_up(trace).tolist() == [held]
+
+
+def test_what_was_next_on_the_stream_had_to_wait(tmp_path: Path) -> None:
+    trace = trace_of(
+        tmp_path,
+        *(launch(ts=number, dur=1, correlation=number) for number in range(1, 6)),
+        launch(ts=141, dur=1, correlation=6),
+        collective(20, 20, 1),
+        collective(41, 20, 2),
+        collective(75, 10, 3),  # a pause of 14 µs: it had to wait for something else
+        collective(86, 10, 4, stream=10),
+        collective(97, 43, 5, stream=10),
+        collective(142, 10, 6, stream=10),  # launched when the one before was done
+    )
+    assert len(collectives(trace)) == 6
+    assert follows(trace).tolist() == [-1, 0, -1, -1, 3, -1]
