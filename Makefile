@@ -38,7 +38,7 @@ bench: $(STAMP)  ## CPU and memory against the floor on simulated traces of 200 
 	$(BIN)/python benchmarks/analyses.py
 	$(BIN)/python benchmarks/native.py
 
-bench-batch: $(STAMP)  ## ranks a minute with one process and two; 1 000 ranks killed and started again; cost of comparing ranks
+bench-batch: $(STAMP)  ## ranks a minute with one process and two; merging; 1 000 ranks killed and started again; cost of comparing ranks
 	$(BIN)/python benchmarks/batch.py
 	$(BIN)/python benchmarks/jobs.py
 

@@ -3,9 +3,10 @@
     python benchmarks/batch.py [--ranks 1000] [--kills 10] [--size 20MB] [--count 12]
 
 Two batches, of many tiny ranks and of some of ``--size`` of text, each converted anew with ``--jobs 1`` and with
-``--jobs 2``: ranks a minute of wall time, CPU time of all processes, and whether the outputs are equal. Then the
-memory of one process along the many ranks. Then these again with two processes, killed (SIGKILL) at random moments
-and started again until all is done: how many conversions were begun, and how many the manifest tells of.
+``--jobs 2``: ranks a minute of wall time, CPU time of all processes, and whether the outputs are equal. Then each
+merged into one timeline: CPU time, speed, memory. Then the memory of one process along the many ranks. Then these
+again with two processes, killed (SIGKILL) at random moments and started again until all is done: how many conversions
+were begun, and how many the manifest tells of.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from bench import ROOT, cache, measure, simulated, warm_up
+from bench import ROOT, cache, measure, simulated, text_length, warm_up
 
 sys.path.insert(0, str(ROOT / "tests" / "batch"))
 sys.path.insert(0, str(ROOT / "examples"))
@@ -51,6 +52,18 @@ def throughput(title: str, source: Path, folder: Path) -> None:
             f"{usage.cpu_s * 1000 / count:.0f} CPU ms a rank"
         )
     print(f"{title}: outputs {'equal' if made[0] == made[1] else 'DIFFER'}")
+
+
+def merging(title: str, source: Path, folder: Path) -> None:
+    """What ``augment merge`` of all the ranks costs, with every analysis; each rank is read twice for it."""
+    paths = list(source.iterdir())
+    out = folder / f"{source.name}.pftrace"
+    usage = measure([sys.executable, "-m", "augment", "merge", str(source), "-o", str(out), "--all", "--quiet"])
+    text = text_length(paths[0]) * len(paths)  # they differ by their ranks' numbers alone
+    print(
+        f"{title}, merged: {usage.cpu_s * 1000 / len(paths):.0f} CPU ms a rank, {text / 1e6 / usage.cpu_s:.0f} MB of text "
+        f"per CPU s, peak {usage.rss_bytes / 1e6:.0f} MB; {out.stat().st_size / 1e6:.1f} MB written"
+    )
 
 
 def killed(source: Path, folder: Path, kills: int) -> None:
@@ -107,6 +120,8 @@ def main() -> int:
         like(simulated(wanted.size), large, wanted.count)
         throughput(f"{wanted.ranks} ranks of 75 KB", tiny, folder)
         throughput(f"{wanted.count} ranks of {wanted.size}", large, folder)
+        merging(f"{wanted.ranks} ranks of 75 KB", tiny, folder)
+        merging(f"{wanted.count} ranks of {wanted.size}", large, folder)
         growth(tiny, folder)
         killed(tiny, folder, wanted.kills)
     return 0

@@ -22,6 +22,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
+from augment.findings import Skipped  # noqa: E402
 from augment.job.answer import answer  # noqa: E402
 from augment.job.sidecar import content  # noqa: E402
 from augment.job.summary import read_summary, summarize  # noqa: E402
@@ -55,6 +56,7 @@ def more(few: Sequence[bytes], count: int) -> list[bytes]:
         start, end, offset = one.column("ts"), one.column("end"), int(random.integers(-(10**10), 10**10))
         late = np.minimum(random.integers(0, 20_000, len(start)), end - start - 1)
         one.columns |= {"ts": (start + offset + late).tobytes(), "end": (end + offset).tobytes()}
+        one.steps |= {side: (one.step_column(side) + offset).tobytes() for side in ("start", "end")}
         made.append(zlib.compress(msgspec.msgpack.encode(one), 6))
     return made
 
@@ -76,11 +78,15 @@ def main() -> int:
         began = time.process_time()
         found = answer(contents, [""] * count)
         matched = time.process_time()
+        path = found.path
+        followed = time.process_time()
         size = len(content(found, "job"))
         spent = time.process_time() - began
         print(
             f"{count} ranks: {spent * 1e3 / count:.2f} CPU ms a rank ({(matched - began) * 1e3 / count:.2f} for clocks "
-            f"and waits), {spent:.2f} s in all; {len(found.matched)} collectives; job.metrics.json {size / 1e6:.1f} MB"
+            f"and waits, {(followed - matched) * 1e3 / count:.2f} for the critical path), {spent:.2f} s in all; "
+            f"{len(found.matched)} collectives, {0 if isinstance(path, Skipped) else len(path)} pieces of the path; "
+            f"job.metrics.json {size / 1e6:.1f} MB"
         )
     return 0
 
