@@ -60,9 +60,10 @@ def merging(title: str, source: Path, folder: Path) -> None:
     out = folder / f"{source.name}.pftrace"
     usage = measure([sys.executable, "-m", "augment", "merge", str(source), "-o", str(out), "--all", "--quiet"])
     text = text_length(paths[0]) * len(paths)  # they differ by their ranks' numbers alone
+    speed = text / 1e6 / usage.cpu_s
     print(
-        f"{title}, merged: {usage.cpu_s * 1000 / len(paths):.0f} CPU ms a rank, {text / 1e6 / usage.cpu_s:.0f} MB of text "
-        f"per CPU s, peak {usage.rss_bytes / 1e6:.0f} MB; {out.stat().st_size / 1e6:.1f} MB written"
+        f"{title}, merged: {usage.cpu_s * 1000 / len(paths):.0f} CPU ms a rank, {speed:.0f} MB of text per CPU s, "
+        f"peak {usage.rss_bytes / 1e6:.0f} MB; {out.stat().st_size / 1e6:.1f} MB written"
     )
 
 

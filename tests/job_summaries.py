@@ -16,7 +16,7 @@ Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
 def summary_of(
     rank: int, parts: Sequence[Part], *, sizes: dict[str, int] | None = None, bytes: Any = None, step: Any = None,
     numbered: bool = True, host: str = "", queued: Any = None, steps: Any = None, members: dict[str, str] | None = None,
-    held: Any = None, follows: Any = None, computing: Sequence[tuple[int, int]] = (),
+    peer: Any = None, held: Any = None, follows: Any = None, computing: Sequence[tuple[int, int]] = (),
 ) -> RankSummary:  # fmt: skip
     """The summary of a rank that took part in these collectives, ascending in time.
 
@@ -58,6 +58,7 @@ def summary_of(
             "seq": column([part[2] for part in parts] if numbered else None),
             "bytes": column(bytes),
             "step": column(step),
+            "peer": column(peer),
             "exposed_ns": column(None, 0),
             "queued_ns": column(queued),
             "held": column(held, 1),

@@ -10,11 +10,11 @@ import re
 from functools import lru_cache
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = "AllReduce", "AllGather", "ReduceScatter", "AllToAll"
-SEND_RECV, OTHER = "SendRecv", "Other"
+SEND, RECV, SEND_RECV, OTHER = "Send", "Recv", "SendRecv", "Other"
 
 #: nobody's is over before everybody has begun
 SYNCHRONOUS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, "Barrier")
-POINT_TO_POINT = ("Send", "Recv", SEND_RECV)
+POINT_TO_POINT = (SEND, RECV, SEND_RECV)
 
 #: the first that is found in a name, in small letters and without underscores, decides
 KINDS = [
@@ -27,8 +27,8 @@ KINDS = [
         ("broadcast|bcast", "Broadcast"),
         ("barrier", "Barrier"),
         ("sendrecv", SEND_RECV),
-        ("send", "Send"),
-        ("recv", "Recv"),
+        ("send", SEND),
+        ("recv", RECV),
         ("reduce", "Reduce"),
         ("gather", "Gather"),
         ("scatter", "Scatter"),
@@ -63,7 +63,7 @@ def element_bytes(dtype: str) -> int | None:
 
 def size_elements(kind: str, sent: int, received: int, ranks: int) -> int:
     """nccl-tests' count of elements of a collective, of what one rank sends and receives; -1 where unknown."""
-    if kind == ALL_GATHER or kind == "Recv":
+    if kind in (ALL_GATHER, RECV):
         return received
     if kind == "Gather":
         return sent * ranks if sent > 0 and ranks > 0 else -1

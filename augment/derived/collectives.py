@@ -15,7 +15,7 @@ import numpy as np
 from augment.annotations import Texts
 from augment.derived.arg_columns import ArgColumns, arg_columns
 from augment.derived.call_stacks import innermost
-from augment.derived.collective_kinds import OTHER, bus_factor, element_bytes, kind_of, size_elements
+from augment.derived.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
 from augment.derived.gpu_work import gpu_work
 from augment.derived.kernel_types import KernelType
 from augment.derived.launches import NO_ROW
@@ -28,7 +28,7 @@ from augment.trace import Category, Int64s, Trace, derived
 UNKNOWN = -1
 ARGS = (
     "Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Name",
-    "Process Group Description", "Process Group Ranks", "Seq", "Comms Id",
+    "Process Group Description", "Process Group Ranks", "Seq", "Comms Id", "Src Rank", "Dst Rank",
 )  # fmt: skip
 _COMMS = "record_param_comms"
 _TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
@@ -57,7 +57,8 @@ class Collectives:
 
     ``place`` into ``gpu_work``; ``ts``, ``end`` int64 ns; ``group`` int64, into ``groups``; ``kind`` int32, into
     ``kinds``; ``seq``, ``bytes`` (as nccl-tests counts them) and ``step`` (a number) int64, :data:`UNKNOWN` where not
-    told; ``exposed_ns`` int64, the part of the time in which the device computes nothing.
+    told; as is ``peer``, the rank that a Send goes to or a Recv comes from; ``exposed_ns`` int64, the part of the time
+    in which the device computes nothing.
     """
 
     place: Places
@@ -68,6 +69,7 @@ class Collectives:
     seq: Int64s
     bytes: Int64s
     step: Int64s
+    peer: Int64s
     exposed_ns: Int64s
     groups: tuple[Group, ...]
 
@@ -107,6 +109,7 @@ def collectives(trace: Trace) -> Collectives:
         seq=told.ints("Seq"),
         bytes=told.bytes(kind),
         step=numbers[steps_of_gpu_work(trace)[place]],
+        peer=told.peers(kind),
         exposed_ns=_exposed(trace, place),
         groups=groups,
     )
@@ -155,6 +158,14 @@ class _Told:
                     codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
         codes[codes < 0] = known.setdefault(OTHER, len(known))
         return Texts(codes, tuple(known))
+
+    def peers(self, kind: Texts) -> Int64s:
+        peer = np.full(len(self._row), UNKNOWN, np.int64)
+        for name, arg in ((SEND, "Dst Rank"), (RECV, "Src Rank")):
+            if name in kind.values:
+                own = kind.codes == kind.values.index(name)
+                peer[own] = self.ints(arg)[own]
+        return peer
 
     def groups(self) -> tuple[tuple[Group, ...], Int64s]:
         names = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Comms Id")

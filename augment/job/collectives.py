@@ -24,8 +24,8 @@ class Row:
 
     group: str = column("The name of the process group; empty if the traces do not tell.")
     description: str = column("What the program calls the group; empty if the traces do not tell.")
-    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another.")
-    group_size: int = column("How many ranks the group has; as many as were found if the traces do not tell.", "count")
+    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, SendRecv or another.")
+    group_size: int = column("How many ranks the group has; as many as were found if not told; 2 of SendRecv.", "count")
     ranks_seen: int = column("The most ranks that one was matched on.", "count")
     count: int = column("Collectives matched across ranks.", "count")
     by_arrival_count: int = column("Those whose waiting the clocks tell; of the others the durations do.", "count")

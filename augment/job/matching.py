@@ -3,6 +3,9 @@
 Of a process group the collectives are numbered where the recording tells (``Seq``); else they are counted within each
 step, kind by kind: the k-th all-reduce of a group in a step is the same on all its ranks. Where ranks count differently
 or tell differently of one collective, those are left out and counted.
+
+A send and a receive are one, too, of the kind :data:`SEND_RECV`: the k-th from one rank to another in a group and step.
+Their sequence numbers do not tell, for each rank counts all that it sends and receives in the group.
 """
 
 from __future__ import annotations
@@ -14,14 +17,23 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from augment.derived.collective_kinds import ALL_GATHER, ALL_REDUCE, POINT_TO_POINT, REDUCE_SCATTER, SYNCHRONOUS
+from augment.derived.collective_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    POINT_TO_POINT,
+    RECV,
+    REDUCE_SCATTER,
+    SEND,
+    SEND_RECV,
+    SYNCHRONOUS,
+)
 from augment.derived.collectives import UNKNOWN, Group
 from augment.derived.ordering import combinations, run_starts
 from augment.intervals import Places
 from augment.job.summary import RankSummary
 from augment.trace import Bools, Diagnostic, Int64s
 
-_EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)  #: whose size is the same on all ranks
+_EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: whose size is the same on all ranks
 Floats = npt.NDArray[np.float64]
 
 
@@ -72,14 +84,20 @@ class Matched:
         return order[bounds[member] : bounds[member + 1]] if member + 1 < len(bounds) else order[:0]
 
     def size(self) -> Int64s:
-        """How many ranks each collective has: as told, else as many as there are parts."""
+        """How many ranks each collective has: 2 if one sends to the other, else as told, else the number of parts."""
         told = np.array([one.size for one in self.groups], np.int64)[self.group]
-        return np.where(told > 0, told, self.members)
+        return np.where(self.is_pair(), 2, np.where(told > 0, told, self.members))
+
+    def is_pair(self) -> Bools:
+        """Whether each is a send and its receive."""
+        return self._is_of((SEND_RECV,))
 
     def is_synchronous(self) -> Bools:
         """Whether nobody's part of a collective ends before everybody's has begun."""
-        chosen = np.array([kind in SYNCHRONOUS for kind in self.kinds], np.bool_)
-        of: Bools = chosen[self.kind]
+        return self._is_of(SYNCHRONOUS)
+
+    def _is_of(self, kinds: Sequence[str]) -> Bools:
+        of: Bools = np.isin(self.kind, [code for code, kind in enumerate(self.kinds) if kind in kinds])
         return of
 
     def take(self, chosen: Bools) -> Matched:
@@ -99,10 +117,10 @@ class Matched:
 def match(summaries: Sequence[RankSummary]) -> Matched:
     """Match the collectives of the ranks."""
     table = _Table(summaries)
-    unpaired = np.array([kind in POINT_TO_POINT for kind in table.kinds], np.bool_)[table.kind]
+    unpaired = table.unpaired
     counted = table.seq == UNKNOWN
     number = np.where(counted, table.step, table.seq)
-    _, key = combinations(table.group, table.kind, counted.astype(np.int64), number)
+    _, key = combinations(table.group, table.kind, table.source, table.target, counted.astype(np.int64), number)
     uneven = _uneven(key, table.member) & counted & ~unpaired
     ordinal = _ordinals(key, table.member)
     _, instance = combinations(key, ordinal)
@@ -124,7 +142,11 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
 
 
 class _Table:
-    """All summaries' collectives, one after another."""
+    """All summaries' collectives, one after another.
+
+    Sends and receives whose ranks are known, from ``source`` to ``target``, are of the kind :data:`SEND_RECV` and
+    without a number; ``unpaired`` are others.
+    """
 
     def __init__(self, summaries: Sequence[RankSummary]) -> None:
         groups: dict[str, int] = {}
@@ -142,7 +164,6 @@ class _Table:
             group.append(np.array(codes, np.int64)[one.column("group")])
             own = np.array([kinds.setdefault(each, len(kinds)) for each in one.kinds], np.int64)
             kind.append(own[one.column("kind")])
-        self.kinds = tuple(kinds)
         self.group, self.kind = _joined(group), _joined(kind)
         lengths = [len(one.column("ts")) for one in summaries]
         self.member = np.repeat(np.arange(len(summaries)), lengths)
@@ -151,6 +172,19 @@ class _Table:
         self.ts, self.end, self.seq, self.step, self.bytes, self.exposed_ns, self.queued_ns = (
             _joined([one.column(name) for one in summaries]) for name in names
         )
+        own = np.repeat([UNKNOWN if one.rank is None else one.rank for one in summaries], lengths).astype(np.int64)
+        self._pair(kinds, own, _joined([one.column("peer") for one in summaries]))
+        self.kinds = tuple(kinds)
+
+    def _pair(self, kinds: dict[str, int], own: Int64s, peer: Int64s) -> None:
+        sends, receives = (self.kind == kinds.get(kind, UNKNOWN) for kind in (SEND, RECV))
+        paired = (sends | receives) & (own != UNKNOWN) & (peer != UNKNOWN) & (own != peer)
+        self.source = np.where(paired, np.where(sends, own, peer), UNKNOWN)
+        self.target = np.where(paired, np.where(sends, peer, own), UNKNOWN)
+        self.unpaired = np.isin(self.kind, [kinds[kind] for kind in POINT_TO_POINT if kind in kinds]) & ~paired
+        if paired.any():
+            self.kind = np.where(paired, kinds.setdefault(SEND_RECV, len(kinds)), self.kind)
+            self.seq = np.where(paired, UNKNOWN, self.seq)
 
     def matched(self, rows: Places, instance: Int64s, diagnostics: tuple[Diagnostic, ...]) -> Matched:
         first = run_starts(instance)
@@ -213,7 +247,10 @@ def _differing(table: _Table, rows: Places, first: Places) -> Bools:
 
 def _diagnostics(**counts: int) -> tuple[Diagnostic, ...]:
     told = {
-        "point_to_point": ("point_to_point_left_out", "sends and receives are not matched across ranks"),
+        "point_to_point": (
+            "point_to_point_left_out",
+            "sends and receives of which it is not told to or from which rank, as of several in one kernel; left out",
+        ),
         "uneven": (
             "collectives_counted_differently",
             "collectives without a sequence number, of which ranks have different numbers in a step; left out",

@@ -6,8 +6,8 @@ and so on, down to where a rank began. So the path is at each moment on one rank
 
 A rank had to wait for a collective that held it up (:func:`augment.derived.rank_progress.held_up`), or that was next
 before the one on its stream at whose start the path came to it. Only collectives count of which nobody is done before
-all have begun, and whose ranks' clocks can be compared. Where a rank waited in one no longer than clocks may be wrong
-by, nobody can be told to have come later: the path then stays on the rank.
+all have begun, and sends with their receives; and only where all ranks' clocks can be compared. Where a rank waited in
+one no longer than clocks may be wrong by, nobody can be told to have come later: the path then stays on the rank.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class _Links:
         comparable[usable] = True
         instance = matched.instance
         rows = np.arange(len(instance))
-        known = np.logical_and.reduceat(comparable[matched.member], matched.first) & matched.is_synchronous()
+        tells = matched.is_synchronous() | matched.is_pair()
+        known = np.logical_and.reduceat(comparable[matched.member], matched.first) & tells
         wrong = np.maximum.reduceat(margin, matched.first)[instance]
         late = parted.late[instance]
         handed = (late != rows) & (parted.wait_ns > wrong) & (self.start[late] < self.end)

@@ -52,14 +52,15 @@ class ImbalanceRow:
 
 
 def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Iterator[Row]:
-    """The rows of each group, ranks in order."""
+    """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design."""
     late = matched.member[parted.late]
     queued = matched.queued_ns[parted.late]
     host = np.where((queued >= 0) & (queued <= HOST_WITHIN_NS), parted.lead_ns, 0)
     known = np.where(queued >= 0, parted.lead_ns, 0)
     count = len(summaries)
-    for group in np.unique(matched.group).tolist():
-        of = matched.group == group
+    together = ~matched.is_pair()
+    for group in np.unique(matched.group[together]).tolist():
+        of = (matched.group == group) & together
         parts = of[matched.instance]
         member = matched.member[parts]
         total = np.bincount(member, minlength=count)

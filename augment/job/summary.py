@@ -25,7 +25,10 @@ VERSION = 2
 MOST_COLLECTIVES = 100_000  #: that a summary tells of, the first
 MOST_ROWS = 200  #: of an analysis whose figures a summary has, the first
 MOST_STEPS = 10_000
-_COLUMNS = ("row", "ts", "end", "group", "kind", "seq", "bytes", "step", "exposed_ns", "queued_ns", "held", "follows")
+_COLUMNS = (
+    "row", "ts", "end", "group", "kind", "seq", "bytes", "step", "peer", "exposed_ns", "queued_ns", "held", "follows",
+)  # fmt: skip
+_FOUND = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: that are columns of the collectives as they are
 _STEPS = ("number", "start", "end", "compute_ns")
 #: the columns of :class:`Spent` at a moment of collectives or steps
 SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
@@ -50,9 +53,9 @@ class RankSummary(msgspec.Struct):
     """One rank. ``columns`` and ``steps`` are int64 columns by name: see :meth:`column`.
 
     Of each collective ``row`` in the event table, ``ts`` and ``end`` in ns, ``group`` and ``kind`` into the lists of
-    these, ``seq``, ``bytes`` and ``step`` (-1 is unknown), ``exposed_ns``, and ``queued_ns``: from the end of the
-    launching call to the start, -1 without one; ``held`` is 1 of one that the rank had to wait for, ``follows`` the
-    place of the one before it on its stream if it had to wait for that, else -1.
+    these, ``seq``, ``bytes``, ``step`` and ``peer``, the other rank of a Send or Recv (-1 is unknown), ``exposed_ns``,
+    and ``queued_ns``: from the end of the launching call to the start, -1 without one; ``held`` is 1 of one that the
+    rank had to wait for, ``follows`` the place of the one before it on its stream if it had to wait for that, else -1.
 
     Of each step its ``number`` (of a recording without steps one, -1), its window from ``start`` to ``end``, and
     ``compute_ns`` of all devices.
@@ -97,7 +100,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     chosen = chosen[:MOST_COLLECTIVES]
     launch = work.launch[found.place[chosen]]
     queued = np.where(launch == NO_ROW, UNKNOWN, found.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch])
-    columns = {name: getattr(found, name)[chosen] for name in ("ts", "end", "group", "seq", "bytes", "step")}
+    columns = {name: getattr(found, name)[chosen] for name in _FOUND}
     columns |= {
         "row": work.row[found.place[chosen]],
         "kind": found.kind.codes[chosen].astype(np.int64),

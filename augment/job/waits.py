@@ -4,6 +4,9 @@ With clocks that can be compared, a collective moves data from when the last ran
 a rank's wait is what comes before that, at most all of its time. Where they cannot, or where what they may be wrong by
 is longer than the moving would be, or a rank would be done before the last has arrived, the shortest of the ranks'
 durations is the moving, and the rank with it arrived last. Either way ``wait + transfer = duration`` on each rank.
+
+What is sent may be on its way before it is received: where clocks tell that one of the two was done before the other
+had begun, neither waited.
 """
 
 from __future__ import annotations
@@ -47,13 +50,16 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
     wrong = np.maximum.reduceat(margin, first)
     comparable = np.array([one.comparable for one in clocks], np.bool_)[matched.member]
     causal = end + margin >= arrival[instance]
-    by_arrival = np.logical_and.reduceat(comparable & causal, first) & (wrong < done - arrival)
+    known, together = (np.logical_and.reduceat(one, first) for one in (comparable, causal))
+    buffered = matched.is_pair() & known & ~together
+    by_arrival = known & together & (wrong < done - arrival)
     shortest = np.minimum.reduceat(dur, first)
     waited = np.where(by_arrival[instance], np.clip(arrival[instance] - start, 0, dur), dur - shortest[instance])
-    lateness = np.where(by_arrival[instance], start, -dur)
+    lateness = np.where((by_arrival | buffered)[instance], start, -dur)
     late, lead = _last(lateness, matched)
     moving = np.where(by_arrival, done - arrival, shortest)
-    return Waits(waited, dur - waited, moving, late, lead, by_arrival)
+    waited, lead = np.where(buffered[instance], 0, waited), np.where(buffered, 0, lead)
+    return Waits(waited, dur - waited, moving, late, lead, by_arrival | buffered)
 
 
 def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
