@@ -9,13 +9,14 @@ import numpy as np
 from augment import intervals
 from augment.derived.collectives import collectives
 from augment.derived.gpu_work import gpu_work
+from augment.derived.kernel_types import KernelType
 from augment.derived.launches import NO_ROW
 from augment.derived.sync_calls import sync_calls
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.intervals import Masks
 from augment.trace import Bools, Int64s, Trace, derived
 
-NEXT_WITHIN_NS = 10_000  #: work that begins so soon after the one before it on its stream, and was launched, is next
+SOON_NS = 20_000  #: what goes on so soon after the end of a collective may have waited for it
 NONE = -1
 
 
@@ -44,8 +45,8 @@ def spent_before(trace: Trace, moments: Int64s) -> Spent:
 def held_up(trace: Trace) -> Bools:
     """Which of ``collectives`` the rank had to wait for: it went on when they ended.
 
-    Nothing was computed on the device just before, and what began next had been launched by then, or the host was
-    waiting for the device. Where a launch is not known it is taken for done.
+    Nothing was computed on the device just before, and soon after it either began other work, which had been launched
+    by then (or nothing tells when), or a call of the host returned that waited for the device. Or no other work came.
     """
     work, found = gpu_work(trace), collectives(trace)
     held = np.ones(len(found), np.bool_)
@@ -53,12 +54,14 @@ def held_up(trace: Trace) -> Bools:
         own = np.flatnonzero((found.place >= one.device.start) & (found.place < one.device.stop))
         end = found.end[own]
         computing = one.mask[np.searchsorted(one.ts, end, side="left") - 1] & COMPUTATION != 0
-        by_time = work.by_time[one.device.places]
-        following = np.searchsorted(work.ts[by_time], end, side="left")
-        last = following == len(by_time)
-        launch = work.launch[by_time[np.minimum(following, len(by_time) - 1)]]
-        queued = last | (launch == NO_ROW) | (trace.events.ts[launch] < end)
-        held[own] = ~computing & (queued | _host_waits(trace, end))
+        other = work.by_time[one.device.places]
+        other = other[work.type[other] != KernelType.COMMUNICATION]
+        following = np.searchsorted(work.ts[other], end, side="left")
+        last = following == len(other)
+        after = np.append(other, 0)[following]
+        launch = work.launch[after]
+        launched = (launch == NO_ROW) | (trace.events.ts[launch] < end)
+        held[own] = ~computing & (last | launched & (work.ts[after] - end <= SOON_NS) | _host_waited(trace, end))
     return held
 
 
@@ -76,7 +79,7 @@ def follows(trace: Trace) -> Int64s:
     free = work.end[before]
     launch = work.launch[found.place]
     launched = (launch == NO_ROW) | (trace.events.ts[launch] < free)
-    next_to = ~first[found.place] & launched & (found.ts >= free) & (found.ts - free <= NEXT_WITHIN_NS)
+    next_to = ~first[found.place] & launched & (found.ts >= free) & (found.ts - free <= SOON_NS)
     return np.where(next_to, number[before], NONE)
 
 
@@ -95,12 +98,14 @@ def _coverage(trace: Trace) -> tuple[Int64s, Masks]:
     return intervals.coverage(unions)
 
 
-def _host_waits(trace: Trace, moments: Int64s) -> Bools:
-    """Whether the host is in a call that waits for a device."""
+def _host_waited(trace: Trace, moments: Int64s) -> Bools:
+    """Whether the host was in a call that waits for a device, and soon went on."""
     calls = sync_calls(trace)
     row = calls.row[calls.general]
     ts, end = trace.events.ts[row], trace.events.end[row]
-    order = np.argsort(ts, kind="stable")
-    reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end[order])))
-    waits: Bools = reach[np.searchsorted(ts[order], moments, side="left")] >= moments
-    return waits
+    order = np.argsort(end, kind="stable")
+    first = np.searchsorted(end[order], moments, side="left")
+    returned = first < len(order)
+    call = np.append(order, 0)[first]
+    waited: Bools = returned & (np.append(ts, 0)[call] < moments) & (np.append(end, 0)[call] - moments <= SOON_NS)
+    return waited

@@ -56,7 +56,13 @@ def test_a_trace_without_gpu_work_spends_nothing(tmp_path: Path) -> None:
         ([launch("cudaDeviceSynchronize", 10, 12), launch(ts=50, correlation=2), kernel(ts=60, correlation=2)], False),
         ([kernel(ts=30, dur=30, correlation=2)], False),  # computed all the while
         ([kernel(ts=30, dur=5, correlation=2)], True),
-        ([kernel(ts=60, correlation=3)], True),  # how it was launched is not known
+        ([kernel(ts=50, correlation=3)], True),  # how it was launched is not known
+        ([launch(ts=5, correlation=2), kernel(ts=70, correlation=2)], False),  # it waited for something else
+        ([launch(ts=5, correlation=2), copy(ts=30, dur=40), kernel(ts=71, correlation=2)], False),  # as for a copy
+        (
+            [launch("cudaDeviceSynchronize", 30, 80), launch(ts=115, correlation=2), kernel(ts=120, correlation=2)],
+            False,
+        ),
         ([kernel(ts=30, dur=30, correlation=2, device=1)], True),  # on another device
     ],
 )
@@ -72,7 +78,7 @@ def test_what_was_next_on_the_stream_had_to_wait(tmp_path: Path) -> None:
         launch(ts=141, dur=1, correlation=6),
         collective(20, 20, 1),
         collective(41, 20, 2),
-        collective(75, 10, 3),  # a pause of 14 µs: it had to wait for something else
+        collective(82, 3, 3),  # a pause of 21 µs: it had to wait for something else
         collective(86, 10, 4, stream=10),
         collective(97, 43, 5, stream=10),
         collective(142, 10, 6, stream=10),  # launched when the one before was done

@@ -103,7 +103,7 @@ def test_without_a_straggler_the_path_goes_through_ranks(tmp_path: Path) -> None
     expect_true_sums(found, traces)
     outcome = found.outcomes["cross_rank_handovers"]
     assert isinstance(outcome, Findings)
-    assert sum(row.count for row in outcome.rows) == is_handover(path_in(found)).sum() >= 3
+    assert sum(row.count for row in outcome.rows) == is_handover(path_in(found)).sum() >= 2
     assert all(row.late_rank != row.waiting_rank for row in outcome.rows)
     assert all(row.wait_ns >= row.lead_ns > 0 for row in outcome.rows)
 
