@@ -60,8 +60,9 @@ class HandoverRow:
 def figures(path: Path, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Iterator[Row]:
     """The rows of each step, ascending, then those of the whole path."""
     if (path.step >= 0).any():
-        for step in np.unique(path.step).tolist():
-            yield from _rows(path, np.flatnonzero(path.step == step), step, clocks, summaries)
+        steps, first = np.unique(path.step, return_index=True)  # they ascend
+        for step, own in zip(steps.tolist(), np.split(np.arange(len(path)), first[1:]), strict=True):
+            yield from _rows(path, own, step, clocks, summaries)
     yield from _rows(path, np.arange(len(path)), None, clocks, summaries)
 
 
