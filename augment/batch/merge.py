@@ -300,9 +300,8 @@ class _Timeline:
         from augment.job.path_drawing import handovers
         from augment.writers.perfetto.suffixes import Links
 
-        for track in augmented.annotations:
-            for rows, numbers in handovers(track):
-                yield Links(rows, len(self._answers.matched) + numbers, track)  # type: ignore[arg-type]
+        for track, rows, numbers in handovers(augmented.annotations):
+            yield Links(rows, len(self._answers.matched) + numbers, track)
 
 
 def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:

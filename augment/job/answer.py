@@ -74,11 +74,12 @@ class Answer:
             return {"cross_rank_critical_path": path, "cross_rank_handovers": path}
         refused = sum(not clock.comparable for clock in self.clocks)
         why = f"the path cannot come to {refused} ranks, whose clocks cannot be compared with the others'"
+        doubts = filter(None, (why if refused else None, self._missing()))
         rows = list(path_figures.figures(path, self.clocks, self.summaries))
         over = path_figures.handovers(path, self.matched, self.parted, self.summaries)
         none = Skipped("the path stays on one rank, which waits for no other")
         return {
-            "cross_rank_critical_path": Findings(rows, partial=why if refused else self._missing()),
+            "cross_rank_critical_path": Findings(rows, partial="; ".join(doubts) or None),
             "cross_rank_handovers": over if over.rows else none,
         }
 

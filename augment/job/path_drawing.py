@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -82,14 +82,14 @@ def _of_handovers(path: Path, matched: Matched, own: Places, ranks: Sequence[str
     }
 
 
-def handovers(track: Annotation) -> Iterator[tuple[Int64s, Int64s]]:
-    """Of the path's track on a rank, or what was made of it: slices by row, and the numbers of the handovers there.
+def handovers(annotations: Iterable[Annotation]) -> Iterator[tuple[SliceTrack, Int64s, Int64s]]:
+    """Where the path comes to a rank and where it leaves, of all its annotations, or of what was made of them.
 
-    Nothing of other tracks. A number is that of one slice of the rank before and one of the rank after.
+    The track, its rows, and the number of each handover: that of one slice of the rank before and one of that after.
     """
-    if isinstance(track, SliceTrack) and track.analysis == ANALYSIS:
-        for name in (_CAME, _LEFT):
-            numbers = track.args[name]
-            if not isinstance(numbers, Texts):
+    for track in annotations:
+        if isinstance(track, SliceTrack) and track.analysis == ANALYSIS:
+            for numbers in (track.args[_CAME], track.args[_LEFT]):
+                assert not isinstance(numbers, Texts)
                 rows = np.flatnonzero(numbers != _NONE)
-                yield rows, numbers[rows]
+                yield track, rows, numbers[rows]

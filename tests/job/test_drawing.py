@@ -69,7 +69,7 @@ def test_the_path_is_drawn_where_it_is(job: tuple[Answer, list[Trace]]) -> None:
             assert (at[0] == path.start[own]).all()
             assert (at[1] == path.end[own]).all()
             drawn += len(one.ts)
-            (_, first), (_, second) = handovers(one)
+            (_, _, first), (_, _, second) = handovers([one])
             come += first.tolist()
             left += second.tolist()
     assert drawn == len(path)
