@@ -50,13 +50,36 @@ def _native(module: str, function: str, arity: int, announce: Announce) -> Nativ
     import llvmlite.binding as llvm
 
     _initialize(llvm)
-    path = cache_folder() / f"{module.rpartition('.')[2]}.{function}-{_digest(llvm)}.o"
+    path = _path(llvm, module, function)
     code = _kept_code(path)
     if code is None:
         announce("compiling for this machine's processor (some 15 s, once)")
         code = _compile(llvm, module, function, arity)
         _keep(path, code)
     return _load(llvm, code, _symbol(module, function), arity)
+
+
+def at_hand(module: str, function: str) -> bool:
+    """Whether :func:`native` would not have to compile."""
+    if (module, function) in _known:
+        return True
+    if not any(cache_folder().glob(f"{_stem(module, function)}-*.o")):  # asked first: importing LLVM costs 30 ms
+        return False
+    try:
+        import llvmlite.binding as llvm
+    except ImportError:
+        return False
+    _initialize(llvm)
+    return _path(llvm, module, function).exists()
+
+
+def _path(llvm: Any, module: str, function: str) -> Path:
+    """Where a function's machine code is kept."""
+    return cache_folder() / f"{_stem(module, function)}-{_digest(llvm)}.o"
+
+
+def _stem(module: str, function: str) -> str:
+    return f"{module.rpartition('.')[2]}.{function}"
 
 
 def cache_folder() -> Path:

@@ -19,6 +19,7 @@ from augment.trace import Bytes, Category, Decode, Int32s, Int64s, SparseColumn,
 
 Kind = TypeVar("Kind", bound=np.dtype[np.generic])
 
+LEAST_ROOM = 64
 COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below, a whole float is the number that was written
@@ -53,13 +54,16 @@ class Column:
         self._flags = np.empty(0, np.uint8)
         self._count = np.zeros(1, np.int64)
 
-    def reserve(self, more: int) -> tuple[int, ...]:
-        """Make room for so many more; the addresses of the columns and of their length."""
+    def reserve(self, more: int) -> None:
+        """Make room for so many more."""
         wanted = int(self._count[0]) + more
         if wanted > len(self._rows):
-            room = max(wanted, 2 * len(self._rows))
+            room = max(wanted, 2 * len(self._rows), LEAST_ROOM)
             self._rows, self._values = _grown(self._rows, room), _grown(self._values, room)
             self._flags = _grown(self._flags, room)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Of the columns and of their length."""
         return tuple(one.ctypes.data for one in (self._rows, self._values, self._flags, self._count))
 
     def put(self, row: int, value: Any) -> None:
@@ -183,7 +187,9 @@ class _CompiledScan:
         state[layout.ROW // 8] = 0
         while True:
             left = len(own[0]) - int(state[layout.ROW // 8])
-            targets = np.array([one.reserve(left) for one in job.columns], np.int64)
+            for one in job.columns:
+                one.reserve(left)
+            targets = np.array([one.addresses() for one in job.columns], np.int64)
             tables = np.array(self._known.addresses(), np.int64)
             why = self._scan(
                 block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),

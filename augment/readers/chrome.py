@@ -18,10 +18,13 @@ from augment.trace import Trace
 NAME = "chrome_json"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GENERAL_CHUNK, COMPILED_CHUNK = 2 << 20, 4 << 20
-COMPILED_FROM = 24 << 20  #: bytes of text from which on compiled code earns its start
+COMPILED_FROM = 24 << 20  #: bytes of text from which on it is worth to compile
+LOADED_FROM = 1 << 20  #: from which on compiled code earns its load, if it is on disk
+WORTH_COMPILING = 240 << 20  #: bytes of smaller texts that a process reads without before it compiles all the same
 TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
+_read_without = 0  #: bytes of text
 
 
 def recognizes(head: bytes) -> bool:
@@ -81,7 +84,7 @@ class _Counted:
 
 def _scanner(path: str, engine: str, announce: Announce, nesting: int) -> tuple[Scanner, int]:
     likely = _likely_text_bytes(path)
-    if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
+    if engine == "compiled" or (engine == "auto" and _is_worth_compiled_code(likely)):
         try:
             from augment.readers.compiled_scanner import CompiledScanner
 
@@ -91,6 +94,18 @@ def _scanner(path: str, engine: str, announce: Announce, nesting: int) -> tuple[
                 raise
             announce("numba is not installed: reading takes some ten times as long")
     return GeneralScanner(nesting), GENERAL_CHUNK
+
+
+def _is_worth_compiled_code(likely: int) -> bool:
+    global _read_without
+    if likely < LOADED_FROM:
+        return False
+    from augment.readers.compiled_scanner import is_at_hand
+
+    if likely >= COMPILED_FROM or _read_without >= WORTH_COMPILING or is_at_hand():
+        return True
+    _read_without += likely
+    return False
 
 
 def _likely_text_bytes(path: str) -> int:

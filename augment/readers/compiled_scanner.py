@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.compiled.native import native
+from augment.compiled.native import at_hand, native
 from augment.readers import scan_layout as layout
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
@@ -20,7 +20,13 @@ from augment.trace import Identity
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
+SCAN = ("augment.readers.compiled_scan", "scan")
 TABLES = "augment.readers.compiled_tables"
+
+
+def is_at_hand() -> bool:
+    """Whether it would not have to be compiled first."""
+    return at_hand(*SCAN)
 
 
 class CompiledScanner:
@@ -33,7 +39,7 @@ class CompiledScanner:
         """
         self._nesting = nesting
         self.last_end: int | None = None
-        self._scan = native("augment.readers.compiled_scan", "scan", 6, announce)
+        self._scan = native(*SCAN, 6, announce)
         self._state = np.zeros(layout.STATE, np.int64)
         self._fields = np.zeros(layout.FIELDS, np.int64)
         self._tables = np.zeros(layout.TABLES, np.int64)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from augment.compiled.native import at_hand
+
 pytest.importorskip("numba", reason="machine code is made by numba")
 
 CALL = """
@@ -27,6 +29,18 @@ def run(cache: Path) -> str:
 def test_the_second_process_needs_no_compiler(tmp_path: Path) -> None:
     assert run(tmp_path) == '12345678 -1 ["compiling for this machine\'s processor (some 15 s, once)"] True'
     assert run(tmp_path) == "12345678 -1 [] False"
+
+
+def test_at_hand_is_what_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETO_AUGMENT_CACHE", str(tmp_path))
+    function = ("augment.compiled.tokens", "eight_digits")
+    assert not at_hand(*function)
+    run(tmp_path)
+    assert at_hand(*function)
+    assert not at_hand("augment.compiled.tokens", "read_int")
+    (kept,) = tmp_path.iterdir()
+    kept.rename(tmp_path / "tokens.eight_digits-ofanotherversion.o")
+    assert not at_hand(*function)
 
 
 def test_nothing_need_be_writable(tmp_path: Path) -> None:
