@@ -9,6 +9,9 @@ The calls that `launch_statistics` counts, by name, the worst of each ``kind`` o
 A row is a call. If it launched several pieces of work (a CUDA graph), ``name`` and ``launch_delay_ns`` are of the first
 to begin, and ``gpu_ns`` is the sum of all: so a graph is short only if all of it is. A call may be of several kinds.
 
+Each row is drawn, named after its ``kind``: on a track ``Launch outliers`` under the thread, a slice over the call that
+took long; on a track ``Launch outliers stream N``, a slice over the work that began late.
+
 How HTA's ``get_cuda_kernel_launch_stats`` differs: it draws histograms of the three kinds and returns neither the lists
 nor any name.
 
@@ -26,13 +29,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.annotations import SliceTrack, Texts
 from augment.derived.call_stacks import NO_ROW, innermost
 from augment.derived.gpu_work import Device, gpu_work
 from augment.derived.launch_delays import LaunchDelays, launch_delays
-from augment.derived.ordering import distinct, run_starts
+from augment.derived.ordering import compressed, distinct, run_starts
 from augment.findings import Findings, Skipped, column
 from augment.intervals import Places
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Int64s, Trace
 
 NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)
@@ -58,6 +62,9 @@ class Row:
 
 ROW = Row
 
+KINDS = ("short_kernel", "runtime_outlier", "launch_delay_outlier")
+LATE = 2
+
 
 def analyze(
     trace: Trace,
@@ -67,23 +74,25 @@ def analyze(
     include_memory_events: bool = True,
     most_count: int = 100,
 ) -> Findings | Skipped:
-    """Name the worst launches of each kind."""
+    """Name the worst launches of each kind, and draw them."""
     work, delays = gpu_work(trace), launch_delays(trace)
     if not len(delays):
         return Skipped("no GPU work whose correlation names a launch")
     if not include_memory_events:
         delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
     rows: list[Row] = []
+    found: list[LaunchDelays] = []
+    kinds: list[int] = []
     for device in work.devices:
         calls = _calls(device, delays, work.ts)
-        excess = (
-            ("short_kernel", calls.cpu_ns - calls.gpu_ns),
-            ("runtime_outlier", calls.cpu_ns - runtime_cutoff_ns),
-            ("launch_delay_outlier", calls.delay_ns - launch_delay_cutoff_ns),
-        )
-        for kind, ns in excess:
-            rows += _rows(trace, device, kind, calls.take(_worst(ns, most_count)))
-    return Findings(rows)
+        over = (calls.cpu_ns - calls.gpu_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
+        for kind, ns in enumerate(over):
+            worst = calls.take(_worst(ns, most_count))
+            rows += _rows(trace, device, KINDS[kind], worst)
+            found.append(worst)
+            kinds += [kind] * len(worst)
+    columns = ([getattr(one, name) for one in found] for name in LaunchDelays.__slots__)
+    return Findings(rows, _tracks(trace, LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)))
 
 
 def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
@@ -126,3 +135,50 @@ def _rows(trace: Trace, device: Device, kind: str, calls: LaunchDelays) -> Itera
     )
     for stream_, *rest in rows:
         yield Row(device.rank, device.device, stream_, kind, *rest)
+
+
+def _tracks(trace: Trace, found: LaunchDelays, kind: Int32s) -> list[SliceTrack]:
+    """The calls that took long under their threads, the work that began late under its streams."""
+    work, events = gpu_work(trace), trace.events
+    tracks = []
+    on_host = np.flatnonzero(kind != LATE)
+    thread = events.track[found.row[on_host]]
+    for one in compressed(thread, len(trace.tracks))[0].tolist():
+        own = on_host[thread == one]
+        drawn = found.take(own)
+        tracks.append(_track(trace, "Launch outliers", one, events.ts[drawn.row], drawn.cpu_ns, drawn, kind[own]))
+    for stream in work.streams:
+        own = np.flatnonzero((kind == LATE) & (found.place >= stream.start) & (found.place < stream.stop))
+        if len(own):
+            drawn = found.take(own)
+            ts, dur = work.ts[drawn.place], work.end[drawn.place] - work.ts[drawn.place]
+            name = f"Launch outliers stream {stream.stream}"
+            tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind[own]))
+    return tracks
+
+
+def _track(
+    trace: Trace, name: str, under: int, ts: Int64s, dur: Int64s, drawn: LaunchDelays, kind: Int32s
+) -> SliceTrack:
+    """Slices named after their kind; of those that overlap, each ends where the next begins."""
+    order = np.lexsort((-kind, -dur, ts))  # of a call of both kinds, the short kernel lies within the outlier
+    ts, dur, drawn = ts[order], dur[order], drawn.take(order)
+    room = np.append(ts, np.iinfo(np.int64).max)[np.searchsorted(ts, ts, side="right")] - ts
+    row, events = gpu_work(trace).row[drawn.place], trace.events
+    return SliceTrack(
+        analysis=NAME,
+        name=name,
+        under=under,
+        ts=ts,
+        dur=np.clip(dur, 0, room),
+        names=Texts(kind[order], KINDS),
+        args={
+            "kernel": Texts(events.name[row], trace.strings),
+            "launch": Texts(events.name[drawn.row], trace.strings),
+            "correlation": events.correlation[drawn.row],
+            "cpu_ns": drawn.cpu_ns,
+            "gpu_ns": drawn.gpu_ns,
+            "launch_delay_ns": drawn.delay_ns,
+        },
+        description="launches out of the ordinary: calls that took long, work that began late",
+    )

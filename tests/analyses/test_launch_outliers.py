@@ -3,11 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from augment.analyses import launch_outliers
 from augment.derived.gpu_work import gpu_work
+from augment.findings import Findings
+from augment.pipeline import augment
 from augment.readers import read
+from augment.writers import write_all
+from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
-from tables import Event, call, copy, kernel, op, rows_of, trace_of
+from tables import Event, call, copy, kernel, op, rows_of, slices_of, trace_of
 
 CUTOFFS = {"runtime_cutoff_ns": 50, "launch_delay_cutoff_ns": 100}
 
@@ -71,3 +77,58 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     assert len(found) > 50
     assert set(found) == known
     assert len(known) == len(found)
+
+
+def drawn(*events: Event, **options: Any) -> dict[str, list[tuple[Any, ...]]]:
+    outcome = launch_outliers.analyze(trace_of(*events), **CUTOFFS, **options)
+    assert isinstance(outcome, Findings)
+    columns = ("name", "ts", "dur", "kernel", "cpu_ns", "gpu_ns", "launch_delay_ns")
+    return {track.name: [tuple(one[c] for c in columns) for one in slices_of(track)] for track in outcome.annotations}
+
+
+def test_calls_are_marked_on_the_thread_and_late_work_on_the_stream() -> None:
+    events = (
+        call("cudaLaunchKernel", 10, 70, correlation=1), kernel("both", 80, 90, correlation=1),
+        call("cudaLaunchKernel", 71, 76, correlation=2), kernel("late", 400, 420, correlation=2),
+        call("cudaLaunchKernel", 77, 79, correlation=3), kernel("overlaps", 410, 440, correlation=3),
+    )  # fmt: skip
+    assert drawn(*events) == {
+        "Launch outliers": [
+            ("runtime_outlier", 10, 60, "both", 60, 10, 10),
+            ("short_kernel", 10, 60, "both", 60, 10, 10),
+        ],
+        "Launch outliers stream 7": [
+            ("launch_delay_outlier", 400, 10, "late", 5, 20, 324),
+            ("launch_delay_outlier", 410, 30, "overlaps", 2, 30, 331),
+        ],
+    }
+    assert len(drawn(*events, most_count=1)["Launch outliers stream 7"]) == 1
+
+
+def test_each_thread_and_stream_has_its_own_track() -> None:
+    events = [call("cudaLaunchKernel", 0, 60, thread=n, correlation=n) for n in (1, 2)]
+    events += [kernel(f"k{n}", 500, 600, device=n, stream=n, correlation=n) for n in (1, 2)]
+    assert {name: len(slices) for name, slices in drawn(*events).items()} == {
+        "Launch outliers": 1, "Launch outliers stream 1": 1, "Launch outliers stream 2": 1
+    }  # fmt: skip
+    outcome = launch_outliers.analyze(trace_of(*events), **CUTOFFS)
+    assert isinstance(outcome, Findings)
+    assert len(outcome.annotations) == 4, "a track for each of the two threads"
+
+
+@pytest.mark.parametrize(("form", "prefix"), [("chrome", "args"), ("perfetto", "debug")])
+def test_perfetto_shows_every_row(tmp_path: Path, perfetto: PerfettoEngine, form: str, prefix: str) -> None:
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, host_stall_us=700.0, work=0.05), tmp_path)
+    options = {"launch_outliers": {"launch_delay_cutoff_ns": 20_000}}
+    augmented = augment(read(str(path)), only=["launch_outliers"], options=options)
+    written = write_all(augmented, tmp_path / "out", [form])[0]
+    perfetto.load(written)
+    seen = perfetto.rows(
+        f"select name, count(*), sum(extract_arg(arg_set_id, '{prefix}.cpu_ns'))"
+        " from slice where category = 'augment.launch_outliers' group by 1 order by 1"
+    )
+    rows = rows_of(augmented.outcomes["launch_outliers"], "kind", "cpu_ns")
+    kinds = sorted({kind for kind, _ in rows})
+    assert len(kinds) == 2
+    assert seen == [(kind, len(own), sum(own)) for kind in kinds for own in [[ns for one, ns in rows if one == kind]]]
+    assert not perfetto.problems()
