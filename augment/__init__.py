@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         UnknownFormat,
         UsageError,
     )
-    from augment.execution_trace import link_execution_trace
+    from augment.execution_trace import link_execution_trace, with_execution_trace
     from augment.findings import AugmentedTrace, Findings, Skipped
     from augment.memory_timeline import read_memory_timeline
     from augment.pipeline import augment
@@ -49,6 +49,7 @@ _HOMES = {
     "diff": "augment.comparison",
     "Diff": "augment.comparison",
     "link_execution_trace": "augment.execution_trace",
+    "with_execution_trace": "augment.execution_trace",
     "read_memory_timeline": "augment.memory_timeline",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
@@ -84,6 +85,7 @@ __all__ = [
     "link_execution_trace",
     "read",
     "read_memory_timeline",
+    "with_execution_trace",
     "within",
     "write",
 ]

@@ -1,176 +1,48 @@
-"""PyTorch's execution traces (``ExecutionTraceObserver``) linked to the events of a trace.
+"""Execution traces of PyTorch's ``ExecutionTraceObserver`` beside the traces that were recorded with them.
 
 ::
+
+    trace = augment.with_execution_trace(augment.read("rank0.json.gz"), "et_rank0.json")
+    augment.write(augment.augment(trace))  # the analysis execution_trace has its rows and tracks
 
     links = augment.link_execution_trace(trace, "et_rank0.json")
     for row, node in zip(links.row, links.node):
         attribute(links.nodes[node], "op_schema")
-
-Both were recorded at once, and a node and an event of one call share an id: the node's ``rf_id`` is the event's
-``Record function id`` (of older recordings, its ``External id``). Ids that mean something else agree by chance; so ids
-are only believed if the names mostly agree, too, and a link is only made where they do. Where no id can be believed
-(PyTorch 1.x numbered them otherwise), the operators of a thread are linked by their order, provided that the node's
-thread occurs in exactly one place of exactly one thread of the trace.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
-
-from augment.derived.arg_columns import identifiers
+from augment.derived.execution_links import ExecutionLinks, attribute, execution_links
 from augment.errors import UnknownFormat
-from augment.findings import column
 from augment.readers.document import read_document
-from augment.trace import Category, Int64s, Trace
+from augment.trace import Trace
 
-IDS = {"record_function_id": "Record function id", "external_id": "External id"}  #: how links are made, and the arg
-BELIEVED = 0.9  #: share of equal ids whose names must be equal
-_ROOT = "[pytorch|profiler|"  #: how the names of nodes begin that stand for a process or a thread
-_NOTHING = np.iinfo(np.int64).min
-
-Node = dict[str, Any]
+__all__ = ["ExecutionLinks", "attribute", "link_execution_trace", "with_execution_trace"]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The nodes of one name."""
-
-    name: str = column("The name of the nodes and of the events linked to them.")
-    node_count: int = column("How many nodes have it.", "count")
-    linked_count: int = column("How many of them are linked to an event.", "count")
-    event_count: int = column("How many operators and annotations of the trace have it.", "count")
-    linked_ns: int = column("Sum of the durations of the linked events.", "ns")
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionLinks:
-    """Links between events and nodes: equal-length int64 columns, ascending ``row``.
-
-    ``row`` is a row of the event table, ``node`` an index of ``nodes``, which are as the file has them; those that
-    stand for a process or a thread are left out. ``method`` is ``record_function_id``, ``external_id``, ``order``,
-    or None if there are no links; ``differing`` counts equal ids whose names differ.
-    """
-
-    nodes: Sequence[Node]
-    row: Int64s
-    node: Int64s
-    method: str | None
-    differing: int
-    rows: Sequence[Row]
-
-
-def link_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> ExecutionLinks:
-    """Link the nodes of the execution trace at ``path``, plain or compressed, to the events of ``trace``.
+def with_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Trace:
+    """``trace`` and the nodes of the execution trace at ``path``, plain or compressed.
 
     Raises:
         InputError: the file cannot be read.
         UnknownFormat: it is no execution trace.
     """
-    nodes = [node for node in _nodes(os.fspath(path)) if not str(node.get("name", "")).startswith(_ROOT)]
-    names = [str(node.get("name", "")) for node in nodes]
-    ids = [_integer(attribute(node, "rf_id")) for node in nodes]
-    events = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
-    event_names = trace.names_of(events)
-    row = node = np.empty(0, np.int64)
-    differing, method = 0, None
-    for way, arg in IDS.items():
-        shared = _by_id(identifiers(trace).ints(arg).at(events, _NOTHING), ids)
-        same = np.array([event_names[i] == names[j] for i, j in shared.tolist()], np.bool_)
-        if same.any() and same.mean() >= BELIEVED:
-            row, node, method, differing = events[shared[same, 0]], shared[same, 1], way, int((~same).sum())
-            break
-    else:
-        pairs = _by_order(
-            trace, events, names, [(attribute(one, "tid"), key) for one, key in zip(nodes, ids, strict=True)]
-        )
-        if len(pairs):
-            row, node, method = events[pairs[:, 0]], pairs[:, 1], "order"
-    order = np.argsort(row, kind="stable")
-    row, node = row[order], node[order]
-    return ExecutionLinks(nodes, row, node, method, differing, _rows(trace, names, event_names, row, node))
-
-
-def attribute(node: Node, name: str) -> Any:
-    """What a node says of ``name``, as the first schema calls it (``rf_id``, ``op_schema``, ``input_shapes``).
-
-    None if it says nothing. Newer schemas have it in ``attrs``, ``inputs`` or ``outputs``, and ``ctrl_deps`` for
-    ``parent``.
-    """
-    if name in node:
-        return node[name]
-    if name == "parent":
-        return node.get("ctrl_deps")
-    side, _, what = name.partition("_")
-    if side in ("input", "output") and isinstance(node.get(f"{side}s"), dict):
-        return node[f"{side}s"].get(what)
-    attrs = node.get("attrs")
-    listed: Iterable[Any] = attrs if isinstance(attrs, list) else ()
-    return next((one.get("value") for one in listed if isinstance(one, dict) and one.get("name") == name), None)
-
-
-def _nodes(path: str) -> list[Node]:
+    path = os.fspath(path)
     document = read_document(path)
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise UnknownFormat(path, "no execution trace: it has no nodes; record one with ExecutionTraceObserver")
-    return [node for node in nodes if isinstance(node, dict)]
+    return replace(trace, execution_nodes=[node for node in nodes if isinstance(node, dict)], facts=dict(trace.facts))
 
 
-def _integer(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63 else 0
+def link_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> ExecutionLinks:
+    """The links between the nodes of the execution trace at ``path`` and the events of ``trace``.
 
-
-def _by_id(event_ids: Int64s, node_ids: list[int]) -> Int64s:
-    """The pairs (place of an event, node) of equal id; of several events or nodes with an id, the first."""
-    place_of: dict[int, int] = {}
-    for place in np.flatnonzero(event_ids > 0).tolist():
-        place_of.setdefault(int(event_ids[place]), place)
-    pairs = [(place_of.pop(one), node) for node, one in enumerate(node_ids) if one in place_of]
-    return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tuple[Any, int]]) -> Int64s:
-    """The pairs (place of an event, node) of threads whose names occur in one order in one place alone.
-
-    Events of names that the nodes do not have are passed over: annotations of the profiler's own.
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: it is no execution trace.
     """
-    known = {name: code for code, name in enumerate(dict.fromkeys(names))}
-    code_of = np.array([known.get(name, -1) for name in trace.strings], np.int32)
-    code = code_of[trace.events.name[events]]
-    places = np.flatnonzero(code >= 0)
-    track = trace.events.track[events[places]]
-    sequences = [places[track == one] for one in np.unique(track).tolist()]
-    pairs: list[tuple[int, int]] = []
-    for thread in dict.fromkeys(thread for thread, _ in threads):
-        own = sorted((key, node) for node, (one, key) in enumerate(threads) if one == thread and key)
-        wanted = np.array([known[names[node]] for _, node in own], np.int32)
-        found = [(one, at) for one in sequences for at in _occurrences(code[one], wanted)]
-        if len(found) == 1:
-            one, at = found[0]
-            pairs += zip(one[at : at + len(own)].tolist(), (node for _, node in own), strict=True)
-    return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def _occurrences(codes: Any, wanted: Any) -> list[int]:
-    """Where ``wanted`` begins in ``codes``, at most two places; int32 both."""
-    text, piece, at = codes.tobytes(), wanted.tobytes(), -1
-    found: list[int] = []
-    while piece and len(found) < 2 and (at := text.find(piece, at + 1)) >= 0:
-        if at % codes.itemsize == 0:
-            found.append(at // codes.itemsize)
-    return found
-
-
-def _rows(trace: Trace, names: list[str], event_names: list[str], row: Int64s, node: Int64s) -> list[Row]:
-    """A row for each name of a node, most nodes first."""
-    linked, time, events = Counter[str](), Counter[str](), Counter(event_names)
-    for one, dur in zip(node.tolist(), trace.events.dur[row].tolist(), strict=True):
-        linked[names[one]] += 1
-        time[names[one]] += dur
-    return [Row(name, count, linked[name], events[name], time[name]) for name, count in Counter(names).most_common()]
+    return execution_links(with_execution_trace(trace, path))

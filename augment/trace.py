@@ -201,6 +201,7 @@ class Trace:
     source: Source
     diagnostics: tuple[Diagnostic, ...] = ()
     partial: str | None = None  #: why the trace is not whole, if it is not
+    execution_nodes: Sequence[dict[str, Any]] | None = None  #: of the execution trace recorded with it, if one is given
     facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

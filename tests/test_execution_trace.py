@@ -13,9 +13,8 @@ from augment.errors import InputError, UnknownFormat
 from augment.execution_trace import ExecutionLinks, attribute, link_execution_trace
 from augment.readers import read
 from augment.trace import Trace
+from execution_traces import ROOT
 from traces import Event, event, op, write_trace
-
-ROOT = {"name": "[pytorch|profiler|execution_trace|process]", "id": 1, "rf_id": 0, "parent": 1, "tid": 0}
 
 
 def node(name: str, rf_id: int, tid: int = 1, **more: Any) -> dict[str, Any]:
@@ -52,9 +51,6 @@ def test_by_record_function_id(tmp_path: Path, make: Any) -> None:
     )
     assert links.method == "record_function_id"
     assert names_of(trace, links) == [("forward", 3), ("aten::add", 1), ("aten::mul", 2)]
-    rows = {row.name: (row.node_count, row.linked_count, row.event_count, row.linked_ns) for row in links.rows}
-    assert rows["aten::mul"] == (1, 1, 1, 3000)
-    assert rows["x"] == (1, 0, 0, 0)
 
 
 def test_ids_that_agree_by_chance_are_not_believed(tmp_path: Path) -> None:
@@ -76,7 +72,6 @@ def test_order_that_occurs_twice_links_nothing(tmp_path: Path) -> None:
     events = [op(f"op {k % 3}", k, 1) for k in range(6)]
     _, links = linked(tmp_path, events, [node(f"op {k}", k + 1) for k in range(3)])
     assert (links.method, len(links.row)) == (None, 0)
-    assert [row.linked_count for row in links.rows] == [0, 0, 0]
 
 
 def test_threads_are_told_apart_by_their_order(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ import pytest
 from augment.analyses import ANALYSES
 from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
 from augment.errors import UnknownFormat
+from augment.execution_trace import with_execution_trace
 from augment.findings import UNITS, AugmentedTrace, Findings, Skipped
 from augment.pipeline import augment, options_of
 from augment.readers import READERS, read
 from augment.trace import NO_CORRELATION, Trace
 from augment.writers import WRITERS, metrics
+from execution_traces import execution_trace_of, write_execution_trace
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from tables import trace_of
@@ -49,7 +51,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trace(job: Path) -> Trace:
-    return read(str(job))
+    beside = write_execution_trace(job.parent / "et.json.gz", execution_trace_of(job))
+    return with_execution_trace(read(str(job)), beside)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from augment.analyses import (
     critical_path,
     critical_path_operators,
     cupti_counters,
+    execution_trace,
     frequent_kernel_patterns,
     gpu_time_by_annotation,
     gpu_time_by_module,
@@ -81,6 +82,7 @@ ANALYSES: tuple[Analysis, ...] = (
     gpu_time_by_phase,
     gpu_time_by_module,
     operator_breakdown,
+    execution_trace,
     cupti_counters,
 )
 

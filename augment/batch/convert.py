@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from augment.readers.limits import Limits
     from augment.trace import Trace
 
+RANK = "{rank}"  #: stands for the rank in the path of an execution trace
 Told = Callable[[str], None]  #: told, in a sentence, of what takes long
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to make of every input."""
+    """What to make of every input. Of ``execution_trace``, a path, ``{rank}`` stands for the rank."""
 
     formats: tuple[str, ...] = ("chrome",)
     only: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class Settings:
     steps: tuple[int, int] | None = None
     stages: tuple[Stage, ...] = ()
     limits: Limits | None = None
+    execution_trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
         trace = read(path, announce=announce, limits=settings.limits or UNLIMITED)
+        if settings.execution_trace:
+            trace = _with_execution_trace(trace, settings.execution_trace, announce)
         augmented = augment(
             trace,
             only=settings.only,
@@ -132,6 +136,16 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
         one.path, "augmented", files[count:], sha256=trace.source.sha256, rank=rank, world_size=world_size,
         summaries=files[:count],
     )  # fmt: skip
+
+
+def _with_execution_trace(trace: Trace, named: str, announce: Told) -> Trace:
+    from augment.execution_trace import with_execution_trace
+
+    path = named.replace(RANK, str(trace.rank))
+    if RANK in named and not os.path.exists(path):
+        announce(f"{trace.source.name}: goes without an execution trace: there is no {path}")
+        return trace
+    return with_execution_trace(trace, path)
 
 
 def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:

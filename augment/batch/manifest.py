@@ -26,7 +26,7 @@ def digest_of(settings: Settings) -> str:
     """The same for settings of which the same outputs come."""
     told = [
         settings.formats, sorted(settings.only), sorted(settings.skip), settings.options, settings.steps,
-        [stage.suffix for stage in settings.stages],
+        [stage.suffix for stage in settings.stages], *filter(None, [settings.execution_trace]),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

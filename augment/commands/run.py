@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import click
 from augment.commands.batch_options import Batch, batch_options
 from augment.commands.options import check_analyses, choice_of_analyses, debug, listed, option_values
 from augment.commands.remote import client_of, server_options
+from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.convert import Result, Settings
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @choice_of_analyses
 @batch_options
+@click.option(
+    "--execution-trace", metavar="FILE",
+    help="The execution trace (ExecutionTraceObserver) recorded with it; of several, {rank} stands for the rank.",
+)  # fmt: skip
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
@@ -42,6 +48,7 @@ def command(
     options: tuple[str, ...],
     steps: tuple[int, int] | None,
     batch: Batch,
+    execution_trace: str | None,
     merge: bool,
     as_json: bool,
     quiet: bool,
@@ -62,7 +69,10 @@ def command(
     _check_formats(formats)
     made = batch.plan(inputs, out)
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
-    settings = Settings(formats, only, skip, values, steps, () if alone else STAGES)
+    if execution_trace:
+        _check_execution_trace(execution_trace, len(made.inputs), server["server"])
+    stages = () if alone else STAGES
+    settings = Settings(formats, only, skip, values, steps, stages, execution_trace=execution_trace)
     with client_of(**server) as client:
         return _Run(made, settings, batch.manner(client), merge=merge, as_json=as_json, quiet=quiet).all()
 
@@ -200,3 +210,16 @@ def _check_formats(formats: Sequence[str]) -> None:
 
         for name in formats:
             writer_named(name)
+
+
+def _check_execution_trace(path: str, inputs: int, server: str | None) -> None:
+    from augment.batch.convert import RANK
+
+    if server:
+        raise UsageError("--execution-trace: a server takes none; leave --server out")
+    if RANK in path:
+        return
+    if inputs > 1:
+        raise UsageError(f"--execution-trace {path}: there are several inputs; write {RANK} where names have the rank")
+    if not os.path.exists(path):
+        raise UsageError(f"--execution-trace {path}: no such file")

@@ -1,0 +1,229 @@
+"""Which operators does the execution trace tell of, at which shapes, and which does it hand its tensors to?
+
+Of PyTorch's ``ExecutionTraceObserver``, whose file is named beside the trace (``augment run --execution-trace FILE``,
+``augment.with_execution_trace``); without one it is skipped. A node is linked to the operator or annotation of the same
+record-function id, else external id, else by the order of its thread, and only if their names are equal.
+
+A row is the nodes of one name whose inputs have one shape and one type. Every node counts in one row, and so does every
+operator and annotation of the trace: those of no node are in a row of their name without a ``node_id``.
+
+What is linked is drawn as ``Execution trace`` under each thread, nested as it was called, with what the node tells in
+args: its id and its parent's, the schema, the shapes, types and tensors that go in and come out. Arrows ``tensor`` lead
+from the outermost operator that gave out a tensor last to each outermost operator that takes it in: the data
+dependencies between operators, also from thread to thread. A tensor is known by its id and its storage's.
+
+How HTA's ``correlate_execution_trace`` differs: it adds columns to a frame, believes ids whatever the names say, and
+needs a package that is on no index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.derived.call_stacks import call_stacks
+from augment.derived.execution_links import ExecutionLinks, Node, attribute, execution_links
+from augment.derived.ordering import compressed, group_bounds
+from augment.findings import Findings, Skipped, column
+from augment.trace import Category, Diagnostic, Int32s, Int64s, Trace
+
+NAME = "execution_trace"
+NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The nodes of one name, at one shape and type of their inputs."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    name: str = column("The name of the nodes, and of the operators linked to them.")
+    input_shapes: str | None = column("The shapes of their inputs; none of what has no node or no input.")
+    input_types: str | None = column("The types of their inputs; none of what has no node or no input.")
+    node_id: int | None = column("The id of the first of these nodes; none of what has no node.")
+    linked_count: int = column("How many nodes are linked to an event.", "count")
+    unlinked_node_count: int = column("How many nodes are linked to none.", "count")
+    unlinked_event_count: int = column("How many operators and annotations of the trace have no node.", "count")
+    cpu_ns: int = column("Sum of the durations of the linked events; of a row without nodes, of its events.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Link the nodes, count and draw them."""
+    if trace.execution_nodes is None:
+        return Skipped("no execution trace is named beside the trace")
+    links = execution_links(trace)
+    if not len(links.row):
+        reason = "share neither ids nor an order of operators: they were not recorded together"
+        return Skipped(f"the trace and the {len(links.nodes):,} nodes of the execution trace {reason}")
+    message = "nodes of the execution trace have the id of an event of another name: not linked"
+    differing = [Diagnostic("execution_node_differs", links.differing, message)] if links.differing else []
+    return Findings(_rows(trace, links), _annotations(trace, links), differing)
+
+
+def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
+    """The nodes' rows, most time first; then the rows of what has no node."""
+    dur = trace.events.dur
+    event_of = dict(zip(links.node.tolist(), links.row.tolist(), strict=True))
+    groups: dict[tuple[str, str | None, str | None], list[int]] = {}  # node_id, linked, unlinked, ns
+    for place, node in enumerate(links.nodes):
+        key = (str(node.get("name", "")), _text(node, "input_shapes"), _text(node, "input_types"))
+        sums = groups.setdefault(key, [_id(node, "id"), 0, 0, 0])
+        if place in event_of:
+            sums[1] += 1
+            sums[3] += int(dur[event_of[place]])
+        else:
+            sums[2] += 1
+    rows = [Row(trace.rank, *key, one[0] if one[0] >= 0 else None, one[1], one[2], 0, one[3])
+            for key, one in groups.items()]  # fmt: skip
+    rows.sort(key=lambda one: -one.cpu_ns)
+    return [*rows, *_rows_without_node(trace, links)]
+
+
+def _rows_without_node(trace: Trace, links: ExecutionLinks) -> Iterator[Row]:
+    rest = links.events[~np.isin(links.events, links.row)]
+    names, table = compressed(trace.events.name[rest], len(trace.strings))
+    code = table[trace.events.name[rest]]
+    count = np.bincount(code, minlength=len(names))
+    ns = np.zeros(len(names), np.int64)
+    np.add.at(ns, code, trace.events.dur[rest])
+    for place in np.argsort(-ns, kind="stable").tolist():
+        yield Row(trace.rank, trace.strings[names[place]], None, None, None, 0, 0, int(count[place]), int(ns[place]))
+
+
+def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
+    """A track for each thread, and the arrows between each two of them."""
+    stacks, events = call_stacks(trace), trace.events
+    order = np.argsort(stacks.place_of[links.row], kind="stable")
+    row, node = links.row[order], links.node[order]
+    ts, end = events.ts[row], _cut(trace, stacks.place_of[row])
+    threads, table = compressed(events.track[row], len(trace.tracks))
+    thread = table[events.track[row]]
+    bounds = group_bounds(thread, len(threads))
+    tracks = []
+    for place, under in enumerate(threads.tolist()):
+        own = slice(*bounds[place : place + 2])
+        nodes = [links.nodes[one] for one in node[own].tolist()]
+        tracks.append(_track(trace, under, ts[own], np.maximum(end[own] - ts[own], 0), row[own], nodes))
+    out, into = _handed_over(trace, links.nodes, row, node)
+    flows = []
+    for pair in np.unique(thread[out] * len(tracks) + thread[into]).tolist():
+        one, other = divmod(pair, len(tracks))
+        mine = (thread[out] == one) & (thread[into] == other)
+        ends = Ends(out[mine] - bounds[one], tracks[one]), Ends(into[mine] - bounds[other], tracks[other])
+        flows.append(Flows(NAME, "tensor", *ends))
+    return [*tracks, *flows]
+
+
+def _track(trace: Trace, under: int, ts: Int64s, dur: Int64s, row: Int64s, nodes: Sequence[Node]) -> SliceTrack:
+    """What is linked on one thread."""
+    return SliceTrack(
+        analysis=NAME,
+        name="Execution trace",
+        under=under,
+        ts=ts,
+        dur=dur,
+        names=Texts(trace.events.name[row], trace.strings),
+        args={
+            "node_id": np.array([_id(one, "id") for one in nodes], np.int64),
+            "parent_id": np.array([_id(one, "parent") for one in nodes], np.int64),
+            "op_schema": _texts(str(attribute(one, "op_schema") or "") for one in nodes),
+            **{what: _texts(_text(one, what) for one in nodes) for what in _TOLD},
+            "input_tensors": _texts(_ids_text(one, "inputs") for one in nodes),
+            "output_tensors": _texts(_ids_text(one, "outputs") for one in nodes),
+        },
+        description="operators and annotations of which the execution trace tells",
+    )
+
+
+_TOLD = ("input_shapes", "input_types", "output_shapes", "output_types")
+
+
+def _cut(trace: Trace, place: Int32s) -> Int64s:
+    """The ends of slices of the call stacks; of what overlaps another in part, where that begins."""
+    stacks, events = call_stacks(trace), trace.events
+    end = events.ts[stacks.row[place]] + events.dur[stacks.row[place]]
+    stop = stacks.stop[place].astype(np.int64)
+    following = np.minimum(stop, len(stacks) - 1)
+    beside = (stop < len(stacks)) & (events.track[stacks.row[following]] == events.track[stacks.row[place]])
+    return np.where(beside, np.minimum(end, events.ts[stacks.row[following]]), end)
+
+
+def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s) -> tuple[Int64s, Int64s]:
+    """Which outermost operator gave out a tensor last that which other takes in, each pair once.
+
+    Places in ``row``, which is in the order of the call stacks.
+    """
+    owner = _outermost(trace, row)
+    given: dict[tuple[int, int], int] = {}
+    pairs: dict[tuple[int, int], None] = {}
+    for place in np.argsort(row, kind="stable").tolist():  # by time
+        own, one = int(owner[place]), nodes[int(node[place])]
+        if own < 0:
+            continue
+        for tensor in _tensors(_values(one, "inputs")):
+            if given.get(tensor, own) != own:
+                pairs[given[tensor], own] = None
+        for tensor in _tensors(_values(one, "outputs")):
+            given[tensor] = own
+    found = np.array(list(pairs), np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _outermost(trace: Trace, row: Int64s) -> Int64s:
+    """Of each of ``row`` (in the order of the call stacks) the place of the outermost operator around it; -1: none."""
+    stacks = call_stacks(trace)
+    place = stacks.place_of[row]
+    is_operator = trace.events.category[row] == Category.CPU_OP
+    until = np.maximum.accumulate(np.where(is_operator, stacks.stop[place], 0))
+    first = is_operator & (place >= np.concatenate(([0], until[:-1])))
+    owner: Int64s = np.maximum.accumulate(np.where(first, np.arange(len(row)), -1))
+    owner[place >= until] = -1
+    return owner
+
+
+def _tensors(values: Any) -> Iterator[tuple[int, int]]:
+    """The tensors among ``values``, however deep: of ``[tensor, storage, offset, elements, size, device]`` the first
+    two."""
+    if not isinstance(values, list):
+        return
+    if len(values) == 6 and isinstance(values[5], str) and all(isinstance(one, int) for one in values[:5]):
+        yield values[0], values[1]
+    else:
+        for one in values:
+            yield from _tensors(one)
+
+
+def _values(node: Node, side: str) -> Any:
+    """The inputs or outputs themselves, in both schemas."""
+    found = node.get(side)
+    return found.get("values") if isinstance(found, dict) else found
+
+
+def _ids_text(node: Node, side: str) -> str | None:
+    ids = [tensor for tensor, _ in _tensors(_values(node, side))]
+    return json.dumps(ids) if ids else None
+
+
+def _id(node: Node, name: str) -> int:
+    value = attribute(node, name)
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else -1
+
+
+def _text(node: Node, name: str) -> str | None:
+    """What the node tells, as JSON; None if that is nothing."""
+    value = attribute(node, name)
+    return json.dumps(value) if value else None
+
+
+def _texts(values: Iterator[str | None] | Sequence[str | None]) -> Texts:
+    """A column of texts, each distinct one kept once."""
+    known: dict[str, int] = {}
+    codes = [known.setdefault(one, len(known)) if one else -1 for one in values]
+    return Texts(np.array(codes, np.int32), list(known))
