@@ -197,9 +197,14 @@ def _delays(graph: Graph, edges: Int32s) -> _Pieces:
     across = edges[graph.kind[edges] != Kind.THREAD]
     ts = graph.ts[graph.source[across]] + graph.own[across]
     dur = graph.ts[graph.target[across]] - ts
-    kinds: Bytes = _DELAY[graph.kind[across]]
-    kinds[(graph.kind[across] == Kind.STREAM) & (dur > UNEXPLAINED_NS)] = BoundBy.IDLE
-    return _real(ts, dur, kinds, graph.to_row[across], across)
+    return _real(ts, dur, delay_kinds(graph.kind[across], dur), graph.to_row[across], across)
+
+
+def delay_kinds(kind: Bytes, dur: Int64s) -> Bytes:
+    """What delays of ``dur`` consist of (uint8, a :class:`BoundBy`) for dependencies of a ``kind``."""
+    kinds: Bytes = _DELAY[kind]
+    kinds[(kind == Kind.STREAM) & (dur > UNEXPLAINED_NS)] = BoundBy.IDLE
+    return kinds
 
 
 def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s, edge: Int32s) -> _Pieces:

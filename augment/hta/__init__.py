@@ -4,19 +4,28 @@
 
 Names, arguments, defaults, frames and columns are HTA's, times in microseconds; the figures are those of our analyses.
 ``docs/hta.md`` lists where they differ and why. Only shapes are made here: no figure is computed that an analysis or a
-derived fact has. pandas (``pip install 'kineto-augment[hta]'``) is loaded by the first frame, and plotly (``[plots]``)
-by the first plot: without it, ``visualize=True`` warns and draws nothing.
+derived fact has. pandas (``pip install 'kineto-augment[hta]'``) is loaded by the first frame, networkx by the first
+critical path, and plotly (``[plots]``) by the first plot: without it, ``visualize=True`` warns and draws nothing.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from augment.hta.analysis import TraceAnalysis
 from augment.hta.counters import TimeSeriesTypes
-from augment.hta.critical_path import CPGraph
 from augment.hta.memory import MemoryAnalysis
 from augment.hta.tracediff import DeviceType, LabeledTrace, TraceDiff
 from augment.hta.traces import Trace
 
+if TYPE_CHECKING:
+    from augment.hta.cp_graph import CPEdge, CPEdgeType, CPGraph, CPNode, restore_cpgraph
+
 __all__ = [
+    "CPEdge",
+    "CPEdgeType",
     "CPGraph",
+    "CPNode",
     "DeviceType",
     "LabeledTrace",
     "MemoryAnalysis",
@@ -24,4 +33,15 @@ __all__ = [
     "Trace",
     "TraceAnalysis",
     "TraceDiff",
+    "restore_cpgraph",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """What needs networkx, when it is first asked for (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from augment.hta import cp_graph
+
+    found: object = getattr(cp_graph, name)
+    return found

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from augment import stragglers
 from augment.hta import breakdowns, counters, critical_path, launches, plots
 from augment.hta.counters import TimeSeriesTypes
-from augment.hta.critical_path import CPGraph, Instance
+from augment.hta.critical_path import Instance
 from augment.hta.frames import pandas
 from augment.hta.traces import DEFAULT_TRACE_DIR, Trace, TraceFiles
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from augment.hta.cp_graph import CPGraph
 
 Ranks = Sequence[int] | None
 FULL_QUEUE = 1024

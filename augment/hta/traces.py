@@ -45,6 +45,7 @@ class Trace:
         self.whole: dict[int, Events] = {}
         self._read(trace_files)
         self.events = dict(self.whole)
+        self.window: tuple[int, int] | None = None  #: of :meth:`clipped`, absolute ns
         self.min_ts = min(int(one.events.ts[0]) if len(one.events) else 0 for one in self.whole.values())
         self._frames: dict[int, pd.DataFrame] = {}
 
@@ -72,6 +73,13 @@ class Trace:
         """The same traces without a window; nothing is read again."""
         other = copy(self)
         other.events, other._frames = self.whole, {}
+        return other
+
+    def clipped(self, rank: int, start: int, end: int) -> Trace:
+        """The same traces; of ``rank`` what the host began within ``[start, end)``, ns, and what it launched."""
+        other = copy(self)
+        other.events = {**self.events, rank: between(self.of_rank(rank), start, end)}
+        other._frames, other.window = {}, (start, end)
         return other
 
     def get_iterations(self, rank: int | None = None) -> list[int]:

@@ -176,7 +176,8 @@ def test_perfetto_shows_nodes_and_arrows(
     assert seen == [(one["id"], json.dumps([one["inputs"][0][0]]), one["name"]) for one in nodes]
     outermost = [one["name"] for one in nodes if one["parent"] == 1]
     flows = perfetto.rows(
-        "select out.name, taker.name from flow join slice out on out.id = slice_out join slice taker on taker.id = slice_in"
+        "select out.name, taker.name from flow"
+        " join slice out on out.id = slice_out join slice taker on taker.id = slice_in"
         " where out.category = 'augment.execution_trace' order by out.ts"
     )
     assert flows == list(itertools.pairwise(outermost))

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from augment.derived import critical_loops, host_segments
 from augment.derived.call_stacks import call_stacks
+from augment.derived.critical_events import event_graph
 from augment.derived.critical_graph import Graph, critical_graph
 from augment.derived.critical_loops import NEVER
-from augment.derived.critical_path import critical_path, latest_of_nodes, node_slack, slack
+from augment.derived.critical_path import BoundBy, critical_path, latest_of_nodes, node_slack, slack
 from augment.derived.dependencies import Kind
 from augment.derived.gpu_work import gpu_work
 from augment.derived.what_if import longest_names, windows
@@ -92,6 +93,36 @@ def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> N
     position = np.empty(len(graph), np.int64)
     position[graph.order] = np.arange(len(graph))
     assert (position[graph.source] < position[graph.target]).all()
+
+
+@given(recordings())
+@settings(max_examples=200, deadline=None)
+def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
+    graph, path, found = critical_graph(trace), critical_path(trace), event_graph(trace)
+    took = found.ts[found.target] - found.ts[found.source]
+    assert (found.weight >= 0).all()
+    assert (found.weight <= took).all()
+    leading = defaultdict(list)
+    for edge, target in enumerate(found.target.tolist()):
+        leading[target].append(edge)
+    best: dict[int, tuple[int, list[int]]] = {}  # length of the longest path, and its edges; of equals the first
+
+    def reach(node: int) -> tuple[int, list[int]]:
+        if node not in best:
+            ways = [(reach(int(found.source[edge]))[0] + int(found.weight[edge]), edge) for edge in leading[node]]
+            length, edge = max(ways, key=lambda way: way[0], default=(0, -1))
+            best[node] = length, [] if edge < 0 else [*reach(int(found.source[edge]))[1], edge]
+        return best[node]
+
+    length, edges = reach(len(found.ts) - 1)
+    assert length == graph.ts[-1] - graph.ts[0] == max(reach(node)[0] for node in range(len(found.ts)))
+    sums = np.bincount(found.bound_by[edges], found.weight[edges], len(BoundBy))
+    assert sums.tolist() == np.bincount(path.bound_by, path.dur, len(BoundBy)).tolist()
+    ends = trace.events.ts + np.maximum(trace.events.dur, 0)
+    known = found.row >= 0
+    moment = np.where(found.is_start[known], trace.events.ts[found.row[known]], ends[found.row[known]])
+    assert moment.tolist() == found.ts[known].tolist()
+    assert len(np.unique(2 * found.row[known] + found.is_start[known])) == np.count_nonzero(known)
 
 
 @given(recordings())

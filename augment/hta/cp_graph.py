@@ -1,0 +1,277 @@
+"""HTA's critical path graph, a ``networkx.DiGraph``: its nodes, edges and methods on :func:`event_graph`'s columns.
+
+Importing this module needs networkx; ``augment.hta`` does so when its names are first asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+
+import numpy as np
+
+from augment.derived.critical_events import event_graph
+from augment.derived.critical_path import BoundBy
+from augment.derived.window import rows_in_whole
+from augment.errors import InputError, UsageError
+from augment.hta.frames import SymbolTable, pandas
+from augment.hta.traces import Trace
+from augment.trace import Int64s
+from augment.trace import Trace as Events
+
+try:
+    import networkx as nx
+except ImportError as missing:
+    raise UsageError("augment.hta's critical path needs networkx: pip install 'kineto-augment[hta]'") from missing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NO_EVENT = -1
+_LOG = logging.getLogger(__name__)
+_MEMBER = "cp_graph.json"
+
+
+@dataclass
+class CPNode:
+    """A moment: ``ev_idx`` starts or ends (``index`` in the trace's frame; -1: no event does); ``ts`` in us."""
+
+    idx: int = -1
+    ev_idx: int = NO_EVENT
+    ts: float = 0
+    is_start: bool = False
+    is_blocking: bool = False
+
+
+class CPEdgeType(Enum):
+    """What an edge is."""
+
+    OPERATOR_KERNEL = "critical_path_operator"
+    DEPENDENCY = "critical_path_dependency"
+    KERNEL_LAUNCH_DELAY = "critical_path_kernel_launch_delay"
+    KERNEL_KERNEL_DELAY = "critical_path_kernel_kernel_delay"
+    SYNC_DEPENDENCY = "critical_path_sync_dependency"
+
+
+@dataclass(frozen=True)
+class CPEdge:
+    """From the node ``begin`` to the node ``end``, which takes at least ``weight`` us."""
+
+    begin: int
+    end: int
+    weight: float = 0
+    type: CPEdgeType = CPEdgeType.OPERATOR_KERNEL
+
+
+_TYPES = {
+    BoundBy.LAUNCH_DELAY: CPEdgeType.KERNEL_LAUNCH_DELAY,
+    BoundBy.KERNEL_GAP: CPEdgeType.KERNEL_KERNEL_DELAY,
+    BoundBy.SYNC: CPEdgeType.SYNC_DEPENDENCY,
+    BoundBy.IDLE: CPEdgeType.DEPENDENCY,
+    BoundBy.THREAD_HANDOVER: CPEdgeType.DEPENDENCY,
+    BoundBy.OUTSIDE_OPERATORS: CPEdgeType.DEPENDENCY,
+}
+_WITHOUT_TIME = (CPEdgeType.DEPENDENCY, CPEdgeType.SYNC_DEPENDENCY)  #: HTA gives them no bound_by
+
+#: HTA's words; where it has none, ours
+_BOUND_BY = {
+    BoundBy.CPU_OPERATOR: "cpu_bound",
+    BoundBy.RUNTIME_CALL: "cpu_bound",
+    BoundBy.OUTSIDE_OPERATORS: "cpu_bound",
+    BoundBy.THREAD_HANDOVER: "cpu_bound",
+    BoundBy.DATA_LOADING: "data_loading",
+    BoundBy.LAUNCH_DELAY: "gpu_kernel_launch_overhead",
+    BoundBy.KERNEL_COMPUTATION: "gpu_compute_bound",
+    BoundBy.KERNEL_MEMORY: "gpu_compute_bound",
+    BoundBy.KERNEL_COMMUNICATION: "gpu_communication_bound",
+    BoundBy.KERNEL_GAP: "gpu_kernel_kernel_overhead",
+    BoundBy.SYNC: "sync",
+    BoundBy.IDLE: "idle",
+}
+
+
+class CPGraph(nx.DiGraph):  # type: ignore[misc]
+    """The events ``t`` of a rank as a graph, and its critical path.
+
+    Nodes are indexes of ``node_list``; the first and the last are the start and end of what is looked at. Edges bear
+    ``weight`` (us), ``object`` (a :class:`CPEdge`), ``event`` and ``bound_by``. Change weights, call
+    :meth:`critical_path` again, and the path is that of the changed graph. Events are named by ``index`` in the frame
+    of ``t_full``, of which ``trace_df`` has those that are looked at.
+    """
+
+    BLOCKING_SYNC_CALLS = (
+        "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventQuery", "cudaEventSynchronize", "cudaMemcpy",
+        "cudaMemcpyAsync",
+    )  # fmt: skip
+
+    def __init__(self, t: Trace | None = None, t_full: Trace | None = None, rank: int = 0, G: Any = None) -> None:  # noqa: N803
+        super().__init__(G)
+        self.t, self.t_full, self.rank = t, t_full, rank
+        self.node_list: list[CPNode] = []
+        self.critical_path_nodes: list[int] = []
+        self.critical_path_events_set: set[int] = set()
+        self.critical_path_edges_set: set[CPEdge] = set()
+        self.event_to_start_node_map: dict[int, int] = {}
+        self.event_to_end_node_map: dict[int, int] = {}
+        self.edge_to_event_map: dict[tuple[int, int], int] = {}
+        if t is None or t_full is None:  # a copy that networkx makes
+            return
+        self.events: Events = t.of_rank(rank)
+        index = _index(self.events, t_full.of_rank(rank))
+        self.full_trace_df: pd.DataFrame = t_full.get_trace(rank)
+        self.trace_df: pd.DataFrame = self.full_trace_df[self.full_trace_df["index"].isin(index)].copy()
+        self.symbol_table: SymbolTable = t_full.symbol_table
+        self.sym_table = self.symbol_table.get_sym_table()
+        if G is None:
+            self._add(index, t_full.min_ts)
+
+    def _add(self, index: Int64s, origin_ns: int) -> None:
+        """The nodes and edges; events are those of ``index``."""
+        found, trace = event_graph(self.events), self.events
+        index = np.append(index, NO_EVENT)  # what has no row asks for the last
+        blocking = np.array([name in self.BLOCKING_SYNC_CALLS for name in trace.strings], np.bool_)
+        is_blocking = (found.row >= 0) & blocking[trace.events.name[found.row]]
+        nodes = (index[found.row], (found.ts - origin_ns) / 1000, found.is_start, is_blocking)
+        for idx, (event, *rest) in enumerate(zip(*(one.tolist() for one in nodes), strict=True)):
+            self._take(CPNode(idx, event, *rest))
+        self.add_nodes_from(range(len(self.node_list)))
+        edges = (found.source, found.target, found.weight / 1000, found.bound_by, index[found.event])
+        kinds = {kind.value: (_TYPES.get(kind, CPEdgeType.OPERATOR_KERNEL), _BOUND_BY[kind]) for kind in BoundBy}
+        for source, target, weight, kind, event in zip(*(one.tolist() for one in edges), strict=True):
+            self._join(CPEdge(source, target, weight, kinds[kind][0]), kinds[kind][1], event)
+
+    def _take(self, node: CPNode) -> None:
+        self.node_list.append(node)
+        if node.ev_idx != NO_EVENT:
+            (self.event_to_start_node_map if node.is_start else self.event_to_end_node_map)[node.ev_idx] = node.idx
+
+    def _join(self, edge: CPEdge, bound_by: str, event: int) -> None:
+        self.add_edge(edge.begin, edge.end, weight=edge.weight, object=edge, bound_by=bound_by, event=event)
+        if event != NO_EVENT:
+            self.edge_to_event_map[edge.begin, edge.end] = event
+
+    def get_nodes_for_event(self, ev_id: int) -> tuple[CPNode | None, CPNode | None]:
+        """The nodes of the event's start and end; None of what is neither operator, nor call, nor GPU work."""
+        maps = (self.event_to_start_node_map, self.event_to_end_node_map)
+        start, end = (self.node_list[one[ev_id]] if ev_id in one else None for one in maps)
+        return start, end
+
+    def get_events_for_edge(self, edge: CPEdge) -> tuple[int, int]:
+        """The events at both ends of ``edge``; -1 for none."""
+        return self.node_list[edge.begin].ev_idx, self.node_list[edge.end].ev_idx
+
+    def get_event_attribution_for_edge(self, edge: CPEdge) -> int | None:
+        """The event that the time of ``edge`` belongs to, of a delay the one that is late; None for none."""
+        return self.edge_to_event_map.get((edge.begin, edge.end))
+
+    def get_edges_attributed_to_event(self, ev_idx: int) -> list[CPEdge]:
+        """The edges whose time belongs to the event."""
+        if not hasattr(self, "_edges_of"):
+            self._edges_of: dict[int, list[CPEdge]] = defaultdict(list)
+            for (begin, end), event in self.edge_to_event_map.items():
+                self._edges_of[event].append(self.edges[begin, end]["object"])
+        return self._edges_of.get(ev_idx, [])
+
+    def critical_path(self) -> bool:
+        """Find the longest path by the edges' ``weight``; whether there is one."""
+        last = len(self.node_list) - 1
+        for _, target, data in self.edges(data=True):  # sums of floats would tell equally long ways apart
+            data["_ns"] = round(data["weight"] * 1000) + (target == last)  # of equally long paths, to the very end
+        try:
+            self.critical_path_nodes = nx.dag_longest_path(self, weight="_ns")
+        except nx.NetworkXUnfeasible:
+            return False
+        finally:
+            for _, _, data in self.edges(data=True):
+                data.pop("_ns", None)
+        self.critical_path_events_set = {self.node_list[one].ev_idx for one in self.critical_path_nodes} - {NO_EVENT}
+        self.critical_path_edges_set = {self.edges[pair]["object"] for pair in pairwise(self.critical_path_nodes)}
+        return len(self.critical_path_nodes) > 1
+
+    def get_critical_path_breakdown(self) -> pd.DataFrame | None:
+        """A row for each edge of the path, in order; None without a path."""
+        if len(self.critical_path_nodes) < 2:
+            return None
+        found = [self.edges[pair] for pair in pairwise(self.critical_path_nodes)]
+        kinds = [one["object"].type for one in found]
+        pieces = pandas().DataFrame(
+            {
+                "event_idx": [math.nan if one["event"] == NO_EVENT else float(one["event"]) for one in found],
+                "duration": [one["weight"] for one in found],
+                "type": [kind.value for kind in kinds],
+                "bound_by": [
+                    one["bound_by"] if one["weight"] or kind not in _WITHOUT_TIME else ""
+                    for one, kind in zip(found, kinds, strict=True)
+                ],
+            }
+        )
+        told = self.trace_df[["s_name", "cat", "pid", "tid", "stream", "index"]]
+        joined = pieces.merge(told, how="left", left_on="event_idx", right_on="index")
+        return joined[["event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by"]]
+
+    def summary(self) -> pd.Series:
+        """The share of the path's length, in percent, by what it is bound by."""
+        breakdown = self.get_critical_path_breakdown()
+        if breakdown is None:
+            return pandas().Series(dtype=float, name="duration")
+        return breakdown.groupby("bound_by")["duration"].sum() / breakdown["duration"].sum() * 100
+
+    def show_critical_path(self) -> None:
+        """Log the nodes of the path, as ``INFO`` of this module's logger."""
+        names = self.trace_df["name"]
+        for one in self.critical_path_nodes:
+            node = self.node_list[one]
+            _LOG.info("Critical %s, ev_name = %s", node, names.get(node.ev_idx, "ROOT"))
+
+    def save(self, out_dir: str) -> str:
+        """Write the graph as ``out_dir.zip``, for :func:`restore_cpgraph`; the file. Nothing in it is executable."""
+        edges = [
+            (one.begin, one.end, one.weight, one.type.value, data["weight"], data["bound_by"], data["event"])
+            for _, _, data in self.edges(data=True)
+            for one in [data["object"]]
+        ]
+        window = self.t.window if self.t is not None else None
+        nodes = [tuple(asdict(one).values()) for one in self.node_list]
+        told = {"window": window, "nodes": nodes, "edges": edges, "path": self.critical_path_nodes}
+        path = f"{out_dir}.zip"
+        with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+            archive.writestr(_MEMBER, json.dumps(told))
+        return path
+
+
+def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
+    """The graph that :meth:`CPGraph.save` wrote, of the same trace.
+
+    Raises:
+        InputError: the file is none that it wrote.
+    """
+    try:
+        with ZipFile(zip_filename) as archive:
+            told = json.loads(archive.read(_MEMBER))
+    except (OSError, BadZipFile, KeyError, ValueError) as error:
+        raise InputError(zip_filename, "no graph that CPGraph.save wrote") from error
+    t = t_full if told["window"] is None else t_full.clipped(rank, *told["window"])
+    graph = CPGraph(t, t_full, rank, nx.DiGraph())
+    for node in told["nodes"]:
+        graph._take(CPNode(*node))
+    graph.add_nodes_from(range(len(graph.node_list)))
+    for begin, end, weight, kind, now, bound_by, event in told["edges"]:
+        graph._join(CPEdge(begin, end, weight, CPEdgeType(kind)), bound_by, event)
+        graph.edges[begin, end]["weight"] = now
+    graph.critical_path_nodes = told["path"]
+    graph.critical_path_events_set = {graph.node_list[one].ev_idx for one in told["path"]} - {NO_EVENT}
+    graph.critical_path_edges_set = {graph.edges[pair]["object"] for pair in pairwise(told["path"])}
+    return graph
+
+
+def _index(part: Events, full: Events) -> Int64s:
+    """The row of ``full`` that each row of ``part`` is; both are parts of one trace, or that trace."""
+    whole, own = (rows_in_whole(one, np.arange(len(one.events))) for one in (full, part))
+    return np.searchsorted(whole, own).astype(np.int64)
