@@ -234,14 +234,19 @@ class TraceAnalysis:
         """The kernels' CUPTI counters with the operators around their launches; a frame for each rank that has some."""
         return launches.cupti_counter_data_with_operators(self.t, ranks)
 
-    def critical_path_analysis(self, rank: int, annotation: str, instance_id: Instance) -> tuple[CPGraph, bool]:
+    def critical_path_analysis(
+        self, rank: int, annotation: str, instance_id: Instance, data_load_events: Sequence[str] | None = None
+    ) -> tuple[CPGraph, bool]:
         """The critical path of an instance of an annotation, or of several; and whether there is one.
 
         Args:
             rank: the rank.
             annotation: what the name contains; empty for the whole trace.
             instance_id: which instance, from 0; the first and the last; None means 0.
+            data_load_events: not needed: data loaders are known by PyTorch's own annotation.
         """
+        if data_load_events:
+            warnings.warn("data_load_events: data loaders are known by enumerate(DataLoader) alone", stacklevel=2)
         return critical_path.critical_path_analysis(self.t, rank, annotation, instance_id)
 
     def overlay_critical_path_analysis(

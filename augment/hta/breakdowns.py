@@ -14,7 +14,7 @@ from augment.derived.annotated_work import annotations_of_work
 from augment.derived.call_stacks import NO_ROW
 from augment.derived.gpu_work import gpu_work
 from augment.hta import plots
-from augment.hta.frames import microseconds, pandas, table
+from augment.hta.frames import NO_ARG, microseconds, pandas, table
 from augment.hta.traces import Trace
 from augment.trace import Category
 
@@ -76,7 +76,14 @@ def idle_time_breakdown(
         if (not streams or row.stream in streams) and (row.gap_count or row.category == "other")
     ]
     records = [
-        (rank, row.device, row.stream, row.category, microseconds(row.idle_ns), round(row.idle_ratio or 0.0, 2))
+        (
+            rank,
+            row.device,
+            row.stream,
+            row.category,
+            microseconds(row.idle_ns),
+            math.nan if row.idle_ratio is None else round(row.idle_ratio, 2),
+        )
         for rank, row in found
     ]
     frame = table(records, ["rank", "device", "stream", "idle_category", "idle_time", "idle_time_ratio"])
@@ -222,14 +229,12 @@ def gpu_kernels_with_user_annotations(
         return None
     work = gpu_work(trace)
     leaf = annotations_of_work(trace, include_steps=True)
-    names = [None if row == NO_ROW else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
+    names = [NO_ARG if row == NO_ROW else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
     frame = t.get_trace(rank).loc[work.row].copy()
-    annotation = pandas().Series(names, index=frame.index, dtype=object)
-    frame["user_annotation"] = annotation
+    full, category = frame.pop("s_name"), frame.pop("s_cat")
+    frame["user_annotation"] = pandas().Series(names, index=frame.index, dtype=object)
     if expand_names:
-        frame["s_user_annotation"] = annotation
-        if not shortern_names:
-            frame["s_name"] = frame["name"]
-    else:
-        frame = frame.drop(columns=["s_name", "s_cat"])
+        frame["s_name"] = full if shortern_names else frame["name"]
+        frame["s_cat"] = category
+        frame["s_user_annotation"] = frame["user_annotation"].replace(NO_ARG, "")
     return frame.sort_values("ts", kind="stable").reset_index(drop=True)

@@ -13,7 +13,7 @@ import numpy as np
 from augment.derived.copy_rates import copy_rates
 from augment.derived.queue_lengths import queue_lengths
 from augment.derived.statistics import time_weighted
-from augment.hta.frames import pandas, without_single_device
+from augment.hta.frames import frame_of, pandas, without_single_device
 from augment.hta.traces import Trace
 from augment.pipeline import augment
 from augment.trace import Int64s
@@ -125,7 +125,7 @@ def time_spent_blocked_on_full_queue(
                 blocked = int(np.append(np.diff(_ns(own)), 0)[full].sum()) / 1000
                 records.append((rank, *group, blocked, blocked / t.get_trace_duration(rank)))
     told = ["duration_at_max_queue_length", "relative_duration_at_max_queue_length"]
-    return pandas().DataFrame.from_records(records, columns=["rank", *keys, *told])
+    return frame_of(records, ["rank", *keys, *told])
 
 
 def _groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.comparison.names import short_name
+from augment.derived.arg_columns import arg_columns
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
 from augment.derived.steps import steps, steps_of_gpu_work
 from augment.errors import UsageError
+from augment.jsontext import lenient_json
 from augment.trace import COMPLETE, ON_DEVICE, Category, Int64s, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NO_STREAM = -1  #: of what is on the host, as in HTA
+NO_ARG = -1  #: of an arg that an event has not; of one that is no number, its text
+_INTEGERS = ("rank", "device", "stream", "occurrence_count")
+_TEXTS = ("idle_category", "kernel_type", "name", "aten_op_name", "kernel_sequence")
 
 
 class SymbolTable(dict[str, str]):
@@ -32,10 +38,28 @@ class SymbolTable(dict[str, str]):
         """What the column ``name`` has, by names."""
         return self
 
+    get_sym_index = get_sym_id_map  #: the same
+
     @property
     def sym_index(self) -> SymbolTable:
         """As :meth:`get_sym_id_map`."""
         return self
+
+    @property
+    def sym_table(self) -> SymbolTable:
+        """As :meth:`get_sym_table`."""
+        return self
+
+    def is_empty(self) -> bool:
+        """Whether there are no names."""
+        return not self
+
+    def find_matched_symbols(self, patterns: Sequence[str]) -> list[str]:
+        """The names in which any of the regular expressions ``patterns`` is found."""
+        found = re.compile("|".join(patterns))
+        return [name for name in self if found.search(name)]
+
+    find_matches = find_matched_symbols  #: what the column ``name`` has of them: the same
 
 
 def pandas() -> Any:
@@ -56,9 +80,19 @@ def microseconds(ns: Any) -> Any:
     return None if ns is None else ns / 1000
 
 
+def frame_of(records: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """The frame of ``records``; of none, too, its columns are of the type that they else have."""
+    frame = pandas().DataFrame.from_records(list(records), columns=list(columns))
+    if len(frame):
+        return frame
+    return frame.astype(
+        {name: "int64" if name in _INTEGERS else object if name in _TEXTS else "float64" for name in columns}
+    )
+
+
 def table(records: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """The frame of ``records``. A column ``device`` stays only if a rank has several, as HTA's frames have none."""
-    return without_single_device(pandas().DataFrame.from_records(list(records), columns=list(columns)))
+    """The same. A column ``device`` stays only if a rank has several, as HTA's frames have none."""
+    return without_single_device(frame_of(records, columns))
 
 
 def without_single_device(frame: pd.DataFrame) -> pd.DataFrame:
@@ -76,6 +110,7 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
     as ``s_name`` (short) and ``s_cat``; ``pid``, ``tid``; ``stream``, -1 on the host; ``correlation``, and
     ``index_correlation``: of GPU work its launch, of a launch its first work, else -1; ``iteration``: the number of
     the step that it, or its launch, began in, else -1: also of GPU work without a known launch, unless all of it is.
+    Between them some args, -1 or "-1" of what has none; ``memory_bw_gbps`` is ``bytes`` over ``dur``, else 0.
     """
     events = trace.events
     row = np.flatnonzero((events.phase == COMPLETE) & (events.category != Category.TRACE))
@@ -97,6 +132,7 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
                 np.where(on_device, track + 1, 0)
             ],
             "correlation": events.correlation[row],
+            **_args(trace, row),
             "index_correlation": _partners(trace)[row],
             "iteration": _iterations(trace)[row],
             "end": (events.ts[row] + events.dur[row] - origin_ns) / 1000,
@@ -105,6 +141,41 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
         },
         index=row,
     )
+
+
+def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
+    """The columns of args, as HTA names them."""
+    size, dur = trace.events.bytes.at(row, NO_ARG), trace.events.dur[row]
+    known = (size >= 0) & (dur > 0)
+    rate = np.zeros(len(row))
+    rate[known] = size[known] / dur[known]
+    args = arg_columns(trace)
+
+    def listed(name: str) -> npt.NDArray[np.object_]:
+        rows, texts = args.texts(name)
+        values = np.empty(len(texts.values) + 1, object)
+        values[:] = [*map(_decoded, texts.values), str(NO_ARG)]
+        code = np.full(len(trace.events), -1, np.int32)
+        code[rows] = texts.codes
+        found: npt.NDArray[np.object_] = values[code[row]]
+        return found
+
+    return {
+        "bytes": size,
+        "memory_bw_gbps": rate,
+        "wait_on_stream": args.ints("wait_on_stream").at(row, NO_ARG),
+        "wait_on_cuda_event_record_corr_id": args.ints("wait_on_cuda_event_record_corr_id").at(row, NO_ARG),
+        "input_dims": listed("Input Dims"),
+        "input_type": listed("Input type"),
+        "external_id": args.ints("External id").at(row, NO_ARG),
+    }
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return lenient_json(text.encode())
+    except ValueError:
+        return text
 
 
 def identities(values: Sequence[Any]) -> npt.NDArray[Any]:

@@ -13,7 +13,7 @@ from augment.derived.counter_ranges import counter_ranges
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launch_delays import launch_delays
 from augment.hta import plots
-from augment.hta.frames import microseconds, pandas
+from augment.hta.frames import frame_of, microseconds, pandas
 from augment.hta.traces import Trace, overlaid
 from augment.pipeline import augment
 from augment.trace import Category
@@ -86,7 +86,7 @@ def aten_op_kernels_and_delay(
             )
             for row in t.rows(rank, "operator_launch_delay", operator_prefix="aten::")
         ]
-        frame = pandas().DataFrame.from_records(records, columns=columns)
+        frame = frame_of(records, columns)
         found[rank] = frame.sort_values(list(sort_by or ["occurrence_count"]), ascending=False, kind="stable")
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
 import warnings
@@ -9,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from augment.comparison.names import short_name
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.derived.steps import steps
@@ -18,6 +21,7 @@ from augment.findings import Skipped
 from augment.hta.frames import SymbolTable, events_frame
 from augment.pipeline import augment
 from augment.readers import read
+from augment.readers.document import read_document
 from augment.trace import Trace as Events
 from augment.writers.files import is_output
 
@@ -49,7 +53,12 @@ class Trace:
         self.min_ts = min(int(one.events.ts[0]) if len(one.events) else 0 for one in self.whole.values())
         self._frames: dict[int, pd.DataFrame] = {}
 
-    def load_traces(self, include_last_profiler_step: bool | None = False) -> None:
+    def load_traces(
+        self,
+        include_last_profiler_step: bool | None = False,
+        use_multiprocessing: bool = True,  # noqa: ARG002 - traces are read already
+        use_memory_profiling: bool = True,  # noqa: ARG002
+    ) -> None:
         """Restrict every rank to HTA's window: what its host began before the last step, if it has two or more.
 
         Of GPU work that is what was launched then; work without a known launch is left out, unless all of it is.
@@ -62,8 +71,34 @@ class Trace:
                 self.events[rank] = between(trace, int(trace.events.ts[0]), end, launched_only=known)
         self._frames.clear()
 
-    def parse_traces(self) -> None:
+    align_and_filter_trace = load_traces  #: HTA's second half of it
+
+    def parse_traces(
+        self, max_ranks: int = -1, use_multiprocessing: bool = True, use_memory_profiling: bool = True
+    ) -> None:
         """Nothing: traces are read when they are named. HTA's users call it."""
+
+    def decode_symbol_ids(self, use_shorten_name: bool = True) -> None:
+        """Frames have ``s_name`` and ``s_cat`` in any case; without ``use_shorten_name`` the former is ``name``."""
+        for rank in self.get_ranks():
+            frame = self.get_trace(rank)
+            frame["s_name"] = [short_name(name) for name in frame["name"]] if use_shorten_name else frame["name"]
+
+    def get_raw_trace_for_one_rank(self, rank: int = 0) -> dict[str, Any]:
+        """The whole file of ``rank`` as JSON has it."""
+        self.of_rank(rank)
+        found = read_document(self.trace_files[rank])
+        return found if isinstance(found, dict) else {"traceEvents": found}
+
+    def write_raw_trace(self, output_file: str, trace_contents: Mapping[str, Any]) -> None:
+        """Write ``trace_contents`` as JSON, compressed."""
+        with gzip.open(output_file, "wt", encoding="utf-8") as file:
+            json.dump(trace_contents, file)
+
+    def get_trace_start_unixtime_ns(self, rank: int) -> int:
+        """The time of 0 us in the frame of ``rank``, ns."""
+        self.of_rank(rank)
+        return self.min_ts
 
     def get_ranks(self) -> list[int]:
         """The ranks, ascending."""
