@@ -179,6 +179,7 @@ def facts_of(trace: Trace) -> Facts:
         "stream 0": any(one.stream == 0 for one in streams),
         "another vendor": not any(name.startswith(("cuda", "cu")) for name in trace.strings),
         "call of another name": any(name.startswith(("cuLaunch", "hip", "cudaGraph")) for name in trace.strings),
+        "blocking copies": "cudaMemcpy" in trace.strings,
     }
 
 
@@ -209,14 +210,14 @@ REASONS: dict[str, tuple[str, ...]] = {
         "several pieces of one launch", ROUNDING, "cuda_sync slices", "work without launch",
     ),
     "user_annotations": (ROUNDING,),
-    "launch_stats": ("call of another name", "several pieces of one launch", "another vendor", ROUNDING),
+    "launch_stats": ("blocking copies", "call of another name", "several pieces of one launch", "another vendor", ROUNDING),
     "aten_op_delays": ("another vendor", "call of another name"),
     "sequences": ("cuda_sync slices", ROUNDING, "several pieces of one launch", "work without launch"),
 }  # fmt: skip
 ALWAYS = {
     "kernels": "HTA's statistics of sums (beyond num_kernels)",
     "queue_length": "HTA describes events, not time",
-    "memory_bw": "HTA describes events, not time",
+    "memory_bw": "HTA describes events, not time, and takes the recorded bandwidth, not bytes over duration",
     "aten_op_delays": "HTA leaves out copies and memsets, and asks other threads, too",
     "sequences": "HTA orders kernels by start, not by launch",
     "idle_time_breakdown": "HTA's window joins unlinked kernels to the first event",
@@ -270,7 +271,8 @@ def main(arguments: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     python = hta_python(chosen.hta)
     counts: Counter[str] = Counter()
-    paths = [chosen.folder] if chosen.folder.is_file() else sorted(chosen.folder.rglob("*.json*"))
+    folder = chosen.folder.resolve()  # of relative paths either side would take another folder
+    paths = [folder] if folder.is_file() else sorted(folder.rglob("*.json*"))
     for path in paths:
         print(path.name)
         try:
