@@ -210,7 +210,9 @@ REASONS: dict[str, tuple[str, ...]] = {
         "several pieces of one launch", ROUNDING, "cuda_sync slices", "work without launch",
     ),
     "user_annotations": (ROUNDING,),
-    "launch_stats": ("blocking copies", "call of another name", "several pieces of one launch", "another vendor", ROUNDING),
+    "launch_stats": (
+        "blocking copies", "call of another name", "several pieces of one launch", "another vendor", ROUNDING,
+    ),
     "aten_op_delays": ("another vendor", "call of another name"),
     "sequences": ("cuda_sync slices", ROUNDING, "several pieces of one launch", "work without launch"),
 }  # fmt: skip
