@@ -14,7 +14,7 @@ from augment.annotations import Texts
 from augment.derived.arg_columns_layout_compiled import CONVERTED, DROPPED
 from augment.derived.arg_columns_scan import Arg, Column, Found, fill
 from augment.derived.kernel_types import KernelType, types_of
-from augment.trace import Category, Diagnostic, Int64s, SparseColumn, Trace, derived
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Int64s, SparseColumn, Trace, derived
 
 _OP = (Category.CPU_OP,)
 _MEMORY = (Category.CPU_INSTANT_EVENT,)
@@ -49,6 +49,15 @@ WANTED = (
     Arg("wait_on_cuda_event_record_corr_id", _SYNC),
 )
 IDENTIFIERS = (Arg("External id", _RECORDED, also=("external id",)), Arg("Record function id", _RECORDED))
+#: columns of HTA's frames
+OF_FRAMES = (
+    Arg("External id", (*_RECORDED, *LAUNCHES, *GPU_WORK), also=("external id",)),
+    Arg("Input Dims", _OP, is_text=True, also=("Input dims",)),
+    Arg("Input type", _OP, is_text=True),
+    Arg("Input Strides", _OP, is_text=True),
+    Arg("wait_on_stream", _SYNC),
+    Arg("wait_on_cuda_event_record_corr_id", _SYNC),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,12 @@ def arg_columns(trace: Trace) -> ArgColumns:
 def identifiers(trace: Trace) -> ArgColumns:
     """The columns of :data:`IDENTIFIERS`; a pass of their own over the text, as only links to other files need them."""
     return _read(trace, _rows(trace, IDENTIFIERS), IDENTIFIERS)
+
+
+@derived
+def args_of_frames(trace: Trace) -> ArgColumns:
+    """The columns of :data:`OF_FRAMES`; a pass of their own, too."""
+    return _read(trace, _rows(trace, OF_FRAMES), OF_FRAMES)
 
 
 def _rows(trace: Trace, wanted: Sequence[Arg]) -> Int64s:

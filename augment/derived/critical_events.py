@@ -179,4 +179,4 @@ def _across(trace: Trace, graph: Graph, chains: list[_Chain], start: Places, run
     decides = np.zeros(len(graph.kind), np.bool_)
     decides[graph.binding[graph.binding >= 0]] = True
     rank[decides[edges]] = DECIDES
-    return last[graph.source[edges]] + ended, first[graph.target[edges]], weight, kinds, event, rank
+    return last[graph.source[edges]] + ended, first[graph.target[edges]], weight, kinds, event.astype(np.int64), rank

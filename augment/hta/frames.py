@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.comparison.names import short_name
-from augment.derived.arg_columns import arg_columns
+from augment.derived.arg_columns import args_of_frames
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
 from augment.derived.steps import steps, steps_of_gpu_work
@@ -149,7 +149,7 @@ def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
     known = (size >= 0) & (dur > 0)
     rate = np.zeros(len(row))
     rate[known] = size[known] / dur[known]
-    args = arg_columns(trace)
+    args = args_of_frames(trace)
 
     def listed(name: str) -> npt.NDArray[np.object_]:
         rows, texts = args.texts(name)
@@ -167,6 +167,7 @@ def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
         "wait_on_cuda_event_record_corr_id": args.ints("wait_on_cuda_event_record_corr_id").at(row, NO_ARG),
         "input_dims": listed("Input Dims"),
         "input_type": listed("Input type"),
+        "input_strides": listed("Input Strides"),
         "external_id": args.ints("External id").at(row, NO_ARG),
     }
 

@@ -116,7 +116,8 @@ def test_members() -> None:
 STATISTICS = ["count", "mean", "std", "min", "25%", "50%", "75%", "max"]
 NAMED = ["name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)"]
 EVENTS = ["index", "cat", "name", "pid", "tid", "ts", "dur", "stream", "correlation", "bytes", "memory_bw_gbps",
-          "wait_on_stream", "wait_on_cuda_event_record_corr_id", "input_dims", "input_type", "external_id",
+          "wait_on_stream", "wait_on_cuda_event_record_corr_id", "input_dims", "input_type", "input_strides",
+          "external_id",
           "index_correlation", "iteration", "end"]  # fmt: skip
 FRAMES: dict[str, tuple[Any, list[str]]] = {
     "temporal": (lambda t: t.get_temporal_breakdown(False), [
@@ -154,6 +155,7 @@ FRAMES: dict[str, tuple[Any, list[str]]] = {
 TEXTS = {
     "idle_category", "kernel_type", "name", "cat", "s_name", "s_cat", "s_user_annotation", "user_annotation",
     "aten_op_name", "kernel_sequence", "type", "bound_by", "counts_change_categories", "input_dims", "input_type",
+    "input_strides",
 }  # fmt: skip
 
 
