@@ -201,7 +201,8 @@ class Trace:
     source: Source
     diagnostics: tuple[Diagnostic, ...] = ()
     partial: str | None = None  #: why the trace is not whole, if it is not
-    execution_nodes: Sequence[dict[str, Any]] | None = None  #: of the execution trace recorded with it, if one is given
+    #: of the execution trace recorded with it, if one is given
+    execution_nodes: Sequence[dict[str, Any]] | None = field(default=None, repr=False)
     facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -1,4 +1,4 @@
-"""Which operators does the execution trace tell of, at which shapes, and which does it hand its tensors to?
+"""Which operators does the execution trace know, at which shapes, and who hands tensors to whom?
 
 Of PyTorch's ``ExecutionTraceObserver``, whose file is named beside the trace (``augment run --execution-trace FILE``,
 ``augment.with_execution_trace``); without one it is skipped. A node is linked to the operator or annotation of the same

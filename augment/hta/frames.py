@@ -153,8 +153,9 @@ def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
 
     def listed(name: str) -> npt.NDArray[np.object_]:
         rows, texts = args.texts(name)
-        values = np.empty(len(texts.values) + 1, object)
-        values[:] = [*map(_decoded, texts.values), str(NO_ARG)]
+        values = np.full(len(texts.values) + 1, str(NO_ARG), object)
+        for place, text in enumerate(texts.values):
+            values[place] = _decoded(text)
         code = np.full(len(trace.events), -1, np.int32)
         code[rows] = texts.codes
         found: npt.NDArray[np.object_] = values[code[row]]
