@@ -128,7 +128,7 @@ def _as_integer(value: Any) -> tuple[int, int]:
     return flag, value - (1 << 64) if value >= 1 << 63 else value
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """Rows in the order of the file: where they lie, what they are, and which they are."""
 
     decode: Decode
@@ -139,15 +139,22 @@ class _Job(NamedTuple):
     columns: Sequence[Column]
 
 
+Scan = Callable[[Job, Block], None]  #: takes the rows of a block
+
+
 def fill(trace: Trace, rows: Int64s, columns: Sequence[Column], engine: str = "auto") -> None:
-    """Fill ``columns`` with what ``rows`` have. ``engine``: ``auto``, ``compiled`` or ``plain``."""
+    """Fill ``columns`` with what ``rows`` have. ``engine``: ``auto``, ``compiled`` or ``plain``.
+
+    Of what is no JSON, the source's ``decode`` may have a method ``arg_scan``, which makes a quicker :data:`Scan`.
+    """
     events, decode = trace.events, trace.source.decode
     ordered = rows[np.argsort(events.offset[rows], kind="stable")]
-    job = _Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
-    scan: Callable[[_Job, Block], None] = _plain
-    if decode is json_event and engine != "plain" and (engine == "compiled" or len(rows) >= COMPILED_FROM):
+    job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
+    scan: Scan = plain
+    compiled = _CompiledScan if decode is json_event else getattr(decode, "arg_scan", None)
+    if compiled and engine != "plain" and (engine == "compiled" or len(rows) >= COMPILED_FROM):
         try:
-            scan = _CompiledScan()
+            scan = compiled()
         except ImportError:  # no compiler on this machine, and nothing that it compiled
             if engine == "compiled":
                 raise
@@ -155,7 +162,8 @@ def fill(trace: Trace, rows: Int64s, columns: Sequence[Column], engine: str = "a
         scan(job, block)
 
 
-def _plain(job: _Job, block: Block) -> None:
+def plain(job: Job, block: Block) -> None:
+    """Take the rows of a block, each decoded as a whole."""
     wanted = {
         (category, name): one
         for one in job.columns
@@ -179,7 +187,7 @@ class _CompiledScan:
         self._known = KnownBytes()
         self._state = np.zeros(layout.STATE, np.int64)
 
-    def __call__(self, job: _Job, block: Block) -> None:
+    def __call__(self, job: Job, block: Block) -> None:
         """Take the rows of a block."""
         span = slice(block.start, block.stop)
         own = [np.ascontiguousarray(one[span]) for one in (job.offsets, job.lengths, job.categories, job.rows)]
@@ -202,7 +210,7 @@ class _CompiledScan:
                 one.take_back(int(own[3][place]))
             if why == layout.MISS and self._learn(block.data, job.columns):
                 continue
-            _plain(job, block._replace(start=block.start + place, stop=block.start + place + 1))
+            plain(job, block._replace(start=block.start + place, stop=block.start + place + 1))
             state[layout.ROW // 8] = place + 1
 
     def _learn(self, data: Bytes, columns: Sequence[Column]) -> bool:

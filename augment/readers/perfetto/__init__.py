@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from augment.derived.arg_columns_scan import Scan
 from augment.errors import MalformedTrace
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
@@ -181,6 +182,12 @@ class _Decoder:
 
     def __init__(self, sequences: dict[int, Sequence]) -> None:
         self._sequences = sequences
+
+    def arg_scan(self) -> Scan:
+        """A quick way to few args of many packets; raises ImportError where there is no compiler."""
+        from augment.readers.perfetto.arg_scan import ArgScan
+
+        return ArgScan(self._sequences)
 
     def __call__(self, text: bytes, offset: int) -> dict[str, Any]:
         number = 0

@@ -43,7 +43,7 @@ def _plain_value(before: Any, tag: int, data: bytes, at: int, end: int, now: Gen
     if tag == wire.VALUE_INT:
         return signed(at)
     if tag == wire.VALUE_STRING_IID:
-        return _json(now.values[at]) if at in now.values else now.strings.get(at, "")
+        return interned_value(at, now)
     if tag == wire.VALUE_STRING:
         return text(data, at, end)
     if tag == wire.VALUE_BOOL:
@@ -53,6 +53,11 @@ def _plain_value(before: Any, tag: int, data: bytes, at: int, end: int, now: Gen
     if tag == wire.VALUE_JSON:
         return _json(text(data, at, end))
     return _nested(data, at, end) if tag == wire.VALUE_NESTED else before
+
+
+def interned_value(iid: int, now: Generation) -> Any:
+    """The value that a string is, by its number."""
+    return _json(now.values[iid]) if iid in now.values else now.strings.get(iid, "")
 
 
 def scalar(data: bytes, start: int, stop: int, now: Generation) -> Any:

@@ -1,0 +1,111 @@
+"""Args as columns, of packets: compiled code, and what it leaves to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from augment.compiled.native import Native, native
+from augment.derived.arg_columns_scan import Job, plain
+from augment.derived.event_text import PADDING, Block
+from augment.readers.perfetto import arg_layout_compiled as layout
+from augment.readers.perfetto.state import Generation, Sequence
+from augment.readers.perfetto.values import interned_value
+from augment.trace import Int64s
+
+_MOST_IIDS = 1 << 20  #: what has a larger one is left to Python
+_LARGEST = 1 << 54  #: of the values of strings: they share 64 bits with a flag
+
+
+class ArgScan:
+    """Fills the columns of a job, block by block.
+
+    Raises:
+        ImportError: there is no compiler on this machine, and nothing that it compiled.
+    """
+
+    def __init__(self, sequences: Mapping[int, Sequence]) -> None:
+        self._scan: Native = native("augment.readers.perfetto.arg_scan_compiled", "scan_args", 9)
+        self._sequences = sequences
+        self._state = np.zeros(layout.STATE, np.int64)
+        self._state[layout.BEGINS // 8] = self._state[layout.ENDS // 8] = -1
+        self._known: dict[int, _Strings] = {}  # by the id of their generation, which lives as long as the trace
+        self._now: _Strings | None = None
+
+    def __call__(self, job: Job, block: Block) -> None:
+        """Take the rows of a block."""
+        span = slice(block.start, block.stop)
+        own = [np.ascontiguousarray(one[span]) for one in (job.offsets, job.lengths, job.categories, job.rows)]
+        bits = np.array([one.arg.category_bits for one in job.columns], np.int64)
+        is_text = np.array([one.arg.is_text for one in job.columns], np.int64)
+        state = self._state
+        state[layout.CATEGORIES // 8], state[layout.IS_TEXT // 8] = bits.ctypes.data, is_text.ctypes.data
+        state[layout.ROW // 8] = 0
+        targets, why = np.empty(0, np.int64), layout.ODD_ROW
+        while True:
+            place = int(state[layout.ROW // 8])
+            if why != layout.OTHER_STRINGS:  # Python may have added some
+                targets = np.array([one.reserve(len(own[0]) - place) for one in job.columns], np.int64)
+            why = self._scan(
+                block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),
+                targets.ctypes.data, state.ctypes.data,
+            )  # fmt: skip
+            if why == layout.DONE:
+                return
+            place = int(state[layout.ROW // 8])
+            if why == layout.OTHER_STRINGS:
+                self._turn_to(job, int(state[layout.SEQUENCE // 8]), int(own[0][place]))
+                continue
+            for one in job.columns:  # what was stored before the new or odd part was met
+                one.take_back(int(own[3][place]))
+            missed = int(state[layout.MISS_COLUMN // 8]), int(state[layout.MISS_IID // 8])
+            if why == layout.MISS and self._now and self._now.learn(job, *missed):
+                continue
+            plain(job, block._replace(start=block.start + place, stop=block.start + place + 1))
+            state[layout.ROW // 8] = place + 1
+
+    def _turn_to(self, job: Job, number: int, offset: int) -> None:
+        """Use the strings that a sequence has at a byte."""
+        sequence = self._sequences.get(number) or Sequence()
+        generation = sequence.at(offset)
+        following = sequence.generations[sequence.generations.index(generation) + 1 :][:1]
+        known = self._known.get(id(generation))
+        if known is None:
+            known = self._known[id(generation)] = _Strings(job, generation)
+        self._now, state = known, self._state
+        state[layout.BEGINS // 8] = generation.begins
+        state[layout.ENDS // 8] = following[0].begins if following else np.iinfo(np.int64).max
+        state[layout.KEYS // 8], state[layout.KEY_COUNT // 8] = known.keys.ctypes.data, len(known.keys)
+        state[layout.VALUES // 8], state[layout.VALUE_COUNT // 8] = known.addresses.ctypes.data, known.count
+
+
+class _Strings:
+    """What the numbers of a generation's keys and strings mean for the columns of a job."""
+
+    def __init__(self, job: Job, generation: Generation) -> None:
+        self._generation = generation
+        column_of = {name: i for i, one in enumerate(job.columns) for name in (one.arg.name, *one.arg.also)}
+        self.keys = np.full(_count(generation.keys), layout.UNWANTED, np.int64)
+        for iid, name in generation.keys.items():
+            if iid < len(self.keys):
+                self.keys[iid] = column_of.get(name, layout.UNWANTED)
+        self.count = max(_count(generation.strings), _count(generation.values))
+        wanted = set(self.keys.tolist())
+        self._values: list[Int64s] = [
+            np.full(self.count if i in wanted else 0, layout.UNKNOWN, np.int64) for i in range(len(job.columns))
+        ]
+        self.addresses = np.array([one.ctypes.data for one in self._values], np.int64)
+
+    def learn(self, job: Job, column: int, iid: int) -> bool:
+        """Enter what a string is as a value of a column; False of a number too large for it."""
+        flag, value = job.columns[column].stored(interned_value(iid, self._generation))
+        if not -_LARGEST < value < _LARGEST:
+            return False
+        self._values[column][iid] = value << 8 | flag
+        return True
+
+
+def _count(strings: Mapping[int, str]) -> int:
+    """How many numbers a table has room for: all of the strings', if they are not too many."""
+    return min(max(strings, default=-1) + 1, _MOST_IIDS)

@@ -1,0 +1,134 @@
+"""Args of packets as columns: by compiled code and by Python, against each other and against the Chrome source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from augment.derived.arg_columns import OF_FRAMES, WANTED, ArgColumns
+from augment.derived.arg_columns_scan import Column, Found, fill
+from augment.pipeline import augment
+from augment.readers import read
+from augment.trace import Trace
+from augment.writers import write_all
+from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, annotate
+from simulator import JobOptions, simulate
+
+ARGS = {one.name: one for one in (*OF_FRAMES, *WANTED)}
+
+
+def by(engine: str, trace: Trace) -> dict[str, Found]:
+    columns = [Column(one) for one in ARGS.values()]
+    fill(trace, np.arange(len(trace.events)), columns, engine)
+    return {one.arg.name: one.found() for one in columns}
+
+
+def told(trace: Trace, found: dict[str, Found]) -> dict[str, list[Any]]:
+    """Of each arg, when and in what it was found, its value, and how many were of each kind."""
+    columns, seen = ArgColumns(found), {}
+    for name, arg in ARGS.items():
+        column = columns.ints(name)
+        values: list[Any] = column.values.tolist()
+        if arg.is_text:
+            texts = columns.texts(name)[1]
+            values = [texts.values[code] for code in texts.codes.tolist()]
+        events = zip(trace.events.ts[column.rows].tolist(), trace.names_of(column.rows), values, strict=True)
+        seen[name] = [*sorted(events), *found[name].counts[2:]]
+    return seen
+
+
+def both(trace: Trace) -> dict[str, list[Any]]:
+    compiled, plain = (told(trace, by(engine, trace)) for engine in ("compiled", "plain"))
+    assert compiled == plain
+    return compiled
+
+
+def test_a_simulated_job_has_the_args_of_its_chrome_file(tmp_path: Path) -> None:
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, memory=True), tmp_path)
+    source = read(str(path))
+    native = read(str(write_all(augment(source, only=["steps"]), tmp_path / "out", ["perfetto"])[0]))
+    seen = both(native)
+    assert seen == told(source, by("plain", source))
+    assert sum(len(one) > 100 for one in seen.values()) > 4
+
+
+VALUES = st.one_of(
+    st.integers(-(2**63), 2**64 - 1), st.integers(0, 300), st.booleans(), st.floats(allow_nan=False),
+    st.sampled_from(["", "7", "0x10", " 8", "99999999999999999999", "[[2, 3], []]", "text"]),
+    st.lists(st.integers(0, 3), max_size=3), st.dictionaries(st.sampled_from("ab"), st.integers(0, 9), max_size=2),
+)  # fmt: skip
+
+
+@st.composite
+def packets(draw: st.DrawFn) -> Messages:
+    """Operators of two sequences, whose keys and strings are told once or each time, and now and then anew."""
+    made = Messages()
+    made.thread(5, 42, 43, "main")
+    told_keys: dict[int, dict[str, int]] = {}
+    strings: dict[int, dict[str, int]] = {}
+    for number in range(draw(st.integers(1, 25))):
+        sequence = draw(st.sampled_from([1, 1, 1, 2]))
+        packet = made.packet(sequence, timestamp=10 * number)
+        if sequence not in told_keys or draw(st.integers(0, 6)) == 0:
+            packet.sequence_flags = CLEARED
+            told_keys[sequence], strings[sequence] = {}, {}
+        else:
+            packet.sequence_flags = NEEDED
+        event = packet.track_event
+        event.type, event.track_uuid, event.name = BEGIN, 5, f"op {number}"
+        event.categories.append(draw(st.sampled_from(["cpu_op", "cpu_op", "cuda_sync", "kernel"])))
+        for _ in range(draw(st.integers(0, 4))):
+            name = draw(
+                st.sampled_from(["External id", "external id", "Input Dims", "wait_on_stream", "Other", "Addr"])
+            )
+            annotation = event.debug_annotations.add()
+            if draw(st.integers(0, 4)):
+                keys = told_keys[sequence]
+                if name not in keys:
+                    keys[name] = len(keys) + 1
+                    packet.interned_data.debug_annotation_names.add(iid=keys[name], name=name)
+                annotation.name_iid = keys[name]
+            else:
+                annotation.name = name
+            value = draw(VALUES)
+            if isinstance(value, str) and draw(st.booleans()):
+                known = strings[sequence]
+                if value not in known:
+                    known[value] = len(known) + 1
+                    packet.interned_data.debug_annotation_string_values.add(iid=known[value], str=value.encode())
+                annotation.string_value_iid = known[value]
+            elif isinstance(value, int) and value >= 2**63:
+                annotation.uint_value = value
+            else:
+                annotate(annotation, value)
+        end = made.packet(sequence, timestamp=10 * number + 5, sequence_flags=NEEDED)
+        end.track_event.type, end.track_event.track_uuid = END, 5
+    return made
+
+
+@given(packets())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
+    both(made.read(tmp_path_factory.mktemp("made")))
+
+
+def test_strings_hold_until_they_are_cleared(tmp_path: Path) -> None:
+    made = Messages()
+    made.thread(5, 42, 43, "main")
+    for number, (key, text) in enumerate([("Input Dims", "[[1]]"), ("Input type", "['float']"), ("Input Dims", "[]")]):
+        packet = made.packet(1, timestamp=10 * number, sequence_flags=CLEARED)
+        packet.interned_data.debug_annotation_names.add(iid=1, name=key)
+        packet.interned_data.debug_annotation_string_values.add(iid=1, str=text.encode())
+        event = packet.track_event
+        event.type, event.name, event.track_uuid = BEGIN, f"op {number}", 5
+        event.categories.append("cpu_op")
+        event.debug_annotations.add(name_iid=1, string_value_iid=1)
+        made.packet(1, timestamp=10 * number + 5, sequence_flags=NEEDED).track_event.type = END
+    seen = both(made.read(tmp_path))
+    assert [one[1:] for one in seen["Input Dims"][:-2]] == [("op 0", "[[1]]"), ("op 2", "[]")]
+    assert [one[1:] for one in seen["Input type"][:-2]] == [("op 1", "['float']")]
