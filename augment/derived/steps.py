@@ -11,7 +11,7 @@ from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.trace import Category, Int64s, Trace, derived
 
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # what fits 64 bits
 #: where the annotation stands: of the oldest recordings it is an operator. The GPU's copy of it is no step.
 _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
 
@@ -40,10 +40,8 @@ class Steps:
 @derived
 def steps(trace: Trace) -> Steps:
     """The steps of the trace; of two that overlap (two threads tell of one step) the first stands."""
-    number_of = {code: int(found[1]) for code, name in enumerate(trace.strings) if (found := _STEP.fullmatch(name))}
     events = trace.events
-    rows = events.slices_of(*_ON_HOST)
-    rows = rows[np.isin(events.name[rows], list(number_of))]
+    rows, number_of = _told(trace)
     ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     kept = []
     last_end = None
@@ -53,6 +51,20 @@ def steps(trace: Trace) -> Steps:
             last_end = stop
     number = np.array([number_of[code] for code in events.name[rows[kept]].tolist()], np.int64)
     return Steps(number, rows[kept], ts[kept], end[kept])
+
+
+def step_numbers(trace: Trace) -> list[int]:
+    """The number of each step that the trace tells of, also of those in others; ascending."""
+    rows, number_of = _told(trace)
+    return sorted({number_of[code] for code in np.unique(trace.events.name[rows]).tolist()})
+
+
+@derived
+def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
+    """The rows of the annotations, ascending, and what number each of their names gives."""
+    number_of = {code: int(found[1]) for code, name in enumerate(trace.strings) if (found := _STEP.fullmatch(name))}
+    rows = trace.events.slices_of(*_ON_HOST)
+    return rows[np.isin(trace.events.name[rows], list(number_of))], number_of
 
 
 @derived

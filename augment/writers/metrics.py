@@ -7,7 +7,6 @@ annotations that occur. A number that does not exist, such as a mean of nothing,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from augment.derived.steps import step_numbers
 from augment.findings import AugmentedTrace, Findings, Outcome, Window
-from augment.trace import Category, Diagnostic, Trace
+from augment.trace import Diagnostic, Trace
 from augment.version import __version__
 from augment.writers.files import METRICS_SUFFIX, replacing
 
 SUFFIX = METRICS_SUFFIX
 SCHEMA_VERSION = "1.0"
 DISTRIBUTION = "kineto-augment"
-
-_STEP = re.compile(r"ProfilerStep#(\d+)")
 
 
 def write(augmented: AugmentedTrace, path: Path, more: Sequence[Diagnostic] = ()) -> None:
@@ -118,7 +116,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
         "devices": [{"rank": trace.rank, "device": device, "name": name} for device, name in source.devices],
         "start_ns": start_ns,
         "duration_ns": duration_ns,
-        "steps": _steps(trace),
+        "steps": step_numbers(trace),
         "window": window,
     }
 
@@ -129,10 +127,3 @@ def _extent(trace: Trace) -> tuple[int | None, int]:
         return None, 0
     start = int(trace.events.ts[0])
     return start, int(trace.events.end.max()) - start
-
-
-def _steps(trace: Trace) -> list[int]:
-    """The numbers of the steps, ascending."""
-    names = np.unique(trace.events.name[trace.events.slices_of(Category.USER_ANNOTATION)])
-    found = (_STEP.fullmatch(trace.strings[i]) for i in names.tolist())
-    return sorted({int(step[1]) for step in found if step})

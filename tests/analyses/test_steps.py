@@ -11,6 +11,7 @@ import pytest
 from augment.analyses import step_variation, steps
 from augment.derived.gpu_work import gpu_work
 from augment.derived.kernel_types import KernelType
+from augment.derived.steps import step_numbers
 from augment.derived.steps import steps as steps_of
 from augment.findings import Findings, Skipped
 from augment.readers import read
@@ -44,6 +45,17 @@ def test_parts_of_a_step_and_what_it_launched() -> None:
         (4, 105, 90, 40, 0, 20, 20, 50, 0, 25),
     ]
     assert rows_of(found, "robust_z", "is_outlier") == [(None, None)] * 2
+
+
+def test_what_is_a_step() -> None:
+    """Of the oldest recordings they are operators; a number beyond 64 bits is none."""
+    names = [f"ProfilerStep#{what}" for what in ("", "x", "-1", "9" * 19, "9" * 5000)]
+    odd = [annotation(name, 10 * k, 10 * k + 10) for k, name in enumerate(names)]
+    trace = trace_of(
+        *odd, step(7, 100, 200), annotation("ProfilerStep#8", 150, 160), op("ProfilerStep # 009", 200, 210)
+    )
+    assert steps_of(trace).number.tolist() == [7, 9]
+    assert step_numbers(trace) == [7, 8, 9]
 
 
 def test_a_row_for_each_device_and_one_without() -> None:
