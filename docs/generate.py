@@ -37,7 +37,7 @@ from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
 from augment.job.sidecar import job_schema  # noqa: E402
 from augment.pipeline import augment, options_of  # noqa: E402
 from augment.readers import READERS, read  # noqa: E402
-from augment.readers.dialects import CATEGORIES, UNCATEGORISED, UNCATEGORISED_NAMES  # noqa: E402
+from augment.readers.dialects import ASCEND_DEVICE, CATEGORIES, UNCATEGORISED_NAMES  # noqa: E402
 from augment.writers import WRITERS  # noqa: E402
 from augment.writers.metrics import document, encode  # noqa: E402
 from augment.writers.metrics_schema import schema  # noqa: E402
@@ -133,7 +133,10 @@ def dialects() -> str:
     foreign = [(name, category.name.lower()) for name, category in CATEGORIES.items()]
     rows = [(f"`{name}`", f"`{ours}`") for name, ours in foreign if name != ours]
     bare = [(f"none, name `{name}`", f"`{ours.name.lower()}`") for name, ours in UNCATEGORISED_NAMES.items()]
-    bare += [(f"none, in a process called `{name}`", f"`{ours.name.lower()}`") for name, ours in UNCATEGORISED.items()]
+    bare += [
+        (f"none, in a process called `{ASCEND_DEVICE}`", "`kernel`; tasks that wait or tell others: `cuda_sync`"),
+        ("none, in the same file, whole collectives", f"`kernel`, of the device of `{ASCEND_DEVICE}`"),
+    ]
     return table(("category in the file", "read as"), [*rows, *bare])
 
 

@@ -52,7 +52,7 @@ ELEMENT_BYTES = {
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> str:
     """The kind that a kernel's, operator's or annotation's name tells, :data:`OTHER` if none."""
-    plain = name.partition("(")[0].replace("_", "").lower()
+    plain = name.replace("(anonymous namespace)", "").partition("(")[0].replace("_", "").lower()
     return next((kind for pattern, kind in KINDS if pattern.search(plain)), OTHER)
 
 

@@ -31,11 +31,20 @@ class KernelType(IntEnum):
 PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
     (KernelType.MEMORY, re.compile(r"^(Memcpy|Memset)")),
     (KernelType.MEMORY, re.compile(r"^dma_request$")),  # MTIA's copies
+    (KernelType.MEMORY, re.compile(r"^(MEMCPY_ASYNC|SDMA_SQE|PCIE_DMA_SQE)")),  # Ascend's
     # Inductor names a kernel after the operators it fuses, collectives among them: it only computes
     (KernelType.COMPUTATION, re.compile(r"^triton_\w+_fused")),
-    (KernelType.COMMUNICATION, re.compile(r"nccl|rccl|hccl|oneccl|nvshmem|mscclpp|deep_?ep", re.IGNORECASE)),
-    # vLLM's and SGLang's own all-reduces, PyTorch's symmetric memory
-    (KernelType.COMMUNICATION, re.compile(r"cross_device_reduce|multimem", re.IGNORECASE)),
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"nccl|rccl|hccl|oneccl|xccl|msccl|\b(?:mccl|cncl|bkcl)|hcom_|nvshmem|rocshmem", re.IGNORECASE),
+    ),
+    # between experts: DeepEP, HybridEP, MORI, perplexity's
+    (KernelType.COMMUNICATION, re.compile(r"deep_?ep|hybrid_?ep|\b(?:mori|pplx)::|moeA2A", re.IGNORECASE)),
+    # vLLM's, SGLang's and Transformer Engine's own, PyTorch's symmetric memory
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"cross_device_reduce|userbuffers|multimem|symmetric_memory::", re.IGNORECASE),
+    ),
     (
         KernelType.COMMUNICATION,
         re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all", re.IGNORECASE),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.readers.dialects import CATEGORIES, UNCATEGORISED, UNCATEGORISED_NAMES, rank_in_name
+from augment.readers import ascend
+from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 from augment.trace import (
     ON_DEVICE,
@@ -158,11 +159,7 @@ def _categories(raw: RawEvents) -> Bytes:
         if codes := _indexes(raw.strings, name):
             of_name = (category == Category.OTHER) & np.isin(raw.name, codes)
             category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = ours
-    named = {pid: UNCATEGORISED[name] for pid, name in raw.names.processes.items() if name in UNCATEGORISED}
-    if named:
-        of_place = np.array([named.get(pid, Category.OTHER) for pid, *_ in raw.places], np.uint8)
-        bare = (category == Category.OTHER) & np.isin(raw.category, _indexes(raw.strings, ""))
-        category[bare] = of_place[raw.place[bare]]
+    ascend.categorise(raw, category)
     return category
 
 
@@ -184,6 +181,8 @@ def _tracks(raw: RawEvents, category: Bytes, rank: int | None) -> tuple[tuple[Tr
         pid, tid, device, stream = raw.places[key // 2]
         names = raw.names.processes.get(pid), raw.names.threads.get((pid, tid))
         if key % 2:
+            if elsewhere := ascend.place_of_collectives(raw.places[key // 2], raw.names):
+                device, stream = elsewhere
             device = pid if isinstance(device, Absent) else device
             stream = tid if isinstance(stream, Absent) else stream
             track = Track(rank, pid, tid, identity(device), identity(stream), *names)

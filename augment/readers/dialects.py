@@ -6,6 +6,17 @@ import re
 
 from augment.trace import Category
 
+#: what forks of Kineto put their vendor's name before
+_OF_A_FORK = {
+    "runtime": Category.CUDA_RUNTIME,
+    "driver": Category.CUDA_DRIVER,
+    "memcpy": Category.GPU_MEMCPY,
+    "memset": Category.GPU_MEMSET,
+    "user_annotation": Category.GPU_USER_ANNOTATION,
+    "sync": Category.CUDA_SYNC,
+    "profiler_range": Category.CUDA_PROFILER_RANGE,
+}
+
 #: category of the file, lower case → ours. Kineto's own names first, then 2020's, then other vendors'.
 CATEGORIES: dict[str, Category] = {
     **{category.name.lower(): category for category in Category if category},
@@ -26,6 +37,10 @@ CATEGORIES: dict[str, Category] = {
     "mtia_runtime": Category.CUDA_RUNTIME,
     "mtia_ccp_events": Category.KERNEL,
     "async_npu": Category.AC2G,
+    "hpu_op": Category.CUDA_RUNTIME,
+    "glow_runtime": Category.CUDA_RUNTIME,
+    # forks of Kineto for Cambricon's, Enflame's and Moore Threads' devices
+    **{f"{vendor}_{name}": category for vendor in ("mlu", "gcu", "musa") for name, category in _OF_A_FORK.items()},
     # rocprofv3's
     "kernel_dispatch": Category.KERNEL,
     "memory_copy": Category.GPU_MEMCPY,
@@ -34,8 +49,16 @@ CATEGORIES: dict[str, Category] = {
     "marker_api": Category.USER_ANNOTATION,
 }
 
-#: name of the process → what its events without a category are (Ascend's trace_view gives its kernels none)
-UNCATEGORISED: dict[str, Category] = {"Ascend Hardware": Category.KERNEL}
+#: the process of an Ascend device, whose work has no category; the processes that hold its collectives, older first,
+#: and how the threads end on which those are whole (the others hold the tasks that they consist of)
+ASCEND_DEVICE = "Ascend Hardware"
+ASCEND_COLLECTIVES = ("HCCL", "Communication")
+ASCEND_COLLECTIVES_THREAD = "Communication"
+#: tasks of an Ascend device that are no work: a stream waits, or tells others
+ASCEND_SYNC = re.compile(
+    r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)_(?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE_VALUE|MAINTENANCE"
+    r"|PROFILER_TRACE\w*|STREAM_(?:SWITCH|ACTIVE)\w*|LABEL_\w+)(?:_SQE)?"
+)
 
 #: name → what events of that name without a category are (2021's Kineto gives its memory instants none)
 UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVENT}

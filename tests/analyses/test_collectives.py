@@ -30,6 +30,7 @@ from traces import event, kernel, launch, op, step, write_trace
         ("nccl:_all_to_all_base", "AllToAll"),
         ("c10d::broadcast_", "Broadcast"),
         ("void vllm::cross_device_reduce_2stage<__half, 8>(RankData*)", "AllReduce"),
+        ("void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16, 16>(void**)", "AllReduce"),
         ("hcom_allReduce__123_1", "AllReduce"),
         ("rcclGenericKernel", "Other"),
         ("recv", "Recv"),

@@ -94,6 +94,8 @@ def test_device_and_stream_come_from_args_else_from_pid_and_tid(reading: Any) ->
         ("Operator", Category.CPU_OP),
         ("hip_runtime", Category.CUDA_RUNTIME),
         ("mtia_ccp_events", Category.KERNEL),
+        ("mlu_memcpy", Category.GPU_MEMCPY),
+        ("hpu_op", Category.CUDA_RUNTIME),
         ("something new", Category.OTHER),
     ],
 )

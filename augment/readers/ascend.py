@@ -1,0 +1,44 @@
+"""What Ascend's trace_view leaves to be known: what the events of its devices are, and where its collectives ran.
+
+They have no category. A process is a device and its threads are streams, but collectives lie in a process of their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.readers.dialects import (
+    ASCEND_COLLECTIVES,
+    ASCEND_COLLECTIVES_THREAD,
+    ASCEND_DEVICE,
+    ASCEND_SYNC,
+)
+from augment.readers.raw import Names, Place, RawEvents
+from augment.trace import Bytes, Category, Identity
+
+
+def categorise(raw: RawEvents, category: Bytes) -> None:
+    """Set the ``category`` of those rows without any that an Ascend device executed."""
+    names = raw.names
+    if ASCEND_DEVICE not in names.processes.values():
+        return
+    on_device = np.array([_on_device(place, names) for place in raw.places], np.bool_)
+    without = np.array([not one for one in raw.strings], np.bool_)
+    executed = on_device[raw.place] & without[raw.category]
+    category[executed] = Category.KERNEL
+    syncs = np.array([ASCEND_SYNC.fullmatch(one) is not None for one in raw.strings], np.bool_)
+    category[executed & syncs[raw.name]] = Category.CUDA_SYNC
+
+
+def place_of_collectives(place: Place, names: Names) -> tuple[Identity, Identity] | None:
+    """The device and stream of the collectives at ``place``; None if none are there, or it is not plain whose."""
+    pid, tid, *_ = place
+    thread = names.threads.get((pid, tid), "")
+    if names.processes.get(pid) not in ASCEND_COLLECTIVES or not thread.endswith(ASCEND_COLLECTIVES_THREAD):
+        return None
+    devices = [pid for pid, name in names.processes.items() if name == ASCEND_DEVICE]
+    return (devices[0], thread) if len(devices) == 1 else None
+
+
+def _on_device(place: Place, names: Names) -> bool:
+    return names.processes.get(place[0]) == ASCEND_DEVICE or place_of_collectives(place, names) is not None
