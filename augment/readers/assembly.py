@@ -66,6 +66,7 @@ _MESSAGES = {
     "unknown_field": "fields beside the packets",
 }
 _INT64_MAX = np.iinfo(np.int64).max
+_EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
 
 
 def assemble(
@@ -74,7 +75,7 @@ def assemble(
 ) -> Trace:  # fmt: skip
     """The trace that ``raw`` and ``outline`` describe. Consumes ``raw``: its columns become the table's."""
     rank, rank_from = _rank(path, outline.members)
-    base_ns = _integer(outline.members.get("baseTimeNanoseconds")) or 0
+    base_ns, odd = _base_ns(outline.members)
     beyond = _drop_unusable(raw, base_ns)
     category = _categories(raw)
     tracks, track = _tracks(raw, category, rank)
@@ -99,7 +100,7 @@ def assemble(
         devices=_devices(outline.members),
         decode=decode,
     )
-    diagnostics = _diagnostics(raw, outline, beyond)
+    diagnostics = (*_diagnostics(raw, outline, beyond), *odd)
     return Trace(events, raw.strings, tracks, source, diagnostics, outline.partial)
 
 
@@ -130,15 +131,27 @@ def _devices(members: dict[str, Any]) -> tuple[tuple[Identity, str], ...]:
     return tuple((identity(row.get("id")), str(row["name"])) for row in rows if row.get("name"))
 
 
+def _base_ns(members: dict[str, Any]) -> tuple[int, list[Diagnostic]]:
+    """What the file's times lack, and what is odd about that."""
+    told = members.get("baseTimeNanoseconds")
+    base_ns = _integer(told)
+    if base_ns is not None and abs(base_ns) <= -_EARLIEST:
+        return base_ns, []
+    message = "baseTimeNanoseconds is no number of nanoseconds that 64 bits hold; times count from 0"
+    return 0, [] if told is None else [Diagnostic("unusable_base_time", 1, message)]
+
+
 def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
-    """Take out rows of phase 0, and rows whose end is beyond int64; how many the latter are."""
+    """Take out rows of phase 0, and rows that begin or end where sums would leave int64; how many the latter are."""
     keep = raw.phase != 0
     beyond = 0
-    if len(raw.ts) and int(raw.ts.max()) + int(raw.dur.max()) + max(base_ns, 0) > _INT64_MAX:
-        room = _INT64_MAX - max(base_ns, 0)
-        over = keep & ((raw.ts > room) | ((raw.dur > 0) & (raw.ts > room - np.maximum(raw.dur, 0))))
-        beyond = int(over.sum())
-        keep &= ~over
+    if len(raw.ts):
+        latest, earliest = _INT64_MAX - max(base_ns, 0), _EARLIEST - min(base_ns, 0)
+        if int(raw.ts.max()) + int(raw.dur.max()) > latest or int(raw.ts.min()) + min(int(raw.dur.min()), 0) < earliest:
+            after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
+            over = keep & ((raw.ts > latest - after) | (raw.ts < earliest - before) | (raw.dur < _EARLIEST))
+            beyond = int(over.sum())
+            keep &= ~over
     if not keep.all():
         new_row = np.cumsum(keep) - 1
         for name in COLUMNS:

@@ -158,6 +158,23 @@ def test_what_cannot_be_used_is_counted(reading: Any) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("base", "usable"),
+    [(10**30, False), (-(2**63), False), ("x", False), ([1], False), (True, False), (-(2**62), True), ("1000", True)],
+)
+def test_an_odd_base_time(reading: Any, base: Any, usable: bool) -> None:
+    trace = reading(events(baseTimeNanoseconds=base))
+    assert trace.events.ts.tolist() == [10_000 + int(base) if usable else 10_000]
+    assert codes(trace) == ({} if usable else {"unusable_base_time": 1})
+
+
+def test_times_whose_differences_would_not_fit(reading: Any) -> None:
+    odd = [{"ts": -5e15}, {"dur": -9.2e15}, {"ts": -4.6e15, "dur": -1e14}, {"ts": 9.2e15, "dur": 9.2e15}]
+    trace = reading(events(*({**FIRST, **one} for one in odd)))
+    assert trace.events.ts.tolist() == [10_000]
+    assert codes(trace) == {"time_out_of_range": 4}
+
+
 def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
     """Kineto has written an arg without a value, and names with unescaped quotes."""
     broken = '{"ph": "X", "name": "b", "ts": 1, "dur": 1, "args": {"Process Group Description": , "a": 1}}'
