@@ -65,7 +65,7 @@ _MESSAGES = {
     "unknown_event_type": "track events that neither begin nor end a slice, nor are a moment or a counter's point",
     "unknown_field": "fields beside the packets",
 }
-_INT64_MAX = np.iinfo(np.int64).max
+_INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
 _EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
 
 
@@ -115,7 +115,8 @@ def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
 def distributed(members: dict[str, Any], name: str) -> int | None:
     """``rank`` or ``world_size`` as the profiler wrote it into the file, if it did."""
     info = members.get("distributedInfo")
-    return _integer(info.get(name)) if isinstance(info, dict) else None
+    told = _integer(info.get(name)) if isinstance(info, dict) else None
+    return told if told is not None and 0 <= told < _INT32_MAX else None
 
 
 def _integer(value: Any) -> int | None:

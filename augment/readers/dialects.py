@@ -67,7 +67,7 @@ UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVE
 PHASES = frozenset("XBEIiCbnestfSTpFPNODMvRc(){}VO=")
 
 #: where a file name gives the rank; in SGLang's ``ID-TP-3-DP-0`` it is the TP's, unless there are pipeline stages
-RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d+)|-TP-(\d+)(?!.*-PP-[1-9])", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9})(?!\d)(?!.*-PP-[1-9])", re.IGNORECASE)
 
 
 def rank_in_name(name: str) -> int | None:

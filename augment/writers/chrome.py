@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from augment.errors import InputError, OutputError
 from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic, Source
+from augment.trace import Diagnostic, Source, Trace
 from augment.writers.chrome_events import ChromeEvents
 from augment.writers.compression import GzipWriter
 from augment.writers.files import replacing
@@ -46,7 +48,7 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
             for piece in _spliced(source, source.insert_at, added):
                 out.write(piece)
             out.finish()
-    return _diagnostics(events)
+    return _diagnostics(events, augmented.trace)
 
 
 def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
@@ -87,8 +89,11 @@ def _spliced(source: Source, insert_at: int, added: Iterator[Rendered]) -> Itera
     yield source.closing or b""
 
 
-def _diagnostics(events: ChromeEvents) -> list[Diagnostic]:
+def _diagnostics(events: ChromeEvents, trace: Trace) -> list[Diagnostic]:
     found = []
+    if early := events.early + int(np.count_nonzero(trace.events.ts < trace.source.base_ns)):
+        message = "events before time 0, the source's and added ones, which Perfetto drops; --to perfetto keeps them"
+        found.append(Diagnostic("chrome_negative_time", early, message))
     if events.shortened:
         message = "added slices were written up to 512 ns shorter, because Perfetto rounds the times of Chrome files"
         found.append(

@@ -49,6 +49,7 @@ class ChromeEvents:
     trace: Trace
     shortened: int = 0  #: slices whose ``dur`` is not their own, see ``perfetto_time``
     not_finite: int = 0  #: counter points left out
+    early: int = 0  #: times before the file's 0
     _layout: Layout = field(init=False)
     _next_flow: int = 0
     _threads: dict[int, tuple[int, int]] = field(default_factory=dict)  #: of added slice tracks, by their ``id``
@@ -77,7 +78,9 @@ class ChromeEvents:
                 return self._flows(annotation)
 
     def _time(self, ts: Int64s) -> Number:
-        return micros(ts - self.trace.source.base_ns)
+        in_file = ts - self.trace.source.base_ns
+        self.early += int(np.count_nonzero(in_file < 0))
+        return micros(in_file)
 
     def _slices(self, track: SliceTrack) -> Template:
         pid, tid = self._threads[id(track)] = self._layout.thread(track)

@@ -105,6 +105,14 @@ def test_adjacent_slices_are_shortened_for_perfetto(tmp_path: Path) -> None:
     assert all(event["args"] == {"dur_ns": 1001} for event in shorter)
 
 
+def test_what_perfetto_drops_for_its_time_is_told(tmp_path: Path) -> None:
+    early = [{**KERNEL, "ts": -5}, KERNEL]
+    idle = SliceTrack("example", "Idle", 0, ns(-2000, 1000), ns(500, 10), texts("a", "b"))
+    (diagnostic,) = chrome.write(augmented(chrome_trace(early), idle), tmp_path / "out")
+    assert (diagnostic.code, diagnostic.count) == ("chrome_negative_time", 2)
+    assert [event["ts"] for event in added_events(tmp_path / "out") if event["ph"] == "X"] == [-2.0, 1.0]
+
+
 def test_points_that_are_no_number_are_left_out(tmp_path: Path) -> None:
     values = np.array([1.5, np.nan, np.inf])
     counter = CounterTrack("example", "c", 0, ns(1, 2, 3), values, "GB/s")

@@ -45,6 +45,16 @@ def test_no_slice_reaches_into_the_next(low: int, high: int) -> None:
     assert (dur - fitting < 512).all()
 
 
+def test_years_between_slices() -> None:
+    """Where clocks disagree, a gap may last from 1970 until today: its length is rounded, too."""
+    for start in range(1000):
+        ts = np.array([start, EPOCH_NS])
+        dur = np.array([EPOCH_NS - start, 1])
+        fitting = fitting_durations(ts, dur, 0)
+        assert seen_ns(ts)[0] + seen_ns(fitting)[0] <= seen_ns(ts)[1]
+        assert 0 <= dur[0] - fitting[0] < 1024
+
+
 @pytest.mark.parametrize(("low", "high"), RANGES)
 def test_slices_within_others_stay_there(perfetto: PerfettoEngine, tmp_path: Path, low: int, high: int) -> None:
     """Each slice of the first level holds two that fill it, each of which holds one that fills it."""
