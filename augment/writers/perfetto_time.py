@@ -13,7 +13,7 @@ from augment.trace import Int64s
 
 _EXACT = 1 << 49  #: below, a double of microseconds is near enough to be rounded to the nanosecond that was written
 _BLOCK = 1 << 15  #: so many at a time stay in the cache
-_GRAIN = 512  #: ns, at most between two doubles of the microseconds of int64 nanoseconds
+_GRAIN = 512  #: ns, at most between two doubles of what 64 bits hold: months and years are rounded, too
 
 
 def seen_ns(ns: Int64s) -> Int64s:
@@ -54,8 +54,9 @@ def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
         rows = np.flatnonzero(depth == level)
         limit = np.minimum(np.append(starts[rows[1:]], end_of[rows[-1:]]), end_of[rows])
         room = np.maximum(limit - starts[rows], 0)
-        room = np.where(seen_ns(room) > room, np.maximum(room - _GRAIN, 0), room)  # of months and more
-        fitting[rows] = np.where(seen_ns(dur[rows]) > room, room, dur[rows])
+        short = seen_ns(dur[rows]) > room
+        room = room[short]
+        fitting[rows[short]] = np.where(seen_ns(room) > room, np.maximum(room - _GRAIN, 0), room)
         inside = np.flatnonzero(depth == level + 1)
         around = rows[np.searchsorted(rows, inside) - 1]
         end_of[inside] = starts[around] + seen_ns(fitting[around])
