@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from augment.jsontext import lenient_json
+from augment.jsontext import mended_json
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -159,8 +159,11 @@ Decode = Callable[[bytes, int], Any]  #: an event from its own bytes and their o
 
 
 def json_event(text: bytes, _offset: int) -> Any:
-    """The event that ``text`` is as JSON."""
-    return lenient_json(text)
+    """The event that ``text`` is as JSON; None if it is none, in parts that are no columns."""
+    try:
+        return mended_json(text)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

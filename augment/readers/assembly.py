@@ -49,6 +49,7 @@ class Outline:
 _MESSAGES = {
     "malformed_event": "elements of traceEvents that are no JSON objects",
     "nested_too_deeply": "elements of traceEvents whose braces and brackets nest too deeply to be read",
+    "mended_event": "events that are no JSON until small faults are mended",
     "event_without_time": "events without a usable ts",
     "event_without_phase": "events without a phase",
     "slice_without_duration": "X events without a usable dur",
@@ -65,6 +66,8 @@ _MESSAGES = {
     "unknown_event_type": "track events that neither begin nor end a slice, nor are a moment or a counter's point",
     "unknown_field": "fields beside the packets",
 }
+#: what became of what is not left out as a whole
+_FATES = {"mended_event": "read so, and kept as they are"}
 _INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
 _EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
 
@@ -263,7 +266,9 @@ def _sparse(pair: tuple[Int64s, Int64s], row_of: Int32s | None) -> SparseColumn:
 def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnostic, ...]:
     fate = "not analysed" if outline.insert_at is None else "kept, not analysed"
     found = [
-        Diagnostic(code, count, f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {fate}")
+        Diagnostic(
+            code, count, f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {_FATES.get(code, fate)}"
+        )
         for code, count in sorted(raw.tally.counts.items())
     ]
     if beyond:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from augment.jsontext import mended, mended_json
 from augment.readers.dialects import PHASES
 from augment.readers.raw import ABSENT, Absent, Names, Tally, clean, identity
 from augment.readers.structure import nested_deeper
@@ -39,6 +40,10 @@ class Event(msgspec.Struct):
     args: Args | None = None
 
 
+class MendedEvent(Event):
+    """One whose text was no JSON until it was mended."""
+
+
 decode_event = msgspec.json.Decoder(Event).decode
 decode_events = msgspec.json.Decoder(list[Event]).decode
 
@@ -68,19 +73,30 @@ def parse_event(text: bytes) -> Event | None:
         return _parse_leniently(text)
 
 
-def _parse_leniently(text: bytes) -> Event | None:
-    try:  # Decimal keeps the digits of a time; a float would not
-        loaded = json.loads(text.decode("utf-8", "replace"), parse_float=Decimal, strict=False)
-    except (ValueError, RecursionError):
-        return None
+def _parse_leniently(data: bytes) -> Event | None:
+    text, made = data.decode("utf-8", "replace"), Event
+    try:
+        loaded = _loaded(text)
+    except ValueError:
+        try:
+            loaded, made = _loaded(mended(text)), MendedEvent
+        except ValueError:
+            return None
     if not isinstance(loaded, dict):
         return None
     args = loaded.get("args")
     taken = {k: _plain(args[k]) for k in Args.__struct_fields__ if k in args} if isinstance(args, dict) else {}
-    event = Event(**{k: _plain(loaded[k]) for k in ("ph", "name", "cat", "pid", "tid", "id") if k in loaded})
+    event = made(**{k: _plain(loaded[k]) for k in ("ph", "name", "cat", "pid", "tid", "id") if k in loaded})
     event.args = Args(**taken)
     event.ts, event.dur = (msgspec.Raw(_number_text(loaded.get(k)).encode("utf-8", "replace")) for k in ("ts", "dur"))
     return event
+
+
+def _loaded(text: str) -> Any:
+    try:  # Decimal keeps the digits of a time; a float would not
+        return json.loads(text, parse_float=Decimal, strict=False)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _plain(value: Any) -> Any:
@@ -132,6 +148,8 @@ def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: T
     if event is None:
         tally.add("malformed_event", offset)
         return None
+    if isinstance(event, MendedEvent):
+        tally.add("mended_event", offset)
     if event.ph == "M":
         names.add(_as_dict(text))
         return None
@@ -175,7 +193,7 @@ def _text(value: Any) -> str:
 
 def _as_dict(text: bytes) -> dict[str, Any]:
     try:
-        loaded = json.loads(bytes(text).decode("utf-8", "replace"), strict=False)
-    except (ValueError, RecursionError):
+        loaded = mended_json(text)
+    except ValueError:
         return {}
     return loaded if isinstance(loaded, dict) else {}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from augment.errors import InputError, MalformedTrace, UnknownFormat
+from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Category, Trace
 
@@ -179,12 +180,35 @@ def test_times_whose_differences_would_not_fit(reading: Any) -> None:
 
 
 def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
-    """Kineto has written an arg without a value, and names with unescaped quotes."""
-    broken = '{"ph": "X", "name": "b", "ts": 1, "dur": 1, "args": {"Process Group Description": , "a": 1}}'
+    """Kineto has written names with unescaped quotes."""
+    broken = '{"ph": "X", "name": "say "hello"", "ts": 1, "dur": 1}'
     trace = reading(f"[{broken}, {json.dumps(FIRST)}, {json.dumps({**FIRST, 'ts': float('nan')})}]")
     assert trace.names_of(np.arange(1)) == ["first"]
     assert codes(trace) == {"malformed_event": 1, "event_without_time": 1}
     assert "byte 1;" in trace.diagnostics[1].message
+
+
+@pytest.mark.parametrize("engine", ["general", "compiled"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        '"Process Group Description": , "Seq": 1',  # Kineto, where there is none
+        '"blocks per SM": inf, "warps per SM": -nan',
+        r'"file": "C:\Users\me"',
+        '"grid": [1,,2]',
+    ],
+)
+def test_work_with_broken_args_is_still_work(tmp_path: Path, engine: str, args: str) -> None:
+    head = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 2'
+    lines = [f'{head}, "ts": {k}.125, "args": {{"correlation": {k}, {args if k % 2 else ""}}}}}' for k in range(8)]
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": [' + ",\n".join(lines).replace(", }", "}") + '], "traceName": "x"}')
+    trace = read(str(path), engine=engine)
+    assert trace.events.ts.tolist() == [1000 * k + 125 for k in range(8)]
+    assert trace.events.correlation.tolist() == list(range(8))
+    if engine == "general" or "[" not in args:  # what is nested is not looked at until it is asked for
+        assert codes(trace) == {"mended_event": 4}
+    assert [one["correlation"] for one in augment(trace).trace.args_of(np.arange(8))] == list(range(8))
 
 
 def test_invalid_utf8_and_control_characters_and_half_surrogates(reading: Any) -> None:
