@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,14 @@ from augment.intervals import Intervals, Places, expand, touched
 from augment.trace import LAUNCHES, NO_CORRELATION, Category, Identity, Int64s, Trace, derived
 
 ARGS_AT_MOST = 10_000  #: slices whose args are read again from the source
+#: in the names of calls: CUDA, HIP, Level Zero and others; SYCL's adapters; Cambricon
+_WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
 
 
 @dataclass(frozen=True, slots=True)
 class SyncCalls:
     """``row`` int64, into the event table. ``of_stream``: the places of the ``cuda_sync`` slices that lie on a stream,
-    by (device, stream); ``general``: the places of every other: calls whose name has "Synchronize", from any thread,
+    by (device, stream); ``general``: the places of every other: calls whose name says that they wait, from any thread,
     and ``cuda_sync`` slices on no stream, which speak of a whole device."""
 
     row: Int64s
@@ -34,7 +37,7 @@ class SyncCalls:
 def sync_calls(trace: Trace) -> SyncCalls:
     """Every call that waits for a device, and every ``cuda_sync`` slice."""
     events = trace.events
-    waits = np.array(["Synchronize" in name for name in trace.strings], np.bool_)
+    waits = np.array([_WAITS.search(name) is not None for name in trace.strings], np.bool_)
     calls = events.slices_of(*LAUNCHES)
     calls = calls[waits[events.name[calls]]] if len(calls) else calls
     syncs = events.slices_of(Category.CUDA_SYNC)

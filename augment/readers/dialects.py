@@ -49,11 +49,12 @@ CATEGORIES: dict[str, Category] = {
     "marker_api": Category.USER_ANNOTATION,
 }
 
-#: the process of an Ascend device, whose work has no category; the processes that hold its collectives, older first,
-#: and how the threads end on which those are whole (the others hold the tasks that they consist of)
+#: the process of an Ascend device, whose work has no category; the processes that hold its collectives, older first;
+#: how the threads end on which those are whole, and how the others are called, with the tasks that they consist of
 ASCEND_DEVICE = "Ascend Hardware"
 ASCEND_COLLECTIVES = ("HCCL", "Communication")
 ASCEND_COLLECTIVES_THREAD = "Communication"
+ASCEND_PLANE = re.compile(r"Plane \d+")
 #: tasks of an Ascend device that are no work: a stream waits, or tells others
 ASCEND_SYNC = re.compile(
     r"(?:(?:REMOTE_)?(?:EVENT|NOTIFY|CAPTURE)_(?:WAIT|RECORD|RESET)|PLACE_HOLDER|WRITE_VALUE|MAINTENANCE"

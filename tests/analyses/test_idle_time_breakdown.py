@@ -152,6 +152,21 @@ def test_a_gap_that_the_host_did_not_cause_names_the_longest_wait() -> None:
     assert (gap["sync_call"], gap["waited_for"]) == ("cudaStreamSynchronize", "event 8 of stream 20")
 
 
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("hipStreamSynchronize", True), ("zeEventHostSynchronize", True), ("urQueueFinish", True),
+        ("urEventWait", True), ("cnrtQueueSync", True), ("urEnqueueEventsWaitWithBarrier", False),
+        ("cudaStreamWaitEvent", False),
+    ],
+)  # fmt: skip
+def test_calls_that_wait_for_other_vendors_devices(name: str, waits: bool) -> None:
+    findings = findings_of(
+        call("urEnqueueKernelLaunch", 0, 1, correlation=1), kernel("a", 0, 10), call(name, 12, 45), kernel("b", 50, 60)
+    )
+    assert gaps_of(findings)[0].get("sync_call") == (name if waits else None)
+
+
 def test_a_sync_slice_of_the_stream_speaks_for_itself() -> None:
     findings = findings_of(
         kernel("a", 0, 10), sync("Stream Wait Event", 10, 20, stream=7, wait_on_stream=3), kernel("b", 50, 60)

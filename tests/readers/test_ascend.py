@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from augment.analyses import temporal_breakdown
+from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.trace import Category
+from augment.writers import perfetto
 from tables import rows_of
 
 HARDWARE, COLLECTIVES = 800, 1400
@@ -68,6 +70,13 @@ def test_time_is_parted_between_streams_and_collectives(tmp_path: Path) -> None:
     found = temporal_breakdown.analyze(read(write(tmp_path, PROCESSES + TASKS)))
     columns = ("device", "span_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
     assert rows_of(found, *columns) == [(HARDWARE, 102_000, 12_000, 10_000, 0, 80_000)]
+
+
+def test_the_native_format_tells_the_same(tmp_path: Path) -> None:
+    trace = read(write(tmp_path, PROCESSES + TASKS))
+    perfetto.write(AugmentedTrace(trace, {}), tmp_path / "trace_view.pftrace")
+    again = temporal_breakdown.analyze(read(str(tmp_path / "trace_view.pftrace")))
+    assert again.rows == temporal_breakdown.analyze(trace).rows
 
 
 def test_collectives_of_one_of_two_devices_are_no_ones(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.readers.dialects import CATEGORIES
+from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, CATEGORIES
 from augment.readers.perfetto.match import NONE, matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
@@ -64,12 +64,16 @@ def _name_counters(rows: Rows, tracks: Tracks, columns: dict[str, Any], added: B
 
 
 def _name_kernels(rows: Rows, tracks: Tracks, columns: dict[str, Any], phase: Any) -> None:
-    """A slice on a stream that has no category is a kernel: some vendors give theirs none."""
+    """A slice on a stream that has no category is a kernel, unless it waits: some vendors give theirs none."""
     bare = np.flatnonzero((columns["category"] == 0) & (phase == COMPLETE) & (columns["kind"] == ord("B")))
     if len(bare):
-        is_stream = np.array([tracks.is_stream(uuid) for uuid in rows.tracks], np.bool_)
+        is_stream = np.array(
+            [tracks.is_stream(uuid) and not ASCEND_PLANE.fullmatch(tracks[uuid].name) for uuid in rows.tracks], np.bool_
+        )
         bare = bare[is_stream[columns["track"][bare]]]
-        columns["category"][bare] = rows.strings.number("kernel")
+        waits = np.array([ASCEND_SYNC.fullmatch(text) is not None for text in rows.strings.all], np.bool_)
+        numbers = rows.strings.number("kernel"), rows.strings.number("cuda_sync")
+        columns["category"][bare] = np.where(waits[columns["name"][bare]], numbers[1], numbers[0])
 
 
 def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> Any:
