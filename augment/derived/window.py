@@ -21,14 +21,17 @@ def within(trace: Trace, first: int, last: int) -> Trace:
     It is what lies :func:`between` the beginning of the first and the end of the last.
 
     Raises:
-        UsageError: the trace has no such step.
+        UsageError: the trace has no such step, or nothing happened in it.
     """
     found = steps(trace)
     chosen = np.flatnonzero((found.number >= first) & (found.number <= last))
     if not len(chosen):
         known = f"it has {_listed(found.number)}" if len(found) else "it has no ProfilerStep annotation"
         raise UsageError(f"{trace.source.path}: no step of {first} to {last}; {known}")
-    return between(trace, int(found.ts[chosen[0]]), int(found.end[chosen[-1]]))
+    part = between(trace, int(found.ts[chosen[0]]), int(found.end[chosen[-1]]))
+    if not len(part.events):
+        raise UsageError(f"{trace.source.path}: nothing happened in the steps {first} to {last}: they took no time")
+    return part
 
 
 def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) -> Trace:

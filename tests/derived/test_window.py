@@ -72,6 +72,12 @@ def test_arrows_of_a_window_lead_to_slices_of_the_whole_trace() -> None:
         assert trace.names_of(ends.rows) == ["late"]
 
 
+def test_a_step_that_took_no_time() -> None:
+    trace = trace_of(annotation("ProfilerStep#3", 100, 100), kernel("after", 100, 110))
+    with pytest.raises(UsageError, match="nothing happened in the steps 3 to 3"):
+        augment.augment(trace, steps=(3, 3))
+
+
 def test_what_belongs_to_a_step() -> None:
     assert names(3, 3) == {"ProfilerStep#3", "in 3", "of 3", "note 3", "unknown in 3"}
     assert names(4, 4) == {
