@@ -221,7 +221,7 @@ def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int) -> 
         value, after = read_int(stop, i)
         store_int(fields + ID, value)
         saw(fields, HAS_ID)
-        return after
+        return ODD if after >= 0 and value < 0 else after
     if length == 4 and key == K_ARGS:
         return read_args(stop, i, fields) if load_byte(i) == OPEN_BRACE else ODD
     return skip_value(stop, i)

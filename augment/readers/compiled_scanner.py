@@ -16,7 +16,7 @@ from augment.compiled.native import at_hand, native
 from augment.readers import scan_layout as layout
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
-from augment.trace import Identity
+from augment.trace import Identity, Int32s
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
@@ -158,12 +158,19 @@ class CompiledScanner:
             for name, known in (("category", len(strings)), ("name", len(strings)), ("place", len(places))):
                 extra = np.flatnonzero(columns[name] < 0)
                 columns[name][extra] = known - 1 - columns[name][extra]
-        texts = [(row, -2 - (len(strings) - 1 - index)) for row, index in self._text_flows]
+        texts = [(row, len(strings) - 1 - index) for row, index in self._text_flows]
+        strings += self._extra_strings
+        same = _first_of_equals(strings)
+        if same is not None:  # names and categories are told apart by their numbers
+            for name in ("category", "name"):
+                np.take(same, columns[name], out=columns[name], mode="clip")  # rows that are none hold anything
+            texts = [(row, int(same[index])) for row, index in texts]
+        text_flows = [(row, -2 - index) for row, index in texts]
         return RawEvents(
             **columns,
             sizes=_merged(size_rows[:sizes].copy(), size_values[:sizes].copy(), self._extra_sizes),
-            flows=_merged(flow_rows[:flows].copy(), flow_values[:flows].copy(), self._extra_flows + texts),
-            strings=[*strings, *self._extra_strings],
+            flows=_merged(flow_rows[:flows].copy(), flow_values[:flows].copy(), self._extra_flows + text_flows),
+            strings=strings,
             places=[*places, *self._extra_places],
             names=self._names,
             tally=self._tally,
@@ -191,6 +198,17 @@ class CompiledScanner:
             )
             for kinds, pid, tid, device, stream in keys
         ]
+
+
+def _first_of_equals(texts: list[str]) -> Int32s | None:
+    """For each of ``texts`` the first that equals it; None if they all differ.
+
+    Compiled code tells strings apart by their bytes, and does not know those of odd events.
+    """
+    if len(set(texts)) == len(texts):
+        return None
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(text, number) for number, text in enumerate(texts)], np.int32)
 
 
 def _slots(size: int) -> npt.NDArray[np.int32]:

@@ -181,8 +181,16 @@ def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: T
         args.stream if args.stream is ABSENT else identity(args.stream),
         NO_CORRELATION if correlation is None else correlation,
         integer(args.bytes),
-        clean(event.id) if isinstance(event.id, str) else integer(event.id),
+        _flow_id(event.id),
     )
+
+
+def _flow_id(value: Any) -> int | str | None:
+    """The id of a flow; of a number that a column of flow ids has no place for, the text."""
+    if isinstance(value, str):
+        return clean(value)
+    number = integer(value)
+    return number if number is None or number >= 0 else str(value)
 
 
 def _text(value: Any) -> str:

@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from augment.errors import InputError, MalformedTrace
+from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.readers.limits import LEAST_NESTING, NESTING, Limits
 from augment.trace import Trace
+from augment.writers import chrome
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 FILES = sorted(path for path in SHARED.rglob("*") if path.is_file() and path.name != "SOURCES.md")
@@ -25,6 +27,9 @@ pytest.importorskip("numba", reason="the compiled reader needs numba")
 def described(trace: Trace) -> dict[str, Any]:
     """Everything of a trace that does not depend on the order in which strings and tracks were first seen."""
     events = trace.events
+    for column in (events.name, events.category_name):
+        used = set(column.tolist())
+        assert len({trace.strings[code] for code in used}) == len(used), "analyses tell names apart by their numbers"
     flows = [value if value > -2 else trace.strings[-2 - value] for value in events.flow_id.values.tolist()]
     return {
         "ts": events.ts.tolist(),
@@ -167,6 +172,22 @@ def test_tables_grow(tmp_path: Path) -> None:
     assert len(trace.events) == count
     assert trace.names_of(np.array([0, count - 1])) == ["distinct 0", f"distinct {count - 1}"]
     assert described(trace) == outcome(path, "general")
+
+
+@pytest.mark.parametrize("engine", ["general", "compiled"])
+def test_odd_events_share_the_names_of_others(tmp_path: Path, engine: str) -> None:
+    """An event without oddity, one with odd args, and the same name and category written otherwise."""
+    head = '"cat": "kernel", "pid": 0, "tid": 7, "dur": 1'
+    texts = [r'"name": "a/b\u00e9"', r'"name": "a\/b\u00e9"', '"name": "a/bé"']
+    lines = [f'{{"ph": "X", {head}, {text}, "ts": {k}}}' for k, text in enumerate(texts)]
+    lines += [f'{{"ph": "X", {head}, {text}, "ts": {k}, "args": null}}' for k, text in enumerate(texts, 3)]
+    lines += [f'{{"ph": "s", {head}, {texts[0]}, "ts": 9, "id": {flow}}}' for flow in ("-5", 2**64 - 1, '"a/bé"', 7)]
+    path = tmp_path / "trace.json"
+    path.write_text("[" + ",\n".join(lines) + "]", encoding="utf-8")
+    trace = read(str(path), engine=engine)
+    assert len(set(trace.events.name.tolist())) == len(set(trace.events.category_name.tolist())) == 1
+    assert described(trace)["flow_id"][1] == ["-5", str(2**64 - 1), "a/bé", 7]
+    chrome.write(AugmentedTrace(trace, {}), tmp_path / "out.json.gz")
 
 
 def nested(depth: int) -> str:

@@ -102,6 +102,9 @@ def _close(rows: Rows, columns: dict[str, Any], tally: Tally, kept: Bools) -> An
     return phase
 
 
+_POSITIVE = np.int64(2**63 - 1)  #: a negative id of a flow would stand for a text
+
+
 @dataclass(frozen=True)
 class _FlowEvents:
     """Beginnings, steps and ends of flows: each comes ``after`` a row, whose time and place it has."""
@@ -146,7 +149,7 @@ def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvent
     hosts = (category[out] == Category.CPU_OP) & (category[into] == Category.CPU_OP)
     name = np.where(launched, numbers[0], np.where(hosts, numbers[1], numbers[2])).astype(np.int32)
     flow_id = np.where(launched & (correlation[out] != NO_CORRELATION), correlation[out], ids[1:][linked])
-    return _both_ends(out, into, name, flow_id)
+    return _both_ends(out, into, name, flow_id & _POSITIVE)
 
 
 def _both_ends(out: Int64s, into: Int64s, name: Any, flow_id: Int64s) -> _FlowEvents:
