@@ -138,6 +138,12 @@ class Job(NamedTuple):
     rows: Int64s
     columns: Sequence[Column]
 
+    def room_for(self, more: int) -> Int64s:
+        """Make room for so many more entries of each column; the addresses of all, four a column."""
+        for one in self.columns:
+            one.reserve(more)
+        return np.array([one.addresses() for one in self.columns], np.int64)
+
 
 Scan = Callable[[Job, Block], None]  #: takes the rows of a block
 
@@ -195,9 +201,7 @@ class _CompiledScan:
         state[layout.ROW // 8] = 0
         while True:
             left = len(own[0]) - int(state[layout.ROW // 8])
-            for one in job.columns:
-                one.reserve(left)
-            targets = np.array([one.addresses() for one in job.columns], np.int64)
+            targets = job.room_for(left)
             tables = np.array(self._known.addresses(), np.int64)
             why = self._scan(
                 block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),

@@ -46,7 +46,7 @@ class ArgScan:
         while True:
             place = int(state[layout.ROW // 8])
             if why != layout.OTHER_STRINGS:  # Python may have added some
-                targets = np.array([one.reserve(len(own[0]) - place) for one in job.columns], np.int64)
+                targets = job.room_for(len(own[0]) - place)
             why = self._scan(
                 block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),
                 targets.ctypes.data, state.ctypes.data,
