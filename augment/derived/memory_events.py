@@ -65,10 +65,7 @@ class DeviceMemory:
 @derived
 def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
     """The devices of which there is a ``[memory]`` instant with ``Bytes``: accelerators, then CPU."""
-    events = trace.events
-    named = [code for code, name in enumerate(trace.strings) if name == _NAME]
-    rows = np.flatnonzero(events.category == Category.CPU_INSTANT_EVENT)
-    rows = rows[np.isin(events.name[rows], named)]
+    rows = memory_rows(trace)
     if not len(rows):  # the source need not be read again
         return ()
     columns = arg_columns(trace)
@@ -82,6 +79,14 @@ def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
         _device(trace, int(one), int(index), row[places], size_of[places])
         for (_, one, index), places in zip(devices.tolist(), own, strict=True)
     )
+
+
+def memory_rows(trace: Trace) -> Int64s:
+    """The rows of all ``[memory]`` instants, ascending."""
+    events = trace.events
+    named = [code for code, name in enumerate(trace.strings) if name == _NAME]
+    rows = np.flatnonzero(events.category == Category.CPU_INSTANT_EVENT)
+    return rows[np.isin(events.name[rows], named)]
 
 
 def diagnostics(trace: Trace) -> list[Diagnostic]:

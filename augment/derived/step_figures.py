@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.arg_columns import arg_columns
 from augment.derived.gap_causes import GapCategory
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
+from augment.derived.memory_events import memory_rows
 from augment.derived.step_idle import step_idle
 from augment.derived.step_windows import StepWindows, step_of_work
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.intervals import held_before
-from augment.trace import Category, Identity, Int64s, Trace
+from augment.trace import Identity, Int64s, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,15 @@ def memory_peaks(trace: Trace, windows: StepWindows) -> Int64s | None:
 
     From the ``[memory]`` instants of PyTorch; None if the trace has none of a GPU.
     """
-    codes = [code for code, name in enumerate(trace.strings) if name == "[memory]"]
-    if not codes:
-        return None
-    events = trace.events
-    rows = np.flatnonzero((events.category == Category.CPU_INSTANT_EVENT) & (events.name == codes[0]))
-    step = windows.of_host(events.ts[rows])
+    rows = memory_rows(trace)
+    step = windows.of_host(trace.events.ts[rows])
     rows, step = rows[step >= 0], step[step >= 0]
+    if not len(rows):  # the source need not be read again
+        return None
+    columns = arg_columns(trace)
+    on_device = columns.ints("Device Type").at(rows, 0) != 0
     peaks = np.full(len(windows), -1, np.int64)
-    for place, args in zip(step.tolist(), trace.args_of(rows), strict=True):
-        total = args.get("Total Allocated")
-        if isinstance(total, int) and args.get("Device Type") not in (None, 0):
-            peaks[place] = max(int(peaks[place]), total)
+    np.maximum.at(peaks, step[on_device], columns.ints("Total Allocated").at(rows[on_device], -1))
     return peaks if (peaks >= 0).any() else None
 
 
