@@ -76,6 +76,14 @@ def test_coverage_names_the_sets_that_hold_each_moment(
         assert running == sum((moment in moments(one)) << bit for bit, one in enumerate((a, b, c)))
 
 
+@given(PAIRS)
+def test_what_is_held_before_is_counted_by_moments(pairs: list[tuple[int, int]]) -> None:
+    ts, mask = intervals.coverage([intervals.union(*columns(pairs))])
+    asked = np.arange(-25, 45)
+    found = intervals.held_before(ts, mask == 1, asked)
+    assert found.tolist() == [sum(one < until for one in moments(pairs)) for until in asked.tolist()]
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=12))
 def test_steps_are_the_sums_so_far(changes: list[tuple[int, int]]) -> None:
     ts, value = intervals.steps(*columns(changes))

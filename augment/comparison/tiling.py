@@ -22,7 +22,7 @@ from augment.derived.launches import NO_ROW
 from augment.derived.occupancy import innermost, occupants
 from augment.derived.step_idle import step_idle
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.intervals import Intervals, Places, clip, held_before
+from augment.intervals import Intervals, Places, clip
 from augment.trace import Bytes, Int32s, Int64s
 
 
@@ -92,8 +92,7 @@ def _work(side: Side, device: int) -> Iterator[_Piece]:
         real = end > start  # else it runs, but not longest
         places = places[real]
         which, step, part = clip(Intervals(start[real], end[real]), windows)
-        hidden = coverage.mask & _HIDDEN_BY[kind] != 0
-        lost = held_before(coverage.ts, hidden, part.end) - held_before(coverage.ts, hidden, part.start)
+        lost = coverage.time_within(part.start, part.end, any_of=_HIDDEN_BY[kind])
         call = side.work.call[places[which]]
         path = np.append(side.calls.path, np.int32(NO_PATH))[call]  # a call of NONE is the last
         ns = part.end - part.start - lost

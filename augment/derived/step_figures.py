@@ -14,7 +14,6 @@ from augment.derived.memory_events import memory_rows
 from augment.derived.step_idle import step_idle
 from augment.derived.step_windows import StepWindows, step_of_work
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
-from augment.intervals import held_before
 from augment.trace import Identity, Int64s, Trace
 
 
@@ -66,8 +65,7 @@ def memory_peaks(trace: Trace, windows: StepWindows) -> Int64s | None:
 
 def _times(one: TypeCoverage, windows: StepWindows) -> dict[str, Int64s]:
     def time(any_of: int, none_of: int = 0) -> Int64s:
-        chosen = (one.mask & any_of != 0) & (one.mask & none_of == 0)
-        return held_before(one.ts, chosen, windows.end) - held_before(one.ts, chosen, windows.start)
+        return one.time_within(windows.start, windows.end, any_of=any_of, none_of=none_of)
 
     return {
         "busy_ns": time(COMPUTATION | COMMUNICATION | MEMORY),

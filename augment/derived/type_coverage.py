@@ -45,15 +45,7 @@ class TypeCoverage:
     def time_within(self, start: Int64s, end: Int64s, *, any_of: int, none_of: int = 0) -> Int64s:
         """The part of :meth:`time_of` that lies in each ``[start, end)``, int64 ns."""
         wanted = self._wanted(any_of, none_of)[self.mask]
-        until = np.concatenate(([0], np.cumsum(np.where(wanted[:-1], np.diff(self.ts), 0))))
-
-        def before(moment: Int64s) -> Int64s:
-            place = np.searchsorted(self.ts, moment, side="right") - 1
-            into = np.where(wanted[place], moment - self.ts[place], 0)
-            known: Int64s = np.where(place < 0, 0, until[place] + into)
-            return known
-
-        return before(end) - before(start)
+        return intervals.held_before(self.ts, wanted, end) - intervals.held_before(self.ts, wanted, start)
 
     def intervals_of(self, *, any_of: int, none_of: int = 0) -> Intervals:
         """When a type in ``any_of`` runs and no type in ``none_of``, disjoint."""
