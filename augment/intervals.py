@@ -49,13 +49,6 @@ def union(start: Int64s, end: Int64s) -> Intervals:
     return Intervals(start[np.concatenate(([0], first))], reach[np.concatenate((first - 1, [len(end) - 1]))])
 
 
-def gaps(intervals: Intervals) -> Intervals:
-    """The moments between the first and the last of disjoint ``intervals`` that none of them holds."""
-    start, end = intervals.end[:-1], intervals.start[1:]
-    real = end > start
-    return Intervals(start[real], end[real])
-
-
 def coverage(sets: Sequence[Intervals]) -> tuple[Int64s, Masks]:
     """Which of ``sets`` hold each moment.
 
@@ -104,12 +97,6 @@ def clip(xs: Intervals, disjoint: Intervals) -> tuple[Places, Places, Intervals]
     return which, window, Intervals(start, np.minimum(xs.end[which], disjoint.end[window]))
 
 
-def intersect(xs: Intervals, ys: Intervals) -> Intervals:
-    """The moments that both of the disjoint ``xs`` and ``ys`` hold."""
-    ts, mask = coverage((xs, ys))
-    return where(ts, mask == 0b11)
-
-
 def subtract(xs: Intervals, ys: Intervals) -> Intervals:
     """The moments that the disjoint ``xs`` hold and the disjoint ``ys`` do not."""
     ts, mask = coverage((xs, ys))
@@ -128,14 +115,6 @@ def steps(ts: Int64s, change: Int64s) -> tuple[Int64s, Int64s]:
     value = np.cumsum(change[order])
     last = _last_of_equals(ts)
     return ts[last], value[last]
-
-
-def overlap_count(start: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
-    """How many intervals hold each moment, as :func:`steps`; the last value is 0."""
-    real = end > start
-    start, end = start[real], end[real]
-    ones = np.ones(len(start), np.int64)
-    return steps(np.concatenate((start, end)), np.concatenate((ones, -ones)))
 
 
 def touched(start: Int64s, end: Int64s, disjoint: Intervals) -> tuple[Places, Places]:

@@ -40,28 +40,9 @@ def test_union_holds_what_any_holds_in_as_few_as_can_be(pairs: list[tuple[int, i
 
 
 @given(PAIRS, PAIRS)
-def test_intersect_and_subtract_are_those_of_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+def test_subtract_is_that_of_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
     xs, ys = intervals.union(*columns(left)), intervals.union(*columns(right))
-    assert held(intervals.intersect(xs, ys)) == moments(left) & moments(right)
     assert held(intervals.subtract(xs, ys)) == moments(left) - moments(right)
-
-
-@given(PAIRS)
-def test_gaps_are_between_the_first_and_the_last(pairs: list[tuple[int, int]]) -> None:
-    whole = moments(pairs)
-    between = set(range(min(whole), max(whole))) - whole if whole else set()
-    assert held(intervals.gaps(intervals.union(*columns(pairs)))) == between
-
-
-@given(PAIRS)
-def test_overlap_count_counts(pairs: list[tuple[int, int]]) -> None:
-    ts, count = intervals.overlap_count(*columns(pairs))
-    series = dict(zip(ts.tolist(), count.tolist(), strict=True))
-    assert list(series) == sorted(series)
-    running = 0
-    for moment in range(-20, 41):
-        running = series.get(moment, running)
-        assert running == sum(start <= moment < end for start, end in pairs)
 
 
 @given(PAIRS, PAIRS, PAIRS)
@@ -109,4 +90,4 @@ def test_far_times_stay_exact() -> None:
     base = 1_712_195_495_406_752_797
     found = intervals.union(*columns([(base, base + 1), (base + 2, base + 3)]))
     assert intervals.total(found) == 2
-    assert intervals.gaps(found).start.tolist() == [base + 1]
+    assert found.end.tolist() == [base + 1, base + 3]
