@@ -50,6 +50,7 @@ _MESSAGES = {
     "malformed_event": "elements of traceEvents that are no JSON objects",
     "nested_too_deeply": "elements of traceEvents whose braces and brackets nest too deeply to be read",
     "mended_event": "events that are no JSON until small faults are mended",
+    "missing_comma": "events that no comma divides from the one before",
     "event_without_time": "events without a usable ts",
     "event_without_phase": "events without a phase",
     "slice_without_duration": "X events without a usable dur",
@@ -67,7 +68,7 @@ _MESSAGES = {
     "unknown_field": "fields beside the packets",
 }
 #: what became of what is not left out as a whole
-_FATES = {"mended_event": "read so, and kept as they are"}
+_FATES = {"mended_event": "read so, and kept as they are", "missing_comma": "read as if it were there"}
 _INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
 _EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
 

@@ -47,6 +47,7 @@ from augment.readers.scan_layout import (
     DUR_COLUMN,
     END,
     EVENTS,
+    FIRST_MISSING,
     FLOW_ROWS,
     FLOWS,
     FULL,
@@ -74,6 +75,7 @@ from augment.readers.scan_layout import (
     LINE_POOL,
     LINES,
     METADATA,
+    MISSING_COMMAS,
     MORE,
     NAME,
     NAME_COLUMN,
@@ -107,6 +109,7 @@ from augment.readers.scan_layout import (
     TO_HASH,
     TS,
     TS_COLUMN,
+    UNDIVIDED,
 )
 
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
@@ -262,6 +265,14 @@ def skip_element(stop: int, i: int) -> int:
     return skip_nested(stop, i, False) if load_byte(i) == OPEN_BRACKET else skip_value(stop, i)
 
 
+@compiled_apart
+def note_undivided(base: int, state: int) -> None:
+    """Count that no comma stands before the element that was just taken."""
+    if load_int(state + MISSING_COMMAS) == 0:
+        store_int(state + FIRST_MISSING, base + load_int(state + POSITION))
+    store_int(state + MISSING_COMMAS, load_int(state + MISSING_COMMAS) + 1)
+
+
 @compiled
 def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int) -> int:
     """Scan array elements from ``state[POSITION]`` on; stop as :data:`MORE`, END, GROW or BROKEN says.
@@ -280,10 +291,12 @@ def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int
         i = skip_blank(stop, i)
         while i < stop and load_byte(i) == COMMA:
             i = skip_blank(stop, i + 1)
+            store_int(state + UNDIVIDED, 0)
         store_int(state + POSITION, i - origin)
         if i >= stop:
             return MORE
         if load_byte(i) == CLOSE_BRACKET:
+            store_int(state + UNDIVIDED, 0)
             return END
         if load_byte(i) == OPEN_BRACE:
             i = scan_event(stop, i, base, origin, fields, tables, state)
@@ -297,5 +310,8 @@ def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int
             return MORE
         if i == FULL:
             return GROW
+        if load_int(state + UNDIVIDED):
+            note_undivided(base, state)
+        store_int(state + UNDIVIDED, 1)
         store_int(state + EVENTS, load_int(state + EVENTS) + 1)
         store_int(state + LAST_END, base + i - origin)

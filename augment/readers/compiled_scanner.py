@@ -166,6 +166,8 @@ class CompiledScanner:
                 np.take(same, columns[name], out=columns[name], mode="clip")  # rows that are none hold anything
             texts = [(row, int(same[index])) for row, index in texts]
         text_flows = [(row, -2 - index) for row, index in texts]
+        if missing := self._get(layout.MISSING_COMMAS):
+            self._tally.add("missing_comma", self._get(layout.FIRST_MISSING), missing)
         return RawEvents(
             **columns,
             sizes=_merged(size_rows[:sizes].copy(), size_values[:sizes].copy(), self._extra_sizes),

@@ -32,6 +32,7 @@ class GeneralScanner:
         self._places: dict[Place, int] = {}
         self._names, self._tally = Names(), Tally()
         self.event_count = 0
+        self._undivided = False  #: whether no comma has come since the last element
 
     def scan(self, text: Text, start: int, size: int, base: int) -> tuple[int, bool]:
         """See :meth:`augment.readers.raw.Scanner.scan`."""
@@ -51,6 +52,7 @@ class GeneralScanner:
             self._take(data, starts.tolist(), ends.tolist(), at, together=shallow)
             self.last_end = max(self.last_end or 0, at + int(ends[-1]))
         if len(closing):
+            self._undivided = False
             return start + whole, True
         return start + taken, False
 
@@ -64,19 +66,32 @@ class GeneralScanner:
             between = data[left:right]
             if not between.strip(b" \t\r\n,"):
                 end = right
+                self._divide(between, at + right, right != rights[-1])
                 continue
             last = right == rights[-1] and not closed
             match = _BARE.match(between)
             end = left + (match.end() if match else 0)
             if end < right and not (last and self._may_go_on(data[end:right])):
                 raise Broken(at + end, "expected an event, ',' or ']'")
+            seen = 0
             for value in _BARE_VALUE.finditer(between, 0, end - left):
                 if last and value.end() == len(between) and not between.endswith(b'"'):  # a string has its end
+                    self._undivided &= b"," not in between[seen : value.start()]
                     return left + value.start()
+                self._divide(between[seen : value.start()], at + left + value.start(), True)
+                seen = value.end()
                 self.event_count += 1
                 self._tally.add("malformed_event", at + left + value.start())
                 self.last_end = at + left + value.end()
+            self._divide(between[seen : end - left], at + right, right != rights[-1])
         return end
+
+    def _divide(self, between: bytes, at: int, element_follows: bool) -> None:
+        """Count an element at byte ``at`` that no comma divides from the one before."""
+        divided = b"," in between or not self._undivided
+        if element_follows and not divided:
+            self._tally.add("missing_comma", at)
+        self._undivided = element_follows or not divided
 
     @staticmethod
     def _may_go_on(rest: bytes) -> bool:

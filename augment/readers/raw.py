@@ -23,14 +23,14 @@ Place = tuple[Identity, Identity, Identity | Absent, Identity | Absent]  #: pid,
 
 @dataclass
 class Tally:
-    """Counts of what could not be used, with the byte where each was first seen."""
+    """Counts of what could not be used or was repaired, with the byte where each was first seen."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)
 
-    def add(self, code: str, offset: int) -> None:
-        """One more ``code``, at byte ``offset`` of the text."""
-        self.counts[code] += 1
+    def add(self, code: str, offset: int, count: int = 1) -> None:
+        """One more ``code``, or ``count`` more, at byte ``offset`` of the text."""
+        self.counts[code] += count
         self.first[code] = min(offset, self.first.get(code, offset))
 
 

@@ -13,8 +13,8 @@ FULL = -3  #: a table must grow first
 
 # what `state` counts: its int64 at these byte offsets
 (POSITION, ROWS, STRINGS, POOL, PLACES, NOTES, SIZES, FLOWS, EVENTS, LAST_END, POOL_WANTED, LINES, LINE_POOL,
- NO_LINES) = range(0, 14 * 8, 8)  # fmt: skip
-STATE = 14
+ NO_LINES, UNDIVIDED, MISSING_COMMAS, FIRST_MISSING) = range(0, 17 * 8, 8)  # fmt: skip
+STATE = 17
 
 # where the tables are: their addresses and sizes, at these byte offsets of `tables`
 (TS_COLUMN, DUR_COLUMN, PHASE_COLUMN, CATEGORY_COLUMN, NAME_COLUMN, PLACE_COLUMN, CORRELATION_COLUMN, OFFSET_COLUMN,

@@ -116,8 +116,8 @@ elements = st.one_of(plausible(), plausible(), objects(keys, values), st.sampled
 @st.composite
 def texts(draw: st.DrawFn) -> str:
     events = draw(st.lists(elements, min_size=1, max_size=12))
-    separator = draw(st.sampled_from([",", ",\n  ", " , "]))
-    body = separator.join([plausible_first, *events])
+    some = st.sampled_from(draw(st.sampled_from([[","], [",\n  "], [" , ", " ", "\n", ",,"]])))
+    body = "".join([plausible_first, *(draw(some) + one for one in events)])
     head = draw(st.sampled_from(["[", '{"traceEvents":[', '{"baseTimeNanoseconds": 1000, "traceEvents": [\n']))
     tail = "]" if head == "[" else '], "traceName": "x"}'
     text = head + body + tail
@@ -133,6 +133,24 @@ def test_on_a_text_that_ends_with_a_bare_value(tmp_path: Path, last: str) -> Non
     path = tmp_path / "trace.json"
     path.write_text(f"[{plausible_first}, {last}")
     assert outcome(path, "general") == outcome(path, "compiled")
+
+
+@pytest.mark.parametrize("size", [1, 5, 1 << 20])
+def test_commas_that_are_missing(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted wherever a chunk ends, between whatever elements, and not across arrays."""
+    monkeypatch.setattr("augment.readers.chrome.GENERAL_CHUNK", size)
+    monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", size)
+    one = plausible_first
+    path = tmp_path / "trace.json"
+    path.write_text(
+        f'{{"traceEvents": [{one}{one} , {one}\n12 , 13 "," [1]{one},,{one},], "traceEvents": [ {one} {one}]}}'
+    )
+    general, compiled = outcome(path, "general"), outcome(path, "compiled")
+    assert general == compiled
+    assert general["count"] == 11
+    (missing,) = [found for found in general["diagnostics"] if found.code == "missing_comma"]
+    assert missing.count == 6
+    assert f"the first at byte {len(one) + 17}; read as if" in missing.message
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
