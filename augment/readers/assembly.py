@@ -57,6 +57,7 @@ _MESSAGES = {
     "unknown_phase": "events of a phase that the Trace Event Format does not know",
     "time_out_of_range": "events whose time does not fit 64-bit nanoseconds",
     # of packets
+    "arg_nested_too_deeply": "args that nest deeper than 64",
     "compressed_packets": "packets that hold others compressed: what those hold is read, but not their args",
     "damaged_packet": "packets that are no messages",
     "end_without_slice": "ends of slices that never began",
@@ -68,7 +69,11 @@ _MESSAGES = {
     "unknown_field": "fields beside the packets",
 }
 #: what became of what is not left out as a whole
-_FATES = {"mended_event": "read so, and kept as they are", "missing_comma": "read as if it were there"}
+_FATES = {
+    "arg_nested_too_deeply": "what lies deeper is left out",
+    "mended_event": "read so, and kept as they are",
+    "missing_comma": "read as if it were there",
+}
 _INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
 _EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
 

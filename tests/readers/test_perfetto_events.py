@@ -100,6 +100,35 @@ def test_args_are_columns_and_can_be_asked_for(tmp_path: Path, engine: str) -> N
 
 
 @engine_of
+def test_args_that_nest_too_deeply_are_counted(tmp_path: Path, engine: str) -> None:
+    """64 levels are read; what lies deeper is left out, and a counter says so of each arg."""
+
+    def nested(depth: int, innermost: object = 1) -> object:
+        for level in range(depth):
+            innermost = {"k": innermost} if (depth - level) % 2 else [innermost]
+        return innermost
+
+    made = Messages()
+    made.thread(7, 42, 43)
+    wide = [nested(3, i) for i in range(200)]
+    for ts in range(5):  # without names as texts, so that compiled code takes all but those that nest too deeply
+        made.event(INSTANT, ts, 7)
+    made.event(INSTANT, 10, 7, most=nested(64), wide=wide, correlation=3, text="x" * 500)
+    made.event(INSTANT, 20, 7, deep=nested(65), deeper=[1, nested(70)], bytes=9)
+    made.event(INSTANT, 30, 7, stream=4)
+    value = made.event(INSTANT, 40, 7).debug_annotations.add(name="old").nested_value
+    for _ in range(65):
+        value = value.array_values.add()
+    trace = made.read(tmp_path, engine=engine)
+    assert found(trace) == {"arg_nested_too_deeply": 3}
+    assert [trace.events.correlation[5], trace.events.bytes.at(np.array([6]), 0)[0], len(trace.events)] == [3, 9, 9]
+    first, second = trace.args_of(np.array([5, 6]))
+    assert first["most"] == nested(64)
+    assert first["wide"] == wide
+    assert second["deep"] == nested(64, None)
+
+
+@engine_of
 def test_devices_and_streams_may_be_texts_or_nothing(tmp_path: Path, engine: str) -> None:
     made = Messages()
     made.thread(7, 42, 43)

@@ -19,7 +19,7 @@ from augment.readers.perfetto.layout_compiled import (
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.state import KEYS, Clock, Clocks, Sequence
 from augment.readers.perfetto.tracks import FromAgent, Tracks
-from augment.readers.perfetto.values import metadata, scalar, stage_args
+from augment.readers.perfetto.values import metadata, nests_too_deeply, scalar, stage_args
 from augment.readers.perfetto.wire import DamagedError, fields, signed, text, varint
 from augment.readers.raw import ABSENT, Broken, Tally, identity
 from augment.trace import NO_CORRELATION
@@ -238,6 +238,7 @@ class _Event:
         self._last_flows: list[int] = []
         self._launched: list[int] = []
         self._args: dict[int, Any] = {}
+        self._deep_args = 0
         self._take(start, stop)
 
     def _take(self, start: int, stop: int) -> None:
@@ -266,6 +267,7 @@ class _Event:
 
     def _take_annotation(self, start: int, stop: int) -> None:
         key = None
+        self._deep_args += nests_too_deeply(self._data, start, stop)
         for tag, value, end in fields(self._data, start, stop):
             if tag == wire.VALUE_KEY_IID:
                 key = self._sequence.now.keys.get(value)
@@ -289,6 +291,8 @@ class _Event:
             ts, min(integer(self._args.get(DURATION_ARG)) or 0, 0), kind, self._category, self._name, track,
             self._place(track), self._correlation(), offset, length,
         )  # fmt: skip
+        if self._deep_args and length:  # args of a compressed packet are not read at all
+            self._scanner.tally.add("arg_nested_too_deeply", offset, self._deep_args)
         size = integer(self._args.get(SIZE_ARG))
         if size is not None:
             rows.sizes.append(row, size)

@@ -10,6 +10,7 @@ import numpy as np
 
 from augment.compiled.memory import (
     compiled,
+    compiled_apart,
     load_byte,
     load_int,
     load_int32,
@@ -29,6 +30,7 @@ from augment.readers.perfetto.layout_compiled import (
     CLOCK_TRACE,
     CLOCK_UNIT,
     CORRELATION_ARG,
+    DEEPEST,
     DEFAULT_TRACK,
     DEVICE_ARG,
     DURATION_ARG,
@@ -41,10 +43,12 @@ from augment.readers.perfetto.layout_compiled import (
     KEY_TEXTS,
     KEYS,
     KEYS_COUNT,
+    LEAST_DEEP_BYTES,
     MORE,
     MOVING_CLOCK,
     NAME_COUNT,
     NAMES,
+    NESTED,
     NO_CLOCK,
     PACKETS,
     PLACE_MASK,
@@ -194,6 +198,28 @@ def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
     return code, value
 
 
+@compiled_apart
+def may_nest_too_deeply(at: int, stop: int, ends: int) -> bool:
+    """Whether an arg may have values that lie too deep; ``ends`` has room for where :data:`DEEPEST` values end."""
+    depth = 0
+    while at < stop:
+        tag, at = varint(at, stop)
+        after = skip(tag, at, stop) if at >= 0 else ODD
+        if after < 0 or tag == 0x42:  # damaged, or the older form: Python tells
+            return True
+        if tag == 0x5A or tag == 0x62:  # an entry of a dictionary, an element of an array: go on within
+            if depth == DEEPEST:
+                return True
+            store_int(ends + 8 * depth, after)
+            depth += 1
+            _, at = varint(at, stop)
+        else:
+            at = after
+        while depth > 0 and at >= load_int(ends + 8 * (depth - 1)):
+            depth -= 1
+    return False
+
+
 @compiled
 def trace_time(given: int, block: int) -> int:
     """The trace's time of a packet's; a moving clock moves when the packet is taken."""
@@ -234,7 +260,9 @@ def take_event(
             if at < 0:
                 return BY_HAND
             code, value = annotation(first, first + size_of, block, tables)
-            if code < 0:
+            if code < 0 or (
+                size_of >= LEAST_DEEP_BYTES and may_nest_too_deeply(first, first + size_of, state + NESTED)
+            ):
                 return BY_HAND
             if code == CORRELATION_ARG:
                 correlation = value

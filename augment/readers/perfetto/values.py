@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto.layout_compiled import DEEPEST, LEAST_DEEP_BYTES
 from augment.readers.perfetto.state import Generation
-from augment.readers.perfetto.wire import double, fields, signed, text
+from augment.readers.perfetto.wire import DamagedError, double, fields, signed, text
 
 MOST_VALUES = 1 << 16  #: args of a generation that are kept decoded
-DEEPEST = 64  #: nesting of values; what lies deeper is left out
+_NESTING = (wire.VALUE_DICT, wire.VALUE_ARRAY)
+_OLD_NESTING = (3 << 3 | wire.LENGTH, 4 << 3 | wire.LENGTH)  #: of NestedValue: dictionaries and arrays
 
 
 def key_and_value(data: bytes, start: int, stop: int, now: Generation, depth: int = 0) -> tuple[str, Any]:
@@ -58,6 +60,23 @@ def _plain_value(before: Any, tag: int, data: bytes, at: int, end: int, now: Gen
 def interned_value(iid: int, now: Generation) -> Any:
     """The value that a string is, by its number."""
     return _json(now.values[iid]) if iid in now.values else now.strings.get(iid, "")
+
+
+def nests_too_deeply(data: bytes, start: int, stop: int) -> bool:
+    """Whether a ``DebugAnnotation`` has values that are left out because they lie too deep."""
+    try:
+        return stop - start >= LEAST_DEEP_BYTES and _is_deep(data, start, stop, 0, _NESTING)
+    except DamagedError:
+        return False
+
+
+def _is_deep(data: bytes, start: int, stop: int, depth: int, nesting: tuple[int, int]) -> bool:
+    for tag, at, end in fields(data, start, stop):
+        if tag in nesting and (depth == DEEPEST or _is_deep(data, at, end, depth + 1, nesting)):
+            return True
+        if tag == wire.VALUE_NESTED and nesting is _NESTING and _is_deep(data, at, end, 0, _OLD_NESTING):
+            return True
+    return False
 
 
 def scalar(data: bytes, start: int, stop: int, now: Generation) -> Any:
@@ -157,7 +176,7 @@ def _nested(data: bytes, start: int, stop: int, depth: int = 0) -> Any:
     value: Any = None
     for tag, at, end in fields(data, start, stop):
         number, kind = tag >> 3, tag & 7
-        if kind == wire.LENGTH and number in (3, 4):
+        if tag in _OLD_NESTING:
             if depth < DEEPEST:
                 values.append(_nested(data, at, end, depth + 1))
         elif kind == wire.LENGTH and number in (2, 8):
