@@ -5,10 +5,13 @@ from __future__ import annotations
 MORE, BY_HAND, GROW = 0, 1, 2  #: why the scan stopped: no whole packet is left, Python must take one, a table is full
 
 # `state`: how far the scan is
-(POSITION, EVENTS, ENDS, SIZES, FLOWS, PACKETS, NESTED) = range(0, 56, 8)
+(POSITION, EVENTS, ENDS, SIZES, FLOWS, PACKETS) = range(0, 48, 8)
+# and of the event at hand: what it is, how many flows there are with its own, its args by their codes
+(OWN_KIND, OWN_TRACK, OWN_NAME, OWN_CATEGORY, OWN_FLOWS, OWN_HAS_SIZE, OWN_ARGS) = range(48, 104, 8)
+NESTED = OWN_ARGS + 7 * 8  #: where the values end that the arg at hand nests
 DEEPEST = 64  #: nesting of args; what lies deeper is left out
 LEAST_DEEP_BYTES = 2 * (DEEPEST + 1)  #: of an arg that nests deeper: each level has a tag and a size
-STATE = 7 + DEEPEST  #: from NESTED on: where the values end that an arg nests
+STATE = NESTED // 8 + DEEPEST
 # `tables`: addresses of columns and how many rows they hold
 (TS, DUR, KIND, CATEGORY, NAME, TRACK, PLACE, CORRELATION, OFFSET, LENGTH, END_TS, END_TRACK, END_BEFORE, SIZE_ROW,
  SIZE_VALUE, FLOW_ROW, FLOW_VALUE, FLOW_LAST, EVENT_ROOM, END_ROOM, SIZE_ROOM,

@@ -23,7 +23,6 @@ from augment.readers.perfetto.layout_compiled import (
     BLOCKS,
     BY_HAND,
     CATEGORIES,
-    CATEGORY_COUNT,
     CLOCK_KIND,
     CLOCK_NUMBER,
     CLOCK_SHOWN,
@@ -34,8 +33,6 @@ from augment.readers.perfetto.layout_compiled import (
     DEFAULT_TRACK,
     DEVICE_ARG,
     DURATION_ARG,
-    EVENT_ROOM,
-    EVENTS,
     FLOWS,
     GROW,
     KEY_COUNT,
@@ -46,19 +43,21 @@ from augment.readers.perfetto.layout_compiled import (
     LEAST_DEEP_BYTES,
     MORE,
     MOVING_CLOCK,
-    NAME_COUNT,
     NAMES,
     NESTED,
     NO_CLOCK,
+    OWN_ARGS,
+    OWN_CATEGORY,
+    OWN_FLOWS,
+    OWN_HAS_SIZE,
+    OWN_KIND,
+    OWN_NAME,
+    OWN_TRACK,
     PACKETS,
     PLACE_MASK,
     PLACE_SLOTS,
     POSITION,
     SIZE_ARG,
-    SIZE_ROOM,
-    SIZE_ROW,
-    SIZE_VALUE,
-    SIZES,
     SLOT,
     STREAM_ARG,
     TRACE_CLOCK,
@@ -66,9 +65,9 @@ from augment.readers.perfetto.layout_compiled import (
     TRACK_SLOTS,
     VALID,
 )
-from augment.readers.perfetto.rows_compiled import put_flow, put_row, take_end
+from augment.readers.perfetto.rows_compiled import FULL, ODD, put_flow, put_row, take_end
 
-ODD = -1  #: of a position: Python must look
+ANNOTATION = 0x22  #: the tag of an event's arg
 MANY = np.uint64(0x9E3779B97F4A7C15)
 OTHER_MANY = np.uint64(0xC2B2AE3D27D4EB4F)
 SHIFT = np.uint64(40)
@@ -233,11 +232,67 @@ def trace_time(given: int, block: int) -> int:
 
 
 @compiled
-def string_number(iid: int, count: int, numbers: int) -> int:
-    """The number of a string told before; :data:`ODD` if Python must look."""
-    if iid < 0 or iid >= count:
+def begin_event(block: int, state: int) -> None:
+    """Forget the event before, and what it had: the next has the defaults of its sequence."""
+    store_int(state + OWN_KIND, 0)
+    store_int(state + OWN_TRACK, load_int(block + DEFAULT_TRACK))
+    store_int(state + OWN_NAME, 0)
+    store_int(state + OWN_CATEGORY, 0)
+    store_int(state + OWN_FLOWS, load_int(state + FLOWS))
+    store_int(state + OWN_HAS_SIZE, 0)
+    store_int(state + OWN_ARGS + 8 * CORRELATION_ARG, -1)
+    store_int(state + OWN_ARGS + 8 * DEVICE_ARG, ABSENT)
+    store_int(state + OWN_ARGS + 8 * STREAM_ARG, ABSENT)
+    store_int(state + OWN_ARGS + 8 * DURATION_ARG, 0)
+
+
+@compiled
+def read_arg(at: int, stop: int, block: int, tables: int, state: int) -> int:
+    """An arg of the event at hand; the position after it."""
+    size, first = varint(at, stop)
+    after = skip(ANNOTATION, at, stop)
+    if after < 0:
         return ODD
-    return load_int32(numbers + 4 * iid)
+    code, value = annotation(first, after, block, tables)
+    if code < 0 or (size >= LEAST_DEEP_BYTES and may_nest_too_deeply(first, after, state + NESTED)):
+        return ODD
+    store_int(state + OWN_ARGS + 8 * code, value)
+    if code == SIZE_ARG:
+        store_int(state + OWN_HAS_SIZE, 1)
+    return after
+
+
+@compiled
+def read_string(at: int, stop: int, numbers: int, own: int) -> int:
+    """A string by its iid: the first that is told is put at ``own``; ``numbers`` is where known ones and their count
+    are. The position after it."""
+    iid, at = varint(at, stop)
+    if at < 0 or iid < 0 or iid >= load_int(numbers + 8):
+        return ODD
+    known = load_int32(load_int(numbers) + 4 * iid)
+    if load_int(own) == 0:
+        store_int(own, known)
+    return at
+
+
+@compiled
+def read_field(tag: int, at: int, stop: int, block: int, tables: int, state: int) -> int:
+    """A field of the event at hand; the position after it, :data:`ODD`, or :data:`FULL`: a table must grow first."""
+    if tag == ANNOTATION:
+        return read_arg(at, stop, block, tables, state)
+    if tag == 0x48 or tag == 0x58:
+        value, at = varint(at, stop)
+        store_int(state + (OWN_KIND if tag == 0x48 else OWN_TRACK), value)
+        return at
+    if tag == 0x50:
+        return read_string(at, stop, block + NAMES, state + OWN_NAME)
+    if tag == 0x18:
+        return read_string(at, stop, block + CATEGORIES, state + OWN_CATEGORY)
+    if tag == 377 or tag == 385:  # a flow, and one that ends here
+        return put_flow(at, stop, 1 if tag == 385 else 0, tables, state)
+    if tag == 178 or tag == 186 or tag == 288 or tag == 336 or tag == 24002:
+        return ODD  # category and name as texts, flows of older files, work that was launched
+    return skip(tag, at, stop)
 
 
 @compiled
@@ -245,79 +300,25 @@ def take_event(
     at: int, stop: int, ts: int, block: int, offset: int, length: int, tables: int, state: int
 ) -> int:  # fmt: skip
     """Take a track event: :data:`MORE` if it was taken, else why not. Nothing counts until it is taken whole."""
-    kind, name, category = 0, 0, 0
-    uuid = load_int(block + DEFAULT_TRACK)
-    correlation, device, stream, dur = np.int64(-1), np.int64(ABSENT), np.int64(ABSENT), np.int64(0)
-    row, sizes, flows = load_int(state + EVENTS), load_int(state + SIZES), load_int(state + FLOWS)
-    size_count, size = 0, np.int64(0)
+    begin_event(block, state)
     while at < stop:
         tag, at = varint(at, stop)
+        if at >= 0:
+            at = read_field(tag, at, stop, block, tables, state)
         if at < 0:
-            return BY_HAND
-        if tag == 0x22:
-            size_of, first = varint(at, stop)
-            at = skip(tag, at, stop)
-            if at < 0:
-                return BY_HAND
-            code, value = annotation(first, first + size_of, block, tables)
-            if code < 0 or (
-                size_of >= LEAST_DEEP_BYTES and may_nest_too_deeply(first, first + size_of, state + NESTED)
-            ):
-                return BY_HAND
-            if code == CORRELATION_ARG:
-                correlation = value
-            elif code == DEVICE_ARG:
-                device = value
-            elif code == STREAM_ARG:
-                stream = value
-            elif code == SIZE_ARG:
-                size_count, size = 1, value
-            elif code == DURATION_ARG:
-                dur = min(value, 0)
-        elif tag == 0x48:
-            kind, at = varint(at, stop)
-        elif tag == 0x58:
-            uuid, at = varint(at, stop)
-        elif tag == 0x50 or tag == 0x18:
-            iid, at = varint(at, stop)
-            if tag == 0x50:
-                known = string_number(iid, load_int(block + NAME_COUNT), load_int(block + NAMES))
-                name = known if name == 0 else name
-            else:
-                known = string_number(iid, load_int(block + CATEGORY_COUNT), load_int(block + CATEGORIES))
-                category = known if category == 0 else category
-            if known < 0:
-                return BY_HAND
-        elif tag == 377 or tag == 385:  # a flow, and one that ends here
-            why = put_flow(at, stop, 1 if tag == 385 else 0, flows, tables, state)
-            if why != MORE:
-                return why
-            flows += 1
-            at += 8
-        elif tag == 178 or tag == 186 or tag == 288 or tag == 336 or tag == 24002:
-            return BY_HAND  # category and name as texts, flows of older files, work that was launched
-        else:
-            at = skip(tag, at, stop)
-        if at < 0:
-            return BY_HAND
+            return GROW if at == FULL else BY_HAND
+    kind, uuid = load_int(state + OWN_KIND), load_int(state + OWN_TRACK)
     track = number_of(load_int(tables + TRACK_SLOTS), load_int(tables + TRACK_MASK), uuid, 0, 0)
     if track < 0 or kind < 1 or kind > 4:
         return BY_HAND
     if kind == 2:
         return take_end(ts, track, tables, state)
+    args = state + OWN_ARGS
+    device, stream = load_int(args + 8 * DEVICE_ARG), load_int(args + 8 * STREAM_ARG)
     place = number_of(load_int(tables + PLACE_SLOTS), load_int(tables + PLACE_MASK), track, device, stream)
     if place < 0:
         return BY_HAND
-    if row >= load_int(tables + EVENT_ROOM) or sizes >= load_int(tables + SIZE_ROOM):
-        return GROW
-    put_row(row, ts, dur, kind, category, name, track, place, correlation, offset, length, tables)
-    if size_count:
-        store_int(load_int(tables + SIZE_ROW) + 8 * sizes, row)
-        store_int(load_int(tables + SIZE_VALUE) + 8 * sizes, size)
-        store_int(state + SIZES, sizes + 1)
-    store_int(state + FLOWS, flows)
-    store_int(state + EVENTS, row + 1)
-    return MORE
+    return put_row(ts, kind, track, place, offset, length, tables, state)
 
 
 @compiled
