@@ -76,6 +76,32 @@ def put(columns: int, index: int, row: int, flag: int, value: int) -> None:
 
 
 @compiled
+def take_value(
+    i: int, value: int, stop: int, hashed: np.uint64, key: int, row: int, columns: int, tables: int, state: int
+) -> int:
+    """Store the ``value`` of the wanted arg that begins at ``i``: the position after it, or ``-1 -`` why not.
+
+    ``hashed`` is of its key, whose code is at ``key``.
+    """
+    index = load_int(key + KEY_INDEX)
+    if load_int(key + KEY_IS_TEXT) == 0:
+        number, after = read_int(stop, value)
+        if after >= 0 and (load_byte(value) != ZERO_DIGIT or after == value + 1):
+            put(columns, index, row, PLAIN, number)
+            return after
+    after = skip_value(stop, value)
+    if after < 0:
+        return -1 - ODD_ROW
+    hashed = hash_bytes(value, after - value, hashed)
+    entry = find_known(i, after - i, hashed, tables)
+    if entry < 0:
+        return -1 - missed(i, after, hashed, False, state)
+    code = code_of(entry, tables)
+    put(columns, index, row, load_int(code + VALUE_FLAG), load_int(code + VALUE))
+    return after
+
+
+@compiled
 def take_args(i: int, stop: int, category: int, row: int, columns: int, tables: int, state: int) -> int:
     """Store the wanted ones of the args of the object that opens at ``i``; :data:`DONE`, or why not.
 
@@ -102,29 +128,18 @@ def take_args(i: int, stop: int, category: int, row: int, columns: int, tables: 
         code = code_of(entry, tables)
         index = load_int(code + KEY_INDEX)
         is_wanted = index >= 0 and load_int(code + KEY_CATEGORIES) & category != 0
-        after = ODD
         if is_wanted:
             bit = np.int64(1) << index
             if seen & bit != 0:
                 return ODD_ROW  # of two, the last counts, whatever it is
             seen |= bit
-            if load_int(code + KEY_IS_TEXT) == 0:
-                number, after = read_int(stop, value)
-                if load_byte(value) == ZERO_DIGIT and after != value + 1:
-                    after = ODD
-                if after >= 0:
-                    put(columns, index, row, PLAIN, number)
-        if after < 0:
+            after = take_value(i, value, stop, hashed, code, row, columns, tables, state)
+            if after < 0:
+                return -1 - after
+        else:
             after = skip_value(stop, value)
             if after < 0:
                 return ODD_ROW
-            if is_wanted:
-                hashed = hash_bytes(value, after - value, hashed)
-                entry = find_known(i, after - i, hashed, tables)
-                if entry < 0:
-                    return missed(i, after, hashed, False, state)
-                code = code_of(entry, tables)
-                put(columns, index, row, load_int(code + VALUE_FLAG), load_int(code + VALUE))
         i = skip_blank(stop, after)
         if load_byte(i) == CLOSE_BRACE:
             store_int(state + ARGS_END, i + 1)

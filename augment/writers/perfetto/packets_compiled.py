@@ -50,6 +50,45 @@ def copy_bytes(to: int, start: int, size: int) -> None:
 
 
 @compiled
+def put_packet(at: int, kind: int, ts: int, track: int, category: int, name: int, blob: int, size: int) -> int:
+    """Write an event's packet, whose args are the ``size`` bytes at ``blob``; the address after it."""
+    event = 3 + varint_size(track) + size
+    if category:
+        event += 1 + varint_size(category)
+    if name:
+        event += 1 + varint_size(name)
+    flags = kind != 2 and kind != 4
+    content = 4 + varint_size(ts) + varint_size(event) + event
+    if flags:
+        content += 2
+    store_byte(at, 0x0A)
+    at = put_varint(at + 1, content)
+    store_byte(at, 0x40)
+    at = put_varint(at + 1, ts)
+    store_byte(at, 0x50)
+    store_byte(at + 1, 1)
+    at += 2
+    if flags:
+        store_byte(at, 0x68)
+        store_byte(at + 1, 2)
+        at += 2
+    store_byte(at, 0x5A)
+    at = put_varint(at + 1, event)
+    store_byte(at, 0x48)
+    store_byte(at + 1, kind)
+    store_byte(at + 2, 0x58)
+    at = put_varint(at + 3, track)
+    if category:
+        store_byte(at, 0x18)
+        at = put_varint(at + 1, category)
+    if name:
+        store_byte(at, 0x50)
+        at = put_varint(at + 1, name)
+    copy_bytes(at, blob, size)
+    return at + size
+
+
+@compiled
 def encode_rows(
     row: int, stop: int, kinds: int, times: int, tracks: int, categories: int, names: int, blobs: int, starts: int,
     sizes: int, out: int, room: int, progress: int,
@@ -67,40 +106,7 @@ def encode_rows(
             break
         kind, ts, track = load_int(kinds + WORD * row), load_int(times + WORD * row), load_int(tracks + WORD * row)
         category, name = load_int(categories + WORD * row), load_int(names + WORD * row)
-        event = 3 + varint_size(track) + size
-        if category:
-            event += 1 + varint_size(category)
-        if name:
-            event += 1 + varint_size(name)
-        flags = kind != 2 and kind != 4
-        content = 4 + varint_size(ts) + varint_size(event) + event
-        if flags:
-            content += 2
-        store_byte(at, 0x0A)
-        at = put_varint(at + 1, content)
-        store_byte(at, 0x40)
-        at = put_varint(at + 1, ts)
-        store_byte(at, 0x50)
-        store_byte(at + 1, 1)
-        at += 2
-        if flags:
-            store_byte(at, 0x68)
-            store_byte(at + 1, 2)
-            at += 2
-        store_byte(at, 0x5A)
-        at = put_varint(at + 1, event)
-        store_byte(at, 0x48)
-        store_byte(at + 1, kind)
-        store_byte(at + 2, 0x58)
-        at = put_varint(at + 3, track)
-        if category:
-            store_byte(at, 0x18)
-            at = put_varint(at + 1, category)
-        if name:
-            store_byte(at, 0x50)
-            at = put_varint(at + 1, name)
-        copy_bytes(at, blobs + start, size)
-        at += size
+        at = put_packet(at, kind, ts, track, category, name, blobs + start, size)
         row += 1
     store_int(progress, at - out)
     return row
