@@ -55,14 +55,19 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
                 skip=settings.skip,
                 options=settings.options,
                 steps=settings.steps,
+                summaries=bool(settings.stages),
                 out=folder,
                 progress=lambda what, done, of: stage(_told(what, done, of)),
             )
             source = augmented.metrics["source"]
             rank = source["ranks"][0] if source["ranks"] else None
-            files = delivered(augmented.files, one)
+            files = delivered([*augmented.summaries, *augmented.files], one)
+            count = len(augmented.summaries)
             world = identify(path).world_size  # the sidecar does not tell
-            return Result(one.path, "augmented", files, sha256=source["sha256"], rank=rank, world_size=world)
+            return Result(
+                one.path, "augmented", files[count:], sha256=source["sha256"], rank=rank, world_size=world,
+                summaries=files[:count],
+            )  # fmt: skip
 
     return result_of(one, work)
 

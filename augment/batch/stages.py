@@ -70,5 +70,5 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _summary(result: Result, stage: Stage) -> str | None:
-    """None of a rank that a server converted: it sends no summaries."""
+    """None of a rank that an older server converted: it sends no summaries."""
     return next((file.path for file in result.summaries if file.path.endswith(stage.suffix)), None)

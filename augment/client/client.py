@@ -18,7 +18,7 @@ from augment.client.failures import job_failure
 from augment.client.transfers import Download, Upload, sent_name
 from augment.errors import InputError, ServiceError, UsageError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
-from augment.writers.files import METRICS_SUFFIX, stem
+from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
 
 Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
 
@@ -28,9 +28,10 @@ _PATIENCE_S, _FIRST_PATIENCE_S = 120.0, 10.0
 
 @dataclass(frozen=True)
 class Augmented:
-    """What came of a trace: the files written, the sidecar last."""
+    """What came of a trace: the files written, the sidecar last; and summaries for the figures of its job, if asked."""
 
     files: tuple[Path, ...]
+    summaries: tuple[Path, ...] = ()
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ class Client:
         skip: Collection[str] = (),
         options: Mapping[str, Mapping[str, Any]] | None = None,
         steps: tuple[int, int] | None = None,
+        summaries: bool = False,
         out: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         timeout_s: float | None = None,
@@ -104,6 +106,7 @@ class Client:
             skip: names of analyses.
             options: ``{analysis: {option: value}}``.
             steps: the first and the last to be analysed, by number; all if not given.
+            summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``).
             out: the folder to write into; the trace's own if it is not given.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: for all of it.
@@ -122,6 +125,7 @@ class Client:
             input=resources_pb2.Input(upload=upload), formats=formats, only=only, skip=skip,
             options=[f"{of}.{one}={value}" for of, values in (options or {}).items() for one, value in values.items()],
             steps=resources_pb2.StepRange(first=steps[0], last=steps[1]) if steps else None,
+            summaries=summaries,
         )  # fmt: skip
         return self._done(resources_pb2.JobSpec(augment=spec), name, out, deadline, tell)
 
@@ -188,7 +192,8 @@ class Client:
             done = self._follow(job, deadline, tell, path)
             files = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
         self._forget(job.name)
-        return Augmented(files)
+        summaries = tuple(path for path in files if path.name.endswith(SUMMARY_SUFFIX))
+        return Augmented(tuple(path for path in files if path not in summaries), summaries)
 
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
         try:

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61ugment/v1/resources.proto\x12\naugment.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xca\x02\n\x06Upload\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tfile_name\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.augment.v1.Upload.State\x12\x16\n\x0ereceived_bytes\x18\x04 \x01(\x03\x12\x17\n\nsize_bytes\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x12\n\x0eSTATE_COMPLETE\x10\x02\x42\r\n\x0b_size_bytes\"2\n\x05Input\x12\x10\n\x06upload\x18\x01 \x01(\tH\x00\x12\r\n\x03uri\x18\x02 \x01(\tH\x00\x42\x08\n\x06source\"\x93\x01\n\x0b\x41ugmentSpec\x12 \n\x05input\x18\x01 \x01(\x0b\x32\x11.augment.v1.Input\x12\x0f\n\x07\x66ormats\x18\x02 \x03(\t\x12\x0c\n\x04only\x18\x03 \x03(\t\x12\x0c\n\x04skip\x18\x04 \x03(\t\x12\x0f\n\x07options\x18\x05 \x03(\t\x12$\n\x05steps\x18\x06 \x01(\x0b\x32\x15.augment.v1.StepRange\"(\n\tStepRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\"\xb3\x02\n\x08\x44iffSpec\x12\"\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32\x11.augment.v1.Input\x12\x1f\n\x04test\x18\x02 \x01(\x0b\x32\x11.augment.v1.Input\x12\x0f\n\x07\x66ormats\x18\x03 \x03(\t\x12\x0f\n\x07overlay\x18\x04 \x01(\x08\x12\r\n\x05label\x18\x05 \x01(\t\x12#\n\x05steps\x18\x06 \x01(\x0b\x32\x14.augment.v1.StepPair\x12\x0e\n\x06region\x18\x07 \x01(\t\x12\x13\n\x0bshort_names\x18\x08 \x01(\x08\x12\x11\n\tfunctions\x18\t \x01(\x08\x12\x19\n\x0cmin_delta_us\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0b\x61rrow_count\x18\x0b \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_min_delta_usB\x0e\n\x0c_arrow_count\")\n\x08StepPair\x12\x0f\n\x07\x63ontrol\x18\x01 \x01(\x03\x12\x0c\n\x04test\x18\x02 \x01(\x03\"c\n\x07JobSpec\x12*\n\x07\x61ugment\x18\x01 \x01(\x0b\x32\x17.augment.v1.AugmentSpecH\x00\x12$\n\x04\x64iff\x18\x02 \x01(\x0b\x32\x14.augment.v1.DiffSpecH\x00\x42\x06\n\x04kind\"\xaa\x04\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04spec\x18\x02 \x01(\x0b\x32\x13.augment.v1.JobSpec\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.augment.v1.Job.State\x12&\n\x08progress\x18\x04 \x01(\x0b\x32\x14.augment.v1.Progress\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.augment.v1.JobError\x12\x15\n\rattempt_count\x18\x06 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\tartifacts\x18\x0b \x03(\x0b\x32\x14.augment.v1.Artifact\"\x7f\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x13\n\x0fSTATE_SUCCEEDED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x13\n\x0fSTATE_CANCELLED\x10\x05\"m\n\x08Progress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x12\n\ndone_count\x18\x02 \x01(\x05\x12\x13\n\x0btotal_count\x18\x03 \x01(\x05\x12)\n\x06stages\x18\x04 \x03(\x0b\x32\x19.augment.v1.StageDuration\"K\n\rStageDuration\x12\r\n\x05stage\x18\x01 \x01(\t\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa0\x01\n\x08JobError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x34\n\x08metadata\x18\x04 \x03(\x0b\x32\".augment.v1.JobError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"c\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tfile_name\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nmedia_type\x18\x05 \x01(\t\"\xd3\x01\n\x0f\x41nalysisMetrics\x12\x10\n\x08\x61nalysis\x18\x01 \x01(\t\x12\x32\n\x06status\x18\x02 \x01(\x0e\x32\".augment.v1.AnalysisMetrics.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x11\n\tjson_rows\x18\x04 \x03(\t\"W\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n\tSTATUS_OK\x10\x01\x12\x12\n\x0eSTATUS_PARTIAL\x10\x02\x12\x12\n\x0eSTATUS_SKIPPED\x10\x03\"V\n\x08\x41nalysis\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x03(\x0b\x32\x1a.augment.v1.AnalysisOption\"C\n\x0e\x41nalysisOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rdefault_value\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61ugment/v1/resources.proto\x12\naugment.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xca\x02\n\x06Upload\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tfile_name\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.augment.v1.Upload.State\x12\x16\n\x0ereceived_bytes\x18\x04 \x01(\x03\x12\x17\n\nsize_bytes\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x12\n\x0eSTATE_COMPLETE\x10\x02\x42\r\n\x0b_size_bytes\"2\n\x05Input\x12\x10\n\x06upload\x18\x01 \x01(\tH\x00\x12\r\n\x03uri\x18\x02 \x01(\tH\x00\x42\x08\n\x06source\"\xa6\x01\n\x0b\x41ugmentSpec\x12 \n\x05input\x18\x01 \x01(\x0b\x32\x11.augment.v1.Input\x12\x0f\n\x07\x66ormats\x18\x02 \x03(\t\x12\x0c\n\x04only\x18\x03 \x03(\t\x12\x0c\n\x04skip\x18\x04 \x03(\t\x12\x0f\n\x07options\x18\x05 \x03(\t\x12$\n\x05steps\x18\x06 \x01(\x0b\x32\x15.augment.v1.StepRange\x12\x11\n\tsummaries\x18\x07 \x01(\x08\"(\n\tStepRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x03\x12\x0c\n\x04last\x18\x02 \x01(\x03\"\xb3\x02\n\x08\x44iffSpec\x12\"\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32\x11.augment.v1.Input\x12\x1f\n\x04test\x18\x02 \x01(\x0b\x32\x11.augment.v1.Input\x12\x0f\n\x07\x66ormats\x18\x03 \x03(\t\x12\x0f\n\x07overlay\x18\x04 \x01(\x08\x12\r\n\x05label\x18\x05 \x01(\t\x12#\n\x05steps\x18\x06 \x01(\x0b\x32\x14.augment.v1.StepPair\x12\x0e\n\x06region\x18\x07 \x01(\t\x12\x13\n\x0bshort_names\x18\x08 \x01(\x08\x12\x11\n\tfunctions\x18\t \x01(\x08\x12\x19\n\x0cmin_delta_us\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0b\x61rrow_count\x18\x0b \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_min_delta_usB\x0e\n\x0c_arrow_count\")\n\x08StepPair\x12\x0f\n\x07\x63ontrol\x18\x01 \x01(\x03\x12\x0c\n\x04test\x18\x02 \x01(\x03\"c\n\x07JobSpec\x12*\n\x07\x61ugment\x18\x01 \x01(\x0b\x32\x17.augment.v1.AugmentSpecH\x00\x12$\n\x04\x64iff\x18\x02 \x01(\x0b\x32\x14.augment.v1.DiffSpecH\x00\x42\x06\n\x04kind\"\xaa\x04\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04spec\x18\x02 \x01(\x0b\x32\x13.augment.v1.JobSpec\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.augment.v1.Job.State\x12&\n\x08progress\x18\x04 \x01(\x0b\x32\x14.augment.v1.Progress\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.augment.v1.JobError\x12\x15\n\rattempt_count\x18\x06 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\tartifacts\x18\x0b \x03(\x0b\x32\x14.augment.v1.Artifact\"\x7f\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x13\n\x0fSTATE_SUCCEEDED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x13\n\x0fSTATE_CANCELLED\x10\x05\"m\n\x08Progress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x12\n\ndone_count\x18\x02 \x01(\x05\x12\x13\n\x0btotal_count\x18\x03 \x01(\x05\x12)\n\x06stages\x18\x04 \x03(\x0b\x32\x19.augment.v1.StageDuration\"K\n\rStageDuration\x12\r\n\x05stage\x18\x01 \x01(\t\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa0\x01\n\x08JobError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x34\n\x08metadata\x18\x04 \x03(\x0b\x32\".augment.v1.JobError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"c\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tfile_name\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nmedia_type\x18\x05 \x01(\t\"\xd3\x01\n\x0f\x41nalysisMetrics\x12\x10\n\x08\x61nalysis\x18\x01 \x01(\t\x12\x32\n\x06status\x18\x02 \x01(\x0e\x32\".augment.v1.AnalysisMetrics.Status\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x11\n\tjson_rows\x18\x04 \x03(\t\"W\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n\tSTATUS_OK\x10\x01\x12\x12\n\x0eSTATUS_PARTIAL\x10\x02\x12\x12\n\x0eSTATUS_SKIPPED\x10\x03\"V\n\x08\x41nalysis\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x03(\x0b\x32\x1a.augment.v1.AnalysisOption\"C\n\x0e\x41nalysisOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rdefault_value\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,35 +42,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INPUT']._serialized_start=440
   _globals['_INPUT']._serialized_end=490
   _globals['_AUGMENTSPEC']._serialized_start=493
-  _globals['_AUGMENTSPEC']._serialized_end=640
-  _globals['_STEPRANGE']._serialized_start=642
-  _globals['_STEPRANGE']._serialized_end=682
-  _globals['_DIFFSPEC']._serialized_start=685
-  _globals['_DIFFSPEC']._serialized_end=992
-  _globals['_STEPPAIR']._serialized_start=994
-  _globals['_STEPPAIR']._serialized_end=1035
-  _globals['_JOBSPEC']._serialized_start=1037
-  _globals['_JOBSPEC']._serialized_end=1136
-  _globals['_JOB']._serialized_start=1139
-  _globals['_JOB']._serialized_end=1693
-  _globals['_JOB_STATE']._serialized_start=1566
-  _globals['_JOB_STATE']._serialized_end=1693
-  _globals['_PROGRESS']._serialized_start=1695
-  _globals['_PROGRESS']._serialized_end=1804
-  _globals['_STAGEDURATION']._serialized_start=1806
-  _globals['_STAGEDURATION']._serialized_end=1881
-  _globals['_JOBERROR']._serialized_start=1884
-  _globals['_JOBERROR']._serialized_end=2044
-  _globals['_JOBERROR_METADATAENTRY']._serialized_start=1997
-  _globals['_JOBERROR_METADATAENTRY']._serialized_end=2044
-  _globals['_ARTIFACT']._serialized_start=2046
-  _globals['_ARTIFACT']._serialized_end=2145
-  _globals['_ANALYSISMETRICS']._serialized_start=2148
-  _globals['_ANALYSISMETRICS']._serialized_end=2359
-  _globals['_ANALYSISMETRICS_STATUS']._serialized_start=2272
-  _globals['_ANALYSISMETRICS_STATUS']._serialized_end=2359
-  _globals['_ANALYSIS']._serialized_start=2361
-  _globals['_ANALYSIS']._serialized_end=2447
-  _globals['_ANALYSISOPTION']._serialized_start=2449
-  _globals['_ANALYSISOPTION']._serialized_end=2516
+  _globals['_AUGMENTSPEC']._serialized_end=659
+  _globals['_STEPRANGE']._serialized_start=661
+  _globals['_STEPRANGE']._serialized_end=701
+  _globals['_DIFFSPEC']._serialized_start=704
+  _globals['_DIFFSPEC']._serialized_end=1011
+  _globals['_STEPPAIR']._serialized_start=1013
+  _globals['_STEPPAIR']._serialized_end=1054
+  _globals['_JOBSPEC']._serialized_start=1056
+  _globals['_JOBSPEC']._serialized_end=1155
+  _globals['_JOB']._serialized_start=1158
+  _globals['_JOB']._serialized_end=1712
+  _globals['_JOB_STATE']._serialized_start=1585
+  _globals['_JOB_STATE']._serialized_end=1712
+  _globals['_PROGRESS']._serialized_start=1714
+  _globals['_PROGRESS']._serialized_end=1823
+  _globals['_STAGEDURATION']._serialized_start=1825
+  _globals['_STAGEDURATION']._serialized_end=1900
+  _globals['_JOBERROR']._serialized_start=1903
+  _globals['_JOBERROR']._serialized_end=2063
+  _globals['_JOBERROR_METADATAENTRY']._serialized_start=2016
+  _globals['_JOBERROR_METADATAENTRY']._serialized_end=2063
+  _globals['_ARTIFACT']._serialized_start=2065
+  _globals['_ARTIFACT']._serialized_end=2164
+  _globals['_ANALYSISMETRICS']._serialized_start=2167
+  _globals['_ANALYSISMETRICS']._serialized_end=2378
+  _globals['_ANALYSISMETRICS_STATUS']._serialized_start=2291
+  _globals['_ANALYSISMETRICS_STATUS']._serialized_end=2378
+  _globals['_ANALYSIS']._serialized_start=2380
+  _globals['_ANALYSIS']._serialized_end=2466
+  _globals['_ANALYSISOPTION']._serialized_start=2468
+  _globals['_ANALYSISOPTION']._serialized_end=2535
 # @@protoc_insertion_point(module_scope)

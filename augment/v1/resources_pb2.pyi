@@ -135,6 +135,11 @@ class AugmentSpec(google.protobuf.message.Message):
     SKIP_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
+    SUMMARIES_FIELD_NUMBER: builtins.int
+    summaries: builtins.bool
+    """Whether the artifacts include summaries of the trace, STEM.*.summary, before all others: what the command makes the
+    figures of a whole job of, job.metrics.json, when it has those of all ranks.
+    """
     @property
     def input(self) -> global___Input:
         """The trace."""
@@ -168,9 +173,10 @@ class AugmentSpec(google.protobuf.message.Message):
         skip: collections.abc.Iterable[builtins.str] | None = ...,
         options: collections.abc.Iterable[builtins.str] | None = ...,
         steps: global___StepRange | None = ...,
+        summaries: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "steps", b"steps"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["formats", b"formats", "input", b"input", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["formats", b"formats", "input", b"input", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
 
 global___AugmentSpec = AugmentSpec
 

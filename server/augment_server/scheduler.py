@@ -300,6 +300,7 @@ def _augment_order(spec: v1.AugmentSpec) -> dict[str, Any]:
         "skip": list(spec.skip),
         "options": option_values(list(spec.options)),
         "steps": [spec.steps.first, spec.steps.last] if spec.HasField("steps") else None,
+        "summaries": spec.summaries,
     }
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from augment.batch.convert import Settings, convert_or_raise
 from augment.batch.inputs import Input
+from augment.batch.stages import STAGES
 from augment.errors import InputError
 from augment.readers.limits import Limits
 
@@ -141,6 +142,7 @@ def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list
         skip=tuple(order["skip"]),
         options=order["options"],
         steps=tuple(order["steps"]) if order["steps"] else None,
+        stages=STAGES if order["summaries"] else (),
         limits=limits,
     )
     count = len(chosen(settings.only, settings.skip, settings.options)) + 2
@@ -150,7 +152,8 @@ def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list
         say(stage=name, done=next(done), of=count)
 
     one = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
-    return [Path(path) for path in convert_or_raise(one, settings, lambda _: None, stage).outputs]
+    result = convert_or_raise(one, settings, lambda _: None, stage)
+    return [Path(file.path) for file in (*result.summaries, *result.files)]
 
 
 def _place(order: dict[str, Any], number: int) -> Path:

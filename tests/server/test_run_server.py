@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,6 @@ from serving_process import Server, serving
 from augment import cli
 from simulator import JobOptions, simulate
 from traces import write_trace
-
-OF_JOBS = "job.metrics.json"  #: comes of summaries of the ranks, which a server does not make
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,6 @@ def both(run: Command, server: Server, tmp_path: Path) -> Command:
 
     def command(*args: object) -> Ended:
         here = run(*args, "-o", tmp_path / "out")
-        here = replace(here, out="".join(line for line in here.out.splitlines(True) if OF_JOBS not in line))
         kept = files(tmp_path / "out")
         there = run(*args, "-o", tmp_path / "out", "--server", server.address)
         assert there == here
@@ -68,18 +65,17 @@ def files(folder: Path) -> dict[str, bytes]:
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
-        if not path.name.endswith((".summary", OF_JOBS)):
-            content = path.read_bytes()
-            found[str(path.relative_to(folder))] = _timeless(content) if path.suffix == ".jsonl" else content
+        content = path.read_bytes()
+        found[str(path.relative_to(folder))] = _timeless(content) if path.suffix == ".jsonl" else content
         path.unlink()
     return found
 
 
 def _timeless(manifest: bytes) -> bytes:
-    """Its lines without what differs: when, in which order, and what jobs are compared by."""
+    """Its lines without what differs: when, and in which order."""
     lines = sorted((json.loads(line) for line in manifest.splitlines()), key=lambda line: str(line["input"]))
     for line in lines:
-        del line["finished_ns"], line["summaries"]
+        del line["finished_ns"]
     return json.dumps(lines).encode()
 
 
@@ -92,8 +88,23 @@ def test_one_file(both: Command, tmp_path: Path) -> None:
 
 
 def test_ranks_of_a_job(both: Command, tmp_path: Path) -> None:
-    simulate(JobOptions(ranks=2, steps=1, layers=1), tmp_path / "job")
-    assert "ranks 0-1 of 2" in both(tmp_path / "job").err
+    """The job's own figures, too: of summaries that the server makes, and that serve when the batch goes on."""
+    simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "job")
+    ended = both(tmp_path / "job", "--jobs", 2)
+    assert "ranks 0-1 of 2" in ended.err
+    assert ended.out.splitlines()[-1] == str(tmp_path / "out" / "job.metrics.json")
+    assert both(tmp_path / "job", "--steps", "1", "--only", "collectives", "--to", "perfetto").code == 0
+
+
+def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_path: Path) -> None:
+    simulate(JobOptions(ranks=3, steps=1, layers=1), tmp_path / "job")
+    args = (tmp_path / "job", "-o", tmp_path / "out")
+    run(*args)
+    kept = files(tmp_path / "out")
+    run(*args, "--ranks", "0-1")
+    ended = run(*args, "--server", server.address)
+    assert ended.out.splitlines()[-1].endswith("job.metrics.json")
+    assert files(tmp_path / "out") == kept
 
 
 def test_a_folder_with_all_sorts_of_things(both: Command, tmp_path: Path) -> None:
