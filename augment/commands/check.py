@@ -51,7 +51,7 @@ def command(
     the interval in which the change lies, by the variation of the steps on both sides.
     """
     from augment.commands.runs import label_of
-    from augment.commands.terminal import bar, emit
+    from augment.commands.terminal import bar, complain, emit
     from augment.comparison import gate, gate_files
 
     limits = gate.limits_of(_config(config), max_regress, dict(_pair(one) for one in metrics))
@@ -59,9 +59,13 @@ def command(
         before, after = _samples(baseline, region, shown), _samples(test, region, shown)
     lines = gate.check(before, after, limits)
     names = label_of(baseline), label_of(test)
-    for path, text in ((markdown, gate_files.markdown), (junit, gate_files.junit)):
-        if path:
-            _write(path, text(lines, *names))
+    doubt = gate.doubt(before, after, lines)
+    if markdown:
+        _write(markdown, gate_files.markdown(lines, *names, doubt))
+    if junit:
+        _write(junit, gate_files.junit(lines, *names))
+    if doubt and not quiet:
+        complain(doubt)
     for line in lines:
         if as_json:
             emit(_as_json(line))

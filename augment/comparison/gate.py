@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from augment.errors import UsageError, expect_known
 
 ALPHA = 0.05  #: how often equal jobs may fail
 WHOLE = "step_ns"
+ENOUGH_STEPS = 4  #: a side: with fewer, true regressions pass more often (docs/diff.md, by benchmarks/gate_power.py)
 FLOOR = 0.01  #: of the step: a part of the time that grew by less fails nothing
 _UNITS = {
     "": 1, "ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9,
@@ -75,6 +76,22 @@ def check(control: Samples, test: Samples, limits: Limits | None = None) -> list
     chance = dict.fromkeys(both, limits.alpha / 2 / max(len(both) - 1, 1)) | {WHOLE: limits.alpha / 2}
     noises = {name: noise_of(control[name], test[name], 1 - chance[name]) for name in both}
     return [_line(one, limit, control, test, noises.get(one.name)) for one, limit in asked]
+
+
+def doubt(control: Samples, test: Samples, lines: Sequence[Line]) -> str:
+    """Why a regression may have passed, in a sentence: too few steps; empty if there are enough, or all limits bounds.
+
+    Args:
+        control: as of :func:`check`, and ``test``, too.
+        test: its figures.
+        lines: what :func:`check` found.
+    """
+    counts = len(control[WHOLE]), len(test[WHOLE])
+    relative = any(one.control is not None and one.limit.bound is None for one in lines)
+    if min(counts) >= ENOUGH_STEPS or not relative:
+        return ""
+    steps = f"{counts[0]} of the baseline, {counts[1]} of the test"
+    return f"few steps ({steps}): a true regression may pass as noise; record {ENOUGH_STEPS} or more on each side"
 
 
 def limit_of(text: str) -> Limit:

@@ -12,8 +12,8 @@ _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
-def markdown(lines: Sequence[Line], control: str, test: str) -> str:
-    """A heading that says how it went, and a table."""
+def markdown(lines: Sequence[Line], control: str, test: str, doubt: str = "") -> str:
+    """A heading that says how it went, a table, and under it the ``doubt`` about it."""
     failed = sum(one.status == "fail" for one in lines)
     verdict = f"{failed} of {len(lines)} figures regressed" if failed else "no regression"
     rows = ["| | figure | baseline | test | change | noise of the change | limit | |", "|---" * 8 + "|"]
@@ -27,7 +27,8 @@ def markdown(lines: Sequence[Line], control: str, test: str) -> str:
             one.reason,
         )
         rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join([f"### {test} against {control}: {verdict}", "", *rows, ""])
+    below = ["", f"⚠️ {doubt}"] if doubt else []
+    return "\n".join([f"### {test} against {control}: {verdict}", "", *rows, *below, ""])
 
 
 def junit(lines: Sequence[Line], control: str, test: str) -> str:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from augment.commands import group
 from augment.comparison.sidecar import diff_schema
+from augment.comparison.totals import FIGURES
 from augment.errors import AugmentError
 from simulator import JobOptions, simulate
 
@@ -124,6 +125,22 @@ def test_check_of_traces_and_of_sidecars(jobs: Path, tmp_path: Path) -> None:
             failed = ran("check", where / "test" / name, "--baseline", control, "--quiet")
             assert failed.return_value == 1
             assert [row.split()[1] for row in failed.stdout.splitlines()] == ["step_ns:", "compute_ns:"]
+
+
+@pytest.mark.parametrize(("steps", "few"), [(3, True), (4, False)])
+def test_check_of_few_steps_says_so(tmp_path: Path, steps: int, few: bool) -> None:
+    simulate(JobOptions(ranks=1, steps=4, layers=1, seed=1), tmp_path / "control")
+    simulate(JobOptions(ranks=1, steps=steps, layers=1, seed=2), tmp_path / "test")
+    gate = ("check", rank0(tmp_path / "test"), "--baseline", rank0(tmp_path / "control"))
+    result = ran(*gate, "--markdown", tmp_path / "gate.md")
+    assert ("few steps (4 of the baseline, 3 of the test)" in result.stderr) is few
+    assert ("⚠️ few steps" in (tmp_path / "gate.md").read_text(encoding="utf-8")) is few
+    assert result.return_value == 0
+    assert "few steps" not in ran(*gate, "--quiet").output
+    others = "\n".join(f"{one.name} = false" for one in FIGURES if one.name != "step_ns")
+    (tmp_path / "gate.toml").write_text(f"[metrics]\n{others}")
+    bounds = ran(*gate, "--config", tmp_path / "gate.toml", "--metric", "step_ns=1s")
+    assert "few steps" not in bounds.output, "bounds need no noise"
 
 
 def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
