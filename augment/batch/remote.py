@@ -57,7 +57,7 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
                 steps=settings.steps,
                 summaries=bool(settings.stages),
                 out=folder,
-                progress=lambda what, done, of: stage(_told(what, done, of)),
+                progress=lambda what, done, of: stage(told(what, done, of)),
             )
             source = augmented.metrics["source"]
             rank = source["ranks"][0] if source["ranks"] else None
@@ -101,5 +101,6 @@ def _go_on(ended: threading.Event) -> None:
         raise _Ended
 
 
-def _told(what: str, done: int, of: int) -> str:
+def told(what: str, done: int, of: int) -> str:
+    """What a client's progress tells, in words."""
     return f"{what}, {100 * done // of} %" if of and what in ("sending", "fetching") else what

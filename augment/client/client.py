@@ -179,17 +179,17 @@ class Client:
             short_names=short_names, functions=functions, formats=formats, overlay=overlay,
             label=label or stem(names[0]), min_delta_us=min_delta_us, arrow_count=arrow_count,
         )  # fmt: skip
-        return self._done(resources_pb2.JobSpec(diff=spec), names[1], out, deadline, tell)
+        return self._done(resources_pb2.JobSpec(diff=spec), names[1], out, deadline, tell, control=names[0])
 
     def _done(
         self, spec: resources_pb2.JobSpec, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
-        tell: Progress,
+        tell: Progress, control: str = "",
     ) -> Augmented:  # fmt: skip
         """Have a job done, of which ``path`` is the trace that the outputs are called after."""
         request = service_pb2.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))
         job = self._connection.ask(self._stub.CreateJob, request, deadline, path).job
         with self._cancelling(job.name):
-            done = self._follow(job, deadline, tell, path)
+            done = self._follow(job, deadline, tell, path, control)
             files = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
         self._forget(job.name)
         summaries = tuple(path for path in files if path.name.endswith(SUMMARY_SUFFIX))
@@ -202,7 +202,7 @@ class Client:
             raise InputError(path, (error.strerror or str(error)).lower()) from error
         return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
 
-    def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
+    def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str, control: str) -> _Job:
         """The job when it has succeeded."""
 
         def attempt(patience: Patience) -> _Job:
@@ -221,7 +221,8 @@ class Client:
         while (latest := self._connection.persist(attempt, deadline, path)).state not in final:
             deadline.left_s()
         if latest.state == _Job.STATE_FAILED:
-            raise job_failure(latest.error).error(self.address, path)
+            failure = job_failure(latest.error)
+            raise failure.error(self.address, control if failure.metadata.get("side") == "control" else path)
         if latest.state == _Job.STATE_CANCELLED:
             raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
         return latest

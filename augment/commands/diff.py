@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from augment.commands.options import debug, listed
+from augment.commands.remote import client_of, server_options
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.comparison import Diff
+    from augment.client import Client
+    from augment.commands.terminal import Bar
+    from augment.comparison.outputs import Drawing
 
 ROWS = 10  #: of a table, unless --limit says otherwise
 
@@ -53,6 +57,7 @@ ROWS = 10  #: of a table, unless --limit says otherwise
     metavar="N",
     help="Arrows of the overlay, between the calls that differ most.",
 )
+@server_options
 @click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
               help="Rows of a table; 0: all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
@@ -76,30 +81,32 @@ def command(
     limit: int,
     as_json: bool,
     quiet: bool,
+    **server: Any,
 ) -> None:
     """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it is more than noise.
 
     Each is a trace, or a folder with a trace of each rank. Steps are compared one by one, as many as both have, ranks
     by their number. The tables are printed. STEM.diff.json.gz (or .pftrace), STEM the test's, is the test's trace with
-    the differences on its timeline, STEM.diff.metrics.json the whole comparison.
+    the differences on its timeline, STEM.diff.metrics.json the whole comparison. A server compares two traces, no
+    folders.
     """
-    from augment.commands.runs import label_of, traces_of
+    from augment.commands.runs import label_of
     from augment.commands.terminal import bar, emit, say
-    from augment.comparison import diff
-    from augment.comparison.outputs import Drawing, write_all
+    from augment.comparison.outputs import Drawing
     from augment.writers import writer_named
 
-    chosen = _step(step)
     for name in formats:
         writer_named(name)
+    asked = {"step": _step(step), "region": region, "short_names": short_names, "functions": functions}
+    ranks = {"control_rank": control_rank, "test_rank": test_rank}
     drawing = Drawing(formats, label, 1000 * min_delta_us, overlay, arrows)
-    with bar(1, quiet=quiet) as shown:
-        sides = [traces_of(path, shown) for path in (control, test)]
-        shown.stage("comparing")
-        found = diff(sides[0], sides[1], step=chosen, region=region, control_rank=control_rank, test_rank=test_rank,
-                     short_names=short_names, functions=functions)  # fmt: skip
-        folder = out or (test if os.path.isdir(test) else os.path.dirname(test) or ".")
-        paths = write_all(found, Path(folder), label_of(test), drawing, shown.stage)
+    folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
+    with client_of(**server) as client, bar(1, quiet=quiet) as shown:
+        if client:
+            _expect_files(control, test, ranks)
+            paths = _there(client, control, test, asked, drawing, folder, shown)
+        else:
+            paths = _here(control, test, asked | ranks, drawing, folder, shown)
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
     elif quiet:
@@ -108,9 +115,43 @@ def command(
     else:
         from augment.commands.diff_tables import print_diff
 
-        print_diff(_decoded(found), label_of(control), label_of(test), limit)
+        print_diff(_decoded(paths[-1]), label_of(control), label_of(test), limit)
         for path in paths:
             say(f"written: {path}")
+
+
+def _here(control: str, test: str, asked: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar) -> Sequence[Path]:
+    """Compare in this process: the files written, the sidecar last."""
+    from augment.commands.runs import label_of, traces_of
+    from augment.comparison import diff
+    from augment.comparison.outputs import write_all
+
+    sides = [traces_of(path, shown) for path in (control, test)]
+    shown.stage("comparing")
+    return write_all(diff(*sides, **asked), folder, label_of(test), drawing, shown.stage)
+
+
+def _there(
+    client: Client, control: str, test: str, asked: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
+) -> Sequence[Path]:
+    """Have a server compare: the same files."""
+    from augment.batch.remote import told
+
+    return client.diff(
+        control, test, **asked, formats=drawing.formats, overlay=drawing.overlay, label=drawing.label,
+        min_delta_us=drawing.min_delta_ns // 1000, arrow_count=drawing.arrow_count, out=folder,
+        progress=lambda what, done, of: shown.stage(told(what, done, of)),
+    ).files  # fmt: skip
+
+
+def _expect_files(control: str, test: str, ranks: dict[str, int | None]) -> None:
+    """Refuse what a server compares not."""
+    for path in (control, test):
+        if os.path.isdir(path):
+            raise UsageError(f"{path}: is a folder; with --server name a trace on each side")
+    for name, rank in ranks.items():
+        if rank is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: means nothing with --server, which compares two traces")
 
 
 def _step(text: str | None) -> int | tuple[int, int] | None:
@@ -128,11 +169,8 @@ def _step(text: str | None) -> int | tuple[int, int] | None:
     raise UsageError(f"--step {text}: must be a step's number, or one of each side as 3:5")
 
 
-def _decoded(found: Diff) -> dict[str, Any]:
+def _decoded(sidecar: Path) -> dict[str, Any]:
     import msgspec
 
-    from augment.comparison.sidecar import document
-    from augment.writers.metrics import encode
-
-    decoded: dict[str, Any] = msgspec.json.decode(encode(document(found)))
+    decoded: dict[str, Any] = msgspec.json.decode(sidecar.read_bytes())
     return decoded

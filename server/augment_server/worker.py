@@ -82,19 +82,21 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
     except Refusal as refusal:
         told, why = refusal, ""
     except Exception as error:
-        told = refusal_of(error, _blamed(error, order))
+        number = _blamed(error, order)
+        told = refusal_of(error, order["inputs"][number]["file_name"])
+        if told.metadata and order["kind"] == "diff":  # both may have the same name
+            told.metadata = {**told.metadata, "side": "control" if number else "test"}
         why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR") else ""
     return {"failed": [told.reason, told.message, dict(told.metadata)], "traceback": why}
 
 
-def _blamed(error: Exception, order: dict[str, Any]) -> str:
-    """The name of the input that an error is about."""
-    names: list[str] = [one["file_name"] for one in order["inputs"]]
+def _blamed(error: Exception, order: dict[str, Any]) -> int:
+    """The number of the input that an error is about."""
     if isinstance(error, InputError):
-        for number, name in enumerate(names):
+        for number in range(len(order["inputs"])):
             if error.path == str(_place(order, number)):
-                return name
-    return names[0]
+                return number
+    return 0
 
 
 def _made(order: dict[str, Any], say: Say) -> Iterator[tuple[str, int, str]]:
