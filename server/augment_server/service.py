@@ -176,14 +176,14 @@ class Service(AugmentServiceServicer):
         sidecar = next(one for one in job.artifacts if one.file_name.endswith(METRICS_SUFFIX))
         path = self._storage.artifacts(id_of(job.name, "jobs")) / sidecar.file_name
         try:
-            analyses = await self._apart(lambda: catalog.metrics_of(path.read_bytes()))
+            texts = await self._apart(catalog.texts_of, path)
         except FileNotFoundError as error:
             raise Refusal("NOT_FOUND", f"{job.name}: has been removed") from error
-        unknown = [name for name in request.analyses if name not in analyses]
+        unknown = [name for name in request.analyses if name not in texts]
         if unknown:
             raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {unknown[0][:80]!r} was run")
-        for name in request.analyses or analyses:
-            for metrics in catalog.messages(name, analyses[name]):
+        for name in request.analyses or texts:  # one after the other, so that only one's rows are held
+            for metrics in catalog.messages(name, await self._apart(catalog.metrics_of, texts[name])):
                 yield calls.GetMetricsResponse(metrics=metrics)
 
     @answering
