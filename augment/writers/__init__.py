@@ -5,15 +5,16 @@ The sidecar (``metrics.py``) is not among them: it is written whatever the forma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, BinaryIO, Protocol
 
 from augment.errors import UsageError
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic
 from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.files import output_path
+from augment.writers.seams import Addable, Described, Written, described
 
 
 class Writer(Protocol):
@@ -21,9 +22,20 @@ class Writer(Protocol):
 
     NAME: str
     SUFFIX: str  #: what comes after the STEM of the input's name
+    Seam: type[Any]  #: a msgspec.Struct: what it tells of the seam that it leaves in an output
 
     def write(self, augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
         """Write the trace to ``path``; what had to be changed or left out."""
+
+    def write_seamed(self, augmented: AugmentedTrace, path: Path) -> Written:
+        """The same, and how to add to the file."""
+
+    def with_tracks(self, old: BinaryIO, new: BinaryIO, seam: Any, annotations: Sequence[Addable]) -> None:
+        """Write the output that ``old`` is to ``new``, with ``annotations`` at its seam instead of what is there.
+
+        Raises:
+            OSError, ValueError: it is not what was written.
+        """
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
@@ -49,15 +61,24 @@ def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = 
     Returns:
         The files written, the sidecar last.
     """
+    return [path for path, _ in write_seamed(augmented, folder, formats)]
+
+
+def write_seamed(
+    augmented: AugmentedTrace, folder: Path, formats: Sequence[str], under: Collection[int] = ()
+) -> list[tuple[Path, Described | None]]:
+    """The same, with the seam of each file at which tracks may be added ``under`` these of the source, if any."""
     name = augmented.trace.source.name
-    written: list[Path] = []
+    files: list[tuple[Path, Described | None]] = []
     diagnostics: list[Diagnostic] = []
     for writer in [writer_named(format_name) for format_name in formats]:
-        written.append(output_path(name, folder, writer.SUFFIX))
-        diagnostics += writer.write(augmented, written[-1])
-    written.append(output_path(name, folder, metrics.SUFFIX))
-    metrics.write(augmented, written[-1], diagnostics)
-    return written
+        path = output_path(name, folder, writer.SUFFIX)
+        written = writer.write_seamed(augmented, path)
+        diagnostics += written.diagnostics
+        files.append((path, described(writer.NAME, written.seam(under)) if under else None))
+    files.append((output_path(name, folder, metrics.SUFFIX), None))
+    metrics.write(augmented, files[-1][0], diagnostics)
+    return files
 
 
-__all__ = ["WRITERS", "Writer", "write_all", "writer_named"]
+__all__ = ["WRITERS", "Writer", "write_all", "write_seamed", "writer_named"]

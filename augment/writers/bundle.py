@@ -9,20 +9,42 @@ file that is no trace.
 from __future__ import annotations
 
 import os
-import shutil
-import zipfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
 
 from augment.errors import InputError, OutputError
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic
-from augment.writers import perfetto
+from augment.writers import perfetto, seams
+from augment.writers.checksums import Checked
+from augment.writers.compression import END, DeflateWriter, fastest
 from augment.writers.files import replacing
+from augment.writers.perfetto.added import Room
+from augment.writers.seams import Addable, Written
+from augment.writers.zip_members import DEFLATED, LIMIT, STORED, Member, directory
 
 NAME = "bundle"
 SUFFIX = ".augmented.zip"
 ANNOTATIONS = "annotations.pftrace"
-_MOST_BYTES = zipfile.ZIP64_LIMIT  #: of a member; larger ones need a form of zip that Perfetto does not read
+_MOST_BYTES = (1 << 31) - 1  #: of a member; larger ones need a form of zip that Perfetto does not read
+
+
+class Seam(msgspec.Struct, frozen=True):
+    """``at`` a byte of the file, where the annotations end that were written at first, ``before`` it.
+
+    Their member begins at ``added_at``, behind the ``source``; ``shift_ns`` was added to all times.
+    """
+
+    at: int
+    added_at: int
+    source: Member
+    before: Checked
+    shift_ns: int
+    room: Room
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
@@ -32,28 +54,68 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
         InputError: the source cannot be read again.
         OutputError: ``path`` cannot be written, or the source is too large for a zip that Perfetto reads.
     """
+    return write_seamed(augmented, path).diagnostics
+
+
+def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
+    """The same, and how to add to the file."""
     source = augmented.trace.source
     if os.path.exists(source.path) and os.path.getsize(source.path) > _MOST_BYTES:
         raise OutputError(f"{path}: Perfetto reads no zip with more than 2 GiB; compress {source.name} first")
-    with replacing(path, source.path) as file, zipfile.ZipFile(file, "w") as archive:
-        _copy(archive, source.path, source.name)
-        member = zipfile.ZipInfo(ANNOTATIONS)  # whose date is 1980, always
-        member.compress_type = zipfile.ZIP_DEFLATED
-        member._compresslevel = 1  # type: ignore[attr-defined] # the only way before Python 3.13
-        with archive.open(member, "w") as out:
-            arrows = perfetto.write_annotations(augmented, out)
+    with replacing(path, source.path) as file:
+        own = _stored(file, source.path, source.name)
+        added_at = file.tell()
+        file.write(Member(ANNOTATIONS, DEFLATED, added_at).header)
+        out = DeflateWriter(file)
+        arrows, tracks = perfetto.write_annotations(augmented, out)
+        before, at = out.mark()
+        _close(file, own, added_at, before)
     message = "added flows link slices of the source, which a bundle cannot: not drawn"
-    return [Diagnostic("bundle_flow_left_out", arrows, message)] if arrows else []
+    diagnostics = [Diagnostic("bundle_flow_left_out", arrows, message)] if arrows else []
+    return Written(diagnostics, lambda under: Seam(at, added_at, own, before, -source.base_ns, tracks.room(under)))
 
 
-def _copy(archive: zipfile.ZipFile, path: str, name: str) -> None:
-    """The source as it is, under its own name."""
+def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
+    """Write the bundle that ``old`` is to ``new``, with ``annotations`` behind those written at first alone."""
+    seams.copy(old, new, seam.at)
+    text = seam.before
+    if annotations:
+        out = DeflateWriter(new, text)
+        perfetto.add(out, seam.room, seam.shift_ns, annotations)
+        text, _ = out.mark()
+    _close(new, seam.source, seam.added_at, text)
+
+
+def _stored(file: BinaryIO, path: str, name: str) -> Member:
+    """Write the source as it is, under its own name."""
+    member = Member(name, STORED, file.tell())
+    file.write(member.header)
+    crc, size = 0, 0
+    crc32, _ = fastest(-zlib.MAX_WBITS)
     try:
         with open(path, "rb") as source:
-            member = zipfile.ZipInfo(name)
-            member.file_size = source.seek(0, 2)
-            source.seek(0)
-            with archive.open(member, "w") as out:
-                shutil.copyfileobj(source, out, 1 << 20)
+            while data := source.read(1 << 20):
+                file.write(data)
+                crc, size = crc32(data, crc), size + len(data)
     except FileNotFoundError as error:
         raise InputError(path, "is no longer there") from error
+    return _described(file, member._replace(text=Checked(crc, size), packed=size))
+
+
+def _close(file: BinaryIO, source: Member, added_at: int, text: Checked) -> None:
+    """Write what follows the annotations, which are this ``text``."""
+    file.write(END)
+    member = Member(ANNOTATIONS, DEFLATED, added_at, text)
+    added = _described(file, member._replace(packed=file.tell() - added_at - len(member.header)))
+    file.write(directory([source, added], file.tell()))
+
+
+def _described(file: BinaryIO, member: Member) -> Member:
+    """Write the header of a member whose bytes have been written."""
+    end = file.tell()
+    if max(end, member.text.size) >= LIMIT:
+        raise OutputError(f"{member.name}: is too large for a zip that Perfetto reads; write another format")
+    file.seek(member.at)
+    file.write(member.header)
+    file.seek(end)
+    return member

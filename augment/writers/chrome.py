@@ -7,23 +7,46 @@ source is the piece of an event at its end left out, and its brackets are closed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+import msgspec
 import numpy as np
 
 from augment.errors import InputError, OutputError
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Source, Trace
+from augment.writers import seams
+from augment.writers.checksums import NOTHING, TRAILER, Checked
 from augment.writers.chrome_events import ChromeEvents
+from augment.writers.chrome_layout import Layout, Room, layout_of
 from augment.writers.compression import GzipWriter
 from augment.writers.files import replacing
-from augment.writers.gzip_splice import Splice, find_splice, write_spliced
+from augment.writers.gzip_splice import Splice, find_splice, resumed
 from augment.writers.render import Rendered
+from augment.writers.seams import Addable, Written
 
 NAME = "chrome"
 SUFFIX = ".augmented.json.gz"
 SPLICED_FROM = 32 << 20  #: bytes of text
+
+
+class Seam(msgspec.Struct, frozen=True):
+    """The text ``before`` the seam and ``after`` it; it is ``at`` a byte of the file, which had ``size`` at first.
+
+    ``bare``: nothing was added at first, not even the block's end.
+    """
+
+    size: int
+    at: int
+    before: Checked
+    after: Checked
+    bare: bool
+    base_ns: int
+    room: Room
 
 
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
@@ -32,23 +55,54 @@ def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
     Raises:
         OutputError: the source is no Chrome JSON, or ``path`` cannot be written.
     """
+    return write_seamed(augmented, path).diagnostics
+
+
+def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
+    """The same, and how to add to the file."""
     source = augmented.trace.source
     if source.insert_at is None:
         raise OutputError(
             f"{path}: {source.name} ({source.format}) has no place for Chrome events; write another format"
         )
-    events = ChromeEvents(augmented.trace)
-    added = _block(source, events.render(augmented.annotations))
-    splice, tail = _splice(source, source.insert_at)
+    events = ChromeEvents(layout_of(augmented.trace), source.base_ns, augmented.trace)
     with replacing(path, source.path) as file:
-        if splice is not None:
-            write_spliced(file, source.path, splice, tail, source.text_bytes, source.insert_at, added)
-        else:
-            out = GzipWriter(file)
-            for piece in _spliced(source, source.insert_at, added):
-                out.write(piece)
-            out.finish()
-    return _diagnostics(events, augmented.trace)
+        out, chunks, insert_at = _begun(file, source, source.insert_at)
+        block = _Block(source.insert_comma, events.render(augmented.annotations), out)
+        for piece in _spliced(source, chunks, insert_at, block.pieces()):
+            out.write(piece)
+        text, size = out.finish(), file.tell()
+
+    def seam(under: Iterable[int]) -> Seam:
+        after = text.without_beginning(block.before)
+        return Seam(size, block.at, block.before, after, block.bare, source.base_ns, events.layout.room(under))
+
+    return Written(_diagnostics(events, augmented.trace), seam)
+
+
+def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
+    """Write the file that ``old`` is to ``new``, with ``annotations`` at its ``seam`` alone."""
+    seams.copy(old, new, seam.at)
+    text = seam.before
+    if annotations:
+        out = GzipWriter(new, text)
+        for piece in ChromeEvents(Layout(seam.room), seam.base_ns).render(annotations):
+            out.write(piece)
+        out.write(b"\n" if seam.bare else b"")
+        text, _ = out.mark()
+    rest = seam.size - seam.at
+    old.seek(-rest, os.SEEK_END)
+    seams.copy(old, new, rest - TRAILER.size)
+    new.write(text.then(seam.after).trailer)
+
+
+def _begun(file: BinaryIO, source: Source, insert_at: int) -> tuple[GzipWriter, Iterable[memoryview], int]:
+    """A writer into ``file``, the text that it still lacks, and the place of insertion in that."""
+    splice, tail = _splice(source, insert_at)
+    if splice is None:
+        return GzipWriter(file), source.text.chunks(), insert_at
+    out, rest = resumed(file, source.path, splice, tail, source.text_bytes)
+    return out, [rest], insert_at - splice.text_at
 
 
 def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
@@ -59,20 +113,33 @@ def _splice(source: Source, insert_at: int) -> tuple[Splice | None, bytes]:
     return find_splice(source.path, tail, source.text_bytes, insert_at), tail
 
 
-def _block(source: Source, added: Iterator[Rendered]) -> Iterator[Rendered]:
-    """The text to add; nothing where there is nothing to add."""
-    empty = True
-    for piece in added:
-        yield piece[1:] if empty and not source.insert_comma else piece
-        empty = False
-    if not empty:
-        yield b"\n"
+@dataclass
+class _Block:
+    """The text to add, or nothing; and the text ``before`` its end, which is ``at`` a byte of the file."""
+
+    comma: bool
+    added: Iterator[Rendered]
+    out: GzipWriter
+    bare: bool = True
+    before: Checked = NOTHING
+    at: int = 0
+
+    def pieces(self) -> Iterator[Rendered]:
+        """All of it; to be written piece by piece."""
+        for piece in self.added:
+            yield piece[1:] if self.bare and not self.comma else piece
+            self.bare = False
+        self.before, self.at = self.out.mark()
+        if not self.bare:
+            yield b"\n"
 
 
-def _spliced(source: Source, insert_at: int, added: Iterator[Rendered]) -> Iterator[Rendered]:
-    """The source's text with ``added`` before its byte ``insert_at``."""
+def _spliced(
+    source: Source, chunks: Iterable[memoryview], insert_at: int, added: Iterator[Rendered]
+) -> Iterator[Rendered]:
+    """The text of ``chunks`` with ``added`` before its byte ``insert_at``."""
     at = 0
-    for chunk in source.text.chunks():
+    for chunk in chunks:
         before = insert_at - at
         at += len(chunk)
         if not 0 <= before < len(chunk):

@@ -44,18 +44,19 @@ from augment.writers.render import (
 
 @dataclass
 class ChromeEvents:
-    """The events to add to a trace; the counts are right when :meth:`render` has come to its end."""
+    """The events to add to a text; the counts are right when :meth:`render` has come to its end.
 
-    trace: Trace
+    ``base_ns`` is what the text's times lack. Arrows need the ``trace``, whose slices they may lead to.
+    """
+
+    layout: Layout
+    base_ns: int
+    trace: Trace | None = None
     shortened: int = 0  #: slices whose ``dur`` is not their own, see ``perfetto_time``
     not_finite: int = 0  #: counter points left out
     early: int = 0  #: times before the file's 0
-    _layout: Layout = field(init=False)
     _next_flow: int = 0
     _threads: dict[int, tuple[int, int]] = field(default_factory=dict)  #: of added slice tracks, by their ``id``
-
-    def __post_init__(self) -> None:
-        self._layout = Layout(self.trace)
 
     def render(self, annotations: Sequence[Annotation]) -> Iterator[Rendered]:
         """The text of all events, each ``,`` and a line; one annotation's columns are held at a time."""
@@ -63,7 +64,7 @@ class ChromeEvents:
         for annotation in annotations:
             if row_count(annotation):
                 template = self._template(annotation)
-                yield from (_opening(analysis) + text for analysis, text in self._layout.take_metadata())
+                yield from (_opening(analysis) + text for analysis, text in self.layout.take_metadata())
                 yield from render(template)
 
     def _template(self, annotation: Annotation) -> Template:
@@ -78,13 +79,13 @@ class ChromeEvents:
                 return self._flows(annotation)
 
     def _time(self, ts: Int64s) -> Number:
-        in_file = ts - self.trace.source.base_ns
+        in_file = ts - self.base_ns
         self.early += int(np.count_nonzero(in_file < 0))
         return micros(in_file)
 
     def _slices(self, track: SliceTrack) -> Template:
-        pid, tid = self._threads[id(track)] = self._layout.thread(track)
-        dur = fitting_durations(track.ts, track.dur, self.trace.source.base_ns)
+        pid, tid = self._threads[id(track)] = self.layout.thread(track)
+        dur = fitting_durations(track.ts, track.dur, self.base_ns)
         args = {name: _arg(column) for name, column in track.args.items()}
         changed = dur != track.dur
         if changed.any():
@@ -102,7 +103,7 @@ class ChromeEvents:
 
     def _counter(self, track: CounterTrack) -> Template:
         """The arg's key is part of the name that people see, so it is the unit: ``Memcpy HtoD bandwidth GB/s``."""
-        pid, name = self._layout.counter(track)
+        pid, name = self.layout.counter(track)
         ts, values = track.ts, track.values
         if values.dtype.kind == "f":  # NaN is no JSON, and makes Perfetto loop for ever
             finite = np.isfinite(values)
@@ -117,7 +118,7 @@ class ChromeEvents:
         ]
 
     def _instants(self, track: InstantTrack) -> Template:
-        pid, tid = self._layout.thread(track)
+        pid, tid = self.layout.thread(track)
         return [
             _opening(track.analysis) + b'"ph":"i","s":"t","ts":',
             self._time(track.ts),
@@ -128,11 +129,13 @@ class ChromeEvents:
 
     def _flows(self, flows: Flows) -> Template:
         """Both ends of each arrow, at the beginnings of the slices that they are to bind to."""
-        first, self._next_flow = fresh_flow_ids(self.trace, len(flows), self._next_flow)
+        trace = self.trace
+        assert trace is not None
+        first, self._next_flow = fresh_flow_ids(trace, len(flows), self._next_flow)
         ids = Number(np.arange(first, first + len(flows)))
-        threads = [b'"pid":%s,"tid":%s' % (_identity(t.pid), _identity(t.tid)) for t in self.trace.tracks]
-        ts = np.stack([ends.times(self.trace) for ends in (flows.out, flows.into)])
-        thread = np.stack([self._threads_of(ends, threads) for ends in (flows.out, flows.into)])
+        threads = [b'"pid":%s,"tid":%s' % (_identity(t.pid), _identity(t.tid)) for t in trace.tracks]
+        ts = np.stack([ends.times(trace) for ends in (flows.out, flows.into)])
+        thread = np.stack([self._threads_of(trace, ends, threads) for ends in (flows.out, flows.into)])
         back = ts[0] > ts[1]
         ts[:, back], thread[:, back] = ts[::-1, back], thread[::-1, back]
         closing = b',"name":%s}' % json_text(flows.name)
@@ -142,10 +145,10 @@ class ChromeEvents:
             template += [b",", Choice(thread[end], threads), closing]
         return template
 
-    def _threads_of(self, ends: Ends, threads: list[bytes]) -> Int64s:
+    def _threads_of(self, trace: Trace, ends: Ends, threads: list[bytes]) -> Int64s:
         """The thread of each end among ``threads``, where that of an added track is entered."""
         if ends.track is None:
-            return self.trace.events.track[ends.rows].astype(np.int64)
+            return trace.events.track[ends.rows].astype(np.int64)
         threads.append(b'"pid":%d,"tid":%d' % self._threads[id(ends.track)])
         return np.full(len(ends.rows), len(threads) - 1, np.int64)
 

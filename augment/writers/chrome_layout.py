@@ -7,9 +7,12 @@ apart by process and name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import count
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from augment.annotations import CounterTrack, InstantTrack, SliceTrack
 from augment.trace import Identity, Trace
@@ -19,19 +22,55 @@ _FIRST_FRESH = 10_000_001  #: above what Linux gives to threads (2**22) and what
 _MAX_SORT_INDEX = 2**31 - 1
 
 
-class Layout:
-    """Places the added tracks, in the order in which it is asked, so that equal traces get equal numbers."""
+class Home(msgspec.Struct, frozen=True):
+    """Where what is added under a track of the source goes.
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._fresh = _fresh_numbers({n for track in trace.tracks for n in (track.pid, track.tid)})
-        self._pids: dict[Identity, int] = {}
-        self._devices: dict[Identity, set[Identity]] = {}
-        for track in trace.tracks:
-            if track.device is not None:
-                self._devices.setdefault(track.pid, set()).add(track.device)
-        self._counters: set[tuple[int | None, str]] = {(None, name) for name in _counter_names(trace)}
+    ``process`` is the name of the process if it was made up, ``sort_index`` that of the track itself (-1: none), and
+    ``suffix`` is put behind names.
+    """
+
+    pid: int
+    process: str
+    sort_index: int
+    suffix: str
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What a layout knows: ``homes`` by track, the numbers and the counters' names (by pid) that are not free.
+
+    ``told`` are the processes whose made-up name is in the file; numbers below ``first_fresh`` are not free, either.
+    """
+
+    homes: dict[int, Home]
+    used: list[int]
+    counters: list[tuple[int | None, str]]
+    told: list[int]
+    first_fresh: int
+
+
+class Layout:
+    """Places the added tracks, in the order in which it is asked, so that equal traces get equal numbers.
+
+    It goes on in the ``room`` that another left (:func:`layout_of` makes the first of a trace).
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._homes = room.homes
+        self._used, self._counters, self._told = set(room.used), set(room.counters), set(room.told)
+        self._next = room.first_fresh
         self._metadata: list[tuple[str, bytes]] = []
+
+    def room(self, tracks: Iterable[int]) -> Room:
+        """What is left for tracks that are to be added later under these ``tracks``."""
+        homes = {under: self._homes[under] for under in tracks}
+        pids = {home.pid for home in homes.values()}
+        return Room(
+            homes=homes,
+            used=sorted(number for number in self._used if number >= self._next),
+            counters=sorted((one for one in self._counters if one[0] in (None, *pids)), key=str),
+            told=sorted(self._told & pids),
+            first_fresh=self._next,
+        )
 
     def take_metadata(self) -> list[tuple[str, bytes]]:
         """The events that name what was placed since the last call: analysis, and what follows the category."""
@@ -40,48 +79,68 @@ class Layout:
 
     def thread(self, annotation: SliceTrack | InstantTrack) -> tuple[int, int]:
         """The pid and tid of an added thread."""
-        pid = self._pid(annotation.analysis, annotation.under)
-        tid = next(self._fresh)
-        self._name(annotation.analysis, "thread_name", pid, tid, json_text(self._full_name(annotation)))
-        beside = self._trace.tracks[annotation.under].tid
-        if isinstance(beside, int) and 0 <= beside <= _MAX_SORT_INDEX:
+        home = self._home(annotation)
+        tid = self._fresh()
+        self._name(annotation.analysis, "thread_name", home.pid, tid, json_text(annotation.name + home.suffix))
+        if home.sort_index >= 0:
             # What Kineto gives to the thread or stream itself. Equal ones lie side by side.
-            self._name(annotation.analysis, "thread_sort_index", pid, tid, b"%d" % beside)
-        return pid, tid
+            self._name(annotation.analysis, "thread_sort_index", home.pid, tid, b"%d" % home.sort_index)
+        return home.pid, tid
 
     def counter(self, annotation: CounterTrack) -> tuple[int, str]:
         """The pid and name of an added counter: no other of that process has the name."""
-        pid = self._pid(annotation.analysis, annotation.under)
-        wanted = name = self._full_name(annotation)
+        home = self._home(annotation)
+        wanted = name = annotation.name + home.suffix
         again = 1
-        while {(pid, name), (None, name)} & self._counters:
+        while {(home.pid, name), (None, name)} & self._counters:
             again += 1
             name = f"{wanted} ({again})"
-        self._counters.add((pid, name))
-        return pid, name
+        self._counters.add((home.pid, name))
+        return home.pid, name
 
-    def _full_name(self, annotation: SliceTrack | CounterTrack | InstantTrack) -> str:
-        """The name, and the device where its process has several."""
-        track = self._trace.tracks[annotation.under]
-        if track.device is None or len(self._devices[track.pid]) < 2:
-            return annotation.name
-        return f"{annotation.name} device {track.device}"
+    def _home(self, annotation: SliceTrack | CounterTrack | InstantTrack) -> Home:
+        home = self._homes[annotation.under]
+        if home.process and home.pid not in self._told:
+            self._told.add(home.pid)
+            self._name(annotation.analysis, "process_name", home.pid, None, json_text(home.process))
+        return home
 
-    def _pid(self, analysis: str, under: int) -> int:
-        """The pid of the track's process; a fresh one where that is no number, which Perfetto would make one up for."""
-        track = self._trace.tracks[under]
-        if isinstance(track.pid, int):
-            return track.pid
-        if track.pid not in self._pids:
-            self._pids[track.pid] = pid = next(self._fresh)
-            self._name(analysis, "process_name", pid, None, json_text(track.process_name or str(track.pid or "trace")))
-        return self._pids[track.pid]
+    def _fresh(self) -> int:
+        while self._next in self._used:
+            self._next += 1
+        self._next += 1
+        return self._next - 1
 
     def _name(self, analysis: str, what: str, pid: int, tid: int | None, value: bytes) -> None:
         thread = b"" if tid is None else b',"tid":%d' % tid
         arg = b"sort_index" if what.endswith("sort_index") else b"name"
         text = b'"ph":"M","name":"%s","pid":%d%s,"args":{"%s":%s}}' % (what.encode(), pid, thread, arg, value)
         self._metadata.append((analysis, text))
+
+
+def layout_of(trace: Trace) -> Layout:
+    """The layout of what is added to a trace."""
+    used = sorted({n for track in trace.tracks for n in (track.pid, track.tid) if isinstance(n, int)})
+    devices: dict[Identity, set[Identity]] = {}
+    for track in trace.tracks:
+        if track.device is not None:
+            devices.setdefault(track.pid, set()).add(track.device)
+    made_up: dict[Identity, Home] = {}  # for processes without a number, which Perfetto would make one up for
+    free = (number for number in count(_FIRST_FRESH) if number not in used)
+    homes = {}
+    for index, track in enumerate(trace.tracks):
+        sort_index = track.tid if isinstance(track.tid, int) and 0 <= track.tid <= _MAX_SORT_INDEX else -1
+        several = track.device is not None and len(devices[track.pid]) > 1
+        suffix = f" device {track.device}" if several else ""
+        if isinstance(track.pid, int):
+            homes[index] = Home(track.pid, "", sort_index, suffix)
+            continue
+        if track.pid not in made_up:
+            name = track.process_name or str(track.pid or "trace")
+            made_up[track.pid] = Home(next(free), name, -1, "")
+        homes[index] = replace(made_up[track.pid], sort_index=sort_index, suffix=suffix)
+    taken = max((home.pid for home in made_up.values()), default=_FIRST_FRESH - 1)
+    return Layout(Room(homes, used, [(None, name) for name in _counter_names(trace)], [], taken + 1))
 
 
 def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
@@ -100,14 +159,6 @@ def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
         first = max(first, known + 1 if known < 2**52 else 0)
     first = max(first, taken)
     return first, first + count
-
-
-def _fresh_numbers(used: set[Identity]) -> Iterator[int]:
-    candidate = _FIRST_FRESH
-    while True:
-        if candidate not in used:
-            yield candidate
-        candidate += 1
 
 
 def _counter_names(trace: Trace) -> set[str]:

@@ -1,4 +1,4 @@
-"""gzip, fast and reproducible: equal text gives equal bytes, however it was cut into pieces."""
+"""Deflate and gzip, fast and reproducible: equal text gives equal bytes, however it was cut into pieces."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-_GZIP = 31  #: zlib's ``wbits`` for a gzip member; its header then has neither time nor name
+from augment.writers.checksums import NOTHING, Checked
+
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x04\xff"  #: of a member: no name, no time, compressed fast, on no system told
 _BLOCK_BYTES = 1 << 20
+END = b"\3\0"  #: what ends a deflate stream at a byte's edge: an empty block that is the last
 
 
 def fastest(window_bits: int) -> tuple[Callable[..., int], Any]:
@@ -22,16 +25,21 @@ def fastest(window_bits: int) -> tuple[Callable[..., int], Any]:
     return isal_zlib.crc32, isal_zlib.compressobj(0, zlib.DEFLATED, window_bits)
 
 
-class GzipWriter:
+class DeflateWriter:
     """Compresses what is written into ``file``, in blocks of a fixed size.
 
     The compressed bytes depend on where the compressor's input is cut, so it gets blocks of one size whatever the
     sizes of the pieces; copying them together costs a hundredth of compressing.
+
+    Args:
+        file: what to write to.
+        before: the text that ``file`` has already, up to a byte's edge between deflate blocks.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, before: Checked = NOTHING) -> None:
         self._file = file
-        _, self._compressor = fastest(_GZIP)
+        self._crc32, self._compressor = fastest(-zlib.MAX_WBITS)
+        self._crc, self._size = before
         self._block = memoryview(bytearray(_BLOCK_BYTES))
         self._filled = 0
 
@@ -46,11 +54,32 @@ class GzipWriter:
             if self._filled == _BLOCK_BYTES:
                 self._empty()
 
-    def finish(self) -> None:
-        """Write what is left, and the member's end."""
+    def mark(self) -> tuple[Checked, int]:
+        """All text so far, and the byte of the file at which it ends: nothing that follows refers to what is before."""
         self._empty()
-        self._file.write(self._compressor.flush())
+        self._file.write(self._compressor.flush(zlib.Z_FULL_FLUSH))
+        return Checked(self._crc, self._size), self._file.tell()
 
     def _empty(self) -> None:
-        self._file.write(self._compressor.compress(self._block[: self._filled]))
+        piece = self._block[: self._filled]
+        self._crc = self._crc32(piece, self._crc)
+        self._size += self._filled
+        self._file.write(self._compressor.compress(piece))
         self._filled = 0
+
+
+class GzipWriter(DeflateWriter):
+    """Writes a member of gzip, which begins here if nothing is said of what comes ``before``."""
+
+    def __init__(self, file: BinaryIO, before: Checked | None = None) -> None:
+        super().__init__(file, before or NOTHING)
+        if before is None:
+            file.write(_HEADER)
+
+    def finish(self) -> Checked:
+        """Write what is left, and the member's end: all text."""
+        self._empty()
+        self._file.write(self._compressor.flush())
+        text = Checked(self._crc, self._size)
+        self._file.write(text.trailer)
+        return text

@@ -2,7 +2,7 @@
 
 A deflate stream is a row of blocks that begin at any bit. Up to the last block that begins before the place of
 insertion the source's own compressed bytes are copied as they are; an empty stored block brings the stream to a byte's
-edge, and what follows is compressed anew. Both checksums follow from the source's by arithmetic (RFC 1951 and 1952).
+edge, and what follows is compressed anew. The checksum follows from the source's by arithmetic (RFC 1951).
 
 Where a block begins is not written anywhere: every bit of the file's end that could be a block's header is tried, and
 is believed if what is inflated from there on is, byte for byte, the end of the text that was read.
@@ -11,23 +11,20 @@ is believed if what is inflated from there on is, byte for byte, the end of the 
 from __future__ import annotations
 
 import os
-import struct
 import zlib
-from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from augment.writers.compression import fastest
+from augment.writers.checksums import TRAILER, Checked
+from augment.writers.compression import GzipWriter, fastest
 
 Words = npt.NDArray[np.uint64]
 
-TRAILER = struct.Struct("<II")  #: a gzip member's CRC-32 and its text's size modulo 2**32
 WINDOW = 1 << 15  #: how far back deflate refers
 SEARCHED = (1 << 16, 1 << 18)  #: bytes of the file's end to look through, one after the other
 COPIED = 1 << 20
-POLYNOMIAL = 0xEDB88320  #: of CRC-32, bits reversed
 
 
 class Splice(NamedTuple):
@@ -140,28 +137,13 @@ def _inflated_size(deflated: bytes) -> int | None:
     return size if TRAILER.size <= left <= TRAILER.size + 1 else None
 
 
-def write_spliced(
-    file: BinaryIO, path: str, splice: Splice, tail: bytes, text_bytes: int, insert_at: int, added: Iterable[Any]
-) -> None:
-    """Write the gzip file at ``path`` into ``file`` with ``added`` before byte ``insert_at`` of its text."""
+def resumed(file: BinaryIO, path: str, splice: Splice, tail: bytes, text_bytes: int) -> tuple[GzipWriter, memoryview]:
+    """A writer into ``file`` that has the gzip file at ``path`` up to ``splice``; and the text from there on."""
     _copy_prefix(file, path, splice.bit)
     after = memoryview(tail)[len(tail) - (text_bytes - splice.text_at) :]
-    crc32, compress = fastest(-zlib.MAX_WBITS)
-    crc = added_bytes = 0
-    for is_added, piece in _pieces(after, insert_at - splice.text_at, added):
-        crc = crc32(piece, crc)
-        added_bytes += len(piece) if is_added else 0
-        file.write(compress.compress(piece))
-    file.write(compress.flush())
-    crc ^= shifted_crc(splice.crc ^ crc32(after), added_bytes)
-    file.write(TRAILER.pack(crc, (text_bytes + added_bytes) % (1 << 32)))
-
-
-def _pieces(after: memoryview, before: int, added: Iterable[Any]) -> Iterator[tuple[bool, Any]]:
-    yield False, after[:before]
-    for piece in added:
-        yield True, piece
-    yield False, after[before:]
+    crc32, _ = fastest(-zlib.MAX_WBITS)
+    before = Checked(splice.crc, text_bytes).without_end(Checked(crc32(after), len(after)))
+    return GzipWriter(file, before), after
 
 
 def _copy_prefix(file: BinaryIO, path: str, bits: int) -> None:
@@ -174,24 +156,3 @@ def _copy_prefix(file: BinaryIO, path: str, bits: int) -> None:
         last = source.read(1)[0] & ((1 << part) - 1) if part else 0
     # the block's header is three zero bits after `part` others, then zeros up to the byte's edge
     file.write(bytes([last]) + (b"\0" if part > 5 else b"") + b"\0\0\xff\xff")
-
-
-def shifted_crc(crc: int, count: int) -> int:
-    """What ``crc`` becomes when ``count`` zero bytes follow, without its own start value: ``crc * x**(8 count)``."""
-    power, square = 1 << 31, 1 << 23  # 1 and x**8, reversed
-    while count:
-        if count & 1:
-            power = _product(power, square)
-        square = _product(square, square)
-        count >>= 1
-    return _product(crc, power)
-
-
-def _product(left: int, right: int) -> int:
-    """The product of two polynomials over GF(2), modulo CRC-32's, bits reversed."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if left >> bit & 1:
-            product ^= right
-        right = (right >> 1) ^ (POLYNOMIAL if right & 1 else 0)
-    return product

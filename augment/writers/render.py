@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
+from augment.compiled.native import is_loaded
 from augment.trace import Int64s
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out
@@ -116,7 +117,8 @@ Renderer: TypeAlias = Callable[[Template], Iterator[Rendered]]
 
 def renderer(total: int) -> Renderer:
     """How to make the texts of every row of a template, in order and in bounded pieces, if ``total`` rows will come."""
-    compiled = _compiled() if total >= _MANY_ROWS else None
+    loaded = is_loaded("augment.writers.render_compiled", "render_rows")
+    compiled = _compiled() if loaded or total >= _MANY_ROWS else None
     if compiled is None:
         return _plain
     return lambda template: (compiled if rows_of(template) >= _FEW_ROWS else _plain)(template)

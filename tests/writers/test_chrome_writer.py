@@ -127,9 +127,9 @@ def test_fresh_numbers_are_used_by_nothing_else(tmp_path: Path) -> None:
     instants = [InstantTrack("example", "i", under, ns(1), texts("now")) for under in (0, 1, 1, 2)]
     events = write(chrome_trace([KERNEL], tracks), tmp_path / "out", *instants)
     places = [(event["pid"], event["tid"]) for event in events if event["ph"] == "i"]
-    assert places == [(10000001, 10000002), (10000004, 10000005), (10000004, 10000006), (10000007, 10000008)]
+    assert places == [(10000001, 10000005), (10000002, 10000006), (10000002, 10000007), (10000004, 10000008)]
     processes = {event["pid"]: event["args"] for event in events if event["name"] == "process_name"}
-    assert processes == {10000004: {"name": "Spans"}, 10000007: {"name": "trace"}}
+    assert processes == {10000002: {"name": "Spans"}, 10000004: {"name": "trace"}}
 
 
 def test_devices_of_one_process_are_told_apart_by_name(tmp_path: Path) -> None:

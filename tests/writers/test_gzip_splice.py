@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.writers.gzip_splice import find_splice, shifted_crc, write_spliced
+from augment.writers.checksums import Checked, shifted_crc
+from augment.writers.gzip_splice import find_splice, resumed
 
 LINES = random.Random(3)
 TEXT = b"".join(
@@ -30,7 +31,11 @@ def test_the_text_is_the_longer_one(tmp_path: Path, level: int, added: bytes) ->
     assert splice is not None
     assert 0 < splice.text_at <= insert_at
     out = io.BytesIO()
-    write_spliced(out, str(path), splice, TEXT, len(TEXT), insert_at, [added[:10], added[10:]])
+    writer, rest = resumed(out, str(path), splice, TEXT, len(TEXT))
+    before = insert_at - splice.text_at
+    for piece in (rest[:before], added[:10], added[10:], rest[before:]):
+        writer.write(piece)
+    writer.finish()
     assert gzip.decompress(out.getvalue()) == TEXT[:insert_at] + added + TEXT[insert_at:]
     assert out.getvalue()[: splice.bit // 8] == path.read_bytes()[: splice.bit // 8]
 
@@ -52,4 +57,12 @@ def test_stored_blocks_are_not_found(tmp_path: Path) -> None:
 
 @given(st.binary(), st.binary())
 def test_checksums_add_up(left: bytes, right: bytes) -> None:
-    assert zlib.crc32(left + right) == shifted_crc(zlib.crc32(left), len(right)) ^ zlib.crc32(right)
+    first, last, both = (Checked(zlib.crc32(text), len(text)) for text in (left, right, left + right))
+    assert first.then(last) == both
+    assert both.without_end(last) == first
+    assert both.without_beginning(first) == last
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**40))
+def test_a_checksum_is_shifted_back(crc: int, count: int) -> None:
+    assert shifted_crc(shifted_crc(crc, count), -count) == crc

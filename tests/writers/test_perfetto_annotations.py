@@ -137,19 +137,22 @@ def test_a_bundle_is_one_timeline(perfetto: PerfettoEngine, tmp_path: Path, base
     assert perfetto.rows("select count(*) from process where pid = 42") == [(1,)]
 
 
-def test_a_bundle_keeps_the_source_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["rank0.pt.trace.json.gz", "größe.json.gz"])
+def test_a_bundle_keeps_the_source_as_it_is(perfetto: PerfettoEngine, tmp_path: Path, name: str) -> None:
     plain = source(tmp_path, EVENTS)
-    path = tmp_path / "rank0.pt.trace.json.gz"
+    path = tmp_path / name
     path.write_bytes(gzip.compress(plain.read_bytes(), 9))
     trace = augmented(read(str(path)), IDLE)
-    for _ in range(2):
-        bundle.write(trace, tmp_path / "a.zip")
-        archive = zipfile.ZipFile(tmp_path / "a.zip")
+    for out in ("a.zip", "b.zip"):
+        bundle.write(trace, tmp_path / out)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert archive.namelist() == [path.name, "annotations.pftrace"]
         assert archive.getinfo(path.name).compress_type == zipfile.ZIP_STORED
         assert archive.read(path.name) == path.read_bytes()
-        first = (tmp_path / "a.zip").read_bytes()
-    assert first == (tmp_path / "a.zip").read_bytes()
+        assert archive.testzip() is None
+    perfetto.load(tmp_path / "a.zip")
+    assert perfetto.rows("select count(*) from slice where name = 'host_wait'") == [(1,)]
 
 
 def test_equal_traces_give_equal_files(tmp_path: Path) -> None:

@@ -15,14 +15,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
+import msgspec
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, row_count
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Trace
+from augment.writers import seams
 from augment.writers.files import replacing
+from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room
 from augment.writers.perfetto.annotations import annotation_events
 from augment.writers.perfetto.args import Interned
 from augment.writers.perfetto.packets import Events, encode, engine_for
@@ -45,6 +48,7 @@ from augment.writers.perfetto.wire import (
     packet,
     text,
 )
+from augment.writers.seams import Addable, Written
 
 NAME = "perfetto"
 SUFFIX = ".augmented.pftrace"
@@ -62,15 +66,46 @@ _MESSAGES = {
 }
 
 
+class Seam(msgspec.Struct, frozen=True):
+    """``at`` a byte of the file, which was its end at first; ``shift_ns`` is what was added to all times."""
+
+    at: int
+    shift_ns: int
+    room: Room
+
+
 def write(augmented: AugmentedTrace, path: Path) -> list[Diagnostic]:
     """Write the source's events and the annotations to ``path``; equal traces give equal files.
 
     Raises:
         OutputError: ``path`` cannot be written.
     """
+    return write_seamed(augmented, path).diagnostics
+
+
+def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
+    """The same, and how to add to the file."""
     trace = augmented.trace
+    tracks, shift_ns = Tracks(trace), _shift(trace)
     with replacing(path, trace.source.path) as file:
-        return write_part(augmented, file, Tracks(trace), Part(), _shift(trace))
+        diagnostics = write_part(augmented, file, tracks, Part(), shift_ns)
+        at = file.tell()
+    return Written(diagnostics, lambda under: Seam(at, shift_ns, tracks.room(under)))
+
+
+def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:
+    """Write the file that ``old`` is to ``new``, with ``annotations`` behind what was written at first."""
+    seams.copy(old, new, seam.at)
+    add(new, seam.room, seam.shift_ns, annotations)
+
+
+def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> None:
+    """Write ``annotations`` behind the end of a file that was left with this ``room``."""
+    if annotations:
+        engine = engine_for(sum(map(row_count, annotations)))
+        out = _File(file, LaterTracks(room), Interned(), engine, first=False)
+        out.shift_ns = shift_ns
+        out.write_annotations(annotations, {})
 
 
 def write_part(
@@ -97,19 +132,20 @@ def write_part(
     return _diagnostics(planned.repairs)
 
 
-def write_annotations(augmented: AugmentedTrace, file: Writable) -> int:
+def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, Tracks]:
     """Write the annotations alone, on the clock of the source's text.
 
     Returns:
-        How many arrows are left out, because they link slices of the source.
+        How many arrows are left out, because they link slices of the source; and the tracks that were made.
     """
     trace, annotations, repairs = augmented.trace, augmented.annotations, Counter[str]()
-    out = _File(file, Tracks(trace), Interned(), engine_for(sum(map(row_count, annotations))))
+    tracks = Tracks(trace)
+    out = _File(file, tracks, Interned(), engine_for(sum(map(row_count, annotations))))
     out.shift_ns = -trace.source.base_ns
     none, no_rows = np.full(len(trace.events), NO_NUMBER, np.int64), Ends(np.zeros(0, np.int64))
     arrows = suffixes(Numbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
     out.write_annotations(annotations, arrows[1])
-    return repairs["flow_without_slices"]
+    return repairs["flow_without_slices"], tracks
 
 
 class Writable(Protocol):
@@ -122,7 +158,9 @@ class Writable(Protocol):
 class _File:
     """Packets in order: what a packet refers to is written before it."""
 
-    def __init__(self, file: Writable, tracks: Tracks, interned: Interned, engine: Any, *, first: bool = True) -> None:
+    def __init__(
+        self, file: Writable, tracks: AddedTracks, interned: Interned, engine: Any, *, first: bool = True
+    ) -> None:
         self._file, self._tracks, self._interned, self._engine = file, tracks, interned, engine
         self.shift_ns = 0
         file.write(packet(number(PACKET_FLAGS, CLEARED) + (number(PACKET_FIRST, 1) if first else b"")))

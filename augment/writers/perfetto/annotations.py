@@ -9,17 +9,17 @@ import numpy as np
 
 from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
 from augment.trace import Int64s
+from augment.writers.perfetto.added import AddedTracks
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, column, counters, slices, text_args
-from augment.writers.perfetto.suffixes import Suffixes, with_suffixes
-from augment.writers.perfetto.tracks import Tracks
+from augment.writers.perfetto.suffixes import NO_SUFFIXES, Suffixes, with_suffixes
 from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
 
 _FEW_ROWS = 2000  #: for fewer rows of a track the compiled way is not worth its preparation
 
 
 def annotation_events(
-    annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: Tracks, interned: Interned, engine: Any
+    annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: AddedTracks, interned: Interned, engine: Any
 ) -> Iterator[Events]:
     """The events of one annotation, in the pieces in which they are to be written; none of flows and empty tracks.
 
@@ -31,7 +31,8 @@ def annotation_events(
     category = interned.number(INTERNED_CATEGORIES, f"augment.{annotation.analysis}")
     match annotation:
         case SliceTrack():
-            blobs = with_suffixes(_args(annotation, ArgsEncoder(interned), engine), arrows[id(annotation)])
+            own = arrows.get(id(annotation), NO_SUFFIXES)
+            blobs = with_suffixes(_args(annotation, ArgsEncoder(interned), engine), own)
             names = _name_numbers(annotation.names, interned)
             yield from slices(annotation.ts, annotation.dur, track, category, names, blobs)
         case CounterTrack():

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
+from augment.compiled.native import is_loaded
 from augment.trace import Bytes, Int64s
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
@@ -112,8 +113,8 @@ def encode(events: Events, engine: Any = None) -> Iterator[bytes | memoryview]:
 
 
 def engine_for(rows: int) -> Any:
-    """The compiled engine if it is worth its load for so many rows and can be had; else None."""
-    if rows < COMPILED_FROM:
+    """The compiled engine if it is loaded, or worth its load for so many rows and can be had; else None."""
+    if rows < COMPILED_FROM and not is_loaded("augment.writers.perfetto.packets_compiled", "encode_rows"):
         return None
     try:
         from augment.writers.perfetto import fast

@@ -14,7 +14,7 @@ import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
 from augment.trace import Int64s, Trace
-from augment.writers.perfetto.packets import Blobs
+from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.wire import EVENT_FLOW, EVENT_LAST_FLOW, varint
 
 NO_NUMBER = -1
@@ -53,6 +53,9 @@ class Suffixes(NamedTuple):
 
     rows: Int64s
     blobs: Blobs
+
+
+NO_SUFFIXES = Suffixes(np.zeros(0, np.int64), blobs_of(()))
 
 
 @dataclass

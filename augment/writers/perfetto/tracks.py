@@ -13,37 +13,28 @@ other is a plain track of the same name. A device lies under the process that la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from augment.annotations import Annotation, CounterTrack, Flows
 from augment.derived.launches import NO_ROW, launches
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Trace
+from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (
     BY_RANK,
-    COUNTER_CATEGORIES,
-    COUNTER_SHARE_KEY,
-    COUNTER_UNIT_NAME,
-    PACKET_DESCRIPTOR,
     PROCESS_NAME,
     PROCESS_PID,
     THREAD_NAME,
     THREAD_PID,
     THREAD_TID,
     TRACK_CHILD_ORDER,
-    TRACK_COUNTER,
-    TRACK_DESCRIPTION,
     TRACK_NAME,
     TRACK_PARENT,
     TRACK_PROCESS,
-    TRACK_RANK,
     TRACK_THREAD,
-    TRACK_UUID,
     message,
     number,
-    packet,
     text,
 )
 
@@ -66,7 +57,7 @@ class Place:
 
 
 @dataclass
-class Tracks:
+class Tracks(AddedTracks):
     """Makes tracks when they are first asked for; their descriptions wait in :meth:`take_packets`."""
 
     trace: Trace
@@ -95,10 +86,17 @@ class Tracks:
             if place.device is not None:
                 self._devices.setdefault((place.pid, place.device))
 
-    def take_packets(self) -> bytes:
-        """The descriptions of tracks made since the last call."""
-        taken, self._packets = b"".join(self._packets), []
-        return taken
+    def home_of(self, under: int) -> int:
+        """The device of a track, else the track itself."""
+        index = int(self.place_of_track[under])
+        place = self.places[index]
+        return self._home(place) if self._on_device(place) else self.of_place(index)
+
+    def room(self, under: Iterable[int]) -> Room:
+        """What is left for what is to be added later under these tracks of the source."""
+        homes = {track: self.home_of(track) for track in under}
+        children = {home: self._children.get(home, 0) for home in homes.values()}
+        return Room(self.count, homes, children, self.take_packets())
 
     def of_place(self, index: int) -> int:
         """The track of a place."""
@@ -121,22 +119,6 @@ class Tracks:
         """A counter of the source, in the process (or device) of a place."""
         home = self._home(self.places[index])
         return self._made(("counter", home, name), lambda: self._add(home, name, counter=b""))
-
-    def of_annotation(self, annotation: Annotation) -> int:
-        """The track of something added, always a new one."""
-        assert not isinstance(annotation, Flows)
-        index = int(self.place_of_track[annotation.under])
-        place = self.places[index]
-        home = self._home(place) if self._on_device(place) else self.of_place(index)
-        counter = None
-        if isinstance(annotation, CounterTrack):
-            counter = text(COUNTER_CATEGORIES, f"augment.{annotation.analysis}")
-            counter += text(COUNTER_UNIT_NAME, annotation.unit)
-            if annotation.scale:
-                counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
-        whole_device = 0 if "stream" not in annotation.name else 1
-        self._children[home] = rank = self._children.get(home, 0) + 1
-        return self._add(home, annotation.name, rank + 4000 * whole_device, annotation.description, counter)
 
     def _made(self, key: object, make: Callable[[], int]) -> int:
         if key not in self._known:
@@ -208,28 +190,6 @@ class Tracks:
 
     def _parent_of_device(self, owner: Identity) -> int | None:
         return None if owner is None else self._process(owner)
-
-    def _add(
-        self, parent: int | None, name: str, rank: int | None = None, description: str = "",
-        counter: bytes | None = None, ordered: bool = False,
-    ) -> int:  # fmt: skip
-        content = text(TRACK_NAME, name)
-        if parent is not None:
-            content += number(TRACK_PARENT, parent)
-        if rank is not None:
-            content += number(TRACK_RANK, rank)
-        if description:
-            content += text(TRACK_DESCRIPTION, description)
-        if counter is not None:
-            content += message(TRACK_COUNTER, counter)
-        if ordered:
-            content += number(TRACK_CHILD_ORDER, BY_RANK)
-        return self._describe(content)
-
-    def _describe(self, content: bytes) -> int:
-        self.count += 1
-        self._packets.append(packet(message(PACKET_DESCRIPTOR, number(TRACK_UUID, self.count) + content)))
-        return self.count
 
 
 class _Owners:

@@ -1,0 +1,109 @@
+"""The tracks of what is added to a native Perfetto file, while it is written or later."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import msgspec
+
+from augment.annotations import Annotation, CounterTrack, Flows
+from augment.writers.perfetto.wire import (
+    BY_RANK,
+    COUNTER_CATEGORIES,
+    COUNTER_SHARE_KEY,
+    COUNTER_UNIT_NAME,
+    PACKET_DESCRIPTOR,
+    TRACK_CHILD_ORDER,
+    TRACK_COUNTER,
+    TRACK_DESCRIPTION,
+    TRACK_NAME,
+    TRACK_PARENT,
+    TRACK_RANK,
+    TRACK_UUID,
+    message,
+    number,
+    packet,
+    text,
+)
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What must be known to add tracks later.
+
+    Args:
+        count: tracks of the file.
+        homes: by track of the source, the track that what is added under it lies in.
+        children: how many tracks were added in each of these.
+        packets: descriptions of homes that are not in the file.
+    """
+
+    count: int
+    homes: dict[int, int]
+    children: dict[int, int]
+    packets: bytes
+
+
+class AddedTracks(ABC):
+    """Makes tracks for annotations; their descriptions wait in :meth:`take_packets`."""
+
+    count: int  #: tracks of the file
+    _packets: list[bytes]
+    _children: dict[int, int]  #: how many were added in each track
+
+    @abstractmethod
+    def home_of(self, under: int) -> int:
+        """The track that what is added under a track of the source lies in."""
+
+    def take_packets(self) -> bytes:
+        """The descriptions of tracks made since the last call."""
+        taken = b"".join(self._packets)
+        self._packets.clear()
+        return taken
+
+    def of_annotation(self, annotation: Annotation) -> int:
+        """The track of something added, always a new one."""
+        assert not isinstance(annotation, Flows)
+        home = self.home_of(annotation.under)
+        counter = None
+        if isinstance(annotation, CounterTrack):
+            counter = text(COUNTER_CATEGORIES, f"augment.{annotation.analysis}")
+            counter += text(COUNTER_UNIT_NAME, annotation.unit)
+            if annotation.scale:
+                counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
+        whole_device = 0 if "stream" not in annotation.name else 1
+        self._children[home] = rank = self._children.get(home, 0) + 1
+        return self._add(home, annotation.name, rank + 4000 * whole_device, annotation.description, counter)
+
+    def _add(
+        self, parent: int | None, name: str, rank: int | None = None, description: str = "",
+        counter: bytes | None = None, ordered: bool = False,
+    ) -> int:  # fmt: skip
+        content = text(TRACK_NAME, name)
+        if parent is not None:
+            content += number(TRACK_PARENT, parent)
+        if rank is not None:
+            content += number(TRACK_RANK, rank)
+        if description:
+            content += text(TRACK_DESCRIPTION, description)
+        if counter is not None:
+            content += message(TRACK_COUNTER, counter)
+        if ordered:
+            content += number(TRACK_CHILD_ORDER, BY_RANK)
+        return self._describe(content)
+
+    def _describe(self, content: bytes) -> int:
+        self.count += 1
+        self._packets.append(packet(message(PACKET_DESCRIPTOR, number(TRACK_UUID, self.count) + content)))
+        return self.count
+
+
+class LaterTracks(AddedTracks):
+    """Those of a file that has been written."""
+
+    def __init__(self, room: Room) -> None:
+        self.count, self._homes = room.count, room.homes
+        self._children, self._packets = dict(room.children), [room.packets]
+
+    def home_of(self, under: int) -> int:
+        """One that the room has."""
+        return self._homes[under]
