@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment import intervals
-from augment.job.summary import SPENT, VERSION, RankSummary
+from augment.job.summary import SPENT, VERSION, RankSummary, Stream
 
 Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
 
@@ -49,6 +49,7 @@ def summary_of(
         host=host,
         groups=[[one, one, (members or {}).get(one, ""), "", (sizes or {}).get(one, -1)] for one in groups],
         kinds=kinds,
+        streams=[Stream("7", 0, 0)],
         columns={
             "row": column(range(count)),
             "ts": column([part[3] for part in parts]),
@@ -65,6 +66,7 @@ def summary_of(
             "follows": column(follows),
             **spent("ts", [part[3] for part in parts]),
             **spent("end", [part[4] for part in parts]),
+            "stream": column(None, 0),
         },
         steps={
             **{

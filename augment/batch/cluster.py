@@ -5,9 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from augment.batch.convert import Result, Settings
-from augment.batch.inputs import Input
-from augment.batch.workers import Work, convert_apart
+from augment.batch.convert import Result
+from augment.batch.workers import Task
 from augment.errors import OutputError, UsageError
 
 PATIENCE_S = 30  #: how long the scheduler may take to answer
@@ -28,14 +27,14 @@ class Cluster:
 
     lost: type[Exception]
 
-    def __init__(self, address: str, work: Work = convert_apart) -> None:
+    def __init__(self, address: str) -> None:
         try:
             from distributed import Client
             from distributed.scheduler import KilledWorker
         except ImportError as error:
             because = f"needs Dask ({error}); pip install 'kineto-augment[dask]'"
             raise UsageError(f"--scheduler {address}: {because}") from error
-        self.lost, self._work = KilledWorker, work
+        self.lost = KilledWorker
         try:
             self._client: Any = Client(address, timeout=PATIENCE_S)
         except (OSError, ValueError) as error:
@@ -46,9 +45,9 @@ class Cluster:
         """As many as its threads can do now and next."""
         return max(AT_LEAST, AHEAD * sum(map(int, self._client.nthreads().values())))
 
-    def submit(self, one: Input, settings: Settings) -> Future[Result]:
+    def submit(self, task: Task) -> Future[Result]:
         """In the next thread that is free."""
-        future: Future[Result] = self._executor.submit(self._work, one, settings)
+        future: Future[Result] = self._executor.submit(task)
         return future
 
     def renew(self) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from augment.batch.stages import Stage
     from augment.readers.limits import Limits
     from augment.trace import Trace
+    from augment.writers.seams import Described
 
 RANK = "{rank}"  #: stands for the rank in the path of an execution trace
 Told = Callable[[str], None]  #: told, in a sentence, of what takes long
@@ -39,11 +40,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that was written; ``sha256`` only of those that a manifest shall tell of."""
+    """A file that was written; hashes only of those that a manifest shall tell of.
+
+    An output with a ``seam`` can be drawn in later; ``undrawn_sha256`` is of what it was before.
+    """
 
     path: str
     size: int
     sha256: str = ""
+    seam: Described | None = None
+    undrawn_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class Result:
     """What came of an input: the files written, the sidecar last, or why there are none.
 
     ``done_before`` says that a manifest told so, and nothing had to be done. ``sha256``, ``rank`` and ``world_size``
-    are the input's; ``summaries`` are files for the job's stages.
+    are the input's; ``summaries`` are files for the job's stages. ``drawn`` is a name for what of the job is drawn in
+    the outputs; empty: nothing.
     """
 
     path: str
@@ -64,6 +71,7 @@ class Result:
     rank: int | None = None
     world_size: int | None = None
     summaries: tuple[File, ...] = ()
+    drawn: str = ""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -111,7 +119,7 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
     from augment.pipeline import augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
-    from augment.writers import write_all
+    from augment.writers import write_seamed
 
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
@@ -128,8 +136,9 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
         )
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
-        written = write_all(augmented, folder, settings.formats)
-        files = delivered([*summaries, *written], one)
+        under = {track for each in settings.stages if each.under for track in each.under(augmented)}
+        written = dict(write_seamed(augmented, folder, settings.formats, sorted(under)))
+        files = delivered([*summaries, *written], one, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
     rank, world_size = trace.rank, _world_size(trace)
     return Result(
@@ -157,14 +166,17 @@ def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:
     return path
 
 
-def delivered(written: Sequence[Path], one: Input) -> tuple[File, ...]:
+def delivered(written: Sequence[Path], one: Input, seams: Sequence[Described | None] = ()) -> tuple[File, ...]:
     """The outputs of ``one``, brought to where they belong if that is a URL."""
     sizes = [os.path.getsize(path) for path in written]
-    digests = [_sha256(path) if one.root else "" for path in written]
-    return tuple(map(File, places.deliver(written, one.folder), sizes, digests))
+    digests = [sha256_of(path) if one.root else "" for path in written]
+    seams = seams or [None] * len(written)
+    undrawn = [digest if seam else "" for digest, seam in zip(digests, seams, strict=True)]
+    return tuple(map(File, places.deliver(written, one.folder), sizes, digests, seams, undrawn))
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """The hash of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(1 << 18):

@@ -1,16 +1,30 @@
-"""The stage that compares the ranks of a job: ``job.metrics.json``."""
+"""The stage that compares the ranks of a job: ``job.metrics.json``, and what is drawn in the outputs of each rank."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from augment.batch.drawing import Tracks
 from augment.batch.jobs import Job, Member
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
 
 SUFFIX = ".ranks.summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The contents of files, by what comes after the job's stem in their names (``.metrics.json``).
+
+    And what makes the tracks of each rank of which a summary was given, None where there are none.
+    """
+
+    files: Mapping[str, bytes]
+    tracks: Sequence[Tracks | None] = ()
 
 
 def summarize(augmented: AugmentedTrace) -> bytes:
@@ -20,10 +34,19 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     return summary.summarize(augmented)
 
 
-def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Mapping[str, bytes]:
-    """The metrics of a job."""
+def drawn_under(augmented: AugmentedTrace) -> Collection[int]:
+    """The tracks under which a rank's part of the job is drawn."""
+    from augment.job import summary
+
+    return summary.drawn_under(augmented)
+
+
+def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Conclusion:
+    """The metrics of a job, and its tracks."""
     from augment.job import sidecar
     from augment.job.answer import answer
 
     found = answer([content for _, content in summaries], [member.input.path for member, _ in summaries])
-    return {sidecar.SUFFIX: sidecar.content(found, job.name, job.window, job.world_size)}
+    files = {sidecar.SUFFIX: sidecar.content(found, job.name, job.window, job.world_size)}
+    members = range(len(summaries))
+    return Conclusion(files, [partial(found.annotations, one) if found.is_drawn(one) else None for one in members])

@@ -12,20 +12,25 @@ import json
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 from augment import __version__
-from augment.batch import places
+from augment.batch import drawing, places
 from augment.batch.convert import File, Result, Settings
 from augment.batch.inputs import Input
 from augment.batch.journal import journal
 from augment.writers.files import MANIFEST, is_manifest
 
+_FORM = 2  #: of summaries and seams; what has another is done again
+_ALWAYS = ("path", "size", "sha256")  #: what is told of every file
+
 
 def digest_of(settings: Settings) -> str:
     """The same for settings of which the same outputs come."""
     told = [
-        settings.formats, sorted(settings.only), sorted(settings.skip), settings.options, settings.steps,
+        _FORM, settings.formats, sorted(settings.only), sorted(settings.skip), settings.options, settings.steps,
         [stage.suffix for stage in settings.stages], *filter(None, [settings.execution_trace]),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -47,8 +52,6 @@ class Manifest:
         self._root, self._digest = root, digest_of(settings)
         places.expect_writable(root)
         self._journal = journal(places.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
-        self._remote_sizes = places.sizes_below(root) if places.protocol(root) else None
-        self._known = self._load()
 
     def done(self, one: Input) -> Result | None:
         """What came of ``one`` before, if it need not be done again.
@@ -63,11 +66,13 @@ class Manifest:
             one.size, one.modified, self._digest, __version__
         ):  # fmt: skip
             return None
-        if not all(map(self._there, (*told["outputs"], *told["summaries"]))):
+        outputs, summaries = self._files(told["outputs"]), self._files(told["summaries"])
+        changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]
+        if not all(self._size(file) is not None and drawing.is_as_written(file) for file in changed):
             return None
         return Result(
-            one.path, "done_before", self._files(told["outputs"]), sha256=told["sha256"], rank=told["rank"],
-            world_size=told["world_size"], summaries=self._files(told["summaries"]),
+            one.path, "done_before", outputs, sha256=told["sha256"], rank=told["rank"], world_size=told["world_size"],
+            summaries=summaries, drawn=drawing.NOT_KNOWN if changed else told["drawn"],
         )  # fmt: skip
 
     def record(self, one: Input, result: Result) -> None:
@@ -79,6 +84,7 @@ class Manifest:
             "options": self._digest, "tool": __version__, "status": result.status, "message": result.message,
             "rank": result.rank, "world_size": result.world_size, "finished_ns": time.time_ns(),
             "outputs": self._relative(result.files), "summaries": self._relative(result.summaries),
+            "drawn": result.drawn,
         }  # fmt: skip
         self._journal.append(json.dumps(told).encode())
 
@@ -86,7 +92,13 @@ class Manifest:
         """Write what is left, and let others write."""
         self._journal.close()
 
-    def _load(self) -> dict[str, dict[str, Any]]:
+    @cached_property
+    def _remote_sizes(self) -> dict[str, int] | None:
+        """The sizes of all files, when first asked for; None of a local folder."""
+        return places.sizes_below(self._root) if places.protocol(self._root) else None
+
+    @cached_property
+    def _known(self) -> dict[str, dict[str, Any]]:
         """What is known of each input: what was told last."""
         known: dict[str, dict[str, Any]] = {}
         names = os.listdir(self._root) if self._remote_sizes is None else self._remote_sizes
@@ -97,16 +109,19 @@ class Manifest:
                     known[told["input"]] = told
         return known
 
-    def _there(self, file: dict[str, Any]) -> bool:
+    def _size(self, file: File) -> int | None:
+        """The size that a file has now; None if it is not there."""
         if self._remote_sizes is not None:
-            return bool(self._remote_sizes.get(file["path"]) == file["size"])
-        return bool(places.size(places.join(self._root, file["path"])) == file["size"])
+            return self._remote_sizes.get(places.below(file.path, self._root))
+        return places.size(file.path)
 
     def _files(self, told: list[dict[str, Any]]) -> tuple[File, ...]:
-        return tuple(File(places.join(self._root, one["path"]), one["size"], one["sha256"]) for one in told)
+        return tuple(File(**{**one, "path": places.join(self._root, one["path"])}) for one in told)
 
     def _relative(self, files: Iterable[File]) -> list[dict[str, Any]]:
-        return [{"path": places.below(one.path, self._root), "size": one.size, "sha256": one.sha256} for one in files]
+        """The files as they are told of, without what they do not have."""
+        told = [{**asdict(one), "path": places.below(one.path, self._root)} for one in files]
+        return [{name: value for name, value in one.items() if value or name in _ALWAYS} for one in told]
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:

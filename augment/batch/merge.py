@@ -249,7 +249,7 @@ class _Timeline:
         rank = self._ranks[at]
         with _read(rank.member) as trace:
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
-            augmented = on_clock(self._augmented(at, trace, part), self._clock(at))
+            augmented = on_clock(self._augmented(at, part), self._clock(at))
             links = self._links(at, trace, part), *self._handovers(augmented)
             return target.add(augmented, Group(rank.label, self._description(at)), *links)
 
@@ -277,14 +277,14 @@ class _Timeline:
             return f"{name}; clock as recorded: {clock.refused}"
         return f"{name}; its clock is {clock.offset_ns:+,} ns off, known to {clock.uncertainty_ns:,} ns"
 
-    def _augmented(self, at: int, trace: Trace, part: Trace) -> AugmentedTrace:
+    def _augmented(self, at: int, part: Trace) -> AugmentedTrace:
         """The rank's ``part`` with all that is added to it, on the rank's own clock."""
         from augment.findings import AugmentedTrace, Findings
         from augment.pipeline import augment
 
         choice = self._choice
         found = augment(part, only=choice.only, skip=choice.skip, options=choice.options)
-        across = [one for one in map(_cut(part), self._answers.annotations(at, trace)) if len(one.ts)]
+        across = [one for one in map(_cut(part), self._answers.annotations(at)) if len(one.ts)]
         return AugmentedTrace(part, {**found.outcomes, "across ranks": Findings([], across)}, found.window)
 
     def _links(self, at: int, trace: Trace, part: Trace) -> Links:

@@ -7,33 +7,34 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
 
-from augment.batch.convert import Result, Settings, failure
+from augment.batch.convert import Result, failure
 from augment.batch.inputs import Input, sweep
-from augment.batch.workers import Workers
+from augment.batch.workers import Task, Workers
 from augment.errors import OutputError
 
 Finished = Callable[[Input, Result], None]  #: told at once of each input that is finished, in whatever order
 
 
-def convert_all(
+def work_through(
     inputs: Sequence[Input],
-    settings: Settings,
+    task_of: Callable[[Input], Task],
     workers: Workers,
     finished: Finished = lambda _one, _result: None,
     needed: Callable[[Input], int] = lambda _: 0,
     budget: int = 0,
 ) -> Iterator[Result]:
-    """Convert ``inputs``.
+    """Have the task of each of ``inputs`` done.
 
     A worker that dies takes its own input down, no other: each input that may have killed it is tried once more when
     nothing else is under way. On an interrupt the workers are stopped.
 
     Args:
+        task_of: makes the task when a worker is free for it.
         finished: told at once of each result.
-        needed: the bytes of memory that an input will take.
-        budget: how many bytes those under way may take together, 0: any; what needs more is converted alone.
+        needed: the bytes of memory that an input's task will take.
+        budget: how many bytes those under way may take together, 0: any; what needs more is done alone.
     """
-    crew = _Crew(inputs, settings, workers, needed, budget)
+    crew = _Crew(inputs, task_of, workers, needed, budget)
     results: dict[int, Result] = {}
     following = 0
     try:
@@ -55,7 +56,7 @@ class _Crew:
     """What waits, what is under way, and what has to be tried alone."""
 
     inputs: Sequence[Input]
-    settings: Settings
+    task_of: Callable[[Input], Task]
     workers: Workers
     needed: Callable[[Input], int]
     budget: int
@@ -92,7 +93,7 @@ class _Crew:
             if self.running and sum(self.taken.values()) + memory > self.budget:
                 break
             try:
-                self.running[self.workers.submit(self.inputs[index], self.settings)] = index
+                self.running[self.workers.submit(self.task_of(self.inputs[index]))] = index
             except self.workers.lost:
                 return  # what is under way will tell
             self.taken[index] = memory
@@ -107,16 +108,16 @@ class _Crew:
             self.suspects.append(index)
         except CancelledError as error:
             raise OutputError("the cluster went away; run the same command again to go on") from error
-        except Exception as error:  # of the way to the worker and back: conversion itself never raises
+        except Exception as error:  # of the way to the worker and back: a task itself never raises
             yield index, failure(self.inputs[index].path, error)
 
     def _alone(self, index: int) -> tuple[int, Result]:
-        """Convert an input while nothing else is under way; if the worker dies again, it is to blame."""
+        """Do an input's task while nothing else is under way; if the worker dies again, it is to blame."""
         one = self.inputs[index]
         sweep([one])
         self.workers.renew()
         try:
-            return index, self.workers.submit(one, self.settings).result()
+            return index, self.workers.submit(self.task_of(one)).result()
         except self.workers.lost:
             pass
         sweep([one])

@@ -1,18 +1,27 @@
-"""A whole run: what a manifest says is done is skipped, the rest is converted here, in processes or on a cluster."""
+"""A whole run: what a manifest says is done is skipped, the rest is converted here, in processes or on a cluster.
+
+And then, when the jobs are known, drawn in.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from augment.batch import drawing
 from augment.batch.convert import Result, Settings, Told, convert
 from augment.batch.inputs import Input, sweep
 from augment.batch.manifest import Manifest
 
 if TYPE_CHECKING:
+    from augment.batch.drawing import Errand
+    from augment.batch.workers import Task, Workers
     from augment.client import Client
+
+WORKERS_FROM = 256 << 20  #: bytes of outputs; fewer are drawn in sooner than workers are there
 
 Finished = Callable[[Input, Result], None]
 
@@ -95,6 +104,34 @@ def run(inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watc
                 yield next(results) if result is None else result
 
 
+def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: Watch) -> Iterator[Result]:
+    """Run ``errands``; the results in their order. The manifests tell of each as of a conversion.
+
+    Raises:
+        OutputError, UsageError: as :func:`run`.
+    """
+    if not errands:
+        return
+    books, by_path = _Books(settings, manner), {one.input.path: one for one in errands}
+    inputs = [one.input for one in errands]
+
+    def task_of(one: Input) -> Task:
+        errand = by_path[one.path]
+        return partial(drawing.draw, one, errand.before, errand.tracks(), errand.drawn)
+
+    def finished(one: Input, result: Result) -> None:
+        if result.status != "failed":  # else what was there before is
+            books.record(one, result)
+        watch.finished(one, result)
+
+    with contextlib.closing(books):
+        sweep(inputs)
+        few = sum(one.size for one in errands) < WORKERS_FROM
+        workers = None if few else _workers(manner, len(inputs))
+        with contextlib.closing(_worked(inputs, task_of, workers, finished)) as results:
+            yield from results
+
+
 def _converted(
     inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watch, finished: Finished
 ) -> Generator[Result, None, None]:
@@ -102,21 +139,47 @@ def _converted(
         from augment.batch.remote import convert_remotely
 
         yield from convert_remotely(inputs, settings, manner.client, manner.jobs, watch.stage, finished)
-    elif manner.scheduler and inputs:
-        from augment.batch.cluster import Cluster
-        from augment.batch.pool import convert_all
+        return
+    workers = _workers(manner, len(inputs))
+    if workers:
+        from augment.batch.workers import convert_apart
 
-        yield from convert_all(inputs, settings, Cluster(manner.scheduler), finished)
-    elif min(manner.jobs, len(inputs)) > 1:
-        from augment.batch import memory
-        from augment.batch.pool import convert_all
+        def task_of(one: Input) -> Task:
+            return partial(convert_apart, one, settings)
+    else:
+
+        def task_of(one: Input) -> Task:
+            return lambda: convert(one, settings, watch.announce, lambda what: watch.stage(one, what))
+
+    yield from _worked(inputs, task_of, workers, finished, limited=not manner.scheduler)
+
+
+def _workers(manner: Manner, count: int) -> Workers | None:
+    """Who does so many tasks; None: this process."""
+    if manner.scheduler and count:
+        from augment.batch.cluster import Cluster
+
+        return Cluster(manner.scheduler)
+    if min(manner.jobs, count) > 1:
         from augment.batch.workers import Processes
 
-        workers = Processes(min(manner.jobs, len(inputs)))
-        budget = int(memory.USED * memory.available())
-        yield from convert_all(inputs, settings, workers, finished, memory.needed, budget)
-    else:
-        for one in inputs:
-            result = convert(one, settings, watch.announce, lambda what, one=one: watch.stage(one, what))  # type: ignore[misc]
-            finished(one, result)
-            yield result
+        return Processes(min(manner.jobs, count))
+    return None
+
+
+def _worked(
+    inputs: Sequence[Input], task_of: Callable[[Input], Task], workers: Workers | None, finished: Finished,
+    *, limited: bool = False,
+) -> Generator[Result, None, None]:  # fmt: skip
+    """The results of the tasks; ``limited``: no more at once than conversions of the inputs fit into memory."""
+    if workers:
+        from augment.batch import memory
+        from augment.batch.pool import work_through
+
+        budget = int(memory.USED * memory.available()) if limited else 0
+        yield from work_through(inputs, task_of, workers, finished, memory.needed, budget)
+        return
+    for one in inputs:
+        result = task_of(one)()
+        finished(one, result)
+        yield result

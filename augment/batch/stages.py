@@ -8,11 +8,13 @@ To add a stage: a module beside this file with a :class:`Stage`, and two lines h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from augment.batch import cross_rank, places
+from augment.batch.cross_rank import Conclusion
+from augment.batch.drawing import Errand, told_of
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, jobs_of
 
@@ -27,20 +29,31 @@ class Stage:
 
     ``summarize`` makes a rank's summary where the rank is converted, perhaps on another machine: a function of a
     module, so that it can be sent there; ``STEM + suffix`` is the file. ``conclude`` gets a job and the summaries of
-    those members that have one, in the order of ranks, and returns the contents of files by what comes after the
-    job's stem in their names (``.metrics.json``).
+    those members that have one, in the order of ranks. ``under`` names the tracks of a rank's source under which the
+    job's may be drawn in its outputs; of all stages only one may draw.
     """
 
     suffix: str
     summarize: Callable[[AugmentedTrace], bytes]
-    conclude: Callable[[Job, Sequence[tuple[Member, bytes]]], Mapping[str, bytes]]
+    conclude: Callable[[Job, Sequence[tuple[Member, bytes]]], Conclusion]
+    under: Callable[[AugmentedTrace], Collection[int]] | None = None
 
 
-STAGES: tuple[Stage, ...] = (Stage(cross_rank.SUFFIX, cross_rank.summarize, cross_rank.conclude),)
+STAGES: tuple[Stage, ...] = (
+    Stage(cross_rank.SUFFIX, cross_rank.summarize, cross_rank.conclude, cross_rank.drawn_under),
+)
 
 
-def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
-    """Ask every stage of every job among ``inputs`` of which more than one rank has a summary; the files written.
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """What came of a job: the files about it, and what is still to be drawn in its ranks' outputs."""
+
+    written: Sequence[str]
+    errands: Sequence[Errand]
+
+
+def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> Iterator[Concluded]:
+    """Ask every stage of every job among ``inputs`` of which more than one rank has a summary.
 
     Args:
         results: what came of the inputs, by path; those that failed leave their jobs without them.
@@ -49,18 +62,31 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
         InputError: a summary cannot be read.
         OutputError: a file cannot be written.
     """
-    written = []
-    jobs = jobs_of(inputs, results) if stages else []
-    for job in jobs:
+    for job in jobs_of(inputs, results) if stages else []:
+        written: list[str] = []
+        errands: list[Errand] = []
         for stage in stages:
             found = [(member, _summary(results[member.input.path], stage)) for member in job.members]
             summaries = [(member, places.read(path)) for member, path in found if path]
             if len(summaries) < 2:
                 continue
-            for suffix, content in stage.conclude(job, summaries).items():
+            conclusion = stage.conclude(job, summaries)
+            for suffix, content in conclusion.files.items():
                 written.append(places.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)
-    return written
+            errands += _errands(summaries, conclusion, results)
+        yield Concluded(written, errands)
+
+
+def _errands(
+    summaries: Sequence[tuple[Member, bytes]], conclusion: Conclusion, results: Mapping[str, Result]
+) -> Iterator[Errand]:
+    """Those members whose outputs show something else of the job, or nothing where there is something."""
+    drawn = told_of(content for _, content in summaries) if conclusion.tracks else ""
+    for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
+        before = results[member.input.path]
+        if before.drawn != drawn and (tracks or before.drawn) and any(file.seam for file in before.files):
+            yield Errand(member.input, before, tracks or tuple, drawn)
 
 
 def _write(path: str, content: bytes) -> None:

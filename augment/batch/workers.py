@@ -15,7 +15,7 @@ from typing import Protocol
 from augment.batch.convert import Result, Settings, convert
 from augment.batch.inputs import Input
 
-Work = Callable[[Input, Settings], Result]  #: importable by name, for another process calls it
+Task = Callable[[], Result]  #: it can be pickled, for another process calls it: ``partial`` of what a module has
 
 
 def convert_apart(one: Input, settings: Settings) -> Result:
@@ -24,7 +24,7 @@ def convert_apart(one: Input, settings: Settings) -> Result:
 
 
 class Workers(Protocol):
-    """What :func:`augment.batch.pool.convert_all` gives work to.
+    """What :func:`augment.batch.pool.work_through` gives work to.
 
     ``lost`` is what a future raises whose worker died, and :meth:`submit` when nobody is left.
     """
@@ -34,8 +34,8 @@ class Workers(Protocol):
     def capacity(self) -> int:
         """How many inputs may be under way at once; at least 1, and may change."""
 
-    def submit(self, one: Input, settings: Settings) -> Future[Result]:
-        """Have ``one`` converted."""
+    def submit(self, task: Task) -> Future[Result]:
+        """Have a task done."""
 
     def renew(self) -> None:
         """After a loss: be able to work again. Called when all that was under way has ended."""
@@ -52,17 +52,17 @@ class Processes:
 
     lost: type[Exception] = BrokenProcessPool
 
-    def __init__(self, size: int, work: Work = convert_apart) -> None:
-        self._size, self._work = size, work
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._executor = _executor(size)
 
     def capacity(self) -> int:
         """The number of processes."""
         return self._size
 
-    def submit(self, one: Input, settings: Settings) -> Future[Result]:
+    def submit(self, task: Task) -> Future[Result]:
         """In the next process that is free."""
-        return self._executor.submit(_guarded, self._work, one, settings)
+        return self._executor.submit(_guarded, task)
 
     def renew(self) -> None:
         """With new processes."""
@@ -112,12 +112,12 @@ def _end(*_: object) -> None:
     os._exit(143)  # by way of none: the queues' locks stay taken, and no other worker reads half a message
 
 
-def _guarded(work: Work, one: Input, settings: Settings) -> Result:
-    """In a worker: ``work``, which SIGTERM ends in good order."""
+def _guarded(task: Task) -> Result:
+    """In a worker: a task, which SIGTERM ends in good order."""
     global _working
     try:
         _working = True
-        result = work(one, settings)
+        result = task()
         _working = False
     except _Ended:
         os._exit(143)

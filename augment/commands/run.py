@@ -16,6 +16,7 @@ from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.convert import Result, Settings
+    from augment.batch.drawing import Errand
     from augment.batch.inputs import Input, Plan
     from augment.batch.running import Manner
     from augment.commands.terminal import Bar
@@ -59,6 +60,7 @@ def command(
     Of a folder, every trace below it is taken, but nothing hidden and nothing that augment itself wrote; files in it
     that turn out to be no traces are passed over. One bad file never stops the rest. What comes of a folder or glob is
     kept in augment-manifest.jsonl in the output folder: run again, only what is not done or has changed is converted.
+    Of the ranks of a job, what each waited for is drawn in its own outputs when all are converted.
     The paths of the outputs are printed on stdout, one a line.
     """
     from augment.batch.convert import Settings
@@ -125,8 +127,10 @@ class _Run:
         from augment.batch.stages import conclude
 
         results = {result.path: result for result in self._results}
-        for path in conclude(self._settings.stages, self._plan.inputs, results):
-            self._tell(path)
+        for job in conclude(self._settings.stages, self._plan.inputs, results):
+            for path in job.written:
+                self._tell(path)
+            self._draw(job.errands, shown)
         if self._merge:
             from augment.batch.merge import Choice, merge_all
 
@@ -136,6 +140,14 @@ class _Run:
                 self._tell(path)
                 if merged and merged.left_out:
                     shown.say(f"augment: {path}: {merged.left_out}")
+
+    def _draw(self, errands: Sequence[Errand], shown: Bar) -> None:
+        """Draw what a job's ranks waited for in their outputs."""
+        from augment.batch.running import Watch, draw
+
+        watch = Watch(finished=lambda one, _result: shown.stage(f"{one.basename}: drawing waits"))
+        failed = {one.path: one for one in draw(errands, self._settings, self._manner, watch) if one.status == "failed"}
+        self._results = [failed.get(one.path, one) for one in self._results]
 
     def _tell(self, path: str) -> None:
         """A file about whole jobs."""

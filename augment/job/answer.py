@@ -15,7 +15,7 @@ from augment.job.matching import Matched, match
 from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
 from augment.job.waits import Waits, apart, waits
-from augment.trace import Diagnostic, Int64s, Trace
+from augment.trace import Diagnostic, Int64s
 
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
@@ -89,11 +89,16 @@ class Answer:
         why = f"of {missing} collectives not all ranks' traces are there: whoever is late may be among the others"
         return why if missing else None
 
-    def annotations(self, member: int, trace: Trace) -> list[SliceTrack | CounterTrack]:
-        """What is drawn on the timeline of a rank, whose ``trace`` the summary is of; times on the rank's own clock."""
+    def is_drawn(self, member: int) -> bool:
+        """Whether there is something to draw on the timeline of a rank."""
+        on_path = not isinstance(self.path, Skipped) and bool((self.path.member == member).any())
+        return bool(self.summaries[member].streams) and (on_path or len(self.matched.rows_of(member)) > 0)
+
+    def annotations(self, member: int) -> list[SliceTrack | CounterTrack]:
+        """What is drawn on the timeline of a rank, under tracks of its trace; times on the rank's own clock."""
         job = self.matched, self.parted, self.summaries
-        path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member, trace)
-        return [*path, *drawing.tracks(*job, member, trace)]
+        path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member)
+        return [*path, *drawing.tracks(*job, member)]
 
     def links(self) -> tuple[Int64s, Int64s, Int64s]:
         """The parts of every matched collective: its number, the member, and the kernel's row in that one's events.

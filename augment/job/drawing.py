@@ -9,34 +9,31 @@ import numpy as np
 from augment import intervals
 from augment.annotations import CounterTrack, SliceTrack, Texts
 from augment.derived.collective_kinds import bus_factor
-from augment.derived.gpu_work import gpu_work
 from augment.derived.ordering import combinations
 from augment.intervals import Places
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.trace import Int64s, Trace
+from augment.trace import Int64s
 
 NAME = "job_collectives"
 
 
 def tracks(
-    matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int, trace: Trace
+    matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int
 ) -> list[SliceTrack | CounterTrack]:
-    """The tracks of one rank."""
-    work = gpu_work(trace)
-    mine = matched.rows_of(member)
-    row = summaries[member].column("row")[matched.place[mine]]
-    by_row = np.argsort(work.row, kind="stable")
-    place = by_row[np.searchsorted(work.row[by_row], row)] if len(row) else row
+    """The tracks of one rank: those of each stream, then those of each device."""
+    summary, mine = summaries[member], matched.rows_of(member)
+    stream = summary.column("stream")[matched.place[mine]]
+    device = np.array([one.device_track for one in summary.streams], np.int64)[stream]
     found: list[SliceTrack | CounterTrack] = []
-    for stream in work.streams:
-        own = mine[(place >= stream.start) & (place < stream.stop)]
-        if len(own):
-            own = own[np.argsort(matched.ts[own], kind="stable")]
-            found.append(_slices(matched, parted, summaries, own, stream.track, str(stream.stream)))
-    for device in work.devices:
-        found += _bandwidths(matched, parted, mine[(place >= device.start) & (place < device.stop)], device.track)
+    for number in np.unique(stream).tolist():
+        own = mine[stream == number]
+        own = own[np.argsort(matched.ts[own], kind="stable")]
+        one = summary.streams[number]
+        found.append(_slices(matched, parted, summaries, own, one.track, one.name))
+    for track in dict.fromkeys(one.device_track for one in summary.streams):
+        found += _bandwidths(matched, parted, mine[device == track], track)
     return found
 
 

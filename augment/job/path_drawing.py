@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from augment.annotations import Annotation, ArgColumn, SliceTrack, Texts
-from augment.derived.gpu_work import gpu_work
 from augment.intervals import Places
 from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.path_figures import is_handover
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.trace import Int64s, Trace
+from augment.trace import Int64s
 
 ANALYSIS = "cross_rank_critical_path"
 NAME = "Cross-rank critical path"
@@ -23,12 +22,11 @@ _NONE = -1
 
 
 def tracks(
-    path: Path, matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int, trace: Trace
+    path: Path, matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int
 ) -> list[SliceTrack]:
-    """The track of a rank, whose ``trace`` it is; none of a rank that the path does not come to."""
-    own = np.flatnonzero(path.member == member)
-    devices = gpu_work(trace).devices
-    if not len(own) or not devices:
+    """The track of a rank, under the first device with collectives; none of one that the path does not come to."""
+    own, streams = np.flatnonzero(path.member == member), summaries[member].streams
+    if not len(own) or not streams:
         return []
     part = path.part[own]
     kind = np.where(part == _NONE, 0, matched.kind[matched.instance[part]] + 1)
@@ -36,7 +34,7 @@ def tracks(
     return [SliceTrack(
         analysis=ANALYSIS,
         name=NAME,
-        under=devices[0].track,
+        under=streams[0].device_track,
         ts=path.own_start[own],
         dur=path.own_end[own] - path.own_start[own],
         names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import zlib
+from bisect import bisect_right
 from typing import Any
 
 import msgspec
@@ -21,12 +22,13 @@ from augment.findings import AugmentedTrace, Findings, Window
 from augment.intervals import Places
 from augment.trace import Bools, Int64s, Trace
 
-VERSION = 2
+VERSION = 3
 MOST_COLLECTIVES = 100_000  #: that a summary tells of, the first
 MOST_ROWS = 200  #: of an analysis whose figures a summary has, the first
 MOST_STEPS = 10_000
 _COLUMNS = (
     "row", "ts", "end", "group", "kind", "seq", "bytes", "step", "peer", "exposed_ns", "queued_ns", "held", "follows",
+    "stream",
 )  # fmt: skip
 _FOUND = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: that are columns of the collectives as they are
 _STEPS = ("number", "start", "end", "compute_ns")
@@ -49,13 +51,22 @@ class Figures(msgspec.Struct):
         return np.frombuffer(self.values, np.float64).reshape(len(self.keys), len(self.columns))
 
 
+class Stream(msgspec.Struct, frozen=True):
+    """A stream on which collectives ran: its ``name``, its track in the source, and that of its device."""
+
+    name: str
+    track: int
+    device_track: int
+
+
 class RankSummary(msgspec.Struct):
     """One rank. ``columns`` and ``steps`` are int64 columns by name: see :meth:`column`.
 
-    Of each collective ``row`` in the event table, ``ts`` and ``end`` in ns, ``group`` and ``kind`` into the lists of
-    these, ``seq``, ``bytes``, ``step`` and ``peer``, the other rank of a Send or Recv (-1 is unknown), ``exposed_ns``,
-    and ``queued_ns``: from the end of the launching call to the start, -1 without one; ``held`` is 1 of one that the
-    rank had to wait for, ``follows`` the place of the one before it on its stream if it had to wait for that, else -1.
+    Of each collective ``row`` in the event table, ``ts`` and ``end`` in ns, ``group``, ``kind`` and ``stream`` into the
+    lists of these, ``seq``, ``bytes``, ``step`` and ``peer``, the other rank of a Send or Recv (-1 is unknown),
+    ``exposed_ns``, and ``queued_ns``: from the end of the launching call to the start, -1 without one; ``held`` is 1 of
+    one that the rank had to wait for, ``follows`` the place of the one before it on its stream if it had to wait for
+    that, else -1.
 
     Of each step its ``number`` (of a recording without steps one, -1), its window from ``start`` to ``end``, and
     ``compute_ns`` of all devices.
@@ -70,6 +81,7 @@ class RankSummary(msgspec.Struct):
     host: str
     groups: list[list[str | int]]
     kinds: list[str]
+    streams: list[Stream]
     columns: dict[str, bytes]
     steps: dict[str, bytes]
     figures: dict[str, Figures]
@@ -98,6 +110,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     chosen = np.arange(len(found)) if window is None else np.flatnonzero(_within(found.step, window))
     left_out = max(len(chosen) - MOST_COLLECTIVES, 0)
     chosen = chosen[:MOST_COLLECTIVES]
+    streams, stream = _streams(trace, found.place[chosen])
     launch = work.launch[found.place[chosen]]
     queued = np.where(launch == NO_ROW, UNKNOWN, found.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch])
     columns = {name: getattr(found, name)[chosen] for name in _FOUND}
@@ -108,6 +121,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
         "queued_ns": np.where(launch == NO_ROW, UNKNOWN, np.maximum(queued, 0)),
         "held": held_up(trace)[chosen].astype(np.int64),
         "follows": _among(chosen, len(found))[follows(trace)[chosen]],
+        "stream": stream,
     }
     columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
     one = RankSummary(
@@ -118,6 +132,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
         host=_host(trace),
         groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in found.groups],
         kinds=list(found.kind.values),
+        streams=streams,
         columns={name: columns[name].tobytes() for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])},
         steps={name: values.tobytes() for name, values in _steps(trace, window).items()},
         figures={name: _figures(outcome) for name, outcome in augmented.outcomes.items()
@@ -146,6 +161,25 @@ def read_summary(content: bytes, name: str) -> RankSummary:
     if one.version != VERSION:
         raise InputError(name, "is a summary by another version; convert the rank again with --force")
     return one
+
+
+def drawn_under(augmented: AugmentedTrace) -> list[int]:
+    """The tracks of the source under which a job's are drawn on the rank's timeline."""
+    streams, _ = _streams(augmented.trace, collectives(augmented.trace).place)
+    return sorted({track for one in streams for track in (one.track, one.device_track)})
+
+
+def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
+    """The streams of pieces of GPU work, and of each piece which of these."""
+    work = gpu_work(trace)
+    number = np.searchsorted([one.start for one in work.streams], place, side="right") - 1
+    distinct, which = np.unique(number, return_inverse=True)
+    starts = [one.start for one in work.devices]
+    found = []
+    for one in (work.streams[at] for at in distinct.tolist()):
+        device = work.devices[bisect_right(starts, one.start) - 1]
+        found.append(Stream(str(one.stream), one.track, device.track))
+    return found, which.astype(np.int64)
 
 
 def _host(trace: Trace) -> str:

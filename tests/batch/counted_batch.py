@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from augment.batch.convert import Settings
+from augment.batch.cross_rank import Conclusion
 from augment.batch.inputs import plan
 from augment.batch.jobs import Job, Member
 from augment.batch.running import Manner, Watch, run
@@ -41,11 +42,12 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     return str(augmented.trace.source.event_count).encode()
 
 
-def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Mapping[str, bytes]:
+def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Conclusion:
     """How many events the job has, and of how many ranks."""
     ranks = [member.rank for member, _ in summaries]
     assert ranks == [member.rank for member in job.members]
-    return {".metrics.json": b'{"events": %d, "ranks": %d}' % (sum(int(text) for _, text in summaries), len(ranks))}
+    told = b'{"events": %d, "ranks": %d}' % (sum(int(text) for _, text in summaries), len(ranks))
+    return Conclusion({".metrics.json": told})
 
 
 COUNTED = Settings(stages=(Stage(".count.summary", summarize, add_up),))
@@ -56,7 +58,7 @@ def main() -> int:
     os.environ[LOG] = log
     inputs = plan([source], out).inputs
     results = {one.path: one for one in run(inputs, COUNTED, Manner(int(jobs)), Watch())}
-    conclude(COUNTED.stages, inputs, results)
+    list(conclude(COUNTED.stages, inputs, results))
     tell("end")
     return int(not all(one.status in ("augmented", "done_before") for one in results.values()))
 

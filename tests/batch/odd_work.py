@@ -6,11 +6,11 @@ import os
 import signal
 from pathlib import Path
 
-from augment.batch.convert import Result, Settings
+from augment.batch.convert import Result
 from augment.batch.inputs import Input
 
 
-def dies_of_some(one: Input, _settings: Settings) -> Result:
+def dies_of_some(one: Input) -> Result:
     """Work that kills its process when the input is called so, having begun to write."""
     half = Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp")
     half.write_bytes(b"half")

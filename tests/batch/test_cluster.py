@@ -5,16 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from odd_work import dies_of_some
 from running import Ended, environment, start
+from test_drawn import batch, contents
 
-from augment.batch.convert import Settings
+from augment.batch import running as running_batch
 from augment.batch.inputs import Input
-from augment.batch.pool import convert_all
+from augment.batch.pool import work_through
 from augment.errors import OutputError, UsageError
+from simulator import JobOptions, simulate
 from traces import kernel, write_trace
 
 pytest.importorskip("distributed")
@@ -40,10 +43,6 @@ def run(*args: object) -> Ended:
     return Ended(process.returncode, out, err)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
-
-
 def test_equal_bytes_and_going_on(tmp_path: Path, scheduler: str) -> None:
     for rank in range(20):
         write_trace(tmp_path / "in" / f"rank{rank}.json.gz", kernel(dur=10 + rank))
@@ -60,12 +59,21 @@ def test_equal_bytes_and_going_on(tmp_path: Path, scheduler: str) -> None:
     assert len(manifest.read_text().splitlines()) == 22  # the failure is tried again
 
 
+def test_a_job_is_drawn(tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_batch, "WORKERS_FROM", 0)
+    simulate(JobOptions(ranks=3, steps=1, layers=1), tmp_path / "in")
+    _, drawn = batch(tmp_path / "in", tmp_path / "dask", scheduler=scheduler)
+    assert [one.status for one in drawn] == ["augmented"] * 3
+    batch(tmp_path / "in", tmp_path / "here")
+    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
+
+
 def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler: str) -> None:
     from augment.batch.cluster import Cluster
 
     names = ["a", "deadly1", "b", "c", "deadly2", "d"]
     inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(convert_all(inputs, Settings(), Cluster(scheduler, dies_of_some)))
+    results = list(work_through(inputs, lambda one: partial(dies_of_some, one), Cluster(scheduler)))
     assert [(one.path, one.status) for one in results] == [
         (name, "failed" if name.startswith("deadly") else "augmented") for name in names
     ]

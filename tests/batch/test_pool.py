@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from augment.batch import memory
-from augment.batch.convert import Result, Settings
+from augment.batch.convert import Result
 from augment.batch.inputs import Input, plan
-from augment.batch.pool import convert_all
+from augment.batch.pool import work_through
+from augment.batch.workers import Task
 
 
 class Gone(Exception):
@@ -36,8 +37,8 @@ class Threads:
     def capacity(self) -> int:
         return self._size
 
-    def submit(self, one: Input, settings: Settings) -> Future[Result]:
-        return self._executor.submit(self._convert, one)
+    def submit(self, task: Task) -> Future[Result]:
+        return self._executor.submit(self._convert, task().path)
 
     def renew(self) -> None:
         assert not self.under_way
@@ -50,17 +51,21 @@ class Threads:
         self.ended = "closed"
         self._executor.shutdown()
 
-    def _convert(self, one: Input) -> Result:
+    def _convert(self, path: str) -> Result:
         with self._lock:
-            self.under_way.add(one.path)
+            self.under_way.add(path)
             self.together.append(set(self.under_way))
-        time.sleep(0.02 if one.path.startswith("slow") else 0.002)
+        time.sleep(0.02 if path.startswith("slow") else 0.002)
         with self._lock:
-            self.under_way.discard(one.path)
-            if one.path.startswith("deadly") and self._deaths:
+            self.under_way.discard(path)
+            if path.startswith("deadly") and self._deaths:
                 self._deaths -= 1
                 raise Gone
-        return Result(one.path, "augmented")
+        return Result(path, "augmented")
+
+
+def task_of(one: Input) -> Task:
+    return lambda: Result(one.path, "augmented")
 
 
 def inputs(*names: str, size: int = 0) -> list[Input]:
@@ -70,7 +75,7 @@ def inputs(*names: str, size: int = 0) -> list[Input]:
 def test_results_come_in_order_and_are_told_at_once() -> None:
     workers, told = Threads(), []
     names = ["slow1", "a", "b", "slow2", "c"]
-    results = convert_all(inputs(*names), Settings(), workers, lambda one, _result: told.append(one.path))
+    results = work_through(inputs(*names), task_of, workers, lambda one, _result: told.append(one.path))
     assert [one.path for one in results] == names
     assert told[0] != "slow1"
     assert sorted(told) == sorted(names)
@@ -81,7 +86,7 @@ def test_results_come_in_order_and_are_told_at_once() -> None:
 def test_what_died_is_tried_once_more_alone(deaths: int, status: str) -> None:
     workers = Threads(deaths=deaths)
     names = ["a", "deadly", "b", "c", "d"]
-    results = list(convert_all(inputs(*names), Settings(), workers))
+    results = list(work_through(inputs(*names), task_of, workers))
     assert [one.status for one in results] == ["augmented", status, *["augmented"] * 3]
     assert workers.together.count({"deadly"}) >= 1
 
@@ -90,7 +95,7 @@ def test_no_more_is_under_way_than_memory_allows() -> None:
     workers = Threads(size=4)
     sizes = {"slow1": 5, "slow2": 5, "slow3": 5, "slowest": 90, "a": 1, "b": 1}
     many = inputs(*sizes)
-    results = list(convert_all(many, Settings(), workers, needed=lambda one: sizes[one.path], budget=12))
+    results = list(work_through(many, task_of, workers, needed=lambda one: sizes[one.path], budget=12))
     assert len(results) == len(many)
     assert {frozenset(some) for some in workers.together if "slowest" in some} == {frozenset({"slowest"})}
     assert max(sum(sizes[name] for name in some) for some in workers.together if "slowest" not in some) == 10
@@ -98,7 +103,7 @@ def test_no_more_is_under_way_than_memory_allows() -> None:
 
 def test_an_end_before_the_end_stops_the_workers() -> None:
     workers = Threads()
-    results = convert_all(inputs("a", "slow1", "b"), Settings(), workers)
+    results = work_through(inputs("a", "slow1", "b"), task_of, workers)
     assert next(results).path == "a"
     results.close()
     assert workers.ended == "stopped"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from counted_batch import COUNTED
 
 from augment.batch.convert import Result
-from augment.batch.inputs import plan
+from augment.batch.inputs import Input, plan
 from augment.batch.running import Manner, Watch, run
 from augment.batch.stages import conclude
 from traces import kernel, write_trace
@@ -23,10 +24,14 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "log"
 
 
+def concluded(inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
+    return [path for job in conclude(COUNTED.stages, inputs, results) for path in job.written]
+
+
 def batch(source: Path, out: Path) -> tuple[list[Result], list[str]]:
     inputs = plan([str(source)], str(out)).inputs
     results = list(run(inputs, COUNTED, Manner(), Watch()))
-    return results, conclude(COUNTED.stages, inputs, {one.path: one for one in results})
+    return results, concluded(inputs, {one.path: one for one in results})
 
 
 def test_jobs_are_concluded_from_what_was_done_before_too(tmp_path: Path, log: Path) -> None:
@@ -60,7 +65,7 @@ def test_of_jobs_in_the_cloud(tmp_path: Path) -> None:
         write_trace(tmp_path / "in" / f"rank{rank}.json")
     inputs = plan([str(tmp_path / "in")], "memory://stages/out").inputs
     results = {one.path: one for one in run(inputs, COUNTED, Manner(), Watch())}
-    assert conclude(COUNTED.stages, inputs, results) == ["memory://stages/out/job.metrics.json"]
+    assert concluded(inputs, results) == ["memory://stages/out/job.metrics.json"]
     fs = fsspec.filesystem("memory")
     assert json.loads(fs.cat_file("/stages/out/job.metrics.json")) == {"events": 12, "ranks": 2}
     fs.rm("/stages", recursive=True)
@@ -72,6 +77,6 @@ def test_ranks_without_a_summary_are_left_out(tmp_path: Path) -> None:
     inputs = plan([str(tmp_path / "in")], str(tmp_path / "out")).inputs
     results = {one.path: one for one in run(inputs, COUNTED, Manner(), Watch())}
     bare = {path: replace(one, summaries=()) for path, one in results.items()}
-    assert conclude(COUNTED.stages, inputs, bare) == []
+    assert concluded(inputs, bare) == []
     first = inputs[0].path
-    assert conclude(COUNTED.stages, inputs, {**bare, first: results[first]}) == []
+    assert concluded(inputs, {**bare, first: results[first]}) == []

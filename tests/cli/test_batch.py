@@ -13,6 +13,8 @@ from running import Augment
 
 from augment.batch.convert import Settings
 from augment.batch.manifest import Manifest
+from augment.errors import OutputError
+from simulator import JobOptions, simulate
 from traces import kernel, write_trace
 
 MANIFEST = "augment-manifest.jsonl"
@@ -139,6 +141,28 @@ def test_a_folder_without_traces_stays_as_it_is(tmp_path: Path, augment: Augment
     (tmp_path / "a.json").write_bytes(b"{}")
     assert augment("run", tmp_path).code == 3
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_cannot_be_drawn_is_told(tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
+    from augment.writers import adding
+
+    simulate(JobOptions(ranks=2, steps=1, layers=1), tmp_path / "in")
+
+    def full(path: Path, *_: object) -> None:
+        raise OutputError(f"{path}: cannot be written: no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adding, "add_tracks", full)
+        ended = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    assert ended.code == 1
+    assert ended.err.count("no space left on device") == 2
+    assert "0 augmented, 2 passed over, 2 failed" in ended.err
+    assert [one["drawn"] for one in lines(tmp_path / "out")] == ["", ""]
+    ended = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    assert ended.code == 0
+    assert "2 done before" in ended.err
+    assert len({one["drawn"] for one in lines(tmp_path / "out")[2:]}) == 1
+    assert lines(tmp_path / "out")[-1]["drawn"]
 
 
 def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) -> None:

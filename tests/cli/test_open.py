@@ -166,7 +166,7 @@ def test_native_traces_show_everything_that_was_added(raw: Path) -> None:
     assert {"Idle", "Idle stream 7", "Queue Length stream 7"} < set(names)
     assert commands(view)[-1] == {"id": EXPAND, "args": ["^(python 4200|GPU 0)$"]}
     unread = native_view(found.trace, None)
-    assert "(Idle|Queue Length) stream (7|" in unread.pattern
+    assert "(Wait and transfer|Idle|Queue Length) stream (7|" in unread.pattern
     assert (unread.groups, unread.window) == (view.groups, view.window)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from running import Augment, start
 
-from augment.batch.convert import Result, Settings
+from augment.batch.convert import Result
 from augment.batch.inputs import Input
-from augment.batch.pool import convert_all
+from augment.batch.pool import work_through
 from augment.batch.workers import Processes
 from traces import kernel, launch, write_trace
 
@@ -37,7 +38,7 @@ def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apar
     assert one.code == 1
 
 
-def dies_of_some(one: Input, _settings: Settings) -> Result:
+def dies_of_some(one: Input) -> Result:
     """Work that kills its process when the input is called so, having begun to write."""
     Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp").write_bytes(b"half")
     if one.path.startswith("deadly"):
@@ -49,7 +50,7 @@ def dies_of_some(one: Input, _settings: Settings) -> Result:
 def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
     names = ["a", "deadly1", "b", "c", "deadly2", "d"]
     inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(convert_all(inputs, Settings(), Processes(2, dies_of_some)))
+    results = list(work_through(inputs, lambda one: partial(dies_of_some, one), Processes(2)))
     assert [(one.path, one.status) for one in results] == [
         (name, "failed" if name.startswith("deadly") else "augmented") for name in names
     ]

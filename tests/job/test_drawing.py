@@ -32,7 +32,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, list[Trace]]:
 def test_waits_and_transfers_lie_under_their_kernels(job: tuple[Answer, list[Trace]]) -> None:
     found, traces = job
     for member, trace in enumerate(traces):
-        *_, slices, counter = found.annotations(member, trace)
+        *_, slices, counter = found.annotations(member)
         assert isinstance(slices, SliceTrack)
         assert isinstance(counter, CounterTrack)
         assert (slices.ts[1:] >= (slices.ts + slices.dur)[:-1]).all()
@@ -59,8 +59,8 @@ def test_the_path_is_drawn_where_it_is(job: tuple[Answer, list[Trace]]) -> None:
     path = found.path
     assert isinstance(path, Path_)
     drawn, come, left = 0, [], []
-    for member, trace in enumerate(traces):
-        tracks = [one for one in found.annotations(member, trace) if one.name == "Cross-rank critical path"]
+    for member in range(len(traces)):
+        tracks = [one for one in found.annotations(member) if one.name == "Cross-rank critical path"]
         assert len(tracks) == (member in path.member)
         for one in tracks:
             assert isinstance(one, SliceTrack)
@@ -78,7 +78,7 @@ def test_the_path_is_drawn_where_it_is(job: tuple[Answer, list[Trace]]) -> None:
 
 def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: Any) -> None:
     found, traces = job
-    drawn = AugmentedTrace(traces[2], {"job_collectives": Findings((), found.annotations(2, traces[2]))})
+    drawn = AugmentedTrace(traces[2], {"job_collectives": Findings((), found.annotations(2))})
     assert native.write(drawn, tmp_path / "rank2.pftrace") == []
     perfetto.load(tmp_path / "rank2.pftrace")
     assert perfetto.problems() == {}

@@ -35,7 +35,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = plan([str(folder / "in")], str(folder / "out")).inputs
     settings = Settings(stages=STAGES, options={"collectives": {"link_gbps": 450.0}})
     results = {one.path: one for one in run(inputs, settings, Manner(), Watch())}
-    assert conclude(STAGES, inputs, results) == [str(folder / "out" / "job.metrics.json")]
+    (job,) = conclude(STAGES, inputs, results)
+    assert job.written == [str(folder / "out" / "job.metrics.json")]
     return folder / "out"
 
 

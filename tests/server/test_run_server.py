@@ -12,6 +12,7 @@ import pytest
 from serving_process import Server, serving
 
 from augment import cli
+from augment.writers.adding import add_tracks
 from simulator import JobOptions, simulate
 from traces import write_trace
 
@@ -60,8 +61,12 @@ def both(run: Command, server: Server, tmp_path: Path) -> Command:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What is in ``folder``; taken away."""
+    """What is in ``folder``, without what a job added; taken away."""
     found = {}
+    for line in (line for manifest in folder.glob("*.jsonl") for line in manifest.read_bytes().splitlines()):
+        for one in json.loads(line)["outputs"]:
+            if "seam" in one:
+                add_tracks(folder / one["path"], folder / one["path"], one["seam"], ())
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
@@ -72,10 +77,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def _timeless(manifest: bytes) -> bytes:
-    """Its lines without what differs: when, and in which order."""
+    """Its lines without what differs: when, in which order, and what of the job is drawn."""
     lines = sorted((json.loads(line) for line in manifest.splitlines()), key=lambda line: str(line["input"]))
+    lines = [line for line in lines if not line["drawn"]]
     for line in lines:
         del line["finished_ns"]
+        for one in line["outputs"]:
+            one.pop("seam", None)
+            one.pop("undrawn_sha256", None)
     return json.dumps(lines).encode()
 
 

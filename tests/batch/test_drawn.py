@@ -1,0 +1,347 @@
+"""What a job's ranks waited for, in each rank's own outputs: drawn once, again when the job changes, killed or not."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import signal
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.annotations import CounterTrack, SliceTrack
+from augment.batch import running, stages
+from augment.batch.convert import Result, Settings
+from augment.batch.inputs import plan
+from augment.batch.running import Manner, Watch
+from augment.batch.stages import STAGES
+from augment.errors import OutputError
+from augment.findings import AugmentedTrace
+from augment.job.answer import Answer, answer
+from augment.job.summary import summarize
+from augment.readers import read
+from perfetto_engine import PerfettoEngine
+from simulator import JobOptions, simulate
+from traces import kernel, write_trace
+from writer_traces import stripped
+
+FORMATS = ("chrome", "perfetto", "bundle")
+LATE = 2
+OFFSETS = (0, 7_000_000, -3_000_000_123, 11)
+DRAWN = "select name, count(*), sum(dur) from slice where category = 'augment.job_collectives' group by 1 order by 1"
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traces")
+    options = JobOptions(ranks=4, steps=2, layers=2, collectives="fsdp", straggler=LATE, clock_offset_ns=OFFSETS)
+    simulate(options, folder)
+    for path in folder.glob("*.truth.json"):
+        path.unlink()
+    return folder
+
+
+def some(traces: Path, folder: Path, *ranks: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in ranks:
+        shutil.copy2(traces / f"rank{rank}.pt.trace.json.gz", folder)
+    return folder
+
+
+def batch(
+    source: Path, out: Path | str, *, draw: bool = True, formats: Sequence[str] = FORMATS, **manner: Any
+) -> tuple[list[Result], list[Result]]:
+    """As ``augment run source -o out``: the results of converting, and of drawing."""
+    settings, how = Settings(tuple(formats), ("temporal_breakdown",), stages=STAGES), Manner(**manner)
+    inputs = plan([str(source)], str(out)).inputs
+    results = list(running.run(inputs, settings, how, Watch()))
+    drawn = []
+    for job in stages.conclude(STAGES, inputs, {one.path: one for one in results}):
+        drawn += running.draw(job.errands, settings, how, Watch()) if draw else ()
+    return results, drawn
+
+
+def states(results: list[Result]) -> Counter[str]:
+    return Counter(one.status for one in results)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".jsonl"}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "augment-manifest.jsonl").read_text().splitlines()]
+
+
+def manifest_is_right(folder: Path) -> None:
+    """The last that is told of each input is what is there."""
+    for told in {line["input"]: line for line in lines(folder)}.values():
+        for one in (*told["outputs"], *told["summaries"]):
+            content = (folder / one["path"]).read_bytes()
+            assert (one["size"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+def truth(traces: Path) -> dict[int, list[tuple[int, int, int]]]:
+    """Start, wait and transfer of each rank's collectives, ns: from the files, by the true clocks, one by one."""
+    parts: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    base = 0
+    for rank, offset in enumerate(OFFSETS):
+        told = json.loads(gzip.decompress((traces / f"rank{rank}.pt.trace.json.gz").read_bytes()))
+        base = told.get("baseTimeNanoseconds", 0)
+        for event in told["traceEvents"]:
+            if event.get("cat") == "kernel" and event["name"].startswith("nccl"):
+                start = round(event["ts"] * 1000) + base - offset
+                parts[event["args"]["Seq"]][rank] = start, start + round(event["dur"] * 1000)
+    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for one in parts.values():
+        arrival = max(start for start, _ in one.values())
+        for rank, (start, end) in one.items():
+            wait = min(arrival - start, end - start)
+            found[rank].append((start + OFFSETS[rank], wait, end - start - wait))
+    return {rank: sorted(one) for rank, one in found.items()}
+
+
+def test_the_true_waits_are_in_every_ranks_outputs(traces: Path, tmp_path: Path, perfetto: PerfettoEngine) -> None:
+    results, drawn = batch(traces, tmp_path)
+    assert (states(results), states(drawn)) == (Counter(augmented=4), Counter(augmented=4))
+    manifest_is_right(tmp_path)
+    late = "extract_arg(arg_set_id, 'debug.last to arrive')"
+    for rank, parts in truth(traces).items():
+        waits = [(start, wait) for start, wait, _ in parts if wait]
+        moves = [(start + wait, transfer) for start, wait, transfer in parts if transfer]
+        sql = "select ts, dur from slice where category = 'augment.job_collectives' and name = '{}' order by ts"
+        perfetto.load(tmp_path / f"rank{rank}.augmented.pftrace")
+        assert perfetto.problems() == {}
+        assert perfetto.rows(sql.format("wait")) == waits
+        assert perfetto.rows(sql.format("transfer")) == moves
+        told = perfetto.rows(f"select distinct {late} from slice where name = 'wait' and dur > 100000")
+        assert told == ([(f"rank {LATE}",)] if rank != LATE else [])
+        sums = [("transfer", len(moves), sum(dur for _, dur in moves)), ("wait", len(waits), sum(d for _, d in waits))]
+        for suffix in (".augmented.json.gz", ".augmented.zip"):
+            perfetto.load(tmp_path / f"rank{rank}{suffix}")
+            assert perfetto.problems() == {}
+            for told, wanted in zip(perfetto.rows(DRAWN), [one for one in sums if one[1]], strict=True):
+                assert told[:2] == wanted[:2]
+                assert int(str(told[2])) == pytest.approx(wanted[2], abs=512 * wanted[1])  # Chrome's grain
+
+
+def test_nothing_of_the_source_is_lost(traces: Path, tmp_path: Path) -> None:
+    batch(traces, tmp_path)
+    for path in traces.iterdir():
+        stem = path.name.partition(".")[0]
+        text = gzip.decompress(path.read_bytes())
+        augmented = gzip.decompress((tmp_path / f"{stem}.augmented.json.gz").read_bytes())
+        assert augmented.count(b'"augment.job_collectives"') > 10
+        assert stripped(augmented) == text
+        with zipfile.ZipFile(tmp_path / f"{stem}.augmented.zip") as bundle:
+            assert bundle.read(path.name) == path.read_bytes()
+            assert bundle.testzip() is None
+        of_source, again = (read(str(one)) for one in (path, tmp_path / f"{stem}.augmented.pftrace"))
+        assert len(again.events) == len(of_source.events)
+
+
+def test_they_are_those_of_the_answer(traces: Path, tmp_path: Path) -> None:
+    batch(traces, tmp_path, formats=("chrome",))
+    paths = sorted(traces.iterdir())
+    found: Answer = answer([summarize(AugmentedTrace(read(str(path)), {})) for path in paths], ["a", "b", "c", "d"])
+    for member, path in enumerate(paths):
+        *path_track, slices, counter = found.annotations(member)
+        assert isinstance(slices, SliceTrack)
+        assert isinstance(counter, CounterTrack)
+        waits = slices.args["wait (ns)"]
+        assert isinstance(waits, np.ndarray)
+        text = gzip.decompress((tmp_path / f"{path.name.partition('.')[0]}.augmented.json.gz").read_bytes())
+        added = json.loads(text)["traceEvents"]
+        on_path = [one for one in added if one.get("cat") == "augment.cross_rank_critical_path" and one["ph"] == "X"]
+        assert len(on_path) == sum(len(one.ts) for one in path_track)
+        events = [one for one in added if one.get("cat") == "augment.job_collectives"]
+        own = [one for one in events if one["ph"] == "X"]
+        assert [one["args"]["wait (ns)"] for one in own] == waits.tolist()
+        points = [one["args"]["GB/s"] for one in events if one["ph"] == "C"]
+        assert points == pytest.approx(counter.values.tolist())
+
+
+def test_again_nothing_is_done(traces: Path, tmp_path: Path) -> None:
+    batch(traces, tmp_path)
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
+    results, drawn = batch(traces, tmp_path)
+    assert (states(results), drawn) == (Counter(done_before=4), [])
+    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()} == before
+
+
+def test_a_rank_that_joins_is_in_all(traces: Path, tmp_path: Path) -> None:
+    source = some(traces, tmp_path / "in", 0, 1, LATE)
+    batch(source, tmp_path / "out")
+    of_three = contents(tmp_path / "out")
+    results, drawn = batch(some(traces, source, 3), tmp_path / "out")
+    assert (states(results), states(drawn)) == (Counter(done_before=3, augmented=1), Counter(augmented=4))
+    batch(source, tmp_path / "at once")
+    assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+    assert of_three["rank0.augmented.json.gz"] != contents(tmp_path / "out")["rank0.augmented.json.gz"]
+    manifest_is_right(tmp_path / "out")
+    (source / "rank3.pt.trace.json.gz").unlink()
+    results, drawn = batch(source, tmp_path / "out")
+    assert (states(results), states(drawn)) == (Counter(done_before=3), Counter(augmented=3))
+    assert {name: contents(tmp_path / "out")[name] for name in of_three} == of_three
+
+
+def test_a_rank_that_changes_is_in_all(traces: Path, tmp_path: Path) -> None:
+    source = some(traces, tmp_path / "in", 0, 1)
+    batch(source, tmp_path / "out")
+    shutil.copy(traces / "rank3.pt.trace.json.gz", source / "rank1.pt.trace.json.gz")
+    results, drawn = batch(source, tmp_path / "out")
+    assert (states(results), states(drawn)) == (Counter(done_before=1, augmented=1), Counter(augmented=2))
+    batch(source, tmp_path / "at once")
+    assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+
+
+def test_without_collectives_in_common_outputs_stay_as_written(traces: Path, tmp_path: Path) -> None:
+    for rank in range(2):
+        write_trace(tmp_path / "none" / f"rank{rank}.json", kernel(dur=10 + rank))
+    results, drawn = batch(tmp_path / "none", tmp_path / "out")
+    assert (states(results), drawn) == (Counter(augmented=2), [])
+    assert [line["drawn"] for line in lines(tmp_path / "out")] == ["", ""]
+    source = some(traces, tmp_path / "in", 0, 1)
+    batch(source, tmp_path / "two")
+    other = json.loads(gzip.decompress((source / "rank1.pt.trace.json.gz").read_bytes()))
+    other["traceEvents"] = [one for one in other["traceEvents"] if not str(one.get("name")).startswith("nccl")]
+    (source / "rank1.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(other).encode()))
+    _, drawn = batch(source, tmp_path / "two")
+    assert states(drawn) == Counter(augmented=1)  # what had been drawn is taken out again
+    batch(source, tmp_path / "undrawn", draw=False)
+    assert contents(tmp_path / "two") == contents(tmp_path / "undrawn")
+    assert batch(source, tmp_path / "two")[1] == []
+
+
+def test_processes_change_nothing(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch(traces, tmp_path / "one")
+    monkeypatch.setattr(running, "WORKERS_FROM", 0)
+    batch(traces, tmp_path / "two", jobs=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    manifest_is_right(tmp_path / "two")
+
+
+def test_shares_leave_it_to_the_run_after_them(traces: Path, tmp_path: Path) -> None:
+    batch(traces, tmp_path, shard="0-of-1", draw=False)
+    results, drawn = batch(traces, tmp_path)
+    assert (states(results), states(drawn)) == (Counter(done_before=4), Counter(augmented=4))
+    results, drawn = batch(traces, tmp_path, shard="0-of-1", draw=False)
+    assert states(results) == Counter(done_before=4)
+
+
+def test_in_the_cloud(traces: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    fs, url = fsspec.filesystem("memory"), "memory://drawn/out"
+    source = some(traces, tmp_path / "in", 0, 1, LATE)
+    batch(source, url)
+    results, drawn = batch(some(traces, source, 3), url)
+    assert (states(results), states(drawn)) == (Counter(done_before=3, augmented=1), Counter(augmented=4))
+    batch(source, tmp_path / "out")
+    assert {name: fs.cat_file(f"/drawn/out/{name}") for name in contents(tmp_path / "out")} == contents(
+        tmp_path / "out"
+    )
+    # the store has an output that the manifest does not know of yet: the run was killed before its upload
+    manifest = "/drawn/out/augment-manifest.jsonl"
+    undone = [line for line in fs.cat_file(manifest).splitlines() if b'"drawn": ""' in line]
+    fs.pipe_file(manifest, b"\n".join(undone) + b"\n")
+    results, drawn = batch(source, url)
+    assert (states(results), states(drawn)) == (Counter(done_before=4), Counter(augmented=4))
+    assert fs.cat_file("/drawn/out/rank1.augmented.zip") == (tmp_path / "out" / "rank1.augmented.zip").read_bytes()
+    fs.rm("/drawn", recursive=True)
+
+
+def test_what_cannot_be_drawn_is_told_and_tried_again(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from augment.writers import adding
+
+    def full(path: Path, *_: object) -> None:
+        if path.name.startswith("rank1"):
+            raise OutputError(f"{path}: cannot be written: no space left on device")
+        real(path, *_)  # type: ignore[arg-type]
+
+    real = adding.add_tracks
+    monkeypatch.setattr(adding, "add_tracks", full)
+    _, drawn = batch(traces, tmp_path / "out")
+    assert states(drawn) == Counter(augmented=3, failed=1)
+    (failed,) = [one for one in drawn if one.status == "failed"]
+    assert failed.message.endswith("no space left on device")
+    manifest_is_right(tmp_path / "out")
+    monkeypatch.setattr(adding, "add_tracks", real)
+    results, drawn = batch(traces, tmp_path / "out")
+    assert (states(results), states(drawn)) == (Counter(done_before=4), Counter(augmented=1))
+    batch(traces, tmp_path / "at once")
+    assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+
+
+@pytest.mark.parametrize("damage", [b"", b"not what was written" * 20_000])
+def test_an_output_that_somebody_changed_is_made_again(traces: Path, tmp_path: Path, damage: bytes) -> None:
+    batch(traces, tmp_path)
+    before = contents(tmp_path)
+    (tmp_path / "rank1.augmented.json.gz").write_bytes(damage)
+    results, drawn = batch(traces, tmp_path)
+    assert (states(results), states(drawn)) == (Counter(done_before=3, augmented=1), Counter(augmented=1))
+    assert contents(tmp_path) == before
+
+
+def killed(at: int, work: Callable[[], object]) -> bool:
+    """Do ``work`` in a process that is killed before or after it makes a file appear or a line safe, the ``at``-th
+    such moment; False if there are not so many."""
+    pid = os.fork()
+    if pid:
+        _, status = os.waitpid(pid, 0)
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+        return os.WIFSIGNALED(status)
+    try:
+        moments = [0]
+
+        def mortal(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                for do in (lambda: None, lambda: function(*args)):
+                    do()
+                    if moments[0] == at:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    moments[0] += 1
+
+            return call
+
+        os.replace, os.fsync = mortal(os.replace), mortal(os.fsync)
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("joined", [False, True], ids=["first drawn", "drawn anew"])
+def test_killed_at_any_moment_of_drawing(traces: Path, tmp_path: Path, *, joined: bool) -> None:
+    source, formats = some(traces, tmp_path / "in", 0, 1), ("chrome", "perfetto")
+    before = tmp_path / "before"
+    if joined:
+        batch(source, before, formats=formats)
+        some(traces, source, LATE)
+    batch(source, before, formats=formats, draw=False)
+    batch(source, tmp_path / "expected", formats=formats)
+    count = 3 if joined else 2
+    at = 0
+    while True:
+        out = tmp_path / f"out{at}"
+        shutil.copytree(before, out)
+        died = killed(at, lambda out=out: batch(source, out, formats=formats))  # type: ignore[misc]
+        results, _ = batch(source, out, formats=formats)
+        assert states(results) == Counter(done_before=count), at
+        assert contents(out) == contents(tmp_path / "expected"), at
+        manifest_is_right(out)
+        assert batch(source, out, formats=formats)[1] == []
+        if not died:
+            break
+        at += 1
+    assert at == 2 * count * 3  # of each rank two outputs and a line

@@ -1,0 +1,52 @@
+"""Recorded jobs: each rank's own outputs have its waits and transfers, as Perfetto's engine reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_drawn import DRAWN, batch
+from test_merging_recorded import JOBS
+
+from augment.findings import AugmentedTrace
+from augment.job.answer import answer
+from augment.job.summary import summarize
+from augment.readers import read
+from perfetto_engine import PerfettoEngine
+
+#: what is drawn and does not lie within a collective of a stream, by times exactly as recorded
+OUTSIDE = """
+    select count(*) from slice drawn where drawn.category = 'augment.job_collectives' and not exists (
+        select 1 from slice k where k.category = 'kernel' and k.name glob '*nccl*'
+        and k.ts <= drawn.ts and drawn.ts + drawn.dur <= k.ts + k.dur)
+"""
+BANDWIDTHS = "select count(*) from counter_track where name glob 'Bus bandwidth without waits *'"
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path) -> None:
+    results, drawn = batch(shared_traces / job, tmp_path)
+    results = [one for one in results if one.status == "augmented"]
+    assert len(drawn) == len(results) == JOBS[job]
+    traces = sorted((read(one.path) for one in results), key=lambda trace: trace.rank or 0)
+    found = answer([summarize(AugmentedTrace(one, {})) for one in traces], [one.source.name for one in traces])
+    of_path = {one.path: one for one in drawn}
+    for member, trace in enumerate(traces):
+        own = found.matched.rows_of(member)
+        time = int((found.matched.end[own] - found.matched.ts[own]).sum())
+        chrome, native, bundle, _ = of_path[trace.source.path].outputs
+        perfetto.load(Path(native))
+        assert perfetto.problems() == {}
+        drawn_ns = {name: dur for name, _, dur in perfetto.rows(DRAWN)}
+        counts = [row[:2] for row in perfetto.rows(DRAWN)]
+        assert set(drawn_ns) == {"wait", "transfer"}
+        assert 0.9 * time < sum(drawn_ns.values()) <= time  # collectives that overlap on a stream are drawn once
+        assert perfetto.rows(OUTSIDE) == [(0,)]
+        sized = bool((found.matched.bytes[found.matched.instance[own]] > 0).any())
+        assert (perfetto.rows(BANDWIDTHS) != [(0,)]) == sized
+        perfetto.load(Path(trace.source.path))
+        of_source = perfetto.problems()
+        for path in (chrome, bundle):
+            perfetto.load(Path(path))
+            assert [row[:2] for row in perfetto.rows(DRAWN)] == counts
+            assert perfetto.problems() == of_source
