@@ -177,6 +177,18 @@ def test_wherever_a_chunk_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert outcome(path, "compiled") == whole
 
 
+@pytest.mark.parametrize("chunk", [40, 64, 333])
+def test_blanks_that_fill_chunks(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies beyond the end of what was read so far may be blanks, too: those of an earlier chunk."""
+    monkeypatch.setattr("augment.readers.chrome.GENERAL_CHUNK", chunk)
+    monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", chunk)
+    path = tmp_path / "trace.json"
+    for text in (f"[{' ' * 999}", f"[{plausible_first},{' ' * 999}{plausible_first}{' ' * 401}]{' ' * 57}"):
+        path.write_text(text)
+        assert outcome(path, "general") == outcome(path, "compiled")
+    assert outcome(path, "compiled")["count"] == 2
+
+
 def test_tables_grow(tmp_path: Path) -> None:
     """More distinct strings, places and rows than there is room for at first."""
     count = 70_000
