@@ -33,6 +33,7 @@ class Threads:
         self.under_way: set[str] = set()
         self.together: list[set[str]] = []
         self.ended = ""
+        self.go = threading.Event()  # what waits goes on when this is set
 
     def capacity(self) -> int:
         return self._size
@@ -55,7 +56,10 @@ class Threads:
         with self._lock:
             self.under_way.add(path)
             self.together.append(set(self.under_way))
-        time.sleep(0.02 if path.startswith("slow") else 0.002)
+        if path.startswith("waits"):
+            self.go.wait(60)
+        else:
+            time.sleep(0.02 if path.startswith("slow") else 0.002)
         with self._lock:
             self.under_way.discard(path)
             if path.startswith("deadly") and self._deaths:
@@ -74,10 +78,15 @@ def inputs(*names: str, size: int = 0) -> list[Input]:
 
 def test_results_come_in_order_and_are_told_at_once() -> None:
     workers, told = Threads(), []
-    names = ["slow1", "a", "b", "slow2", "c"]
-    results = work_through(inputs(*names), task_of, workers, lambda one, _result: told.append(one.path))
+    names = ["waits", "a", "b", "slow", "c"]
+
+    def tell(one: Input, _result: Result) -> None:
+        told.append(one.path)
+        workers.go.set()
+
+    results = work_through(inputs(*names), task_of, workers, tell)
     assert [one.path for one in results] == names
-    assert told[0] != "slow1"
+    assert told[0] != "waits"
     assert sorted(told) == sorted(names)
     assert workers.ended == "closed"
 
