@@ -36,7 +36,7 @@ class Errand:
 
     @property
     def size(self) -> int:
-        """The bytes of the outputs to copy."""
+        """The bytes of the outputs to copy; 0: none has a seam."""
         return sum(file.size for file in self.before.files if file.seam)
 
 

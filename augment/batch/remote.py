@@ -46,6 +46,8 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
     """Have ``one`` converted by the server. Never raises but for an interrupt: an error is a result, too."""
 
     def work() -> Result:
+        from augment.writers.adding import of_files
+
         places.expect_writable(one.folder)
         with places.at_hand(one.path, one.folder, one.size) as (path, folder):
             augmented = client.augment(
@@ -61,8 +63,9 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
             )
             source = augmented.metrics["source"]
             rank = source["ranks"][0] if source["ranks"] else None
-            files = delivered([*augmented.summaries, *augmented.files], one)
             count = len(augmented.summaries)
+            seams = [None] * count + of_files(augmented.seams, augmented.files)
+            files = delivered([*augmented.summaries, *augmented.files], one, seams)
             world = identify(path).world_size  # the sidecar does not tell
             return Result(
                 one.path, "augmented", files[count:], sha256=source["sha256"], rank=rank, world_size=world,

@@ -46,10 +46,14 @@ STAGES: tuple[Stage, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """What came of a job: the files about it, and what is still to be drawn in its ranks' outputs."""
+    """What came of a job: the files about it, and what is still to be drawn in its ranks' outputs.
+
+    In those of ``seamless`` ranks nothing can be drawn: they come from a server that does not tell of seams.
+    """
 
     written: Sequence[str]
     errands: Sequence[Errand]
+    seamless: int
 
 
 def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> Iterator[Concluded]:
@@ -75,7 +79,8 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
                 written.append(places.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)
             errands += _errands(summaries, conclusion, results)
-        yield Concluded(written, errands)
+        possible = [one for one in errands if one.size]
+        yield Concluded(written, possible, len(errands) - len(possible))
 
 
 def _errands(
@@ -85,7 +90,7 @@ def _errands(
     drawn = told_of(content for _, content in summaries) if conclusion.tracks else ""
     for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
         before = results[member.input.path]
-        if before.drawn != drawn and (tracks or before.drawn) and any(file.seam for file in before.files):
+        if before.drawn != drawn and (tracks or before.drawn):
             yield Errand(member.input, before, tracks or tuple, drawn)
 
 

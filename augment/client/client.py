@@ -19,6 +19,7 @@ from augment.client.transfers import Download, Upload, sent_name
 from augment.errors import InputError, ServiceError, UsageError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
+from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 
 Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
 
@@ -28,10 +29,15 @@ _PATIENCE_S, _FIRST_PATIENCE_S = 120.0, 10.0
 
 @dataclass(frozen=True)
 class Augmented:
-    """What came of a trace: the files written, the sidecar last; and summaries for the figures of its job, if asked."""
+    """What came of a trace: the files written, the sidecar last; and summaries for the figures of its job, if asked.
+
+    Then ``seams`` tells where the job's tracks can be added to the files (:mod:`augment.writers.seams`); empty, if the
+    server is of a version that does not.
+    """
 
     files: tuple[Path, ...]
     summaries: tuple[Path, ...] = ()
+    seams: bytes = b""
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -106,7 +112,8 @@ class Client:
             skip: names of analyses.
             options: ``{analysis: {option: value}}``.
             steps: the first and the last to be analysed, by number; all if not given.
-            summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``).
+            summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``), and have told
+                where its tracks can be added to the files.
             out: the folder to write into; the trace's own if it is not given.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: for all of it.
@@ -190,10 +197,9 @@ class Client:
         job = self._connection.ask(self._stub.CreateJob, request, deadline, path).job
         with self._cancelling(job.name):
             done = self._follow(job, deadline, tell, path, control)
-            files = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
+            made = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
         self._forget(job.name)
-        summaries = tuple(path for path in files if path.name.endswith(SUMMARY_SUFFIX))
-        return Augmented(tuple(path for path in files if path not in summaries), summaries)
+        return made
 
     def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
         try:
@@ -227,7 +233,7 @@ class Client:
             raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
         return latest
 
-    def _fetch(self, job: _Job, path: str, out: Path, deadline: Deadline, tell: Progress) -> tuple[Path, ...]:
+    def _fetch(self, job: _Job, path: str, out: Path, deadline: Deadline, tell: Progress) -> Augmented:
         sent = stem(sent_name(path))
         downloads = [
             Download(one, out / _local_name(one.file_name, sent, path, self.address), self._connection)
@@ -235,9 +241,15 @@ class Client:
         ]
         if not downloads or not downloads[-1].target.name.endswith(METRICS_SUFFIX):
             raise ServiceError(f"{path}: {self.address}: the server made no metrics; it is of another version", "", "")
+        seams, paths = b"", []
         for one in downloads:
-            one.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
-        return tuple(one.target for one in downloads)
+            if one.target.name.endswith(SEAMS_SUFFIX):
+                seams = one.content(self._stub, deadline)
+            else:
+                one.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
+                paths.append(one.target)
+        summaries = tuple(path for path in paths if path.name.endswith(SUMMARY_SUFFIX))
+        return Augmented(tuple(path for path in paths if path not in summaries), summaries, seams)
 
     @contextlib.contextmanager
     def _cancelling(self, job: str) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,6 +131,16 @@ class Download:
         """
         with replacing(self.target, source) as file:
             self._fill(file, stub, deadline, moved)
+
+    def content(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline) -> bytes:
+        """Fetch it, into memory: a small one.
+
+        Raises:
+            ServiceError: as of :meth:`receive`.
+        """
+        file = io.BytesIO()
+        self._fill(file, stub, deadline, lambda _done, _of: None)
+        return file.getvalue()
 
     def _fill(
         self, file: BinaryIO, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from augment.batch.running import Manner
     from augment.commands.terminal import Bar
 
+_SEAMLESS = (
+    "what ranks waited for is not drawn in the outputs of {} of them: the server that made these is too old for it; "
+    "--force makes them again"
+)
+
 
 @click.command("run")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
@@ -131,6 +136,8 @@ class _Run:
             for path in job.written:
                 self._tell(path)
             self._draw(job.errands, shown)
+            if job.seamless:
+                shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
         if self._merge:
             from augment.batch.merge import Choice, merge_all
 

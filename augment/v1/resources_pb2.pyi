@@ -138,7 +138,8 @@ class AugmentSpec(google.protobuf.message.Message):
     SUMMARIES_FIELD_NUMBER: builtins.int
     summaries: builtins.bool
     """Whether the artifacts include summaries of the trace, STEM.*.summary, before all others: what the command makes the
-    figures of a whole job of, job.metrics.json, when it has those of all ranks.
+    figures of a whole job of, job.metrics.json, when it has those of all ranks. One, STEM.seams.summary, tells where
+    the job's tracks can then be added to the other artifacts.
     """
     @property
     def input(self) -> global___Input:

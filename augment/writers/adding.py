@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from augment.errors import InputError
+from augment.errors import InputError, UsageError
 from augment.writers import Writer, writer_named
 from augment.writers.files import replacing
 from augment.writers.seams import WRITER, Addable, Described
@@ -43,6 +45,19 @@ def is_as_written(path: Path, seam: Described, sha256: str) -> bool:
     except (OSError, ValueError):
         return False
     return digest.hexdigest() == sha256
+
+
+def of_files(content: bytes, paths: Iterable[Path]) -> list[Described | None]:
+    """The seams of these files in the content of a file of seams, None where it has none.
+
+    One that is not of this version's form, for another program may have written it, is none.
+    """
+    known: dict[str, Described] = {}
+    with contextlib.suppress(ValueError):
+        for seam in msgspec.json.decode(content, type=list[dict[str, Any]]):
+            with contextlib.suppress(KeyError, UsageError, ValueError):
+                known[_own(seam)[0].SUFFIX] = seam
+    return [next((known[suffix] for suffix in known if path.name.endswith(suffix)), None) for path in paths]
 
 
 def _own(seam: Described) -> tuple[Writer, msgspec.Struct]:

@@ -18,6 +18,7 @@ from augment.trace import Diagnostic
 Addable = SliceTrack | CounterTrack
 Described = Mapping[str, Any]  #: a seam as plain data that JSON can hold
 WRITER = "writer"  #: the member that names the writer
+SUFFIX = ".seams.summary"  #: of a file with the seams of a trace's outputs, a JSON list, for whoever shall add to them
 _COPIED = 1 << 20
 
 

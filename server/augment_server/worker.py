@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.batch.convert import Settings, convert_or_raise
+from augment.batch.convert import Result, Settings, convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.stages import STAGES
 from augment.errors import InputError
 from augment.readers.limits import Limits
+from augment.writers import seams
+from augment.writers.files import METRICS_SUFFIX
 
 Say = Callable[..., None]
 _PIECE = 1 << 20
@@ -155,7 +157,15 @@ def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list
 
     one = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
     result = convert_or_raise(one, settings, lambda _: None, stage)
-    return [Path(file.path) for file in (*result.summaries, *result.files)]
+    made = [Path(file.path) for file in (*result.summaries, *result.files)]
+    return [_seams(result, made[-1]), *made] if settings.stages else made
+
+
+def _seams(result: Result, sidecar: Path) -> Path:
+    """A file with the seams of the outputs, beside the sidecar."""
+    path = sidecar.with_name(sidecar.name.removesuffix(METRICS_SUFFIX) + seams.SUFFIX)
+    path.write_text(json.dumps([file.seam for file in result.files if file.seam]))
+    return path
 
 
 def _place(order: dict[str, Any], number: int) -> Path:

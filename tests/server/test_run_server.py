@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from serving_process import Server, serving
 
 from augment import cli
-from augment.writers.adding import add_tracks
+from augment.client import Client
 from simulator import JobOptions, simulate
 from traces import write_trace
 
@@ -25,6 +26,7 @@ class Ended:
 
 
 Command = Callable[..., Ended]
+OUTPUTS = ("augmented.json.gz", "metrics.json", "ranks.summary")
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +63,8 @@ def both(run: Command, server: Server, tmp_path: Path) -> Command:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What is in ``folder``, without what a job added; taken away."""
+    """What is in ``folder``; taken away."""
     found = {}
-    for line in (line for manifest in folder.glob("*.jsonl") for line in manifest.read_bytes().splitlines()):
-        for one in json.loads(line)["outputs"]:
-            if "seam" in one:
-                add_tracks(folder / one["path"], folder / one["path"], one["seam"], ())
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
@@ -77,15 +75,11 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def _timeless(manifest: bytes) -> bytes:
-    """Its lines without what differs: when, in which order, and what of the job is drawn."""
-    lines = sorted((json.loads(line) for line in manifest.splitlines()), key=lambda line: str(line["input"]))
-    lines = [line for line in lines if not line["drawn"]]
+    """Its lines without what differs: when, and in which order."""
+    lines = [json.loads(line) for line in manifest.splitlines()]
     for line in lines:
         del line["finished_ns"]
-        for one in line["outputs"]:
-            one.pop("seam", None)
-            one.pop("undrawn_sha256", None)
-    return json.dumps(lines).encode()
+    return json.dumps(sorted(lines, key=lambda line: (line["input"], line["drawn"]))).encode()
 
 
 def test_one_file(both: Command, tmp_path: Path) -> None:
@@ -96,24 +90,79 @@ def test_one_file(both: Command, tmp_path: Path) -> None:
     assert "span" in ended.err
 
 
-def test_ranks_of_a_job(both: Command, tmp_path: Path) -> None:
-    """The job's own figures, too: of summaries that the server makes, and that serve when the batch goes on."""
+def drawn(folder: Path) -> set[str]:
+    """The names of the outputs that show something of their job, as the manifest has it."""
+    lines = [json.loads(line) for line in (folder / "augment-manifest.jsonl").read_bytes().splitlines()]
+    last = {line["input"]: line for line in lines}.values()
+    return {
+        one["path"]
+        for line in last
+        for one in line["outputs"]
+        if line["drawn"] and one["sha256"] != one.get("undrawn_sha256", one["sha256"])
+    }
+
+
+def without_manifest(found: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: content for name, content in found.items() if not name.endswith(".jsonl")}
+
+
+def test_ranks_of_a_job(both: Command, server: Server, run: Command, tmp_path: Path) -> None:
+    """The job's own figures and tracks, too: of summaries and seams that the server tells of."""
     simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "job")
-    ended = both(tmp_path / "job", "--jobs", 2)
+    ended = both(tmp_path / "job", "--jobs", 2, "--to", "chrome,perfetto,bundle")
     assert "ranks 0-1 of 2" in ended.err
     assert ended.out.splitlines()[-1] == str(tmp_path / "out" / "job.metrics.json")
     assert both(tmp_path / "job", "--steps", "1", "--only", "collectives", "--to", "perfetto").code == 0
+    assert run(tmp_path / "job", "-o", tmp_path / "out", "--server", server.address).code == 0
+    assert drawn(tmp_path / "out") == {f"rank{rank}.augmented.json.gz" for rank in (0, 1)}
 
 
 def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_path: Path) -> None:
+    """Those done here before, and those done there before, are drawn in again."""
     simulate(JobOptions(ranks=3, steps=1, layers=1), tmp_path / "job")
-    args = (tmp_path / "job", "-o", tmp_path / "out")
+    args = (tmp_path / "job", "-o", tmp_path / "out", "--to", "chrome,perfetto,bundle")
+    there = ("--server", server.address)
     run(*args)
-    kept = files(tmp_path / "out")
-    run(*args, "--ranks", "0-1")
+    assert len(drawn(tmp_path / "out")) == 9
+    kept = without_manifest(files(tmp_path / "out"))
+    for first, then in (((), there), (there, ()), (there, there)):
+        run(*args, *first, "--ranks", "0-1")
+        ended = run(*args, *then)
+        assert ended.out.splitlines()[-1].endswith("job.metrics.json")
+        assert "2 done before" in ended.err
+        again = run(*args, *then)
+        assert "3 done before" in again.err
+        assert without_manifest(files(tmp_path / "out")) == kept
+
+
+@pytest.mark.parametrize(
+    "told", [None, b"no list", b'[{"writer": "other"}, {"writer": "chrome", "of": "a later form"}]']
+)
+def test_a_server_of_another_version(
+    run: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bytes | None
+) -> None:
+    """It tells of no seams, or of ones that are not ours: all is well, but the job is not drawn."""
+    if told is None:
+        follow = Client._follow
+
+        def older(*args: Any) -> Any:
+            job = follow(*args)
+            del job.artifacts[next(n for n, one in enumerate(job.artifacts) if "seams" in one.file_name)]
+            return job
+
+        monkeypatch.setattr(Client, "_follow", older)
+    else:
+        monkeypatch.setattr("augment.client.transfers.Download.content", lambda *_: told)
+    simulate(JobOptions(ranks=2, steps=1, layers=1), tmp_path / "job")
+    args = (tmp_path / "job", "-o", tmp_path / "out")
     ended = run(*args, "--server", server.address)
-    assert ended.out.splitlines()[-1].endswith("job.metrics.json")
-    assert files(tmp_path / "out") == kept
+    assert (ended.code, drawn(tmp_path / "out")) == (0, set())
+    (line,) = [line for line in ended.err.splitlines() if "not drawn" in line]
+    assert "of 2 of them" in line
+    assert "--force" in line
+    monkeypatch.undo()
+    found = without_manifest(files(tmp_path / "out"))
+    assert sorted(found) == ["job.metrics.json", *(f"rank{n}.{one}" for n in (0, 1) for one in OUTPUTS)]
 
 
 def test_a_folder_with_all_sorts_of_things(both: Command, tmp_path: Path) -> None:
