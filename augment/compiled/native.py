@@ -46,11 +46,6 @@ def native(module: str, function: str, arity: int, announce: Announce = lambda _
     return _known[module, function]
 
 
-def is_loaded(module: str, function: str) -> bool:
-    """Whether :func:`native` has been asked for it: it costs nothing now."""
-    return (module, function) in _known
-
-
 def _native(module: str, function: str, arity: int, announce: Announce) -> Native:
     import llvmlite.binding as llvm
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from augment.compiled.known_bytes import KnownBytes
 from augment.compiled.native import Native, native
+from augment.compiled.worth import Worth
 from augment.derived import arg_columns_layout_compiled as layout
 from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
 from augment.jsontext import lenient_json
@@ -21,6 +22,7 @@ Kind = TypeVar("Kind", bound=np.dtype[np.generic])
 
 LEAST_ROOM = 64
 COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
+_worth = Worth()
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below, a whole float is the number that was written
 
@@ -158,7 +160,7 @@ def fill(trace: Trace, rows: Int64s, columns: Sequence[Column], engine: str = "a
     job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     scan: Scan = plain
     compiled = _CompiledScan if decode is json_event else getattr(decode, "arg_scan", None)
-    if compiled and engine != "plain" and (engine == "compiled" or len(rows) >= COMPILED_FROM):
+    if compiled and engine != "plain" and (engine == "compiled" or _worth.it(len(rows), COMPILED_FROM)):
         try:
             scan = compiled()
         except ImportError:  # no compiler on this machine, and nothing that it compiled
@@ -199,9 +201,8 @@ class _CompiledScan:
         own = [np.ascontiguousarray(one[span]) for one in (job.offsets, job.lengths, job.categories, job.rows)]
         state = self._state
         state[layout.ROW // 8] = 0
+        targets = job.room_for(len(own[0]))  # of each row a column takes one at most: it stays where it is
         while True:
-            left = len(own[0]) - int(state[layout.ROW // 8])
-            targets = job.room_for(left)
             tables = np.array(self._known.addresses(), np.int64)
             why = self._scan(
                 block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),

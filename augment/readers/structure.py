@@ -12,6 +12,7 @@ from augment.trace import Bools, Int32s, Int64s
 _KIND = np.zeros(256, np.int8)
 _KIND[[ord("{"), ord("[")]] = 1
 _KIND[[ord("}"), ord("]")]] = -1
+_FIRST_BYTES = 4 << 10
 
 
 class Structure(NamedTuple):
@@ -54,6 +55,11 @@ def nested_deeper(text: bytes, most: int) -> bool:
 
 def nested_end(text: Text) -> int:
     """The position after the object or array that ``text`` begins with; -1 if it does not end in ``text``."""
-    closed = structure(text).depth == 0
-    end = int(np.argmax(closed)) if len(closed) else 0
-    return end + 1 if len(closed) and closed[end] else -1
+    size = 0
+    while size < len(text):
+        size = min(max(_FIRST_BYTES, 4 * size), len(text))  # most end soon, and no text is looked at more than twice
+        closed = structure(text[:size]).depth == 0
+        end = int(np.argmax(closed))
+        if closed[end]:
+            return end + 1
+    return -1

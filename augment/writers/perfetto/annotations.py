@@ -15,7 +15,7 @@ from augment.writers.perfetto.packets import Blobs, Events, blobs_of, column, co
 from augment.writers.perfetto.suffixes import NO_SUFFIXES, Suffixes, with_suffixes
 from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
 
-_FEW_ROWS = 2000  #: for fewer rows of a track the compiled way is not worth its preparation
+_FEW_ROWS = 16  #: for fewer rows of a track the compiled way is not worth its preparation
 
 
 def annotation_events(
