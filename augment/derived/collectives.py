@@ -46,8 +46,8 @@ class Group:
 
     @property
     def identity(self) -> str:
-        """The same on all its ranks, and of no other group. A long list of ranks is cut short: then NCCL's id tells."""
-        members = self.comms_id if not self.ranks or "..." in self.ranks else self.ranks
+        """The same on all its ranks, and of no other group. A long list of ranks is cut short: NCCL's id tells, too."""
+        members = self.ranks + self.comms_id if not self.ranks or "..." in self.ranks else self.ranks
         return f"{self.name}|{members}" if self.name or members else ""
 
 

@@ -53,7 +53,8 @@ def held_up(trace: Trace) -> Bools:
     for one in type_coverage(trace):
         own = np.flatnonzero((found.place >= one.device.start) & (found.place < one.device.stop))
         end = found.end[own]
-        computing = one.mask[np.searchsorted(one.ts, end, side="left") - 1] & COMPUTATION != 0
+        before = np.searchsorted(one.ts, end, side="left") - 1  # -1: nothing of any duration has been there
+        computing = np.append(one.mask, 0)[before] & COMPUTATION != 0
         other = work.by_time[one.device.places]
         other = other[work.type[other] != KernelType.COMMUNICATION]
         following = np.searchsorted(work.ts[other], end, side="left")

@@ -122,4 +122,8 @@ def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
         why = "collectives of no told group, of which a rank is done before another has begun: not one; left out"
         doubts.append(Diagnostic("collectives_apart", int(wrong.sum()), why))
         matched = matched.take(~wrong)
+    claimed = [one.rank for one in summaries if one.rank is not None]
+    if twice := len(claimed) - len(set(claimed)):
+        why = "traces that claim the rank of another of the job; each is taken for a rank of its own"
+        doubts.append(Diagnostic("rank_claimed_twice", twice, why))
     return Answer(summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts])

@@ -236,12 +236,14 @@ def _uneven(key: Int64s, member: Int64s) -> Bools:
 
 
 def _differing(table: _Table, rows: Places, first: Places) -> Bools:
-    """Collectives of whose size the ranks tell differently, though it must be the same."""
+    """Collectives of whose size ranks tell differently, though it must be the same."""
     if not len(first):
         return np.empty(0, np.bool_)
     fixed = np.array([kind in _EQUAL_BYTES for kind in table.kinds], np.bool_)[table.kind[rows[first]]]
     size = table.bytes[rows]
-    differs: Bools = fixed & (np.maximum.reduceat(size, first) != np.minimum.reduceat(size, first))
+    most = np.maximum.reduceat(size, first)
+    least = np.minimum.reduceat(np.where(size == UNKNOWN, np.iinfo(np.int64).max, size), first)
+    differs: Bools = fixed & (least < most)
     return differs
 
 

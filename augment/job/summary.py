@@ -115,6 +115,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     queued = np.where(launch == NO_ROW, UNKNOWN, found.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch])
     columns = {name: getattr(found, name)[chosen] for name in _FOUND}
     columns |= {
+        "end": np.maximum(columns["end"], columns["ts"]),  # a negative duration is none
         "row": work.row[found.place[chosen]],
         "kind": found.kind.codes[chosen].astype(np.int64),
         "exposed_ns": found.exposed_ns[chosen],

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
+
+import msgspec
 import numpy as np
 import pytest
 
 from augment.job.alignment import align
+from augment.job.answer import answer
 from augment.job.matching import match
 from augment.job.summary import RankSummary
 from augment.job.waits import apart, waits
 from job_summaries import Part, summary_of
+
+
+def packed(one: RankSummary) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(one))
 
 
 def told(diagnostics: object) -> dict[str, int]:
@@ -94,6 +102,29 @@ def test_what_ranks_tell_differently_is_left_out_and_counted() -> None:
     alone = match([summary_of(0, parts[:1]), summary_of(1, parts[1:2])])
     assert not len(alone)
     assert told(alone.diagnostics) == {"collectives_of_one_rank": 2}
+
+
+def test_a_size_that_one_rank_does_not_tell_differs_from_none() -> None:
+    parts: list[Part] = [("g", "AllReduce", number, number * 10, number * 10 + 9) for number in range(2)]
+    matched = match([summary_of(0, parts), summary_of(1, parts, bytes=[8, 16]), summary_of(2, parts, bytes=[8, 32])])
+    assert matched.bytes.tolist() == [8]
+    assert matched.members.tolist() == [3]
+    assert told(matched.diagnostics) == {"collectives_told_differently": 1}
+
+
+def test_long_lists_of_ranks_that_are_cut_short_tell_groups_of_one_name_apart() -> None:
+    parts: list[Part] = [("dp", "AllReduce", 0, 0, 9)]
+    lists = ["[0, 2, 4, ..., 126]", "[1, 3, 5, ..., 127]"]
+    matched = match([summary_of(rank, parts, members={"dp": lists[rank % 2]}) for rank in range(4)])
+    assert matched.members.tolist() == [2, 2]
+    assert sorted(map(tuple, matched.member.reshape(-1, 2).tolist())) == [(0, 2), (1, 3)]
+
+
+def test_a_rank_that_two_traces_claim_is_told() -> None:
+    contents = [packed(summary_of(rank, [("g", "AllReduce", 0, 0, 9)])) for rank in (0, 1, 1, 1)]
+    found = answer(contents, ["a", "b", "c", "d"])
+    assert told(found.diagnostics) == {"rank_claimed_twice": 2}
+    assert told(answer(contents[:2], ["a", "b"]).diagnostics) == {}
 
 
 def test_too_few_collectives_give_no_clock_and_durations_tell_the_waits() -> None:

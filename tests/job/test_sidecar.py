@@ -26,6 +26,7 @@ from augment.pipeline import augment
 from augment.readers import read
 from job_summaries import summary_of
 from simulator import JobOptions, simulate
+from traces import kernel, write_trace
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +117,14 @@ def test_the_fit_is_refused_to_what_tells_nothing() -> None:
     clamped = fit(np.array([1000, 2000, 8000]), np.array([400, 1000, 4100]))
     assert clamped is not None
     assert clamped.alpha_ns == 0
+
+
+def test_a_collective_of_negative_duration_takes_no_time(tmp_path: Path) -> None:
+    contents = []
+    for rank, dur in enumerate((5.0, -3.0)):
+        told = {"Collective name": "allreduce", "Seq": 1, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+        path = tmp_path / f"rank{rank}.json"
+        write_trace(path, kernel("ncclDevKernel_AllReduce_Sum_f32_RING", dur=dur) | {"args": {"stream": 7, **told}})
+        contents.append(summarize(augment(read(str(path)))))
+    (row,) = answer(contents, ["a", "b"]).outcomes["job_collectives"].rows
+    assert (row.time_ns, row.wait_ns, row.transfer_ns) == (5000, 5000, 0)

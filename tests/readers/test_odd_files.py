@@ -129,6 +129,9 @@ def test_ascend_kernels_have_no_category(reading: Any) -> None:
         ("trace.json", {"distributedInfo": {"rank": 10**30}}, None, None),
         ("rank_20240102123456789.json", {}, None, None),
         ("frank7.json", {}, None, None),
+        ("node1_local_rank0_rank8.json", {}, 8, "file name"),
+        ("rank8-local-rank_0.json", {}, 8, "file name"),
+        ("local_rank3.json", {}, 3, "file name"),
         ("trace.json", {}, None, None),
     ],
 )
