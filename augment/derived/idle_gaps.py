@@ -39,10 +39,11 @@ def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
 
 @derived
 def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
-    """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``."""
+    """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``; they are disjoint."""
     work = gpu_work(trace)
     orders = [work.by_time[one.places] for one in work.devices]
-    return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
+    end = np.maximum(work.end, work.ts)  # what has a negative duration has none
+    return tuple(_gaps(work.ts[order], end[order], order) for order in orders)
 
 
 def _gaps(ts: Int64s, end: Int64s, places: Places) -> IdleGaps:

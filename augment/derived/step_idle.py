@@ -40,7 +40,7 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     """
     work, gaps = gpu_work(trace), device_gaps(trace)[device]
     own = work.by_time[work.devices[device].places]
-    start = np.concatenate(([-_FOREVER], gaps.start, [work.end[own].max()]))
+    start = np.concatenate(([-_FOREVER], gaps.start, [max(work.end[own].max(), work.ts[own[-1]])]))
     end = np.concatenate(([work.ts[own[0]]], gaps.end, [_FOREVER]))
     category = np.full(len(start), GapCategory.HOST_WAIT, np.uint8)
     category[1:-1] = categories_of(trace, gaps)

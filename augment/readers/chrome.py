@@ -192,22 +192,37 @@ class _Reading:
         end = self._window.base + self._window.size
         raise MalformedTrace(self._path, end, "the text ends before traceEvents; record or copy the file again")
 
+    def _scan(self, scanned: int) -> tuple[int, bool]:
+        """See :meth:`augment.readers.raw.Scanner.scan`; of what is held ``scanned`` bytes were of no event's end."""
+        window = self._window
+        if scanned > MAX_EVENT_BYTES:
+            raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
+        return self._scanner.scan(window.data, 0, window.size, window.base) if window.size > scanned else (0, False)
+
     def _events(self) -> None:
-        """From after the opening bracket to after the closing one, or to the end of a text that lacks it."""
+        """From after the opening bracket to after the closing one, or to where nothing more can be told apart.
+
+        Raises:
+            Broken: there, before any event.
+        """
         outline, window, scanner = self._outline, self._window, self._scanner
         outline.arrays_seen += 1
         first = window.base
         scanned = 0
         while True:
-            at, closed = scanner.scan(window.data, 0, window.size, window.base) if window.size > scanned else (0, False)
+            try:
+                at, closed = self._scan(scanned)
+            except Broken as error:
+                if scanner.last_end is None:
+                    raise
+                outline.partial = f"broken at byte {error.offset}: {error.because}"
+                break
             self._limits.expect_events(self._path, scanner.event_count)
             window.drop(at)
             if closed:
                 window.drop(1)
                 break
             scanned = window.size
-            if window.size > MAX_EVENT_BYTES:
-                raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")
             if not window.fill():
                 begun = (
                     f"inside the event that begins at byte {window.base}" if window.size else f"at byte {window.base}"

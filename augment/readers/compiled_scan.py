@@ -115,6 +115,8 @@ from augment.readers.scan_layout import (
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
 KNOWN_PHASE = np.zeros(256, np.bool_)
 KNOWN_PHASE[[ord(phase) for phase in PHASES]] = True
+ENDS_VALUE = np.zeros(256, np.bool_)  #: what may come after a bare value
+ENDS_VALUE[[*range(33), *b',[]{"']] = True
 
 
 @compiled_apart
@@ -261,8 +263,11 @@ def scan_event(stop: int, start: int, base: int, origin: int, fields: int, table
 
 @compiled
 def skip_element(stop: int, i: int) -> int:
-    """The position after an element that is no object; :data:`ODD` where none stands."""
-    return skip_nested(stop, i, False) if load_byte(i) == OPEN_BRACKET else skip_value(stop, i)
+    """The position after an element that is no object; :data:`ODD` where none stands, or something joins on to it."""
+    if load_byte(i) == OPEN_BRACKET:
+        return skip_nested(stop, i, False)
+    i = skip_value(stop, i)
+    return ODD if 0 <= i < stop and not ENDS_VALUE[load_byte(i)] else i
 
 
 @compiled_apart

@@ -78,10 +78,10 @@ class CompiledScanner:
             status = self._run(text, size, base)
         self._follow_notes(text, base)
         at = self._get(layout.POSITION)
-        if status == layout.BROKEN:
-            raise Broken(base + at, "expected an event, ',' or ']'")
         if self._get(layout.LAST_END) >= 0:
             self.last_end = self._get(layout.LAST_END)
+        if status == layout.BROKEN:
+            raise Broken(base + at, "expected an event, ',' or ']'")
         return at, status == layout.END
 
     @property

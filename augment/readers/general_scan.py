@@ -13,8 +13,10 @@ from augment.readers.raw import COLUMNS, Broken, Names, Place, RawEvents, Tally,
 from augment.readers.structure import structure
 
 _VALUE = rb'"(?:[^"\\]|\\["\\/bfnrtu])*"|[-0-9][0-9.eE+-]*|true|false|null'
-_BARE = re.compile(rb"[\s,]*(?:(?:%s)(?=[\s,\]{\[\x22]|\Z)[\s,]*)*" % _VALUE, re.DOTALL)
+_BARE = re.compile(rb"[\0-\x20,]*(?:(?:%s)(?=[\0-\x20,\]{\[\x22]|\Z)[\0-\x20,]*)*" % _VALUE, re.DOTALL)
 _BARE_VALUE = re.compile(_VALUE, re.DOTALL)
+_BLANK = bytes(range(33)) + b","  #: what may stand between elements: zeros, too, as a crash leaves them
+_EXPECTED = "expected an event, ',' or ']'"
 _LONGEST_WORD = 6  #: ``false`` and what comes after it
 
 
@@ -45,12 +47,20 @@ class GeneralScanner:
         ends = np.flatnonzero((brackets == -1) & (depth == 0)) + 1
         starts = starts[: len(ends)]
         data = piece.tobytes()
-        at = start + base
-        taken = self._take_between(data, [0, *ends.tolist()], [*starts.tolist(), whole], at, bool(len(closing)))
+        at, taken, broken = start + base, 0, None
+        try:
+            taken = self._take_between(data, [0, *ends.tolist()], [*starts.tolist(), whole], at, bool(len(closing)))
+        except Broken as error:
+            broken = error
+            ends = ends[at + ends <= error.offset]  # those before it are whole
         if len(ends):
             shallow = int(depth[: ends[-1]].max()) <= self._nesting
-            self._take(data, starts.tolist(), ends.tolist(), at, together=shallow)
+            self._take(data, starts[: len(ends)].tolist(), ends.tolist(), at, together=shallow)
             self.last_end = max(self.last_end or 0, at + int(ends[-1]))
+        if len(closing) and piece[whole] != ord("]"):
+            broken = broken or Broken(at + whole, _EXPECTED)
+        if broken:
+            raise broken
         if len(closing):
             self._undivided = False
             return start + whole, True
@@ -64,7 +74,7 @@ class GeneralScanner:
         end = 0
         for left, right in zip(lefts, rights, strict=True):
             between = data[left:right]
-            if not between.strip(b" \t\r\n,"):
+            if not between.strip(_BLANK):
                 end = right
                 self._divide(between, at + right, right != rights[-1])
                 continue
@@ -72,7 +82,7 @@ class GeneralScanner:
             match = _BARE.match(between)
             end = left + (match.end() if match else 0)
             if end < right and not (last and self._may_go_on(data[end:right])):
-                raise Broken(at + end, "expected an event, ',' or ']'")
+                raise Broken(at + end, _EXPECTED)
             seen = 0
             for value in _BARE_VALUE.finditer(between, 0, end - left):
                 if last and value.end() == len(between) and not between.endswith(b'"'):  # a string has its end

@@ -113,3 +113,11 @@ def test_regions_do_not_overlap() -> None:
     found = region_windows(trace, "region")
     assert (found.number.tolist(), found.begin.tolist(), found.end.tolist()) == ([0, 1], [0, 30], [50, 50])
     assert len(region_windows(trace, "nothing")) == 0
+
+
+def test_work_of_negative_duration_leaves_the_step_as_long_as_it_is() -> None:
+    """As CUPTI records it now and then; the parts of a step sum to the step."""
+    events = [annotation("ProfilerStep#1", 0, 100)]
+    events += [kernel("gemm", ts, end, stream=stream) for ts, end, stream in ((10, 20, 7), (40, 33, 20), (90, 84, 7))]
+    outcome = augment(trace_of(*events), only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, "step_ns", "busy_ns", "idle_ns") == [(100, 10, 90)]
