@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from augment.annotations import CounterTrack, SliceTrack
 from augment.findings import Findings, Outcome, Skipped
@@ -122,8 +124,18 @@ def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
         why = "collectives of no told group, of which a rank is done before another has begun: not one; left out"
         doubts.append(Diagnostic("collectives_apart", int(wrong.sum()), why))
         matched = matched.take(~wrong)
+    doubts += _doubts(summaries, matched)
+    return Answer(summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts])
+
+
+def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diagnostic]:
+    """What may be otherwise than the traces tell."""
     claimed = [one.rank for one in summaries if one.rank is not None]
     if twice := len(claimed) - len(set(claimed)):
         why = "traces that claim the rank of another of the job; each is taken for a rank of its own"
-        doubts.append(Diagnostic("rank_claimed_twice", twice, why))
-    return Answer(summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts])
+        yield Diagnostic("rank_claimed_twice", twice, why)
+    untold = [not one.identity for one in matched.groups]
+    of_three = np.flatnonzero(matched.members > 2)
+    if doubtful := int(np.count_nonzero(np.array(untold, np.bool_)[matched.group[of_three]])):
+        why = "collectives of no told process group; taken for one of all ranks, and wrong if there are smaller ones"
+        yield Diagnostic("group_not_told", doubtful, why)

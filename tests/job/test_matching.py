@@ -120,6 +120,12 @@ def test_long_lists_of_ranks_that_are_cut_short_tell_groups_of_one_name_apart() 
     assert sorted(map(tuple, matched.member.reshape(-1, 2).tolist())) == [(0, 2), (1, 3)]
 
 
+def test_collectives_of_no_told_group_are_doubtful_among_more_than_two() -> None:
+    contents = [packed(summary_of(rank, [("", "AllReduce", 0, 0, 9)])) for rank in range(3)]
+    assert told(answer(contents, ["a", "b", "c"]).diagnostics) == {"group_not_told": 1}
+    assert told(answer(contents[:2], ["a", "b"]).diagnostics) == {}
+
+
 def test_a_rank_that_two_traces_claim_is_told() -> None:
     contents = [packed(summary_of(rank, [("g", "AllReduce", 0, 0, 9)])) for rank in (0, 1, 1, 1)]
     found = answer(contents, ["a", "b", "c", "d"])
