@@ -44,6 +44,7 @@ class Members:
             raise Ended
         if self._window.data[0] != ord('"'):
             raise Broken(self._window.base, "expected a member's name in double quotes")
+        base = self._window.base
         text = self._take_string()
         following = self.blank()
         if following == -1:
@@ -51,7 +52,7 @@ class Members:
         if following != ord(":"):
             raise Broken(self._window.base, f"expected ':' after {text.decode('utf-8', 'replace')}")
         self._window.drop(1)
-        return str(lenient_json(text))
+        return str(self._decoded(text, base, "name"))
 
     def value(self) -> Any:
         """The next value, decoded; None for one that is larger than :data:`MAX_MEMBER_BYTES`."""
@@ -67,10 +68,14 @@ class Members:
             text = self._take_string()
         else:
             text = self._take_word()
+        return self._decoded(text, base, "value")
+
+    @staticmethod
+    def _decoded(text: bytes, base: int, what: str) -> Any:
         try:
             return lenient_json(text)
         except ValueError as error:
-            raise Broken(base, "this value is no JSON") from error
+            raise Broken(base, f"this {what} is no JSON") from error
 
     def _take(self, size: int) -> bytes:
         text = self._window.data[:size].tobytes()

@@ -250,6 +250,7 @@ def test_what_breaks_after_the_events_does_not_cost_them(reading: Any) -> None:
         ("[[1, 2]]", UnknownFormat, "not of events"),
         ('{"schemaVersion": 1, "trace', MalformedTrace, "byte 27: the text ends before traceEvents"),
         ('{"schemaVersion" 1}', MalformedTrace, "byte 17: expected ':'"),
+        ('{"device\\iProperties": []}', MalformedTrace, "byte 1: this name is no JSON"),
         ('{"traceEvents": [garbage, {"ph": "M"}]}', MalformedTrace, "byte 17: expected an event"),
     ],
 )
