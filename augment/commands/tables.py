@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-IDENTITIES = ("rank", "device", "stream", "step")  #: numbers that name things
+IDENTITIES = ("rank", "device", "stream", "step", "correlation")  #: numbers that name things
 NOTHING = "–"
 _OF_MANY = ("mean", "std", "min", "p25", "p50", "p75", "p99", "max")  #: how columns begin that are statistics
 _BETWEEN = 2  #: blanks between columns
@@ -53,11 +53,15 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
 
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """A table of ``rows``, which have the same members; what names them all alike goes into the title."""
+    """A table of ``rows``, which have the same members; what names them all alike goes into the title.
+
+    Of several rows, a column that tells nothing of any is left out.
+    """
     shared = {name: rows[0][name] for name in IDENTITIES if name in rows[0] and len({row[name] for row in rows}) == 1}
     of = ", ".join(f"{name} {value}" for name, value in shared.items() if value is not None)
     columns = columns_of({name: [row[name] for row in rows] for name in rows[0] if name not in shared})
-    print_columns(f"{title} · {of}" if of else title, columns)
+    told = [one for one in columns if len(rows) == 1 or set(one.cells) - {"", NOTHING}]
+    print_columns(f"{title} · {of}" if of else title, told)
 
 
 def print_columns(title: str, columns: Sequence[Column]) -> None:
@@ -114,31 +118,56 @@ def _text(value: Any) -> str:
 
 
 def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
-    """The columns in as many tables as ``width`` asks for; each has those that tell rows apart."""
-    used = kept = sum(_least(one) + _BETWEEN for one in columns if one.key)
-    block: set[int] = set()
-    for index, one in enumerate(columns):
+    """The columns in as many tables as ``width`` asks for.
+
+    The first has all that name a row; the others have those that it takes to tell rows apart.
+    """
+    shown, again = [one for one in columns if one.key], _telling(columns)
+    for one in columns:
         if one.key:
             continue
-        if block and used + one.width > width:
-            yield [column for at, column in enumerate(columns) if column.key or at in block]
-            block, used = set(), kept
-        block.add(index)
-        used += one.width + _BETWEEN
-    yield [column for at, column in enumerate(columns) if column.key or at in block]
+        if any(not other.key for other in shown) and _least(shown) + _BETWEEN + one.width > width:
+            yield _in_order(columns, shown)
+            shown = list(again)
+        shown.append(one)
+    yield _in_order(columns, shown)
 
 
-def _least(one: Column) -> int:
-    """The width that a column must have; only long text may be cut."""
-    return min(one.width, _LEAST_TEXT) if one.width > _LONG_TEXT else one.width
+def _telling(columns: Sequence[Column]) -> list[Column]:
+    """The keys without which rows could not be told apart: as narrow as may be, all if none suffice."""
+    kept = [one for one in columns if one.key]
+    for one in sorted(kept, key=lambda key: key.width, reverse=True):
+        rest = [key for key in kept if key is not one]
+        if len(set(zip(*(key.cells for key in rest), strict=True))) == len(one.cells):
+            kept = rest
+    return kept
+
+
+def _in_order(columns: Sequence[Column], chosen: Sequence[Column]) -> list[Column]:
+    return [one for one in columns if any(one is other for other in chosen)]
+
+
+def _least(columns: Sequence[Column]) -> int:
+    """The width that ``columns`` must have; only text may be cut."""
+    widths = [min(one.width, _LEAST_TEXT) if one.text else one.width for one in columns]
+    return sum(widths) + _BETWEEN * (len(columns) - 1)
 
 
 def _fitted(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns with their long text cut so that lines are of ``width``."""
-    long = [one for one in columns if one.width > _LONG_TEXT and one.text]
-    used = sum(one.width + _BETWEEN for one in columns if one not in long)
-    room = max(_LEAST_TEXT, (width - used) // len(long) - _BETWEEN) if long else 0
-    return [replace(one, cells=[_cut(cell, room) for cell in one.cells]) if one in long else one for one in columns]
+    """The columns with text cut, the longest first, so that lines are of ``width``."""
+    texts = sorted(one.width for one in columns if one.text)
+    room = width - sum(one.width + _BETWEEN for one in columns if not one.text) - _BETWEEN * (len(texts) - 1)
+    most = 0
+    for index, needed in enumerate(texts):
+        most = room // (len(texts) - index)
+        if needed > most:
+            break
+        room, most = room - needed, needed
+    return [_cut_to(one, max(most, *map(len, one.head))) if one.text else one for one in columns]
+
+
+def _cut_to(one: Column, width: int) -> Column:
+    return replace(one, cells=[_cut(cell, width) for cell in one.cells])
 
 
 def _cut(text: str, width: int) -> str:

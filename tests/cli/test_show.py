@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+from rich.console import Console
 from running import Augment
 
-from augment.commands.tables import columns_of
+from augment.commands.tables import columns_of, print_columns, print_rows
 from traces import copy, kernel, launch, op, write_trace
 
 
@@ -99,3 +101,38 @@ def test_columns_are_for_people() -> None:
         ("p50", "1.00", "2.50"),
         ("name", "[bold]gemm[/bold]" + 40 * "x", "–"),
     ]
+
+
+def test_a_narrow_terminal_gets_several_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("augment.commands.tables._console", lambda: Console(width=40, color_system=None))
+    table = {
+        "rank": [0, 1],
+        "trace": ["rank0.json.gz", "rank1.json.gz"],
+        "reason": [60 * "a", 60 * "b"],
+        **{f"{name}_count": [1_000_000, 2] for name in ("first", "second", "third")},
+    }
+    print_columns("Clocks", columns_of(table))
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert max(map(len, lines)) <= 40
+    assert lines[:2] == ["rank  trace      first count  reason", f"   0  rank0.js…    1,000,000  {8 * 'a'}…"]
+    assert lines[3:5] == ["rank  second count  third count", "   0     1,000,000    1,000,000"]  # what names a row
+
+
+def test_rows_that_nothing_tells_apart_keep_all_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("augment.commands.tables._console", lambda: Console(width=30, color_system=None))
+    print_columns("Calls", columns_of({"kind": ["a", "a"], "name": ["b", "b"], **{n * 9: [1, 2] for n in "pqr"}}))
+    assert [line for line in capsys.readouterr().out.splitlines() if "kind" in line] == [
+        "kind  name  ppppppppp",
+        "kind  name  qqqqqqqqq",
+        "kind  name  rrrrrrrrr",
+    ]
+
+
+def test_a_column_that_tells_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": name, "host": "", "bytes": None, "count": count} for name, count in (("a", 1), ("b", 0))]
+    print_rows("Some", rows)
+    assert capsys.readouterr().out.splitlines()[2:] == ["name  count", "a         1", "b         0"]
+    print_rows("One", rows[:1])
+    assert capsys.readouterr().out.splitlines()[2].split() == ["name", "host", "size", "count"]
