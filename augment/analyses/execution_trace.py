@@ -57,7 +57,7 @@ ROW = Row
 def analyze(trace: Trace) -> Findings | Skipped:
     """Link the nodes, count and draw them."""
     if trace.execution_nodes is None:
-        return Skipped("no execution trace is named beside the trace")
+        return Skipped("no execution trace is given beside the trace; name one with --execution-trace")
     links = execution_links(trace)
     if not len(links.row):
         reason = "share neither ids nor an order of operators: they were not recorded together"

@@ -72,12 +72,12 @@ def _slices(
         names=names,
         args={
             "kind": Texts(matched.kind[one].astype(np.int32), matched.kinds),
-            "last to arrive": Texts(matched.member[parted.late[one]].astype(np.int32), ranks),
-            "after the others (ns)": parted.lead_ns[one],
-            "wait (ns)": parted.wait_ns[both],
-            "transfer (ns)": parted.transfer_ns[both],
+            "last_to_arrive": Texts(matched.member[parted.late[one]].astype(np.int32), ranks),
+            "after_the_others_ns": parted.lead_ns[one],
+            "wait_ns": parted.wait_ns[both],
+            "transfer_ns": parted.transfer_ns[both],
             "bytes": matched.bytes[one],
-            "told by": Texts(parted.by_arrival[one].astype(np.int32), ("durations", "clocks")),
+            "told_by": Texts(parted.by_arrival[one].astype(np.int32), ("durations", "clocks")),
         },
         description="waiting for the last rank to arrive, then moving data",
     )

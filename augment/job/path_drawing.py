@@ -17,7 +17,7 @@ from augment.trace import Int64s
 
 ANALYSIS = "cross_rank_critical_path"
 NAME = "Cross-rank critical path"
-_CAME, _LEFT = "handover before", "handover after"  #: args: equal numbers on two ranks' tracks are one handover
+_CAME, _LEFT = "handover_before", "handover_after"  #: args: equal numbers on two ranks' tracks are one handover
 _NONE = -1
 
 
@@ -45,10 +45,10 @@ def tracks(
 
 def _of_work(path: Path, own: Places) -> dict[str, ArgColumn]:
     times = {
-        "computing (ns)": path.compute_ns,
-        "communicating otherwise (ns)": path.communication_ns,
-        "copying (ns)": path.memory_ns,
-        "idle (ns)": path.idle_ns,
+        "compute_ns": path.compute_ns,
+        "communication_ns": path.communication_ns,
+        "memory_ns": path.memory_ns,
+        "idle_ns": path.idle_ns,
     }
     local = {name: np.where(path.is_transfer(), _NONE, ns)[own] for name, ns in times.items()}
     return {"step": path.step[own], **local}
@@ -58,10 +58,10 @@ def _of_transfers(path: Path, matched: Matched, parted: Waits, own: Places) -> d
     part, moves = path.part[own], path.is_transfer()[own]
     one = matched.instance[part]
     return {
-        "process group": Texts(np.where(moves, matched.group[one], _NONE).astype(np.int32),
+        "process_group": Texts(np.where(moves, matched.group[one], _NONE).astype(np.int32),
                                tuple(group.description or group.name for group in matched.groups)),
         "bytes": np.where(moves, matched.bytes[one], _NONE),
-        "waited (ns)": np.where(moves, parted.wait_ns[part], _NONE),
+        "wait_ns": np.where(moves, parted.wait_ns[part], _NONE),
     }  # fmt: skip
 
 
@@ -73,9 +73,9 @@ def _of_handovers(path: Path, matched: Matched, own: Places, ranks: Sequence[str
     waited_for = np.where(is_handover(path), matched.member[path.late], _NONE)
     goes_on = np.where(following == _NONE, _NONE, np.append(path.member[1:], _NONE))
     return {
-        "waited for": Texts(waited_for[own].astype(np.int32), ranks),
+        "waited_for": Texts(waited_for[own].astype(np.int32), ranks),
         _CAME: number[own],
-        "goes on": Texts(goes_on[own].astype(np.int32), ranks),
+        "goes_on_to": Texts(goes_on[own].astype(np.int32), ranks),
         _LEFT: following[own],
     }
 

@@ -63,7 +63,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     source = augmented.trace.source
     if source.insert_at is None:
         raise OutputError(
-            f"{path}: {source.name} ({source.format}) has no place for Chrome events; write another format"
+            f"{path}: {source.name} is no Chrome JSON, which could be added to; write Perfetto's format: --to perfetto"
         )
     events = ChromeEvents(layout_of(augmented.trace), source.base_ns, augmented.trace)
     with replacing(path, source.path) as file:

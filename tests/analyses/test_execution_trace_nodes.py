@@ -109,7 +109,7 @@ def test_arrows_lead_from_who_gives_a_tensor_to_who_takes_it(tmp_path: Path) -> 
 
 def test_without_an_execution_trace_or_with_that_of_another_it_is_skipped(tmp_path: Path) -> None:
     outcome = execution_trace.analyze(trace_of(op("a", 0, 5), call("launch", 1, 2)))
-    assert outcome == Skipped("no execution trace is named beside the trace")
+    assert outcome == Skipped("no execution trace is given beside the trace; name one with --execution-trace")
     outcome = execution_trace.analyze(traced(tmp_path, [operator("a")], [node(5, "b"), node(6, "c")]))
     assert isinstance(outcome, Skipped)
     assert "the 2 nodes of the execution trace share neither" in outcome.reason

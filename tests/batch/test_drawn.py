@@ -113,7 +113,7 @@ def test_the_true_waits_are_in_every_ranks_outputs(traces: Path, tmp_path: Path,
     results, drawn = batch(traces, tmp_path)
     assert (states(results), states(drawn)) == (Counter(augmented=4), Counter(augmented=4))
     manifest_is_right(tmp_path)
-    late = "extract_arg(arg_set_id, 'debug.last to arrive')"
+    late = "extract_arg(arg_set_id, 'debug.last_to_arrive')"
     for rank, parts in truth(traces).items():
         waits = [(start, wait) for start, wait, _ in parts if wait]
         moves = [(start + wait, transfer) for start, wait, transfer in parts if transfer]
@@ -156,7 +156,7 @@ def test_they_are_those_of_the_answer(traces: Path, tmp_path: Path) -> None:
         *path_track, slices, counter = found.annotations(member)
         assert isinstance(slices, SliceTrack)
         assert isinstance(counter, CounterTrack)
-        waits = slices.args["wait (ns)"]
+        waits = slices.args["wait_ns"]
         assert isinstance(waits, np.ndarray)
         text = gzip.decompress((tmp_path / f"{path.name.partition('.')[0]}.augmented.json.gz").read_bytes())
         added = json.loads(text)["traceEvents"]
@@ -164,7 +164,7 @@ def test_they_are_those_of_the_answer(traces: Path, tmp_path: Path) -> None:
         assert len(on_path) == sum(len(one.ts) for one in path_track)
         events = [one for one in added if one.get("cat") == "augment.job_collectives"]
         own = [one for one in events if one["ph"] == "X"]
-        assert [one["args"]["wait (ns)"] for one in own] == waits.tolist()
+        assert [one["args"]["wait_ns"] for one in own] == waits.tolist()
         points = [one["args"]["GB/s"] for one in events if one["ph"] == "C"]
         assert points == pytest.approx(counter.values.tolist())
 

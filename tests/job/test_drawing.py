@@ -88,7 +88,7 @@ def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: 
     own = found.matched.member == 2
     wait, transfer = found.parted.wait_ns[own], found.parted.transfer_ns[own]
     assert rows == [("transfer", (transfer > 0).sum(), transfer.sum()), ("wait", (wait > 0).sum(), wait.sum())]
-    late = "extract_arg(arg_set_id, 'debug.last to arrive')"
+    late = "extract_arg(arg_set_id, 'debug.last_to_arrive')"
     told = perfetto.rows(f"select distinct {late} from slice where category = 'augment.job_collectives' order by 1")
     assert ("rank 1",) in told
     assert {one for (one,) in told} <= {"rank 0", "rank 1", "rank 2"}

@@ -26,6 +26,8 @@ from augment.writers.perfetto.wire import (
     text,
 )
 
+_COUNTERS, _OF_STREAMS = 2000, 4000  #: ranks below a device: its slices are first, then its counters, then streams
+
 
 class Room(msgspec.Struct, frozen=True):
     """What must be known to add tracks later.
@@ -70,9 +72,9 @@ class AddedTracks(ABC):
             counter += text(COUNTER_UNIT_NAME, annotation.unit)
             if annotation.scale:
                 counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
-        whole_device = 0 if "stream" not in annotation.name else 1
+        below = _OF_STREAMS if "stream" in annotation.name else _COUNTERS if counter else 0
         self._children[home] = rank = self._children.get(home, 0) + 1
-        return self._add(home, annotation.name, rank + 4000 * whole_device, annotation.description, counter)
+        return self._add(home, annotation.name, rank + below, annotation.description, counter)
 
     def _add(
         self, parent: int | None, name: str, rank: int | None = None, description: str = "",
