@@ -257,9 +257,16 @@ class _Timeline:
         """What became of the clocks, and what is linked."""
         chosen = self._chosen.ranks
         linked = len(np.unique(self._instance[np.isin(self._member, chosen)]))
-        moved = [at for at in chosen if self._choice.align and not self._answers.clocks[at].refused]
-        clocks = f"clocks: {len(moved)} of {len(chosen)} moved onto one; why not, each rank's description tells"
-        return (clocks, f"{linked:,} collectives linked across ranks")
+        return (f"clocks: {self._clocks()}", f"{linked:,} collectives linked across ranks")
+
+    def _clocks(self) -> str:
+        if not self._choice.align:
+            return "as recorded"
+        chosen = [self._answers.clocks[at] for at in self._chosen.ranks]
+        moved = sum(one.refused is None for one in chosen)
+        apart = sum(not one.comparable for one in chosen)
+        told = f"{moved} moved onto the job's, {len(chosen) - moved - apart} right as they are"
+        return told + (f", {apart} not comparable: their ranks' descriptions tell why" if apart else "")
 
     def _clock(self, at: int) -> Callable[[Int64s], Int64s]:
         """From the times of a rank to those of the file."""

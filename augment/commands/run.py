@@ -93,6 +93,7 @@ class _Run:
         self._plan, self._settings, self._manner = made, settings, manner
         self._merge, self._as_json, self._quiet = merge, as_json, quiet
         self._results: list[Result] = []
+        self._job_files: list[str] = []
 
     def all(self) -> int:
         """Convert, tell, and say how it went: the exit code."""
@@ -135,6 +136,7 @@ class _Run:
         for job in conclude(self._settings.stages, self._plan.inputs, results):
             for path in job.written:
                 self._tell(path)
+                self._job_files.append(path)
             self._draw(job.errands, shown)
             if job.seamless:
                 shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
@@ -174,13 +176,15 @@ class _Run:
 
     def _close(self) -> int:
         """The summary, the failures, the exit code."""
-        from augment.commands.summary import jobs, summary
+        from augment.commands.summary import jobs, next_steps, summary
         from augment.commands.terminal import complain, say
 
         failed = [one for one in self._results if one.status == "failed"]
         if not self._quiet:
-            for line in (*summary(self._results), *jobs(self._plan.inputs, self._results)):
-                say(line)
+            told = summary(self._results), jobs(self._plan.inputs, self._results)
+            for lines in (*told, next_steps(self._results, self._job_files)):
+                for line in lines:
+                    say(line)
         for one in failed:
             if one.traceback and _debugging():
                 say_lines(one.traceback)

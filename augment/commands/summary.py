@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,16 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         before = sum(one.status == "done_before" for one in augmented)
         done_before = f"{before} done before, " if before else ""
         yield f"{len(augmented) - before} augmented, {done_before}{len(passed_over)} passed over, {failed} failed"
+
+
+def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:
+    """What to look at, and how: of one trace, or of the first job of several."""
+    augmented = [one for one in results if one.status in ("augmented", "done_before")]
+    if job_files and not places.protocol(job_files[0]):
+        yield f"what the ranks waited for: augment show {shlex.quote(job_files[0])}"
+    elif len(augmented) == 1 and not places.protocol(augmented[0].outputs[0]):
+        trace, metrics = augmented[0].outputs[0], augmented[0].outputs[-1]
+        yield f"look at it: augment open {shlex.quote(trace)}; all figures: augment show {shlex.quote(metrics)}"
 
 
 def jobs(inputs: Sequence[Input], results: Sequence[Result]) -> Iterator[str]:

@@ -176,10 +176,13 @@ def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) 
 
 
 def test_jobs_are_told(job: Path, augment: Augment) -> None:
-    assert augment("run", job).err.splitlines()[-1] == "job job: ranks 0-2"
+    look = f"what the ranks waited for: augment show {job / 'job.metrics.json'}"
+    assert augment("run", job).err.splitlines()[-2:] == ["job job: ranks 0-2", look]
     for rank in (4, 7):
         write_trace(job / "iteration_3" / f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 8})
-    assert augment("run", job).err.splitlines()[-2:] == ["job job: ranks 0-2", "job job, window 3: ranks 4, 7 of 8"]
+    told = augment("run", job).err.splitlines()[-3:]
+    assert told[:2] == ["job job: ranks 0-2", "job job, window 3: ranks 4, 7 of 8"]
+    assert Path(told[2].rpartition(" ")[2]).name.endswith("job.metrics.json")
 
 
 def test_some_steps(job: Path, augment: Augment) -> None:

@@ -37,6 +37,7 @@ def test_outputs_lie_beside_the_input(tmp_path: Path, augment: Augment) -> None:
     assert gzip.decompress((tmp_path / "rank0.augmented.json.gz").read_bytes()).startswith(b'{\n"traceEvents"')
     assert "rank0.pt.trace.json.gz: 6 events, 100.000 µs, rank 0, 1 step" in ended.err
     assert "30.000 µs  66.7 %     33.3 %" in ended.err
+    assert f"augment open {ended.lines[0]}; all figures: augment show {ended.lines[-1]}" in ended.err
 
 
 def test_quiet_says_nothing(tmp_path: Path, augment: Augment) -> None:
