@@ -33,7 +33,7 @@ Look at it:
   2. "Open trace file": {trace}
   3. expand the process "python 0": below the streams of the GPU lie the added tracks
   4. to have them at the top: type > into the search box, choose "Pin tracks by regex", enter
-     ^Idle|Queue Length|bandwidth|Exposed
+     ^Idle|Queue Length|bandwidth|Exposed|[Cc]ritical path
   5. on the track "Idle", click on the long host_wait at about {moment_ms:.0f} ms: its args name the Python function
      that kept the device waiting for {wait_ms:.1f} ms
 All figures, for programs: {metrics}

@@ -1,6 +1,6 @@
 """``augment open --offline`` in a real browser: Chromium, headless, which sees no machine but this one.
 
-KINETO_AUGMENT_PICTURES=docs/pictures saves the pictures there, not in a temporary folder.
+KINETO_AUGMENT_PICTURES=docs/pictures saves the pictures of the pages there, not in a temporary folder.
 """
 
 from __future__ import annotations
@@ -40,6 +40,22 @@ STATE = """() => {
           window: [String(view.start), String(view.end)]};
 }"""
 
+#: selects the longest gap of the device, and shows what is around it
+SELECT = """async () => {
+  const trace = self.app.trace;
+  const found = await trace.engine.query(`
+    select slice.id as id, slice.ts as ts, slice.dur as dur from slice join track on track.id = track_id
+    where slice.category = 'augment.idle_time_breakdown' and track.name = 'Idle' order by slice.dur desc limit 1`);
+  const gap = found.iter({id: 0, ts: 0n, dur: 0n});
+  const start = BigInt(gap.ts) - 5n * BigInt(gap.dur), end = BigInt(gap.ts) + 6n * BigInt(gap.dur);
+  trace.selection.selectSqlEvent('slice', gap.id, {switchToCurrentSelectionTab: true});
+  trace.timeline.setViewportTime(start, end);
+  await self.waitForPerfettoIdle();
+  const last = [...document.querySelectorAll('*')].filter((one) => one.innerText?.startsWith('python_function_ns'));
+  last.at(-1)?.scrollIntoView({block: 'end'});
+  return document.body.innerText;
+}"""
+
 
 @dataclass
 class Seen:
@@ -51,6 +67,7 @@ class Seen:
     import_errors: int
     window: tuple[int, int]
     elsewhere: list[str]
+    text: str = ""  #: what is to be read there, if something was done
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +108,13 @@ def augment(*args: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment)
 
 
-def see(context: Any, trace: Path, picture: Path) -> Seen:
-    """Open ``trace`` by the command, look, and end the command as a person would."""
+def see(context: Any, trace: Path, picture: Path, then: str = "") -> Seen:
+    """Open ``trace`` by the command, look, and end the command as a person would; ``then`` is done in the page."""
     process = augment("open", trace, "--offline", "--no-browser", "--port", 0)
     assert process.stdout
     link = process.stdout.readline().strip()
     try:
-        seen = look(context, link, picture) if link else None
+        seen = look(context, link, picture, then) if link else None
     finally:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=20)
@@ -106,7 +123,7 @@ def see(context: Any, trace: Path, picture: Path) -> Seen:
     return seen
 
 
-def look(context: Any, link: str, picture: Path) -> Seen:
+def look(context: Any, link: str, picture: Path, then: str) -> Seen:
     """What the UI at ``link`` shows."""
     ours = (link.partition("/#")[0], "blob:", "data:")
     page = context.new_page()
@@ -120,11 +137,13 @@ def look(context: Any, link: str, picture: Path) -> Seen:
     page.wait_for_function("() => self.app?.trace || document.querySelector('.pf-modal-dialog')")
     page.evaluate("() => self.waitForPerfettoIdle()")
     state = page.evaluate(STATE)
+    text = page.evaluate(then) if then else ""
     page.screenshot(path=picture)
     page.close()
     start, end = map(int, state["window"])
     elsewhere = [url for url in asked if url not in refused]
-    return Seen(state["pinned"], state["roots"], state["expanded"], state["importErrors"], (start, end), elsewhere)
+    names = state["pinned"], state["roots"], state["expanded"]
+    return Seen(*names, state["importErrors"], (start, end), elsewhere, text)
 
 
 def shows_first_step(seen: Seen, raw: Path, base_ns: int) -> bool:
@@ -153,6 +172,14 @@ def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictu
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_a_gap_waited_for_is_told(context: Any, pictures: Path, tmp_path: Path) -> None:
+    job = JobOptions(ranks=2, steps=4, layers=8, stacks=True, host_stall_us=4000.0, host_stall_step=2)
+    (raw, _), _ = simulate(job, tmp_path / "job")
+    seen = see(context, raw, pictures / "augmented.png", SELECT)
+    assert "host_wait" in seen.text
+    assert "dataloader.py" in seen.text
+
+
 def test_each_track_of_an_augmented_chrome_trace_is_pinned_once(context: Any, raw: Path, tmp_path: Path) -> None:
     augment("run", raw, "-o", tmp_path).communicate(timeout=60)
     seen = see(context, tmp_path / "rank0.augmented.json.gz", tmp_path / "open_chrome.png")
@@ -166,7 +193,7 @@ def test_each_track_of_an_augmented_chrome_trace_is_pinned_once(context: Any, ra
 
 
 def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Path, tmp_path: Path) -> None:
-    simulate(JobOptions(ranks=3, steps=2, layers=2), tmp_path / "job")
+    simulate(JobOptions(ranks=3, steps=2, layers=2, straggler=0), tmp_path / "job")
     augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace").communicate(timeout=60)
     seen = see(context, tmp_path / "job.pftrace", pictures / "open_job.png")
     assert (seen.pinned, seen.import_errors, seen.elsewhere) == ([], 0, [])

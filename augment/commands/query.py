@@ -125,13 +125,14 @@ def _csv(value: object) -> str:
 
 def _print_table(answer: Answer, limit: int) -> None:
     from augment.commands.terminal import emit
+    from augment.commands.units import counted
 
     if not answer.columns:
         return
     for line in _table(answer.columns, answer.rows[:limit] if limit else answer.rows):
         emit(line)
     if limit and len(answer.rows) > limit:
-        emit(f"… {len(answer.rows) - limit:,} more rows (--limit 0 shows all)")
+        emit(f"… {counted(len(answer.rows) - limit, 'more row')} (--limit 0 shows all)")
 
 
 def _table(columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[str]:

@@ -18,8 +18,8 @@ _BUSIEST = 2  #: streams whose tracks are looked at first, where what was added 
 
 #: what begins so is looked at first, in this order: of the whole, then the fullest of the streams, then copies
 _FIRST = (
-    "Diff vs", "Critical path", "Cross-rank critical path", "Idle", "Exposed communication", "Wait and transfer", "Idle stream", "Queue Length",
-    "Memory allocated", "Memcpy",
+    "Diff vs", "Critical path", "Cross-rank critical path", "Idle", "Exposed communication", "Wait and transfer",
+    "Idle stream", "Queue Length", "Memory allocated", "Memcpy",
 )  # fmt: skip
 _ALIKE = 2  #: tracks of one beginning, such as those of many streams; of the first there may be more
 

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from running import Augment
+from running import Augment, start
 
-from augment.pipeline import augment as augmented
-from augment.readers import read
 from augment.viewer import packages
 from augment.viewer.engine import Answer, query
-from augment.writers import WRITERS, write_all
+from augment.writers import WRITERS
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, launch, write_trace
@@ -47,13 +45,15 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A simulated trace, augmented, in every format."""
-    ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=1, stacks=True), tmp_path_factory.mktemp("traces"))
-    return write_all(augmented(read(str(path))), tmp_path_factory.mktemp("out"), [one.NAME for one in WRITERS])[:-1]
+    """What is made of the rank of a simulated job that waits for the other, in every format."""
+    job, out = tmp_path_factory.mktemp("job"), tmp_path_factory.mktemp("out")
+    simulate(JobOptions(ranks=2, steps=2, layers=1, stacks=True, straggler=1), job)
+    told, _ = start("run", job, "-o", out, "--to", ",".join(one.NAME for one in WRITERS)).communicate(timeout=120)
+    return [Path(line) for line in told.splitlines() if "rank0.augmented." in line]
 
 
-def test_there_are_ten_queries() -> None:
-    assert len(QUERIES) == 10
+def test_there_are_eleven_queries() -> None:
+    assert len(QUERIES) == 11
 
 
 def test_every_query_of_the_page_answers(outputs: list[Path], perfetto: PerfettoEngine) -> None:

@@ -103,7 +103,9 @@ def test_columns_are_for_people() -> None:
     ]
 
 
-def test_a_narrow_terminal_gets_several_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_narrow_terminal_gets_several_tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("augment.commands.tables._console", lambda: Console(width=40, color_system=None))
     table = {
         "rank": [0, 1],
