@@ -31,7 +31,10 @@ _NAMED_HOST = re.compile(r'^ *"(?:host_name|hostname|username|user|tw_\w+|mast_\
 
 def torch() -> Any:
     """PyTorch, imported when something is recorded."""
-    return importlib.import_module("torch")
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        raise SystemExit("record.py: recording takes PyTorch: pip install torch") from error
 
 
 # --- scrubbing ---

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from augment.batch.inputs import Input
     from augment.batch.merge import Merged
 
+_SUFFIXES = (".pftrace", ".tar")
+
 
 @click.command("merge")
 @click.argument("inputs", nargs=-1, required=True, metavar="DIR…")
@@ -51,6 +53,8 @@ def command(
 
     values = option_values(options)
     check_analyses(only, skip, values)
+    if out and not out.endswith(_SUFFIXES):
+        raise UsageError(f"-o {out}: a timeline is written as {' or '.join(_SUFFIXES)}")
     job = only_job(_inputs(inputs, ranks))
     out = out or default_output(job)
     limit = None if everything else BROWSER_TEXT_BYTES

@@ -56,6 +56,11 @@ def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
     ended = augment("merge", job, "--steps", "7")
     assert (ended.code, ended.err) == (2, "augment: --steps: no rank has any step of 7 to 7\n")
     assert augment("merge", tmp_path / "nothing").code == 3
+    ended = augment("merge", job, "-o", tmp_path / "job.json.gz")
+    assert (ended.code, ended.err) == (
+        2,
+        f"augment: -o {tmp_path / 'job.json.gz'}: a timeline is written as .pftrace or .tar\n",
+    )
     (job / "rank1.json").write_bytes(b'{"a": nope, "traceEvents": []}')
     ended = augment("merge", job, "--quiet")
     assert ended.code == 1
