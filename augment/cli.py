@@ -1,7 +1,7 @@
 """The command line: the library's verbs, and their arguments. Every error becomes one line and an exit code here.
 
-Exit codes: 0 done; 1 some inputs of a batch failed, or an output cannot be written; 2 usage; 3 the input cannot be
-read; 130 interrupted.
+Exit codes: 0 done; 1 a check failed, some inputs of a batch failed, or an output cannot be written; 2 usage; 3 the
+input cannot be read; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -23,10 +23,18 @@ COMMANDS: tuple[click.Command, ...] = (
 )
 
 
+class _InOrder(click.Group):
+    """Commands as they are registered, the first to be used first."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Their names."""
+        return [*self.commands]
+
+
 def group() -> click.Group:
     """``augment`` with all its commands."""
 
-    @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.group(cls=_InOrder, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
     @click.version_option(__version__, prog_name="augment")
     @click.pass_context
     def augment(context: click.Context) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from augment.comparison.totals import Floats
 
 
-@click.command("check")
+@click.command("check", short_help="Exit with 1 if a run is worse than a baseline: a gate for CI.")
 @click.argument("test", metavar="TEST")
 @click.option(
     "--baseline", required=True, metavar="CONTROL|METRICS.json",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROWS = 10  #: of a table, unless --limit says otherwise
 
 
-@click.command("diff")
+@click.command("diff", short_help="Compare two runs: what differs, and whether it is more than noise.")
 @click.argument("control", metavar="CONTROL")
 @click.argument("test", metavar="TEST")
 @click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside TEST if not given.")

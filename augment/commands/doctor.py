@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EPOCH_NS = 10**18  #: a time after 2001, if it counts from 1970
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Tell what is in a trace, and what is odd in it.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each file, one a line.")
 @debug

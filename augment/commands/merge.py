@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".pftrace", ".tar")
 
 
-@click.command("merge")
+@click.command("merge", short_help="Write one timeline of all ranks of a job.")
 @click.argument("inputs", nargs=-1, required=True, metavar="DIR…")
 @click.option(
     "-o", "--output", "out", metavar="FILE",

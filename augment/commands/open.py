@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 
 
-@click.command("open")
+@click.command("open", short_help="Open a trace in the Perfetto UI.")
 @click.argument("file", metavar="FILE")
 @click.option("--offline", is_flag=True, help="Serve the UI, too: for machines without internet (extra [ui]).")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")

@@ -21,7 +21,7 @@ ROWS = 100  #: of a table, unless --limit says otherwise
 NULL = "NULL"
 
 
-@click.command("query")
+@click.command("query", short_help="Ask Perfetto's engine SQL over a trace.")
 @click.argument("file", metavar="FILE")
 @click.argument("sql", required=False, metavar="[SQL]")
 @click.option("-f", "--sql-file", metavar="PATH", help="Take the SQL from a file.")

@@ -27,7 +27,7 @@ _SEAMLESS = (
 )
 
 
-@click.command("run")
+@click.command("run", short_help="Augment traces: files, folders of ranks, globs, URLs.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
 @click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside each input if not given.")
 @click.option(
@@ -65,8 +65,8 @@ def command(
     Of a folder, every trace below it is taken, but nothing hidden and nothing that augment itself wrote; files in it
     that turn out to be no traces are passed over. One bad file never stops the rest. What comes of a folder or glob is
     kept in augment-manifest.jsonl in the output folder: run again, only what is not done or has changed is converted.
-    Of the ranks of a job, what each waited for is drawn in its own outputs when all are converted.
-    The paths of the outputs are printed on stdout, one a line.
+    Of the ranks of a job, what each waited for, and its part of the critical path through all, is drawn in its own
+    outputs when all are converted. The paths of the outputs are printed on stdout, one a line.
     """
     from augment.batch.convert import Settings
     from augment.batch.stages import STAGES

@@ -14,7 +14,7 @@ from augment.errors import InputError, UnknownFormat
 ROWS = 20  #: of a table, unless --limit says otherwise
 
 
-@click.command("show")
+@click.command("show", short_help="Show metrics as tables.")
 @click.argument("source", metavar="INPUT|METRICS.json")
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]")
 @choice_of_analyses

@@ -39,6 +39,9 @@ def test_without_arguments_comes_help(augment: Augment) -> None:
     for name in ("run", "show", "doctor", "list"):
         assert f"\n  {name} " in bare.out
         assert augment(name, "--help").code == 0
+    told = bare.out.partition("Commands:")[2]
+    assert told.split()[0] == "run"
+    assert "..." not in told  # no sentence is cut
 
 
 def test_version(augment: Augment) -> None:

@@ -187,6 +187,15 @@ def test_tracks_of_one_name_are_told_apart() -> None:
     assert [one["args"][1] for one in commands(view)] == ["Idle, python 0", "Idle, python 1"]
 
 
+def test_what_ranks_waited_for_is_pinned(tmp_path: Path) -> None:
+    simulate(JobOptions(ranks=2, steps=2, layers=2, straggler=0), tmp_path / "job")
+    start("run", tmp_path / "job").communicate(timeout=120)
+    view = chrome_view(read(str(tmp_path / "job" / "rank0.augmented.json.gz")))
+    assert {"Critical path", "Cross-rank critical path", "Wait and transfer stream 23"} <= {
+        one.name for one in view.added
+    }
+
+
 def test_names_are_no_patterns() -> None:
     assert exactly(["a.b (1)|2/3", "x", "x"]) == r"^(a\.b \(1\)\|2\/3|x)$"
 

@@ -75,12 +75,15 @@ def test_counters_have_a_unit_and_share_a_scale(perfetto: PerfettoEngine, tmp_pa
 
 def test_descriptions_and_share_keys_are_in_the_file(tmp_path: Path) -> None:
     schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    writer.write(trace_of_events(tmp_path, EVENTS, IDLE, QUEUE), tmp_path / "t.pftrace")
+    of_device = CounterTrack("queue", "Queue Length", STREAM, ns(1000), ns(1), "count"), SliceTrack(
+        "idle", "Idle", STREAM, ns(7001), ns(2001), texts("other"))  # fmt: skip
+    writer.write(trace_of_events(tmp_path, EVENTS, IDLE, QUEUE, *of_device), tmp_path / "t.pftrace")
     trace = schema.Trace.FromString((tmp_path / "t.pftrace").read_bytes())
     tracks = {p.track_descriptor.name: p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")}
     assert tracks["Idle stream 7"].description == "why"
     assert tracks["Queue Length stream 7"].counter.y_axis_share_key == "queue count"
-    assert tracks["Idle stream 7"].sibling_order_rank < tracks["stream 7"].sibling_order_rank
+    ranks = {name: one.sibling_order_rank for name, one in tracks.items()}
+    assert ranks["Idle"] < ranks["Queue Length"] < ranks["Idle stream 7"] < ranks["stream 7"]
     assert tracks["GPU 0"].child_ordering == schema.TrackDescriptor.EXPLICIT
 
 
