@@ -100,11 +100,19 @@ def _digest(llvm: Any) -> str:
     """Of all that the machine code depends on: the package's compiled sources, LLVM, the processor."""
     parts = [llvm.llvm_version_info, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), sys.platform]
     digest = hashlib.sha256(repr(parts).encode())
-    for path in sorted(_FOLDER.rglob("*.py")):
-        if path.parent.name == "compiled" or path.stem.startswith("compiled_") or path.stem.endswith("_compiled"):
-            digest.update(path.read_bytes())
-    digest.update((_FOLDER / "readers" / "dialects.py").read_bytes())  # its phases are compiled in
+    for path in compiled_sources():
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:20]
+
+
+def compiled_sources() -> list[Path]:
+    """The package's sources that are compiled, and those whose constants are compiled in, in a fixed order."""
+    named = [
+        path
+        for path in sorted(_FOLDER.rglob("*.py"))
+        if path.parent.name == "compiled" or path.stem.startswith("compiled_") or path.stem.endswith("_compiled")
+    ]
+    return [*named, _FOLDER / "readers" / "dialects.py"]  # its phases
 
 
 def _initialize(llvm: Any) -> None:

@@ -33,7 +33,7 @@ from augment.compiled.tokens import (
     skip_value,
     string_end,
 )
-from augment.readers.scan_layout import (
+from augment.readers.compiled_layout import (
     CATEGORY,
     CORRELATION,
     DEVICE,

@@ -33,9 +33,7 @@ from augment.compiled.tokens import (
     skip_value,
 )
 from augment.readers.compiled_event import line_at, read_event, read_rest
-from augment.readers.compiled_tables import append_pair, find_place, intern, look_up, put_in
-from augment.readers.dialects import PHASES
-from augment.readers.scan_layout import (
+from augment.readers.compiled_layout import (
     ABSENT,
     BROKEN,
     CATEGORY,
@@ -111,6 +109,8 @@ from augment.readers.scan_layout import (
     TS_COLUMN,
     UNDIVIDED,
 )
+from augment.readers.compiled_tables import append_pair, find_place, intern, look_up, put_in
+from augment.readers.dialects import PHASES
 
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
 KNOWN_PHASE = np.zeros(256, np.bool_)

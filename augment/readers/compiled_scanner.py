@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.compiled.native import at_hand, native
-from augment.readers import scan_layout as layout
+from augment.readers import compiled_layout as layout
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
 from augment.trace import Identity, Int32s

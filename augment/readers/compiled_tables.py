@@ -18,7 +18,7 @@ from augment.compiled.memory import (
     store_int,
     store_int32,
 )
-from augment.readers.scan_layout import (
+from augment.readers.compiled_layout import (
     BYTES,
     BYTES_ROOM,
     FULL,

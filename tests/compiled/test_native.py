@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from augment.compiled.native import at_hand
+import augment
+from augment.compiled.native import at_hand, compiled_sources
 
 pytest.importorskip("numba", reason="machine code is made by numba")
 
@@ -41,6 +43,20 @@ def test_at_hand_is_what_was_compiled(tmp_path: Path, monkeypatch: pytest.Monkey
     (kept,) = tmp_path.iterdir()
     kept.rename(tmp_path / "tokens.eight_digits-ofanotherversion.o")
     assert not at_hand(*function)
+
+
+def test_code_is_compiled_anew_when_any_constant_changes_that_is_compiled_in() -> None:
+    sources = compiled_sources()
+    package = Path(augment.__file__).parent
+    trees = {path: ast.parse(path.read_text()) for path in sources}
+    taken = {
+        path: [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        for path, tree in trees.items()
+    }
+    by_numba = {path: names for path, names in taken.items() if "augment.compiled.memory" in names}
+    named = {name for names in by_numba.values() for name in names if name.startswith("augment.")}
+    assert named
+    assert {package.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in named} <= set(sources)
 
 
 def test_nothing_need_be_writable(tmp_path: Path) -> None:
