@@ -74,6 +74,18 @@ def test_order_that_occurs_twice_links_nothing(tmp_path: Path) -> None:
     assert (links.method, len(links.row)) == (None, 0)
 
 
+def test_threads_of_one_order_are_not_linked_to_one_thread(tmp_path: Path) -> None:
+    nodes = [node(name, 2 * tid + k, tid) for tid in (1, 2) for k, name in enumerate("ab")]
+    _, links = linked(tmp_path, [op("a", 1, 1), op("b", 3, 1)], nodes)
+    assert (links.method, len(links.row)) == (None, 0)
+
+
+@pytest.mark.parametrize("tid", [None, [3], {"id": 3}])
+def test_threads_that_are_no_numbers(tmp_path: Path, tid: Any) -> None:
+    trace, links = linked(tmp_path, [op("a", 1, 1), op("b", 3, 1)], [node("a", 1, tid), node("b", 2, tid)])
+    assert names_of(trace, links) == [("a", 1), ("b", 2)]
+
+
 def test_threads_are_told_apart_by_their_order(tmp_path: Path) -> None:
     events = [op("a", 1, 1), op("b", 3, 1)] + [op(name, ts, 1) | {"tid": 7} for name, ts in (("b", 0), ("a", 5))]
     nodes = [node("b", 1, tid=2), node("a", 2, tid=2), node("a", 3, tid=5), node("b", 4, tid=5)]

@@ -61,7 +61,7 @@ def execution_links(trace: Trace) -> ExecutionLinks:
             break
     else:
         pairs = _by_order(
-            trace, events, names, [(attribute(one, "tid"), key) for one, key in zip(nodes, ids, strict=True)]
+            trace, events, names, [(str(attribute(one, "tid")), key) for one, key in zip(nodes, ids, strict=True)]
         )
         if len(pairs):
             row, node, method = events[pairs[:, 0]], pairs[:, 1], "order"
@@ -101,10 +101,11 @@ def _by_id(event_ids: Int64s, node_ids: list[int]) -> Int64s:
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tuple[Any, int]]) -> Int64s:
+def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tuple[str, int]]) -> Int64s:
     """The pairs (place of an event, node) of threads whose names occur in one order in one place alone.
 
-    Events of names that the nodes do not have are passed over: annotations of the profiler's own.
+    Events of names that the nodes do not have are passed over: annotations of the profiler's own. An event that
+    nodes of two threads could be of is linked to neither.
     """
     known = {name: code for code, name in enumerate(dict.fromkeys(names))}
     code_of = np.array([known.get(name, -1) for name in trace.strings], np.int32)
@@ -113,14 +114,20 @@ def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tupl
     track = trace.events.track[events[places]]
     sequences = [places[track == one] for one in np.unique(track).tolist()]
     pairs: list[tuple[int, int]] = []
-    for thread in dict.fromkeys(thread for thread, _ in threads):
-        own = sorted((key, node) for node, (one, key) in enumerate(threads) if one == thread and key)
+    nodes_of: dict[str, list[tuple[int, int]]] = {}
+    for node, (thread, key) in enumerate(threads):
+        if key:
+            nodes_of.setdefault(thread, []).append((key, node))
+    for own in map(sorted, nodes_of.values()):
         wanted = np.array([known[names[node]] for _, node in own], np.int32)
         found = [(one, at) for one in sequences for at in _occurrences(code[one], wanted)]
         if len(found) == 1:
             one, at = found[0]
             pairs += zip(one[at : at + len(own)].tolist(), (node for _, node in own), strict=True)
-    return np.array(pairs, np.int64).reshape(-1, 2)
+    linked = np.array(pairs, np.int64).reshape(-1, 2)
+    _, place, count = np.unique(linked[:, 0], return_inverse=True, return_counts=True)
+    alone: Int64s = linked[count[place] == 1]
+    return alone
 
 
 def _occurrences(codes: Any, wanted: Any) -> list[int]:
