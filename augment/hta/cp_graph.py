@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 NO_EVENT = -1
 _LOG = logging.getLogger(__name__)
 _MEMBER = "cp_graph.json"
+_TOLD = ("window", "nodes", "edges", "path")  #: its members
 
 
 @dataclass
@@ -185,15 +186,18 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         for _, target, data in self.edges(data=True):  # sums of floats would tell equally long ways apart
             data["_ns"] = round(data["weight"] * 1000) + (target == last)  # of equally long paths, to the very end
         try:
-            self.critical_path_nodes = nx.dag_longest_path(self, weight="_ns")
+            self._follow(nx.dag_longest_path(self, weight="_ns"))
         except nx.NetworkXUnfeasible:
             return False
         finally:
             for _, _, data in self.edges(data=True):
                 data.pop("_ns", None)
-        self.critical_path_events_set = {self.node_list[one].ev_idx for one in self.critical_path_nodes} - {NO_EVENT}
-        self.critical_path_edges_set = {self.edges[pair]["object"] for pair in pairwise(self.critical_path_nodes)}
         return len(self.critical_path_nodes) > 1
+
+    def _follow(self, path: list[int]) -> None:
+        self.critical_path_nodes = path
+        self.critical_path_events_set = {self.node_list[one].ev_idx for one in path} - {NO_EVENT}
+        self.critical_path_edges_set = {self.edges[pair]["object"] for pair in pairwise(path)}
 
     def get_critical_path_breakdown(self) -> pd.DataFrame | None:
         """A row for each edge of the path, in order; None without a path."""
@@ -239,7 +243,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         ]
         window = self.t.window if self.t is not None else None
         nodes = [tuple(asdict(one).values()) for one in self.node_list]
-        told = {"window": window, "nodes": nodes, "edges": edges, "path": self.critical_path_nodes}
+        told = dict(zip(_TOLD, (window, nodes, edges, self.critical_path_nodes), strict=True))
         path = f"{out_dir}.zip"
         with ZipFile(path, "w", ZIP_DEFLATED) as archive:
             archive.writestr(_MEMBER, json.dumps(told))
@@ -255,19 +259,18 @@ def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
     try:
         with ZipFile(zip_filename) as archive:
             told = json.loads(archive.read(_MEMBER))
-    except (OSError, BadZipFile, KeyError, ValueError) as error:
+        window, nodes, edges, path = (told[name] for name in _TOLD)
+    except (OSError, BadZipFile, KeyError, TypeError, ValueError) as error:
         raise InputError(zip_filename, "no graph that CPGraph.save wrote") from error
-    t = t_full if told["window"] is None else t_full.clipped(rank, *told["window"])
+    t = t_full if window is None else t_full.clipped(rank, *window)
     graph = CPGraph(t, t_full, rank, nx.DiGraph())
-    for node in told["nodes"]:
+    for node in nodes:
         graph._take(CPNode(*node))
     graph.add_nodes_from(range(len(graph.node_list)))
-    for begin, end, weight, kind, now, bound_by, event in told["edges"]:
+    for begin, end, weight, kind, now, bound_by, event in edges:
         graph._join(CPEdge(begin, end, weight, CPEdgeType(kind)), bound_by, event)
         graph.edges[begin, end]["weight"] = now
-    graph.critical_path_nodes = told["path"]
-    graph.critical_path_events_set = {graph.node_list[one].ev_idx for one in told["path"]} - {NO_EVENT}
-    graph.critical_path_edges_set = {graph.edges[pair]["object"] for pair in pairwise(told["path"])}
+    graph._follow(path)
     return graph
 
 

@@ -105,8 +105,9 @@ def _stored(file: BinaryIO, path: str, name: str) -> Member:
 def _close(file: BinaryIO, source: Member, added_at: int, text: Checked) -> None:
     """Write what follows the annotations, which are this ``text``."""
     file.write(END)
-    member = Member(ANNOTATIONS, DEFLATED, added_at, text)
-    added = _described(file, member._replace(packed=file.tell() - added_at - len(member.header)))
+    member = Member(ANNOTATIONS, DEFLATED, added_at)
+    packed = file.tell() - added_at - len(member.header)
+    added = _described(file, member._replace(text=text, packed=packed))
     file.write(directory([source, added], file.tell()))
 
 

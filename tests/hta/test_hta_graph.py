@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import networkx as nx
 import pytest
@@ -145,6 +146,11 @@ def test_it_is_kept_and_restored(analyzer: TraceAnalysis, tmp_path: Path) -> Non
     assert again.edge_to_event_map == graph.edge_to_event_map
     with pytest.raises(InputError, match="no graph that"):
         restore_cpgraph(str(tmp_path / "rank0.json"), analyzer.t, 0)
+    for odd in ("[]", "{}", "1"):
+        with ZipFile(tmp_path / "odd.zip", "w") as archive:
+            archive.writestr("cp_graph.json", odd)
+        with pytest.raises(InputError, match="no graph that"):
+            restore_cpgraph(str(tmp_path / "odd.zip"), analyzer.t, 0)
 
 
 def test_the_path_is_logged(analyzer: TraceAnalysis, caplog: pytest.LogCaptureFixture) -> None:

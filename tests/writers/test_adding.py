@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -13,13 +14,15 @@ import numpy as np
 import pytest
 
 from augment.annotations import Annotation, CounterTrack, SliceTrack
-from augment.errors import InputError
+from augment.errors import InputError, OutputError
 from augment.findings import AugmentedTrace, Findings
 from augment.readers import read
 from augment.trace import Trace
-from augment.writers import WRITERS, chrome, writer_named
+from augment.writers import WRITERS, bundle, chrome, writer_named
 from augment.writers.adding import add_tracks, is_as_written
+from augment.writers.checksums import Checked
 from augment.writers.seams import Described, described
+from augment.writers.zip_members import STORED, Member
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import ALL, NAMES, TRACKS
 from writer_traces import ns, stripped, texts, written
@@ -174,3 +177,8 @@ def test_another_file_is_refused(writer: Any, tmp_path: Path) -> None:
     assert not is_as_written(tmp_path / "nowhere", seam, "")
     assert {one.name for one in tmp_path.iterdir()} == {"t.json", "out"}
     assert writer_named(seam["writer"]) is writer
+
+
+def test_annotations_of_4_gib_are_refused() -> None:
+    with pytest.raises(OutputError, match="too large for a zip"):
+        bundle._close(io.BytesIO(), Member("rank0.json", STORED, 0), 0, Checked(0, 1 << 32))
