@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 DONE, MISS, ODD_ROW, OTHER_STRINGS = 0, 1, 2, 3  #: why ``scan_args`` stopped
-PLAIN = 1  #: the flag of an integer, as in ``arg_columns_layout_compiled``
 # what `state` holds: its int64 at these byte offsets
 (
     ROW,  # which row it is at

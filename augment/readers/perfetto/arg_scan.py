@@ -30,7 +30,7 @@ class ArgScan:
         self._sequences = sequences
         self._state = np.zeros(layout.STATE, np.int64)
         self._state[layout.BEGINS // 8] = self._state[layout.ENDS // 8] = -1
-        self._known: dict[int, _Strings] = {}  # by the id of their generation, which lives as long as the trace
+        self._known: dict[int, _Strings] = {}  # by sequence, those used last: generations come in order
         self._now: _Strings | None = None
 
     def __call__(self, job: Job, block: Block) -> None:
@@ -69,13 +69,13 @@ class ArgScan:
         """Use the strings that a sequence has at a byte."""
         sequence = self._sequences.get(number) or Sequence()
         generation = sequence.at(offset)
-        following = sequence.generations[sequence.generations.index(generation) + 1 :][:1]
-        known = self._known.get(id(generation))
-        if known is None:
-            known = self._known[id(generation)] = _Strings(job, generation)
+        until = sequence.until(offset)
+        known = self._known.get(number)
+        if known is None or known.generation is not generation:
+            known = self._known[number] = _Strings(job, generation)
         self._now, state = known, self._state
         state[layout.BEGINS // 8] = generation.begins
-        state[layout.ENDS // 8] = following[0].begins if following else np.iinfo(np.int64).max
+        state[layout.ENDS // 8] = np.iinfo(np.int64).max if until is None else until
         state[layout.KEYS // 8], state[layout.KEY_COUNT // 8] = known.keys.ctypes.data, len(known.keys)
         state[layout.VALUES // 8], state[layout.VALUE_COUNT // 8] = known.addresses.ctypes.data, known.count
 
@@ -84,7 +84,7 @@ class _Strings:
     """What the numbers of a generation's keys and strings mean for the columns of a job."""
 
     def __init__(self, job: Job, generation: Generation) -> None:
-        self._generation = generation
+        self.generation = generation
         column_of = {name: i for i, one in enumerate(job.columns) for name in (one.arg.name, *one.arg.also)}
         self.keys = np.full(_count(generation.keys), layout.UNWANTED, np.int64)
         for iid, name in generation.keys.items():
@@ -99,7 +99,7 @@ class _Strings:
 
     def learn(self, job: Job, column: int, iid: int) -> bool:
         """Enter what a string is as a value of a column; False of a number too large for it."""
-        flag, value = job.columns[column].stored(interned_value(iid, self._generation))
+        flag, value = job.columns[column].stored(interned_value(iid, self.generation))
         if not -_LARGEST < value < _LARGEST:
             return False
         self._values[column][iid] = value << 8 | flag

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_int, load_int32, store_byte, store_int
+from augment.compiled.memory import compiled, load_byte, load_int, load_int32, store_int
+from augment.derived.arg_columns_compiled import WORD, put
+from augment.derived.arg_columns_layout_compiled import PLAIN
 from augment.readers.perfetto.arg_layout_compiled import (
     BEGINS,
     CATEGORIES,
@@ -22,7 +24,6 @@ from augment.readers.perfetto.arg_layout_compiled import (
     MISS_IID,
     ODD_ROW,
     OTHER_STRINGS,
-    PLAIN,
     ROW,
     SEQUENCE,
     UNKNOWN,
@@ -30,20 +31,6 @@ from augment.readers.perfetto.arg_layout_compiled import (
     VALUES,
 )
 from augment.readers.perfetto.scan_compiled import skip, varint
-
-WORD = 8
-
-
-@compiled
-def put(columns: int, index: int, row: int, flag: int, value: int) -> None:
-    """Add what ``row`` has of column ``index``."""
-    column = columns + 4 * WORD * index
-    length = load_int(column + 3 * WORD)
-    count = load_int(length)
-    store_int(load_int(column) + WORD * count, row)
-    store_int(load_int(column + WORD) + WORD * count, value)
-    store_byte(load_int(column + 2 * WORD) + count, flag)
-    store_int(length, count + 1)
 
 
 @compiled

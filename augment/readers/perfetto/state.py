@@ -104,8 +104,15 @@ class Sequence:
 
     def at(self, offset: int) -> Generation:
         """The strings that held at a byte."""
-        starts = [one.begins for one in self.generations]
-        return self.generations[bisect_right(starts, offset) - 1]
+        return self.generations[self._place(offset)]
+
+    def until(self, offset: int) -> int | None:
+        """The byte from which on others hold than at this one; None if none do."""
+        following = self.generations[self._place(offset) + 1 :][:1]
+        return following[0].begins if following else None
+
+    def _place(self, offset: int) -> int:
+        return bisect_right(self.generations, offset, key=lambda one: one.begins) - 1
 
     def take_defaults(self, data: bytes, start: int, stop: int) -> None:
         """Take a ``TracePacketDefaults``."""
