@@ -59,15 +59,14 @@ class CriticalPath:
     """Pieces of the path, ascending, each beginning where the one before ends: equal-length columns.
 
     ``ts`` and ``dur`` int64 ns, ``dur`` above 0; ``bound_by`` uint8, a :class:`BoundBy`; ``row`` int64, into the event
-    table: the slice that the time belongs to, of a delay the one that is late (-1: none); ``edge`` int32, into the
-    graph; ``step`` int64, the place in ``steps``; -1 outside of every step. ``edges`` (int32) are those of the path.
+    table: the slice that the time belongs to, of a delay the one that is late (-1: none); ``step`` int64, the
+    place in ``steps``; -1 outside of every step. ``edges`` (int32, into the graph) are those of the path.
     """
 
     ts: Int64s
     dur: Int64s
     bound_by: Bytes
     row: Int64s
-    edge: Int32s
     step: Int64s
     edges: Int32s
 
@@ -81,12 +80,12 @@ def critical_path(trace: Trace) -> CriticalPath:
     graph = critical_graph(trace)
     edges = walk(graph.binding, graph.source, len(graph) - 1)
     parts = [_on_threads(trace, graph, edges), _on_devices(trace, graph, edges), _delays(graph, edges)]
-    ts, dur, bound_by, row, edge = (np.concatenate(column) for column in zip(*parts, strict=True))
+    ts, dur, bound_by, row = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(ts, kind="stable")
     ts, which = _cut(ts[order], dur[order], np.concatenate((steps(trace).ts, steps(trace).end)))
     order = order[which]
     dur = np.diff(ts, append=graph.ts[-1])
-    return CriticalPath(ts, dur, bound_by[order], row[order], edge[order], steps(trace).at(ts), edges)
+    return CriticalPath(ts, dur, bound_by[order], row[order], steps(trace).at(ts), edges)
 
 
 @derived
@@ -136,7 +135,7 @@ def _way_slack(graph: Graph, late: Int64s) -> Int64s:
     return found
 
 
-_Pieces = tuple[Int64s, Int64s, Bytes, Int64s, Int32s]  # ts, dur, bound_by, row, edge
+_Pieces = tuple[Int64s, Int64s, Bytes, Int64s]  # ts, dur, bound_by, row
 
 
 def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
@@ -154,7 +153,7 @@ def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
     ts = np.maximum(segments.ts[place], start[whose])
     until = np.minimum(segments.ts[np.minimum(place + 1, len(segments.ts) - 1)], end[whose])
     row = segments.row[place].astype(np.int64)
-    return _real(ts, until - ts, host_kinds(trace, row), row, along[whose])
+    return _real(ts, until - ts, host_kinds(trace, row), row)
 
 
 def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
@@ -189,7 +188,7 @@ def _on_devices(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
     runs = edges[graph.own[edges] > 0]
     place = graph.source[runs] - graph.first_work
     kinds = np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type[place] if len(work) else np.empty(0, np.uint8)
-    return graph.ts[graph.source[runs]], graph.own[runs], kinds, work.row[place], runs
+    return graph.ts[graph.source[runs]], graph.own[runs], kinds, work.row[place]
 
 
 def _delays(graph: Graph, edges: Int32s) -> _Pieces:
@@ -197,7 +196,7 @@ def _delays(graph: Graph, edges: Int32s) -> _Pieces:
     across = edges[graph.kind[edges] != Kind.THREAD]
     ts = graph.ts[graph.source[across]] + graph.own[across]
     dur = graph.ts[graph.target[across]] - ts
-    return _real(ts, dur, delay_kinds(graph.kind[across], dur), graph.to_row[across], across)
+    return _real(ts, dur, delay_kinds(graph.kind[across], dur), graph.to_row[across])
 
 
 def delay_kinds(kind: Bytes, dur: Int64s) -> Bytes:
@@ -207,10 +206,10 @@ def delay_kinds(kind: Bytes, dur: Int64s) -> Bytes:
     return kinds
 
 
-def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s, edge: Int32s) -> _Pieces:
+def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s) -> _Pieces:
     """The pieces that take time."""
     real = dur > 0
-    return ts[real], dur[real], kinds[real], row[real], edge[real]
+    return ts[real], dur[real], kinds[real], row[real]
 
 
 def _cut(ts: Int64s, dur: Int64s, at: Int64s) -> tuple[Int64s, Places]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from augment.readers.raw import Text
-from augment.trace import Bools, Int32s, Int64s
+from augment.trace import Int32s, Int64s
 
 _KIND = np.zeros(256, np.int8)
 _KIND[[ord("{"), ord("[")]] = 1
@@ -16,11 +16,10 @@ _FIRST_BYTES = 4 << 10
 
 
 class Structure(NamedTuple):
-    """For each byte: the bracket it is (1 opens, -1 closes, 0 none), the depth after it, whether it is in a string."""
+    """For each byte, int32: the bracket it is (1 opens, -1 closes, 0: none, or in a string), and the depth after it."""
 
     brackets: Int32s
     depth: Int32s
-    in_string: Bools
 
 
 def structure(text: Text) -> Structure:
@@ -31,7 +30,7 @@ def structure(text: Text) -> Structure:
     open_after = np.cumsum(quotes, dtype=np.int32) & 1
     in_string = (open_after | quotes).astype(np.bool_)
     brackets = np.where(in_string, np.int8(0), _KIND[text]).astype(np.int32)
-    return Structure(brackets, np.cumsum(brackets, dtype=np.int32), in_string)
+    return Structure(brackets, np.cumsum(brackets, dtype=np.int32))
 
 
 def _escaped(text: Text) -> Int64s:

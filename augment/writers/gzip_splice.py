@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from augment.writers import seams
 from augment.writers.checksums import TRAILER, Checked
 from augment.writers.compression import GzipWriter, fastest
 
@@ -24,7 +25,6 @@ Words = npt.NDArray[np.uint64]
 
 WINDOW = 1 << 15  #: how far back deflate refers
 SEARCHED = (1 << 16, 1 << 18)  #: bytes of the file's end to look through, one after the other
-COPIED = 1 << 20
 
 
 class Splice(NamedTuple):
@@ -150,9 +150,7 @@ def _copy_prefix(file: BinaryIO, path: str, bits: int) -> None:
     """Copy the first ``bits`` of a file and end them with an empty stored block, whose end is a byte's edge."""
     whole, part = divmod(bits, 8)
     with open(path, "rb") as source:
-        while whole and (data := source.read(min(whole, COPIED))):
-            file.write(data)
-            whole -= len(data)
+        seams.copy(source, file, whole)
         last = source.read(1)[0] & ((1 << part) - 1) if part else 0
     # the block's header is three zero bits after `part` others, then zeros up to the byte's edge
     file.write(bytes([last]) + (b"\0" if part > 5 else b"") + b"\0\0\xff\xff")
