@@ -120,7 +120,7 @@ class Layout:
 
 def layout_of(trace: Trace) -> Layout:
     """The layout of what is added to a trace."""
-    used = sorted({n for track in trace.tracks for n in (track.pid, track.tid) if isinstance(n, int)})
+    used = {n for track in trace.tracks for n in (track.pid, track.tid) if isinstance(n, int)}
     devices: dict[Identity, set[Identity]] = {}
     for track in trace.tracks:
         if track.device is not None:
@@ -140,7 +140,7 @@ def layout_of(trace: Trace) -> Layout:
             made_up[track.pid] = Home(next(free), name, -1, "")
         homes[index] = replace(made_up[track.pid], sort_index=sort_index, suffix=suffix)
     taken = max((home.pid for home in made_up.values()), default=_FIRST_FRESH - 1)
-    return Layout(Room(homes, used, [(None, name) for name in _counter_names(trace)], [], taken + 1))
+    return Layout(Room(homes, sorted(used), [(None, name) for name in _counter_names(trace)], [], taken + 1))
 
 
 def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
