@@ -46,6 +46,13 @@ def test_a_trace_without_gpu_work_spends_nothing(tmp_path: Path) -> None:
     assert held_up(trace).tolist() == follows(trace).tolist() == []
 
 
+@pytest.mark.parametrize("dur", [0, -1])
+def test_collectives_that_take_no_time(tmp_path: Path, dur: float) -> None:
+    trace = trace_of(tmp_path, launch(), collective(20, dur), kernel("gemm", 10, 5, device=1))
+    assert held_up(trace).tolist() == [True]
+    assert [column.tolist() for column in spent_before(trace, np.array([30_000]))] == [[5000], [0], [0]]
+
+
 @pytest.mark.parametrize(
     ("others", "held"),
     [
