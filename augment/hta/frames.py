@@ -181,8 +181,8 @@ def _decoded(text: str) -> Any:
 
 
 def identities(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """A column of pids, tids or streams: int64 if all are integers, else objects."""
-    whole = all(isinstance(value, int) for value in values)
+    """A column of pids, tids or streams: int64 if all are integers of 64 bits, else objects."""
+    whole = all(isinstance(value, int) and -(1 << 63) <= value < 1 << 63 for value in values)
     column = np.empty(len(values), np.int64 if whole else np.object_)
     column[:] = values
     return column

@@ -60,6 +60,12 @@ def test_frame_of_events(tmp_path: Path) -> None:
     assert frame[frame["name"] == "gemm"]["stream"].ge(0).all()
 
 
+@pytest.mark.parametrize("stream", [1 << 63, -(1 << 63) - 1, "high"])
+def test_streams_that_are_no_int64(tmp_path: Path, stream: Any) -> None:
+    frame = analysis(tmp_path, kernel(stream=stream), kernel(ts=20, stream=7)).t.get_trace(0)
+    assert frame["stream"].tolist() == [stream, 7]
+
+
 def test_comparisons_see_every_step(tmp_path: Path) -> None:
     analyzer = analysis(tmp_path, *TWO_STEPS)
     found = TraceDiff.compare_traces(analyzer.t, analyzer.t, control_iteration=1, test_iteration=2,
