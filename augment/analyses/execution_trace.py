@@ -28,7 +28,7 @@ import numpy as np
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.derived.call_stacks import call_stacks
 from augment.derived.execution_links import ExecutionLinks, Node, attribute, execution_links
-from augment.derived.ordering import compressed, group_bounds
+from augment.derived.ordering import compressed, group_bounds, sums
 from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Diagnostic, Int32s, Int64s, Trace
 
@@ -91,8 +91,7 @@ def _rows_without_node(trace: Trace, links: ExecutionLinks) -> Iterator[Row]:
     names, table = compressed(trace.events.name[rest], len(trace.strings))
     code = table[trace.events.name[rest]]
     count = np.bincount(code, minlength=len(names))
-    ns = np.zeros(len(names), np.int64)
-    np.add.at(ns, code, trace.events.dur[rest])
+    ns = sums(code, trace.events.dur[rest], len(names))
     for place in np.argsort(-ns, kind="stable").tolist():
         yield Row(trace.rank, trace.strings[names[place]], None, None, None, 0, 0, int(count[place]), int(ns[place]))
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from augment.derived.call_stacks import NO_ROW, enclosing, innermost, outermost
 from augment.derived.memory_events import DeviceMemory, memory_events
+from augment.derived.ordering import combinations, sums
 from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Identity, Int64s, Trace
 
@@ -60,10 +61,9 @@ def _rows(trace: Trace, one: DeviceMemory) -> Iterator[Row]:
     around = enclosing(trace, one.ts[live], trace.events.track[one.row[live]])
     inner = _names(trace, innermost(trace, around, [Category.CPU_OP]))
     outer = _names(trace, outermost(trace, around, [Category.CPU_OP]))
-    groups, which = np.unique(np.stack((outer, inner), axis=1), axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    size = np.zeros(len(groups), np.int64)
-    np.add.at(size, which, one.size[live])
+    columns, which = combinations(outer, inner)
+    groups = np.stack(columns, axis=1)
+    size = sums(which, one.size[live], len(groups))
     count = np.bincount(which, minlength=len(groups))
     for index in np.argsort(-size, kind="stable").tolist():
         outermost_name, innermost_name = (trace.strings[code] if code >= 0 else None for code in groups[index].tolist())

@@ -26,7 +26,7 @@ from augment.derived.arg_columns import arg_columns
 from augment.derived.call_stacks import call_stacks
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launched_work import launched_work
-from augment.derived.ordering import combinations
+from augment.derived.ordering import combinations, sums
 from augment.findings import Findings, column
 from augment.intervals import Places
 from augment.trace import Category, Int32s, Int64s, Trace
@@ -62,14 +62,13 @@ def analyze(trace: Trace) -> Findings:
     shape, shapes = _shapes(trace, row)
     keys, code = combinations(events.name[row], shape)
     inner, outer = _nested(trace, place)
-    sums = [np.bincount(code, minlength=len(keys[0]))]
+    columns = [np.bincount(code, minlength=len(keys[0]))]
     for total in _totals(trace, place):
-        summed = np.zeros(len(keys[0]), np.int64)
-        np.add.at(summed, code, total)
+        summed = sums(code, total, len(keys[0]))
         own = summed.copy()
         np.subtract.at(own, code[outer], total[inner])
-        sums += [summed, own]
-    rows = list(_rows(trace, keys, shapes, sums))
+        columns += [summed, own]
+    rows = list(_rows(trace, keys, shapes, columns))
     rows.sort(key=lambda one: (-(one.self_gpu_ns or 0), -one.self_cpu_ns, one.operator or "", one.input_shapes or ""))
     work = gpu_work(trace)
     if (rest := len(work) - sum(one.kernel_count or 0 for one in rows)) > 0:

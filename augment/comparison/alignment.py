@@ -9,6 +9,7 @@ import numpy as np
 from augment.comparison.calls import NONE, Calls, Side, levels
 from augment.comparison.sequences import ALONE, align
 from augment.derived.gpu_work import gpu_work
+from augment.derived.ordering import sums
 from augment.derived.steps import steps
 from augment.trace import Bools, Category, Int32s, Int64s
 
@@ -116,8 +117,7 @@ def main_thread(side: Side) -> int:
     outermost = side.calls.parent == NONE
     if not outermost.any():
         return NONE
-    time = np.zeros(len(side.trace.tracks), np.int64)
-    np.add.at(time, side.calls.thread[outermost], side.calls.cpu_ns[outermost])
+    time = sums(side.calls.thread[outermost], side.calls.cpu_ns[outermost], len(side.trace.tracks))
     return int(time.argmax())
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from augment.derived.gpu_work import Device, gpu_work
-from augment.derived.ordering import combinations
+from augment.derived.ordering import combinations, sums
 from augment.trace import Int64s, Trace
 
 NO_KEY = -1  #: of work that is attributed to nothing
@@ -30,8 +30,7 @@ def gpu_time_by(trace: Trace, key: Int64s) -> list[Share]:
     """The shares, by device in ``gpu_work``'s order and by ascending ``key``, which each place of ``gpu_work`` has."""
     work = gpu_work(trace)
     keys, code = combinations(device_of_work(trace), key)
-    gpu_ns = np.zeros(len(keys[0]), np.int64)
-    np.add.at(gpu_ns, code, work.end - work.ts)
+    gpu_ns = sums(code, work.end - work.ts, len(keys[0]))
     columns = (*keys, np.bincount(code, minlength=len(keys[0])), gpu_ns)
     rows = zip(*(one.tolist() for one in columns), strict=True)
     return [Share(work.devices[device], *rest) for device, *rest in rows]

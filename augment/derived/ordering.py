@@ -78,6 +78,13 @@ def combinations(*columns: npt.NDArray[Any]) -> tuple[list[Int64s], Int64s]:
     return values, code
 
 
+def sums(code: npt.NDArray[Any], values: Int64s, count: int) -> Int64s:
+    """The sum of the ``values`` of each code in ``range(count)``, exact as ``np.bincount``'s floats are not."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, code, values)
+    return total
+
+
 def _numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
     """The distinct values, ascending, and which of them each is."""
     low = int(values.min(initial=0))

@@ -11,6 +11,7 @@ from augment.derived.gap_causes import GapCategory
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.derived.memory_events import memory_rows
+from augment.derived.ordering import sums
 from augment.derived.step_idle import step_idle
 from augment.derived.step_windows import StepWindows, step_of_work
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
@@ -96,10 +97,8 @@ def _launched(trace: Trace, device: int, windows: StepWindows) -> dict[str, Int6
     step = step_of_work(trace, windows)[places]
     delay = np.maximum(work.ts[places] - (events.ts[launch] + events.dur[launch]), 0)
     inside, told = step >= 0, known & (step >= 0)
-    sums = np.zeros(len(windows), np.int64)
-    np.add.at(sums, step[told], delay[told])
     return {
         "work_count": np.bincount(step[inside], minlength=len(windows)).astype(np.int64),
         "launched": np.bincount(step[told], minlength=len(windows)).astype(np.int64),
-        "launch_delay_ns": sums,
+        "launch_delay_ns": sums(step[told], delay[told], len(windows)),
     }

@@ -16,7 +16,7 @@ from augment.derived.critical_path import BoundBy, critical_path, host_kinds, la
 from augment.derived.dependencies import Kind
 from augment.derived.gpu_work import gpu_work
 from augment.derived.host_segments import host_segments
-from augment.derived.ordering import combinations, distinct
+from augment.derived.ordering import combinations, distinct, sums
 from augment.derived.steps import steps
 from augment.intervals import Places, expand
 from augment.trace import Bools, Bytes, Int32s, Int64s, Trace
@@ -82,7 +82,7 @@ def longest_names(trace: Trace, name_count: int) -> NamedTimes:
     new = first[path.row[named]] == named
     (window, name, kind), which = combinations(window[named], trace.events.name[path.row[named]], path.bound_by[named])
     codes = (window * len(trace.strings) + name) * len(BoundBy) + kind
-    ns, count = _sums(which, path.dur[named], len(codes)), _sums(which, new.astype(np.int64), len(codes))
+    ns, count = sums(which, path.dur[named], len(codes)), sums(which, new.astype(np.int64), len(codes))
     order = np.lexsort((-ns, codes // _size(trace)))
     window = codes[order] // _size(trace)
     rank = np.arange(len(order)) - np.searchsorted(window, window, side="left")
@@ -106,12 +106,6 @@ def _code(trace: Trace, window: Int64s, bound_by: Bytes, row: Int64s) -> Int64s:
     return (window * len(trace.strings) + trace.events.name[row]) * len(BoundBy) + bound_by
 
 
-def _sums(which: Int64s, values: Int64s, size: int) -> Int64s:
-    found = np.zeros(size, np.int64)
-    np.add.at(found, which, values)
-    return found
-
-
 def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Of ascending ``codes``: all time, the least slack off the path (-1 none), and what is gained without."""
     graph = critical_graph(trace)
@@ -132,7 +126,7 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     bounds = np.searchsorted(which[cuts], np.arange(len(codes) + 1))
     gained = _gained(trace, codes // _size(trace), edge[cuts], dur[cuts], bounds)
     return (
-        _sums(which[told], dur[told], len(codes)),
+        sums(which[told], dur[told], len(codes)),
         np.where(least == np.iinfo(np.int64).max, -1, least),
         gained,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.ordering import combinations
+from augment.derived.ordering import combinations, sums
 from augment.findings import Findings, column
 from augment.intervals import Places
 from augment.job.alignment import Clock
@@ -15,7 +15,7 @@ from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.trace import Bools, Diagnostic, Int64s
+from augment.trace import Bools, Diagnostic
 
 MOST_HANDOVERS = 1000  #: rows, those that most was waited in
 _TIMES = ("compute_ns", "communication_ns", "memory_ns", "idle_ns")
@@ -74,7 +74,7 @@ def handovers(path: Path, matched: Matched, parted: Waits, summaries: Sequence[R
     values, which = combinations(matched.group[one], matched.kind[one], matched.member[late], matched.member[part])
     count = len(values[0])
     wait, lead, transfer = (
-        _sums(which, of, count) for of in (parted.wait_ns[part], parted.lead_ns[one], path.dur[over])
+        sums(which, of, count) for of in (parted.wait_ns[part], parted.lead_ns[one], path.dur[over])
     )
     often = np.bincount(which, minlength=count)
     order = np.argsort(-wait, kind="stable")
@@ -112,8 +112,8 @@ def _rows(
     came = np.ones(len(own), np.bool_)
     came[1:] = member[1:] != member[:-1]
     (members,), which = combinations(member)
-    times = {name: _sums(which, getattr(path, name)[own], len(members)) for name in _TIMES}
-    times["transfer_ns"] = _sums(which, np.where(path.is_transfer()[own], dur, 0), len(members))
+    times = {name: sums(which, getattr(path, name)[own], len(members)) for name in _TIMES}
+    times["transfer_ns"] = sums(which, np.where(path.is_transfer()[own], dur, 0), len(members))
     visits = np.bincount(which[came], minlength=len(members))
     for place, one in enumerate(members.tolist()):
         parts = {name: int(values[place]) for name, values in times.items()}
@@ -127,10 +127,3 @@ def _rows(
             visit_count=int(visits[place]),
             uncertainty_ns=clocks[one].uncertainty_ns,
         )
-
-
-def _sums(code: Int64s, values: Int64s, count: int) -> Int64s:
-    """The sum of each code's values, exactly."""
-    total = np.zeros(count, np.int64)
-    np.add.at(total, code, values)
-    return total

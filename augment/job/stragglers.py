@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.collectives import UNKNOWN
-from augment.derived.ordering import combinations
+from augment.derived.ordering import combinations, sums
 from augment.derived.statistics import robust_z
 from augment.findings import column
 from augment.job.matching import Matched
@@ -65,8 +65,8 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
         member = matched.member[parts]
         total = np.bincount(member, minlength=count)
         last = np.bincount(late[of], minlength=count)
-        waited = _sums(member, parted.wait_ns[parts], count)
-        charged, of_host, of_known = (_sums(late[of], one[of], count) for one in (parted.lead_ns, host, known))
+        waited = sums(member, parted.wait_ns[parts], count)
+        charged, of_host, of_known = (sums(late[of], one[of], count) for one in (parted.lead_ns, host, known))
         worst = _worst(matched.step[of], late[of], parted.lead_ns[of], count)
         present = np.flatnonzero(total)
         mean_wait = waited[present] // total[present]
@@ -114,17 +114,10 @@ def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
         )
 
 
-def _sums(code: Int64s, values: Int64s, count: int) -> Int64s:
-    """The sum of each code's values, exactly."""
-    total = np.zeros(count, np.int64)
-    np.add.at(total, code, values)
-    return total
-
-
 def _worst(step: Int64s, late: Int64s, lead: Int64s, count: int) -> Int64s:
     """In how many steps each member was charged most; a recording without steps is one."""
     (steps, members), which = combinations(step, late)
-    total = _sums(which, lead, len(steps))
+    total = sums(which, lead, len(steps))
     order = np.lexsort((-total, steps))
     steps, members, total = steps[order], members[order], total[order]
     most = np.ones(len(steps), np.bool_)

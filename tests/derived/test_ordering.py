@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.ordering import combinations, run_starts
+from augment.derived.ordering import combinations, run_starts, sums
 
 ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), st.integers(-(2**62), 2**62)))
 
@@ -22,3 +22,9 @@ def test_combinations_are_those_that_occur(rows: list[tuple[int, int, int]]) -> 
 @pytest.mark.parametrize(("values", "starts"), [([], []), ([4], [0]), ([4, 4, 5, 5, 4], [0, 2, 4])])
 def test_runs(values: list[int], starts: list[int]) -> None:
     assert run_starts(np.array(values)).tolist() == starts
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**58), 2**58)), max_size=20))
+def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
+    code, values = (np.array([row[index] for row in rows], np.int64) for index in (0, 1))
+    assert sums(code, values, 5).tolist() == [sum(value for one, value in rows if one == of) for of in range(5)]
