@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from augment.errors import UsageError
 from perfetto_engine import PerfettoEngine
+
+settings.register_profile("augment", deadline=None)  # the first call loads compiled code, and machines are busy
+settings.load_profile("augment")
 
 SHARED_TRACES = Path(__file__).parents[2] / "shared" / "traces"
 

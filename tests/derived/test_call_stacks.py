@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.derived import call_stacks as module
@@ -32,7 +32,6 @@ def sort_key(one: Event) -> tuple[int, int, int]:
 
 
 @pytest.mark.usefixtures("_loop")
-@settings(deadline=None)  # the first call loads compiled code
 @given(SLICES)
 def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Category, int]]) -> None:
     events = [host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn]
@@ -105,7 +104,6 @@ def test_no_host_at_all() -> None:
 
 
 @pytest.mark.usefixtures("_loop")
-@settings(deadline=None)
 @given(SLICES, st.lists(st.tuples(TIMES, st.integers(0, 1)), min_size=1, max_size=5))
 def test_enclosing_a_moment(drawn: list[tuple[int, int, Category, int]], asked: list[tuple[int, int]]) -> None:
     events = [host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn]

@@ -77,7 +77,7 @@ def weights(graph: Graph) -> dict[int, int]:
 
 
 @given(recordings())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> None:
     graph, path = critical_graph(trace), critical_path(trace)
     assert (graph.ts[graph.source] <= graph.ts[graph.target]).all()
@@ -96,7 +96,7 @@ def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> N
 
 
 @given(recordings())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
     graph, path, found = critical_graph(trace), critical_path(trace), event_graph(trace)
     took = found.ts[found.target] - found.ts[found.source]
@@ -126,7 +126,7 @@ def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
 
 
 @given(recordings())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
     graph, room, work = critical_graph(trace), node_slack(trace), gpu_work(trace)
     assert (room >= 0).all()
@@ -165,7 +165,7 @@ def cuts(trace: Trace, graph: Graph, name: str, start: int, stop: int) -> dict[i
 
 
 @given(recordings())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
     graph = critical_graph(trace)
     found = longest_names(trace, 3)
@@ -180,7 +180,7 @@ def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
 
 
 @given(recordings())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_compiled_and_interpreted_loops_agree(trace: Trace) -> None:
     answers = []
     for limit in (0, 1 << 60):

@@ -153,7 +153,7 @@ def test_commas_that_are_missing(tmp_path: Path, size: int, monkeypatch: pytest.
     assert f"the first at byte {len(one) + 17}; read as if" in missing.message
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(text=texts())
 def test_on_texts_that_nobody_would_write(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("agree") / "trace.json"

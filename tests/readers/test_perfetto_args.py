@@ -112,7 +112,7 @@ def packets(draw: st.DrawFn) -> Messages:
 
 
 @given(packets())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, made: Messages) -> None:
     both(made.read(tmp_path_factory.mktemp("made")))
 

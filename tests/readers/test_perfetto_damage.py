@@ -127,7 +127,7 @@ def changed(data: bytes, seed: int) -> bytes:
     return bytes(made)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_no_bytes_do_harm(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     folder = tmp_path_factory.getbasetemp()

@@ -28,7 +28,7 @@ def by_stacks(events: list[tuple[int, int, bool]]) -> list[int]:
     return end_of
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(events=EVENTS)
 def test_both_ways_do_what_stacks_do(events: list[tuple[int, int, bool]]) -> None:
     begins = [one for one in events if one[2]]

@@ -99,7 +99,7 @@ row = st.tuples(
 columns = st.lists(row, min_size=70, max_size=90)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(columns, st.integers(0, 400))
 def test_packets_are_equal_by_either_way(rows: list[tuple[int, ...]], size: int) -> None:
     kind, ts, track, category, name = (np.array([row[k] for row in rows], np.int64) for k in range(5))
@@ -176,7 +176,6 @@ def test_odd_events_have_the_same_args_by_either_way() -> None:
     assert scanned(ODD_EVENTS[::-1], compiled_engine()) == plainly(ODD_EVENTS[::-1])
 
 
-@settings(deadline=None)
 @given(st.lists(args_dicts, max_size=8), st.sampled_from([None, 1]))
 def test_args_are_equal_by_either_way(args: list[dict[str, Any]], indent: int | None) -> None:
     events = [json.dumps({"name": "x", "args": one}, indent=indent, ensure_ascii=False).encode() for one in args]

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.trace import Int32s, Int64s
@@ -77,7 +77,6 @@ def test_of_slices_that_begin_at_once_the_mark_tells(ends: tuple[int, int], comp
         assert found.tolist() == [row]
 
 
-@settings(deadline=None)
 @given(spans, moments)
 def test_compiled_and_plain_agree(spans: list[Span], moments: list[Span]) -> None:
     pytest.importorskip("numba")
