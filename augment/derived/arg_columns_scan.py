@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from augment.compiled.known_bytes import KnownBytes
 from augment.compiled.native import Native, native
@@ -17,8 +18,6 @@ from augment.derived import arg_columns_layout_compiled as layout
 from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
 from augment.jsontext import lenient_json
 from augment.trace import Bytes, Category, Decode, Int32s, Int64s, SparseColumn, Trace, json_event
-
-Kind = TypeVar("Kind", bound=np.dtype[np.generic])
 
 LEAST_ROOM = 64
 COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
@@ -104,7 +103,7 @@ class Column:
         return Found(SparseColumn(rows[order], values[order]), self.texts, counts)
 
 
-def _grown(column: np.ndarray[tuple[int], Kind], room: int) -> np.ndarray[tuple[int], Kind]:
+def _grown(column: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
     larger = np.empty(room, column.dtype)
     larger[: len(column)] = column
     return larger
