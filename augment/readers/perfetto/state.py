@@ -108,8 +108,8 @@ class Sequence:
 
     def until(self, offset: int) -> int | None:
         """The byte from which on others hold than at this one; None if none do."""
-        following = self.generations[self._place(offset) + 1 :][:1]
-        return following[0].begins if following else None
+        following = self._place(offset) + 1
+        return self.generations[following].begins if following < len(self.generations) else None
 
     def _place(self, offset: int) -> int:
         return bisect_right(self.generations, offset, key=lambda one: one.begins) - 1
