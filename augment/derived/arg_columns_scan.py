@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.compiled.known_bytes import KnownBytes
+from augment.compiled.load import Load
 from augment.compiled.native import Native, native
-from augment.compiled.worth import Worth
 from augment.derived import arg_columns_layout_compiled as layout
 from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
 from augment.jsontext import lenient_json
@@ -21,7 +21,7 @@ from augment.trace import Bytes, Category, Decode, Int32s, Int64s, SparseColumn,
 
 LEAST_ROOM = 64
 COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
-_worth = Worth()
+_load = Load()
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below, a whole float is the number that was written
 
@@ -159,7 +159,7 @@ def fill(trace: Trace, rows: Int64s, columns: Sequence[Column], engine: str = "a
     job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     scan: Scan = plain
     compiled = _CompiledScan if decode is json_event else getattr(decode, "arg_scan", None)
-    if compiled and engine != "plain" and (engine == "compiled" or _worth.it(len(rows), COMPILED_FROM)):
+    if compiled and engine != "plain" and (engine == "compiled" or _load.pays(len(rows), COMPILED_FROM)):
         try:
             scan = compiled()
         except ImportError:  # no compiler on this machine, and nothing that it compiled

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from augment.compiled.load import Load
 from augment.compiled.native import native
-from augment.compiled.worth import Worth
 from augment.derived.ordering import compressed, grouped
 from augment.intervals import Places
 from augment.trace import LAUNCHES, Bools, Category, Int32s, Int64s, Trace, derived
 
 COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
-_worth = Worth()
+_load = Load()
 NO_ROW = -1
 #: what nests on a thread, and of two slices with one extent, which is the outer
 OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
@@ -203,7 +203,7 @@ def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
 
 def _nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
     """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
-    if _worth.it(len(ts), COMPILED_FROM):
+    if _load.pays(len(ts), COMPILED_FROM):
         try:
             nest = native("augment.derived.call_stacks_compiled", "nest", 7)
         except ImportError:

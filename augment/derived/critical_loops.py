@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.compiled.load import Load
 from augment.compiled.native import Native, native
-from augment.compiled.worth import Worth
 from augment.trace import Int32s, Int64s
 
 COMPILED_FROM = 30_000  #: edges from which on compiled code earns its load
-_worth = Worth()
+_load = Load()
 NONE = -1
 NEVER = 1 << 62  #: no recording lasts so long
 
@@ -130,7 +130,7 @@ def saved(
 
 def _compiled(function: str, arity: int, size: int) -> Native | None:
     """The compiled loop, if it is worth its load and there is a compiler."""
-    if not _worth.it(size, COMPILED_FROM):
+    if not _load.pays(size, COMPILED_FROM):
         return None
     try:
         return native("augment.derived.critical_loops_compiled", function, arity)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.compiled.load import Load
 from augment.compiled.native import native
-from augment.compiled.worth import Worth
 from augment.derived.call_stacks import COMPILED_FROM, NO_ROW, call_stacks
 from augment.intervals import Places
 from augment.trace import Int32s, Int64s, Trace, derived
 
-_worth = Worth()
+_load = Load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int
     """Times, places in the call stacks, the stop of each track, and how many segments there are."""
     when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int32)
     stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int32)
-    if _worth.it(len(ts), COMPILED_FROM):
+    if _load.pays(len(ts), COMPILED_FROM):
         try:
             divide = native("augment.derived.host_segments_compiled", "divide", 8)
         except ImportError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from augment.compiled.load import Load
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
@@ -24,7 +25,7 @@ WORTH_COMPILING = 240 << 20  #: bytes of smaller texts that a process reads with
 TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
-_read_without = 0  #: bytes of text
+_load = Load()
 
 
 def recognizes(head: bytes) -> bool:
@@ -97,15 +98,11 @@ def _scanner(path: str, engine: str, announce: Announce, nesting: int) -> tuple[
 
 
 def _is_worth_compiled_code(likely: int) -> bool:
-    global _read_without
     if likely < LOADED_FROM:
         return False
     from augment.readers.compiled_scanner import is_at_hand
 
-    if likely >= COMPILED_FROM or _read_without >= WORTH_COMPILING or is_at_hand():
-        return True
-    _read_without += likely
-    return False
+    return likely >= COMPILED_FROM or is_at_hand() or _load.pays(likely, WORTH_COMPILING)
 
 
 def _likely_text_bytes(path: str) -> int:

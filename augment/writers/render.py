@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
-from augment.compiled.worth import Worth
+from augment.compiled.load import Load
 from augment.trace import Int64s
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out
@@ -24,7 +24,7 @@ MISSING = -1  #: a member of :class:`Args` with this value or code is left out
 _PLAIN_ROWS = 4096
 _FEW_ROWS = 2000  #: for fewer rows of one template the compiled way is not worth its preparation
 _MANY_ROWS = 50_000  #: loading the compiled code costs about as much as rendering so many rows without it
-_worth = Worth()
+_load = Load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ Renderer: TypeAlias = Callable[[Template], Iterator[Rendered]]
 
 def renderer(total: int) -> Renderer:
     """How to make the texts of every row of a template, in order and in bounded pieces, if ``total`` rows will come."""
-    compiled = _compiled() if _worth.it(total, _MANY_ROWS) else None
+    compiled = _compiled() if _load.pays(total, _MANY_ROWS) else None
     if compiled is None:
         return _plain
     return lambda template: (compiled if rows_of(template) >= _FEW_ROWS else _plain)(template)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from augment.compiled.load import Load
 from augment.compiled.native import native
-from augment.compiled.worth import Worth
 from augment.trace import Int32s, Int64s
 
 COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
-_worth = Worth()
+_load = Load()
 NO_SLICE = -1
 
 
@@ -68,7 +68,7 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
         np.full(place_count, -1, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int32),
         np.empty(count, np.int32), lane, found,
     ]  # fmt: skip
-    if _worth.it(rows, COMPILED_FROM) and _walk_compiled(columns):
+    if _load.pays(rows, COMPILED_FROM) and _walk_compiled(columns):
         return lane, found
     as_lists = [column.tolist() for column in columns]
     _walk(*as_lists)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
-from augment.compiled.worth import Worth
+from augment.compiled.load import Load
 from augment.trace import Bytes, Int64s
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
@@ -38,7 +38,7 @@ from augment.writers.perfetto.wire import (
 )
 
 COMPILED_FROM = 30_000  #: rows from which on compiled code earns its load
-_worth = Worth()
+_load = Load()
 BLOCK = 1 << 16  #: rows encoded at a time
 
 
@@ -115,7 +115,7 @@ def encode(events: Events, engine: Any = None) -> Iterator[bytes | memoryview]:
 
 def engine_for(rows: int) -> Any:
     """The compiled engine if it is worth its load for so many rows more and can be had; else None."""
-    if not _worth.it(rows, COMPILED_FROM):
+    if not _load.pays(rows, COMPILED_FROM):
         return None
     try:
         from augment.writers.perfetto import fast

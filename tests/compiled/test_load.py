@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 
 from augment.annotations import SliceTrack, Texts
-from augment.compiled.worth import Worth
+from augment.compiled.load import Load
 from augment.writers.perfetto import annotations, packets
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 
 
 def test_much_at_once() -> None:
-    assert not Worth().it(99, 100)
-    assert Worth().it(100, 100)
+    assert not Load().pays(99, 100)
+    assert Load().pays(100, 100)
 
 
 def test_much_by_and_by() -> None:
-    worth = Worth()
-    assert [worth.it(30, 100) for _ in range(6)] == [False, False, False, True, True, True]
-    assert worth.it(0, 100)
+    load = Load()
+    assert [load.pays(30, 100) for _ in range(6)] == [False, False, False, True, True, True]
+    assert load.pays(0, 100)
 
 
 def test_a_process_that_writes_many_small_files_loads_it_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packets, "_worth", Worth())
+    monkeypatch.setattr(packets, "_load", Load())
     each = packets.COMPILED_FROM // 10
     loaded = [packets.engine_for(each) is not None for _ in range(12)]
     assert loaded == [False] * 9 + [True] * 3
@@ -36,7 +36,7 @@ def test_few_args_are_the_same_by_either_way(count: int, monkeypatch: pytest.Mon
     track = SliceTrack(
         analysis="a", name="n", under=0, ts=numbers + 1, dur=numbers + 1, names=kinds, args={"k": kinds, "n": numbers}
     )
-    monkeypatch.setattr(packets, "_worth", Worth())
+    monkeypatch.setattr(packets, "_load", Load())
     engine = packets.engine_for(packets.COMPILED_FROM)
     made = []
     for few in (0, count + 1):
