@@ -197,23 +197,17 @@ class _Reading:
         return self._scanner.scan(window.data, 0, window.size, window.base) if window.size > scanned else (0, False)
 
     def _events(self) -> None:
-        """From after the opening bracket to after the closing one, or to where nothing more can be told apart.
+        """From after the opening bracket to after the closing one, or to the end of a text that lacks it.
 
         Raises:
-            Broken: there, before any event.
+            Broken: what stands there is no event: what follows could be anything.
         """
         outline, window, scanner = self._outline, self._window, self._scanner
         outline.arrays_seen += 1
         first = window.base
         scanned = 0
         while True:
-            try:
-                at, closed = self._scan(scanned)
-            except Broken as error:
-                if scanner.last_end is None:
-                    raise
-                outline.partial = f"broken at byte {error.offset}: {error.because}"
-                break
+            at, closed = self._scan(scanned)
             self._limits.expect_events(self._path, scanner.event_count)
             window.drop(at)
             if closed:

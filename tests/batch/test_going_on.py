@@ -13,6 +13,7 @@ from pathlib import Path
 from many_ranks import write_ranks
 from running import environment
 
+MACHINE_CODE_KB = 64 << 10
 COUNT = 100  #: benchmarks/batch.py takes 1000
 KILLS = 3
 JOBS = 2
@@ -77,7 +78,10 @@ def workers_end(log: Path) -> None:
 
 
 def memory_is_flat(log: Path) -> None:
-    """The peak of one process does not grow with the number of files that it has converted."""
+    """The peak of one process does not grow with the number of files that it has converted.
+
+    But for machine code, and LLVM to load it, once so many were converted without that it pays.
+    """
     peaks = [int(line.split()[2]) for line in lines(log)[:-1]]
     assert len(peaks) == COUNT
-    assert peaks[-1] < 1.05 * peaks[COUNT // 4]
+    assert peaks[-1] < 1.05 * peaks[COUNT // 4] + MACHINE_CODE_KB
