@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'analyses alone':28} {both.first_s:8.2f} {both.all_s:8.2f} {both.ratio:7.2f}")
     print(f"\n{'CPU ns an event':34}" + "".join(f"{size:>9}" for size in sizes) + "    ratio")
     for name, ns in costs.items():
-        print(f"{name:34.34}" + "".join(f"{one:9.1f}" for one in ns) + f"{ns[-1] / ns[-2]:9.2f}")
+        print(f"{name:34.34}" + "".join(f"{one:9.1f}" for one in ns) + f"{ns[-1] / ns[len(ns) // 2]:9.2f}")
     return 0
 
 
