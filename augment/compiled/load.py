@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from augment.compiled.native import Native, native
+
 
 class Load:
     """The load of some compiled code, and how much has been done without it; asked before each piece of work."""
@@ -13,3 +15,13 @@ class Load:
         """Whether to use it for work of this ``size``: ``least`` costs as much without it as the load does."""
         self._without += size
         return self._without >= least
+
+    def native(self, module: str, function: str, arity: int, size: int, least: int) -> Native | None:
+        """See :func:`augment.compiled.native.native`; None if it does not pay, or there is no compiler on this machine
+        and nothing that it compiled."""
+        if not self.pays(size, least):
+            return None
+        try:
+            return native(module, function, arity)
+        except ImportError:
+            return None

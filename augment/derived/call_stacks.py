@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from augment.compiled.load import Load
-from augment.compiled.native import native
 from augment.derived.ordering import compressed, grouped
 from augment.intervals import Places
 from augment.trace import LAUNCHES, Bools, Category, Int32s, Int64s, Trace, derived
@@ -203,16 +202,11 @@ def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
 
 def _nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
     """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
-    if _load.pays(len(ts), COMPILED_FROM):
-        try:
-            nest = native("augment.derived.call_stacks_compiled", "nest", 7)
-        except ImportError:
-            pass  # no compiler on this machine, and nothing that it compiled
-        else:
-            parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
-            columns = [np.ascontiguousarray(column) for column in (ts, end, thread)]
-            nest(*(column.ctypes.data for column in (*columns, parent, depth, stop)), len(ts))
-            return parent, depth, stop
+    if nest := _load.native("augment.derived.call_stacks_compiled", "nest", 7, len(ts), COMPILED_FROM):
+        parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
+        columns = [np.ascontiguousarray(column) for column in (ts, end, thread)]
+        nest(*(column.ctypes.data for column in (*columns, parent, depth, stop)), len(ts))
+        return parent, depth, stop
     parents, depths, stops = _nest(ts.tolist(), end.tolist(), thread.tolist())
     return np.array(parents, np.int32), np.array(depths, np.int32), np.array(stops, np.int32)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.compiled.load import Load
-from augment.compiled.native import Native, native
+from augment.compiled.native import Native
 from augment.trace import Int32s, Int64s
 
 COMPILED_FROM = 30_000  #: edges from which on compiled code earns its load
@@ -129,13 +129,7 @@ def saved(
 
 
 def _compiled(function: str, arity: int, size: int) -> Native | None:
-    """The compiled loop, if it is worth its load and there is a compiler."""
-    if not _load.pays(size, COMPILED_FROM):
-        return None
-    try:
-        return native("augment.derived.critical_loops_compiled", function, arity)
-    except ImportError:
-        return None
+    return _load.native("augment.derived.critical_loops_compiled", function, arity, size, COMPILED_FROM)
 
 
 def _addresses(*columns: Int32s | Int64s) -> list[int]:

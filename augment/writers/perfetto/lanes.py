@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.compiled.load import Load
-from augment.compiled.native import native
 from augment.trace import Int32s, Int64s
 
 COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
@@ -68,23 +67,14 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
         np.full(place_count, -1, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int32),
         np.empty(count, np.int32), lane, found,
     ]  # fmt: skip
-    if _load.pays(rows, COMPILED_FROM) and _walk_compiled(columns):
+    if walk := _load.native("augment.writers.perfetto.lanes_compiled", "walk", 3, rows, COMPILED_FROM):
+        held = [np.ascontiguousarray(column) for column in columns]  # the same arrays, but for those of the table
+        table = np.array([column.ctypes.data for column in held], np.int64)
+        walk(table.ctypes.data, rows, len(points.ts))
         return lane, found
     as_lists = [column.tolist() for column in columns]
     _walk(*as_lists)
     return np.array(as_lists[-2], np.int32), np.array(as_lists[-1], np.int64)
-
-
-def _walk_compiled(columns: list[npt.NDArray[Any]]) -> bool:
-    """Fill the last two columns; False if there is no compiler on this machine, and nothing that it compiled."""
-    try:
-        walk = native("augment.writers.perfetto.lanes_compiled", "walk", 3)
-    except ImportError:
-        return False
-    held = [np.ascontiguousarray(column) for column in columns]  # the same arrays, but for those of the table
-    table = np.array([column.ctypes.data for column in held], np.int64)
-    walk(table.ctypes.data, len(columns[0]), len(columns[6]))
-    return True
 
 
 def _walk(
