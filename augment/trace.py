@@ -7,7 +7,7 @@ that its columns point into, and where it all came from. Nothing here reads, ana
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol, TypeVar
@@ -85,6 +85,31 @@ class SparseColumn:
         where = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
         return np.where(self.rows[where] == rows, self.values[where], missing)
 
+    def moved(self, new_row: Int64s | Int32s) -> SparseColumn:
+        """The column of a table that has row ``r`` as row ``new_row[r]``, or has it not where that is negative."""
+        rows, values = new_row[self.rows].astype(np.int64, copy=False), self.values
+        if len(rows) and not (rows[0] >= 0 and (rows[1:] > rows[:-1]).all()):
+            kept = np.flatnonzero(rows >= 0)
+            order = kept[np.argsort(rows[kept], kind="stable")]
+            rows, values = rows[order], values[order]
+        return SparseColumn(rows, values)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgColumn:
+    """An arg of the rows that have it, as it was read: ``numbers``, and as indexes of ``json`` what is no plain number.
+
+    No row is in both. ``json`` are JSON texts; other args may have some of them.
+    """
+
+    numbers: SparseColumn
+    others: SparseColumn
+    json: Sequence[bytes]
+
+    def moved(self, new_row: Int64s | Int32s) -> ArgColumn:
+        """See :meth:`SparseColumn.moved`."""
+        return ArgColumn(self.numbers.moved(new_row), self.others.moved(new_row), self.json)
+
 
 @dataclass(frozen=True, slots=True)
 class EventTable:
@@ -95,7 +120,8 @@ class EventTable:
     ``track`` int32, index into ``Trace.tracks``; ``correlation`` int64, :data:`NO_CORRELATION` where there is none;
     ``offset`` int64 and ``length`` int32: the event's own bytes in the decompressed source.
     ``bytes`` and ``flow_id`` are sparse: the size of a copy, and the id of a flow (``s``, ``t``, ``f``) or async
-    event; a string id is ``-2 - index`` of that string.
+    event; a string id is ``-2 - index`` of that string. ``args`` has what ``augment/args.py`` lists, by name, of rows
+    of any category; None where the reader did not take it on its way: it is read again from the source when asked for.
     """
 
     ts: Int64s
@@ -110,6 +136,7 @@ class EventTable:
     length: Int32s
     bytes: SparseColumn
     flow_id: SparseColumn
+    args: Mapping[str, ArgColumn] | None = None
 
     def __len__(self) -> int:
         return len(self.ts)

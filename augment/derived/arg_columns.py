@@ -1,6 +1,6 @@
 """Rarely used args as columns: all that any analysis wants, in one pass over the source, when first asked for.
 
-Another arg is another line of :data:`WANTED`, what no analysis asks for any more is none.
+The reader of Chrome JSON has them already: see ``augment/args.py``, where another arg is another line.
 """
 
 from __future__ import annotations
@@ -11,52 +11,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Texts
-from augment.derived.arg_columns_layout_compiled import CONVERTED, DROPPED
-from augment.derived.arg_columns_scan import Arg, Column, Found, fill
+from augment.args import OPS, RECORDED, SYNCS, WANTED, Arg
+from augment.derived.arg_columns_layout_compiled import ABSENT, CONVERTED, DROPPED, PLAIN
+from augment.derived.arg_columns_scan import Column, Found, fill
 from augment.derived.kernel_types import KernelType, types_of
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Int64s, SparseColumn, Trace, derived
-
-_OP = (Category.CPU_OP,)
-_MEMORY = (Category.CPU_INSTANT_EVENT,)
-_SYNC = (Category.CUDA_SYNC,)
-_COLLECTIVE = (Category.KERNEL, Category.CPU_OP)  #: of the latter, record_param_comms has them
-_RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION)
-
-WANTED = (
-    Arg("Input Dims", _OP, is_text=True, also=("Input dims",)),
-    Arg("Sequence number", _OP),
-    Arg("Fwd thread id", _OP),
-    Arg("Addr", _MEMORY),
-    Arg("Bytes", _MEMORY),
-    Arg("Total Allocated", _MEMORY),
-    Arg("Total Reserved", _MEMORY),
-    Arg("Device Type", _MEMORY),
-    Arg("Device Id", _MEMORY),
-    # as torch/csrc/profiler/util.h names them
-    Arg("Collective name", _COLLECTIVE, is_text=True),
-    Arg("dtype", _COLLECTIVE, is_text=True),
-    Arg("In msg nelems", _COLLECTIVE),
-    Arg("Out msg nelems", _COLLECTIVE),
-    Arg("Group size", _COLLECTIVE),
-    Arg("Process Group Name", _COLLECTIVE, is_text=True),
-    Arg("Process Group Description", _COLLECTIVE, is_text=True),
-    Arg("Process Group Ranks", _COLLECTIVE, is_text=True),
-    Arg("Src Rank", _COLLECTIVE),
-    Arg("Dst Rank", _COLLECTIVE),
-    Arg("Seq", _COLLECTIVE),
-    Arg("Comms Id", _COLLECTIVE, is_text=True),
-    Arg("wait_on_stream", _SYNC),
-    Arg("wait_on_cuda_event_record_corr_id", _SYNC),
+from augment.trace import (
+    GPU_WORK,
+    LAUNCHES,
+    ArgColumn,
+    Bools,
+    Category,
+    Diagnostic,
+    Int64s,
+    SparseColumn,
+    Trace,
+    derived,
 )
-IDENTIFIERS = (Arg("External id", _RECORDED, also=("external id",)), Arg("Record function id", _RECORDED))
+
+IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
 #: columns of HTA's frames
 OF_FRAMES = (
-    Arg("External id", (*_RECORDED, *LAUNCHES, *GPU_WORK), also=("external id",)),
-    Arg("Input Dims", _OP, is_text=True, also=("Input dims",)),
-    Arg("Input type", _OP, is_text=True),
-    Arg("Input Strides", _OP, is_text=True),
-    Arg("wait_on_stream", _SYNC),
-    Arg("wait_on_cuda_event_record_corr_id", _SYNC),
+    Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK), also=("external id",)),
+    Arg("Input Dims", OPS, is_text=True, also=("Input dims",)),
+    Arg("Input type", OPS, is_text=True),
+    Arg("Input Strides", OPS, is_text=True),
+    Arg("wait_on_stream", SYNCS),
+    Arg("wait_on_cuda_event_record_corr_id", SYNCS),
 )
 
 
@@ -94,15 +74,53 @@ class ArgColumns:
 
 @derived
 def arg_columns(trace: Trace) -> ArgColumns:
-    """The columns of :data:`WANTED`; a pass over the text of the source.
+    """The columns of :data:`augment.args.WANTED`; a pass over the text of the source if the reader did not take them.
 
-    Of kernels, only those that communicate are read: the args of the others are most of the text.
+    Of kernels, only those that communicate have them: the args of the others are most of the text.
     """
+    taken = trace.events.args
+    if taken is None:
+        rows = _rows(trace, WANTED)
+        return _read(trace, rows[_may_have(trace, rows)], WANTED)
+    return ArgColumns({arg.name: _found(trace, arg, taken[arg.name]) for arg in WANTED})
+
+
+def _may_have(trace: Trace, rows: Int64s) -> Bools:
+    """Which of ``rows`` are no kernels that compute or copy."""
     events = trace.events
-    rows = _rows(trace, WANTED)
     kernels = np.flatnonzero(events.category[rows] == Category.KERNEL)
     types = types_of(trace, events.name[rows[kernels]], events.category[rows[kernels]])
-    return _read(trace, np.delete(rows, kernels[types != KernelType.COMMUNICATION]), WANTED)
+    may = np.ones(len(rows), np.bool_)
+    may[kernels[types != KernelType.COMMUNICATION]] = False
+    return may
+
+
+def _found(trace: Trace, arg: Arg, taken: ArgColumn) -> Found:
+    """What the rows of its categories have of an arg that the reader took."""
+
+    def own(column: SparseColumn) -> SparseColumn:
+        wanted = np.zeros(256, np.bool_)
+        wanted[list(arg.categories)] = True
+        kept = wanted[trace.events.category[column.rows]] & _may_have(trace, column.rows)
+        return column if kept.all() else SparseColumn(column.rows[kept], column.values[kept])
+
+    numbers, others = own(taken.numbers), own(taken.others)
+    column = Column(arg)
+    occurs = np.zeros(len(taken.json), np.bool_)
+    occurs[others.values] = True
+    stored = np.zeros((len(taken.json), 2), np.int64)
+    for code in np.flatnonzero(occurs).tolist():
+        stored[code] = column.stored_json(taken.json[code])
+    flags = stored[others.values, 0]
+    counts = np.bincount(flags, minlength=4)
+    counts[PLAIN] += len(numbers.rows)
+    kept = (flags != ABSENT) & (flags != DROPPED)
+    rows = np.concatenate([numbers.rows, others.rows[kept]])
+    values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
+    if len(numbers.rows) and len(others.rows):
+        order = np.argsort(rows, kind="stable")
+        rows, values = rows[order], values[order]
+    return Found(SparseColumn(rows, values), column.texts, counts.tolist())
 
 
 @derived

@@ -11,34 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from augment.args import Arg
 from augment.compiled.known_bytes import KnownBytes
 from augment.compiled.load import Load
 from augment.compiled.native import Native, native
 from augment.derived import arg_columns_layout_compiled as layout
 from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
-from augment.jsontext import lenient_json
-from augment.trace import Bytes, Category, Decode, Int32s, Int64s, SparseColumn, Trace, json_event
+from augment.jsontext import lenient_json, mended_json
+from augment.trace import Bytes, Decode, Int32s, Int64s, SparseColumn, Trace, json_event
 
 LEAST_ROOM = 64
 COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
 _load = Load()
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below, a whole float is the number that was written
-
-
-@dataclass(frozen=True, slots=True)
-class Arg:
-    """An arg that is wanted of events of ``categories``: an integer, or a text; ``also`` are other spellings."""
-
-    name: str
-    categories: tuple[Category, ...]
-    is_text: bool = False
-    also: tuple[str, ...] = ()
-
-    @property
-    def category_bits(self) -> int:
-        """A bit for each category."""
-        return sum(1 << category for category in set(self.categories))
 
 
 class Column:
@@ -92,6 +78,13 @@ class Column:
         if code == len(self.texts):
             self.texts.append(text)
         return layout.PLAIN, code
+
+    def stored_json(self, text: bytes) -> tuple[int, int]:
+        """The same for its JSON text."""
+        try:
+            return self.stored(mended_json(text))
+        except ValueError:
+            return layout.DROPPED, 0
 
     def found(self) -> Found:
         """What was read, by ascending rows."""

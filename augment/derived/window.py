@@ -10,7 +10,7 @@ from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
 from augment.derived.steps import steps
 from augment.errors import UsageError
-from augment.trace import Bools, Category, Int64s, SparseColumn, Trace
+from augment.trace import Bools, Category, Int64s, Trace
 
 _ROWS = f"{__name__}.rows"  #: the fact that only a part has: its rows in the whole
 
@@ -75,17 +75,13 @@ def _only(trace: Trace, keep: Bools) -> Trace:
     rows = np.flatnonzero(keep)
     events = trace.events
     columns = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
-    new_row = np.cumsum(keep) - 1
-
-    def sparse(column: SparseColumn) -> SparseColumn:
-        kept = keep[column.rows]
-        return SparseColumn(new_row[column.rows[kept]], column.values[kept])
-
+    new_row = np.where(keep, np.cumsum(keep) - 1, -1)
     table = replace(
         events,
         **{name: getattr(events, name)[rows] for name in columns},
-        bytes=sparse(events.bytes),
-        flow_id=sparse(events.flow_id),
+        bytes=events.bytes.moved(new_row),
+        flow_id=events.flow_id.moved(new_row),
+        args=events.args and {name: arg.moved(new_row) for name, arg in events.args.items()},
     )
     return replace(trace, events=table, facts={_ROWS: rows if _ROWS not in trace.facts else trace.facts[_ROWS][rows]})
 

@@ -24,7 +24,6 @@ from augment.trace import (
     Int64s,
     Source,
     SourceBytes,
-    SparseColumn,
     Trace,
     Track,
     json_event,
@@ -163,14 +162,16 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
             beyond = int(over.sum())
             keep &= ~over
     if not keep.all():
-        new_row = np.cumsum(keep) - 1
         for name in COLUMNS:
             setattr(raw, name, getattr(raw, name)[keep])
-        for name in ("sizes", "flows"):
-            rows, values = getattr(raw, name)
-            kept = keep[rows]
-            setattr(raw, name, (new_row[rows[kept]], values[kept]))
+        _move_sparse(raw, np.where(keep, np.cumsum(keep) - 1, -1))
     return beyond
+
+
+def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:
+    """Follow rows that were moved, or left out where ``new_row`` is negative, with what few of them have."""
+    raw.sizes, raw.flows = raw.sizes.moved(new_row), raw.flows.moved(new_row)
+    raw.args = raw.args and {name: arg.moved(new_row) for name, arg in raw.args.items()}
 
 
 def _categories(raw: RawEvents) -> Bytes:
@@ -246,11 +247,11 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
         columns.append(column(getattr(raw, name)))
         setattr(raw, name, None)
     ts, dur, phase, category_name, name_column, correlation, offset, length = columns
-    row_of = None if order is None else _inverse(order)
-    sizes, flows = (_sparse(pair, row_of) for pair in (raw.sizes, raw.flows))
+    if order is not None:
+        _move_sparse(raw, _inverse(order))
     return EventTable(
         ts, dur, phase, column(category), category_name, name_column, column(track), correlation, offset, length,
-        sizes, flows,
+        raw.sizes, raw.flows, raw.args,
     )  # fmt: skip
 
 
@@ -258,15 +259,6 @@ def _inverse(order: Int64s) -> Int32s:
     inverse = np.empty(len(order), np.int32)
     inverse[order] = np.arange(len(order), dtype=np.int32)
     return inverse
-
-
-def _sparse(pair: tuple[Int64s, Int64s], row_of: Int32s | None) -> SparseColumn:
-    rows, values = pair
-    if row_of is not None and len(rows):
-        moved = row_of[rows]
-        by_row = np.argsort(moved, kind="stable")
-        rows, values = moved[by_row].astype(np.int64), values[by_row]
-    return SparseColumn(rows, values)
 
 
 def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnostic, ...]:

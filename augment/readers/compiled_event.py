@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_int, load_word, store_int, trailing_zeros
+from augment.compiled.memory import (
+    compiled,
+    load_byte,
+    load_int,
+    load_word,
+    store_int,
+    trailing_zeros,
+)
 from augment.compiled.tokens import (
     ALL,
     BACKSLASH,
     BAD_ESCAPE,
     CLOSE_BRACE,
-    COLON,
     COMMA,
     HIGH,
     INCOMPLETE,
@@ -26,27 +32,23 @@ from augment.compiled.tokens import (
     SALT,
     SHIFT,
     ZERO,
-    plain_end,
     read_int,
     read_ns,
     skip_blank,
     skip_value,
     string_end,
 )
+from augment.readers.compiled_args import next_key, read_args, saw
 from augment.readers.compiled_layout import (
     CATEGORY,
     CORRELATION,
-    DEVICE,
     DUR,
     HAS_CATEGORY,
-    HAS_DEVICE,
     HAS_DUR,
     HAS_HEAD,
     HAS_ID,
     HAS_NAME,
     HAS_PHASE,
-    HAS_SIZE,
-    HAS_STREAM,
     HAS_TS,
     HEAD,
     ID,
@@ -59,102 +61,18 @@ from augment.readers.compiled_layout import (
     PID,
     PID_KIND,
     SEEN,
-    SIZE,
-    STREAM,
     STRING,
     TID,
     TID_KIND,
     TO_END,
     TO_HASH,
     TS,
+    key_word,
 )
 
-
-def key_word(key: str) -> np.uint64:
-    """A key as :func:`next_key` compares it: its first eight bytes, mixed with its last eight if it is longer."""
-    text = key.encode()
-    word = int.from_bytes(text[:8].ljust(8, b"\0"), "little")
-    if len(text) > 8:
-        word ^= int.from_bytes(text[-8:], "little") * int(MULTIPLIER) & (2**64 - 1)
-    return np.uint64(word)
-
-
-K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = map(
-    key_word, ("ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args")
+K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = (
+    np.uint64(key_word(key)) for key in ("ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args")
 )
-K_CORRELATION, K_DEVICE, K_STREAM, K_BYTES = map(key_word, ("correlation", "device", "stream", "bytes"))
-
-
-@compiled
-def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64]:
-    """From after a value (or an opening brace, if ``first``) to the next member.
-
-    Returns the position of its value, the length of its key and its :func:`key_word`; length -1 and the
-    position after the brace where the object closes; else :data:`INCOMPLETE` or :data:`ODD` as the position.
-    """
-    i = skip_blank(stop, i)
-    if i >= stop:
-        return INCOMPLETE, 0, ZERO
-    if load_byte(i) == CLOSE_BRACE:
-        return i + 1, -1, ZERO
-    if not first:
-        if load_byte(i) != COMMA:
-            return ODD, 0, ZERO
-        i = skip_blank(stop, i + 1)
-        if i >= stop:
-            return INCOMPLETE, 0, ZERO
-    if load_byte(i) != QUOTE:
-        return ODD, 0, ZERO
-    at = plain_end(stop, i + 1)
-    if at < 0:
-        return at, 0, ZERO
-    length = at - i - 1
-    word = load_word(i + 1)
-    if length < 8:
-        word &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
-    elif length > 8:
-        word ^= load_word(at - 8) * MULTIPLIER
-    i = skip_blank(stop, at + 1)
-    if i >= stop:
-        return INCOMPLETE, 0, ZERO
-    if load_byte(i) != COLON:
-        return ODD, 0, ZERO
-    i = skip_blank(stop, i + 1)
-    return (i if i < stop else INCOMPLETE), length, word
-
-
-@compiled
-def saw(fields: int, what: int) -> None:
-    """Note that the event at hand has ``what``."""
-    store_int(fields + SEEN, load_int(fields + SEEN) | what)
-
-
-@compiled
-def read_args(stop: int, i: int, fields: int) -> int:
-    """Take what is wanted of the args object that opens at ``i``; the position after it."""
-    store_int(fields + CORRELATION, -1)
-    store_int(fields + SEEN, load_int(fields + SEEN) & ~(HAS_SIZE | HAS_DEVICE | HAS_STREAM))
-    i, length, key = next_key(stop, i + 1, True)
-    while i >= 0 and length >= 0:
-        field, seen = -1, 0
-        if length == 11 and key == K_CORRELATION:
-            field = CORRELATION
-        elif length == 6 and key == K_DEVICE:
-            field, seen = DEVICE, HAS_DEVICE
-        elif length == 6 and key == K_STREAM:
-            field, seen = STREAM, HAS_STREAM
-        elif length == 5 and key == K_BYTES:
-            field, seen = SIZE, HAS_SIZE
-        if field >= 0:
-            value, i = read_int(stop, i)
-            store_int(fields + field, value)
-            saw(fields, seen)
-        else:
-            i = skip_value(stop, i)
-        if i < 0:
-            return i
-        i, length, key = next_key(stop, i, False)
-    return i
 
 
 @compiled
@@ -199,7 +117,7 @@ def read_phase(stop: int, i: int, fields: int) -> int:
 
 
 @compiled
-def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int) -> int:
+def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int, tables: int, state: int) -> int:
     """One member of an event into ``fields``; the position after its value."""
     if length == 2 and key == K_PH:
         return read_phase(stop, i, fields)
@@ -223,12 +141,12 @@ def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int) -> 
         saw(fields, HAS_ID)
         return ODD if after >= 0 and value < 0 else after
     if length == 4 and key == K_ARGS:
-        return read_args(stop, i, fields) if load_byte(i) == OPEN_BRACE else ODD
+        return read_args(stop, i, fields, tables, state) if load_byte(i) == OPEN_BRACE else ODD
     return skip_value(stop, i)
 
 
 @compiled
-def read_event(stop: int, i: int, fields: int, line_end: int) -> int:
+def read_event(stop: int, i: int, fields: int, line_end: int, tables: int, state: int) -> int:
     """The event that opens at ``i`` into ``fields``; the position after it.
 
     ``fields[LINE]`` becomes ``line_end`` if the text up to there is whole members that are an event's head.
@@ -240,30 +158,30 @@ def read_event(stop: int, i: int, fields: int, line_end: int) -> int:
     store_int(fields + PID, 0)
     store_int(fields + TID, 0)
     store_int(fields + CORRELATION, -1)
-    i, length, key = next_key(stop, i + 1, True)
+    i, length, key, _ = next_key(stop, i + 1, True)
     while i >= 0 and length >= 0:
-        i = read_member(stop, i, length, key, fields)
+        i = read_member(stop, i, length, key, fields, tables, state)
         if i < 0:
             return i
         if i + 1 == line_end and load_byte(i) == COMMA and load_int(fields + SEEN) == HEAD | HAS_HEAD:
             store_int(fields + LINE, line_end)
             store_int(fields + SEEN, HEAD)
-        i, length, key = next_key(stop, i, False)
+        i, length, key, _ = next_key(stop, i, False)
     return i
 
 
 @compiled
-def read_rest(stop: int, i: int, fields: int) -> int:
+def read_rest(stop: int, i: int, fields: int, tables: int, state: int) -> int:
     """The members from ``i``, after a comma, to the end of the event; :data:`ODD` if they name its head again."""
     i = skip_blank(stop, i)
     if i < stop and load_byte(i) == CLOSE_BRACE:
         return ODD
-    i, length, key = next_key(stop, i, True)
+    i, length, key, _ = next_key(stop, i, True)
     while i >= 0 and length >= 0:
-        i = read_member(stop, i, length, key, fields)
+        i = read_member(stop, i, length, key, fields, tables, state)
         if i < 0:
             return i
-        i, length, key = next_key(stop, i, False)
+        i, length, key, _ = next_key(stop, i, False)
     return ODD if i >= 0 and load_int(fields + SEEN) & HAS_HEAD else i
 
 

@@ -35,6 +35,7 @@ from augment.compiled.tokens import (
 from augment.readers.compiled_event import line_at, read_event, read_rest
 from augment.readers.compiled_layout import (
     ABSENT,
+    ARGS,
     BROKEN,
     CATEGORY,
     CATEGORY_COLUMN,
@@ -101,6 +102,9 @@ from augment.readers.compiled_layout import (
     SLICE,
     STREAM,
     STRING,
+    STRING_DICTIONARY,
+    STRINGS,
+    TAKEN,
     TID,
     TID_KIND,
     TO_END,
@@ -135,7 +139,7 @@ def intern_field(fields: int, field: int, tables: int, state: int) -> int:
     """The id of a string that the event at hand has; :data:`FULL` if there is no room for it."""
     start = load_int(fields + field)
     size = load_int(fields + field + TO_END) - start
-    return intern(start, size, load_word(fields + field + TO_HASH), tables, state)
+    return intern(start, size, load_word(fields + field + TO_HASH), tables + STRING_DICTIONARY, state + STRINGS)
 
 
 @compiled
@@ -189,6 +193,7 @@ def keep_row(fields: int, head: int, offset: int, length: int, tables: int, stat
         append_pair(tables + SIZE_ROWS, state + SIZES, row, load_int(fields + SIZE))
     if seen & HAS_ID:
         append_pair(tables + FLOW_ROWS, state + FLOWS, row, load_int(fields + ID))
+    store_int(state + ARGS, load_int(fields + TAKEN))
     store_int(state + ROWS, row + 1)
     return True
 
@@ -225,6 +230,7 @@ def kind_of_note(fields: int) -> int:
 def scan_event(stop: int, start: int, base: int, origin: int, fields: int, tables: int, state: int) -> int:
     """Take the event that opens at ``start``; the position after it, or :data:`INCOMPLETE` or :data:`FULL`."""
     known, line, line_end, hashed = -1, start, -1, ZERO
+    store_int(fields + TAKEN, load_int(state + ARGS))
     if load_int(state + NO_LINES) < GIVE_UP_LINES:
         line = skip_blank(stop, start + 1)
         word = load_word(line)
@@ -240,16 +246,16 @@ def scan_event(stop: int, start: int, base: int, origin: int, fields: int, table
         store_int(fields + SEEN, HEAD)
         store_int(fields + PHASE, load_int(head))
         store_int(fields + CORRELATION, -1)
-        i = read_rest(stop, line_end, fields)
+        i = read_rest(stop, line_end, fields, tables, state)
     else:
-        i = read_event(stop, start, fields, line_end)
+        i = read_event(stop, start, fields, line_end, tables, state)
     kind = NOTE_ODD
     if i == ODD:
         i = skip_nested(stop, start, False)
     else:
         kind = kind_of_note(fields)
-    if i == INCOMPLETE:
-        return INCOMPLETE
+    if i < 0:
+        return i
     if kind >= 0:
         note(kind, start - origin, i - start, base, tables, state)
         return i

@@ -10,13 +10,14 @@ import json
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from augment.compiled.native import at_hand, native
 from augment.readers import compiled_layout as layout
+from augment.readers.dictionary import Dictionary, longer, slots
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
-from augment.trace import Identity, Int32s
+from augment.readers.taken_args import TakenArgs
+from augment.trace import Identity, Int32s, Int64s, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
@@ -43,14 +44,15 @@ class CompiledScanner:
         self._state = np.zeros(layout.STATE, np.int64)
         self._fields = np.zeros(layout.FIELDS, np.int64)
         self._tables = np.zeros(layout.TABLES, np.int64)
-        self._strings = _Dictionary(1 << 12, 1 << 20)
-        self._lines = _Dictionary(1 << 14, 4 << 20)
+        self._strings = Dictionary(1 << 12, 1 << 20)
+        self._lines = Dictionary(1 << 14, 4 << 20)
         self._heads = np.empty((1 << 14, layout.HEAD_WIDTH // 8), np.int64)
         self._place_keys = np.empty((1 << 8, layout.PLACE_WIDTH // 8), np.int64)
-        self._place_slots = _slots(1 << 9)
+        self._place_slots = slots(1 << 9)
         room = max(LEAST_ROOM, likely_bytes // LEAST_EVENT_BYTES)
         self._rows: list[Any] = [np.empty(room, kind) for kind in COLUMNS.values()]
         self._pairs: list[Any] = [np.empty(room, np.int64) for _ in range(4)]
+        self._args = TakenArgs(room)
         self._notes = np.empty((1 << 13, layout.NOTE_WIDTH // 8), np.int64)
         self._extra_strings: dict[str, int] = {}
         self._extra_places: dict[Place, int] = {}
@@ -90,17 +92,17 @@ class CompiledScanner:
         return self._get(layout.EVENTS)
 
     def _run(self, text: Text, size: int, base: int) -> int:
-        strings, lines = self._strings.addresses(), self._lines.addresses()
+        dictionaries = [address for one in (self._strings, self._lines, self._args.json) for address in one.addresses()]
         columns = [column.ctypes.data for column in (*self._rows, *self._pairs, self._notes)]
         places = [self._place_slots.ctypes.data, self._place_keys.ctypes.data, len(self._place_keys)]
         self._tables[:] = [
             *columns,
             len(self._rows[0]),
             len(self._notes),
-            *strings,
-            *lines,
+            *dictionaries,
             self._heads.ctypes.data,
             *places,
+            *self._args.addresses(),
         ]
         addresses = (array.ctypes.data for array in (self._fields, self._tables, self._state))
         return self._scan(text.ctypes.data, size, base, *addresses)
@@ -118,6 +120,7 @@ class CompiledScanner:
             values = (made.ts, made.dur, made.phase, *texts, -1 - place, made.correlation)
             for column, value in zip(self._rows, values, strict=False):  # the kernel set offset and length
                 column[row] = value
+            self._args.add_odd(row, data)
             if made.size is not None:
                 self._extra_sizes.append((row, made.size))
             if isinstance(made.flow_id, int):
@@ -134,13 +137,15 @@ class CompiledScanner:
         """Make room in every table that is full."""
         room = len(self._rows[0])
         if self._get(layout.ROWS) >= room:
-            self._rows = [_longer(column, 2 * room) for column in self._rows]
-            self._pairs = [_longer(column, 2 * room) for column in self._pairs]
+            self._rows = [longer(column, 2 * room) for column in self._rows]
+            self._pairs = [longer(column, 2 * room) for column in self._pairs]
         self._strings.grow(self._get(layout.STRINGS), self._get(layout.POOL_WANTED))
+        self._args.json.grow(self._get(layout.ARG_TEXTS), self._get(layout.ARG_POOL_WANTED))
+        self._args.grow(self._get(layout.ARGS))
         room = len(self._place_keys)
         if self._get(layout.PLACES) >= room:
             self._place_keys.resize((2 * room, self._place_keys.shape[1]), refcheck=False)
-            self._place_slots = _slots(4 * room)
+            self._place_slots = slots(4 * room)
             fill = native(TABLES, "fill_place_slots", 4)
             fill(self._place_slots.ctypes.data, 4 * room - 1, self._place_keys.ctypes.data, room)
 
@@ -177,13 +182,11 @@ class CompiledScanner:
             names=self._names,
             tally=self._tally,
             event_count=self.event_count,
+            args=self._args.finish(self._get(layout.ARGS), self._get(layout.ARG_TEXTS)),
         )
 
     def _decoded_strings(self) -> list[str]:
-        known, count = self._strings, self._get(layout.STRINGS)
-        pool = known.pool[: self._get(layout.POOL)].tobytes()
-        edges = zip(known.start[:count].tolist(), known.size[:count].tolist(), strict=True)
-        return [_unescaped(pool[start : start + size]) for start, size in edges]
+        return [_unescaped(text) for text in self._strings.texts(self._get(layout.STRINGS))]
 
     def _decoded_places(self, texts: list[str]) -> list[Place]:
         keys = self._place_keys[: self._get(layout.PLACES)].tolist()
@@ -213,58 +216,14 @@ def _first_of_equals(texts: list[str]) -> Int32s | None:
     return np.array([first.setdefault(text, number) for number, text in enumerate(texts)], np.int32)
 
 
-def _slots(size: int) -> npt.NDArray[np.int32]:
-    return np.full(size, -1, np.int32)
-
-
-def _longer(column: Any, room: int) -> Any:
-    longer = np.empty(room, column.dtype)
-    longer[: len(column)] = column
-    return longer
-
-
-class _Dictionary:
-    """Distinct byte strings by number: slots of an open-addressing table, and hash, start and size of each."""
-
-    def __init__(self, room: int, pool: int) -> None:
-        self.slots = _slots(2 * room)
-        self.hashes = np.empty(room, np.uint64)
-        self.start, self.size = np.empty(room, np.int64), np.empty(room, np.int64)
-        self.pool = np.empty(pool, np.uint8)
-
-    def addresses(self) -> list[int]:
-        """As compiled code expects them, from SLOTS to BYTES_ROOM."""
-        columns = [column.ctypes.data for column in (self.hashes, self.start, self.size)]
-        return [
-            self.slots.ctypes.data, len(self.slots) - 1, *columns, len(self.start),
-            self.pool.ctypes.data, len(self.pool),
-        ]  # fmt: skip
-
-    def put_empty(self) -> None:
-        """Make the empty string, whose hash is 0, number 0."""
-        self.slots[0] = self.hashes[0] = self.start[0] = self.size[0] = 0
-
-    def grow(self, count: int, pool_wanted: int) -> None:
-        """Double what is full."""
-        if pool_wanted > len(self.pool):
-            self.pool.resize(2 * pool_wanted, refcheck=False)
-        if count >= len(self.start):
-            for column in (self.hashes, self.start, self.size):
-                column.resize(2 * count, refcheck=False)
-            self.slots = _slots(4 * count)
-            native("augment.compiled.dictionary", "fill_slots", 4)(
-                self.slots.ctypes.data, 4 * count - 1, self.hashes.ctypes.data, count
-            )
-
-
-def _merged(rows: Any, values: Any, extra: list[tuple[int, int]]) -> tuple[Any, Any]:
-    """Pairs of ascending row and value, with those that came late put in their place."""
+def _merged(rows: Int64s, values: Int64s, extra: list[tuple[int, int]]) -> SparseColumn:
+    """A sparse column, with what came late put in its place."""
     if not extra:
-        return rows, values
+        return SparseColumn(rows, values)
     late = np.array(extra, np.int64)
     rows, values = np.concatenate([rows, late[:, 0]]), np.concatenate([values, late[:, 1]])
     order = np.argsort(rows, kind="stable")
-    return rows[order], values[order]
+    return SparseColumn(rows[order], values[order])
 
 
 def _unescaped(body: bytes) -> str:

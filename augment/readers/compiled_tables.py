@@ -29,14 +29,12 @@ from augment.readers.compiled_layout import (
     PLACE_SLOTS,
     PLACE_WIDTH,
     PLACES,
-    POOL,
-    POOL_WANTED,
     ROOM,
     SIZES_OF,
     SLOTS,
     STARTS,
-    STRING_DICTIONARY,
-    STRINGS,
+    TO_POOL,
+    TO_POOL_WANTED,
 )
 
 
@@ -73,17 +71,17 @@ def put_in(start: int, size: int, hashed: np.uint64, slot: int, dictionary: int,
 
 
 @compiled
-def intern(start: int, size: int, hashed: np.uint64, tables: int, state: int) -> int:
-    """The id of a string, new if need be; :data:`FULL` if there is no room for it."""
-    found = look_up(start, size, hashed, tables + STRING_DICTIONARY)
+def intern(start: int, size: int, hashed: np.uint64, dictionary: int, counts: int) -> int:
+    """The id of bytes in a dictionary that is counted at ``counts``, new if need be; :data:`FULL`: there is no room."""
+    found = look_up(start, size, hashed, dictionary)
     if found >= 0:
         return found
-    new, at = load_int(state + STRINGS), load_int(state + POOL)
-    if not put_in(start, size, hashed, -1 - found, tables + STRING_DICTIONARY, new, at):
-        store_int(state + POOL_WANTED, at + size + 8)
+    new, at = load_int(counts), load_int(counts + TO_POOL)
+    if not put_in(start, size, hashed, -1 - found, dictionary, new, at):
+        store_int(counts + TO_POOL_WANTED, at + size + 8)
         return FULL
-    store_int(state + STRINGS, new + 1)
-    store_int(state + POOL, at + size)
+    store_int(counts, new + 1)
+    store_int(counts + TO_POOL, at + size)
     return new
 
 

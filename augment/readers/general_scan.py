@@ -11,6 +11,7 @@ import numpy as np
 from augment.readers.events import Row, decode_events, read_row, row_of
 from augment.readers.raw import COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
 from augment.readers.structure import structure
+from augment.trace import SparseColumn
 
 _VALUE = rb'"(?:[^"\\]|\\["\\/bfnrtu])*"|[-0-9][0-9.eE+-]*|true|false|null'
 _BARE = re.compile(rb"[\0-\x20,]*(?:(?:%s)(?=[\0-\x20,\]{\[\x22]|\Z)[\0-\x20,]*)*" % _VALUE, re.DOTALL)
@@ -156,7 +157,9 @@ class GeneralScanner:
         columns: dict[str, Any] = {
             name: np.array(values, kind) for (name, kind), values in zip(COLUMNS.items(), self._columns, strict=True)
         }
-        sizes, flows = ((np.array(r, np.int64), np.array(v, np.int64)) for r, v in (self._sizes, self._flows))
+        sizes, flows = (
+            SparseColumn(np.array(r, np.int64), np.array(v, np.int64)) for r, v in (self._sizes, self._flows)
+        )
         return RawEvents(
             **columns,
             sizes=sizes,

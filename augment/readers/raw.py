@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from augment.trace import Bytes, Identity, Int32s, Int64s
+from augment.trace import ArgColumn, Bytes, Identity, Int32s, Int64s, SparseColumn
 
 
 class Absent:
@@ -71,8 +71,7 @@ COLUMNS: dict[str, type[np.generic]] = {
 class RawEvents:
     """One entry a row, in file order; times are the file's, in ns; a row of phase 0 is none.
 
-    ``name`` and ``category`` index ``strings``, ``place`` indexes ``places``; ``sizes`` and ``flows`` are pairs of
-    ascending row and value.
+    ``name`` and ``category`` index ``strings``, ``place`` indexes ``places``; ``args`` are as in the table.
     """
 
     ts: Int64s
@@ -84,13 +83,14 @@ class RawEvents:
     correlation: Int64s
     offset: Int64s
     length: Int32s
-    sizes: tuple[Int64s, Int64s]
-    flows: tuple[Int64s, Int64s]
+    sizes: SparseColumn
+    flows: SparseColumn
     strings: list[str]
     places: list[Place]
     names: Names
     tally: Tally
     event_count: int
+    args: Mapping[str, ArgColumn] | None = None
 
 
 Text = npt.NDArray[np.uint8]  #: padded by at least 8 bytes

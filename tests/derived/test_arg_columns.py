@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from augment.derived.arg_columns import IDENTIFIERS, WANTED, ArgColumns, arg_columns, identifiers
+from augment.args import WANTED
+from augment.derived.arg_columns import IDENTIFIERS, ArgColumns, arg_columns, identifiers
 from augment.derived.arg_columns_scan import Column, fill
+from augment.derived.window import between
 from augment.readers import read
+from augment.readers.compiled_layout import KEY_SLOTS
+from augment.readers.taken_args import FIELDS
 from augment.trace import Trace
 from traces import event, kernel, op, trace_text, write_trace
 
@@ -130,6 +135,10 @@ def test_both_ways_agree(texts: list[str], tmp_path_factory: pytest.TempPathFact
     path.write_bytes(f"[{','.join(kept)}]".encode("utf-8", "surrogatepass"))
     trace = read(str(path))
     assert seen(by("compiled", trace)) == seen(by("plain", trace))
+    again, taken = (read(str(path), engine=engine) for engine in ("general", "compiled"))
+    assert again.events.args is None
+    assert taken.events.args is not None
+    assert seen(arg_columns(taken)) == seen(arg_columns(again))
 
 
 def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +149,43 @@ def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest
     assert seen(identifiers(trace))["External id"] == {i: i for i in range(9000)}
     told = seen(arg_columns(trace))
     assert told["Input Dims"] == {i: f"[[{i}]]" for i in range(9000)}
+
+
+def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment.readers.compiled_scanner.LEAST_ROOM", 64)
+    monkeypatch.setattr("augment.readers.compiled_scanner.LEAST_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", 1 << 12)
+    events = [op(ts=9000 - i, **{"Input Dims": [[i]], "Sequence number": i, "x" * 20: i}) for i in range(9000)]
+    events[7]["args"]["Sequence number"] = "7"
+    events[8]["args"]["Input dims"] = events[8]["args"].pop("Input Dims")
+    events[9] = op(**{"Sequence number": 9}) | {"ts": None}
+    path = write_trace(tmp_path / "trace.json", *events)
+    trace = read(str(path), engine="compiled")
+    found = arg_columns(trace)
+    rows = {8999 - i - (i < 9): i for i in range(9000) if i != 9}
+    assert seen(found)["Input Dims"] == {row: f"[[{i}]]" for row, i in rows.items()}
+    assert seen(found)["Sequence number"] == rows
+    assert [(one.code, one.count) for one in found.diagnostics(["Sequence number"])] == [("arg_converted", 1)]
+    assert not np.isin(found.ints("Addr").rows, [0]).any()
+    part = between(trace, 100_000, 200_000)
+    assert part.events.args is not None
+    assert seen(arg_columns(part)) == seen(arg_columns(replace(part, events=replace(part.events, args=None), facts={})))
+
+
+def test_compiled_code_has_room_for_all_keys() -> None:
+    assert len(WANTED) < 63, "each is a bit of an int64, which has a sign"
+    assert len([name for arg in WANTED for name in (arg.name, *arg.also)]) + len(FIELDS) <= KEY_SLOTS // 2
+
+
+def test_a_key_is_known_by_all_its_bytes(tmp_path: Path) -> None:
+    name = "wait_on_cuda_event_record_corr_id"
+    other = name[:10] + "x" + name[11:]
+    path = write_trace(
+        tmp_path / "a.json", event("cuda_sync", "Event Sync", 1, 1, 0, 7, **{name: 5, other: 6, "wait_on_stream": 1})
+    )
+    taken = arg_columns(read(str(path), engine="compiled"))
+    assert seen(taken)[name] == {0: 5}
+    assert seen(taken)["wait_on_stream"] == {0: 1}
 
 
 def test_real_traces_against_json(shared_traces: Path) -> None:

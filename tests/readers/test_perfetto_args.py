@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from augment.derived.arg_columns import OF_FRAMES, WANTED, ArgColumns
+from augment.args import WANTED
+from augment.derived.arg_columns import OF_FRAMES, ArgColumns
 from augment.derived.arg_columns_scan import Column, Found, fill
 from augment.pipeline import augment
 from augment.readers import read

@@ -12,7 +12,7 @@ from augment.readers.perfetto.match import NONE, matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
-from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Bools, Category, Int64s
+from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Bools, Category, Int64s, SparseColumn
 
 
 def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
@@ -36,8 +36,8 @@ def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
     first_flow = int(kept.sum())
     return RawEvents(
         **raw,
-        sizes=(row_of[new_row[size_rows[of_kept]]], sizes[of_kept]),
-        flows=(row_of[first_flow:], flows.id),
+        sizes=SparseColumn(row_of[new_row[size_rows[of_kept]]], sizes[of_kept]),
+        flows=SparseColumn(row_of[first_flow:], flows.id),
         strings=rows.strings.all,
         places=_places(rows, tracks),
         names=tracks.names(rows.tracks),
