@@ -114,13 +114,13 @@ def _found(trace: Trace, arg: Arg, taken: ArgColumn) -> Found:
     flags = stored[others.values, 0]
     counts = np.bincount(flags, minlength=4)
     counts[PLAIN] += len(numbers.rows)
-    kept = (flags != ABSENT) & (flags != DROPPED)
-    rows = np.concatenate([numbers.rows, others.rows[kept]])
-    values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
-    if len(numbers.rows) and len(others.rows):
+    if len(others.rows):
+        kept = (flags != ABSENT) & (flags != DROPPED)
+        rows = np.concatenate([numbers.rows, others.rows[kept]])
+        values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
         order = np.argsort(rows, kind="stable")
-        rows, values = rows[order], values[order]
-    return Found(SparseColumn(rows, values), column.texts, counts.tolist())
+        numbers = SparseColumn(rows[order], values[order])
+    return Found(numbers, column.texts, counts.tolist())
 
 
 @derived

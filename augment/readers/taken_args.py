@@ -58,6 +58,7 @@ class TakenArgs:
     def finish(self, count: int, texts: int) -> dict[str, ArgColumn]:
         """The columns of all of :data:`WANTED`, of ``count`` entries with ``texts`` JSON texts."""
         rows, values, kinds = (column[:count] for column in self._columns)
+        self._columns = []  # their memory is not needed while the table is made
         json_texts = [*self.json.texts(texts), *self._odd_json]
         if self._odd:
             odd = np.array(self._odd, np.int64)
