@@ -122,20 +122,19 @@ def critical_graph(trace: Trace) -> Graph:
     work = gpu_work(trace)
     ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
     ts[0], ts[-1] = _extent(trace, lanes)
+    diagnostics = [diagnostic for one in waits for diagnostic in one.diagnostics]
     across = [_across(trace, lanes, one.dependencies) for one in waits]
-    parts = [_along_threads(lanes), *across, _to_end(trace, lanes, ts)]
-    source, target = (np.concatenate([getattr(one, name) for one in parts]) for name in ("source", "target"))
-    level, sound = _levels(ts, source, target)
-    parts.append(_from_root(ts, target[sound]))
-    edges = _Edges.joined(parts)
+    del waits  # what follows needs the memory
+    edges = _Edges.joined([_along_threads(lanes), *across, _to_end(trace, lanes, ts)])
+    del across
+    level, sound = _levels(ts, edges.source, edges.target)
     if not sound.all():
-        edges = edges.take(np.concatenate((sound, np.ones(len(parts[-1].kind), np.bool_))))
+        message = "dependencies go round in circles at one moment: left out"
+        diagnostics.append(Diagnostic("circular_dependency", int(np.count_nonzero(~sound)), message))
+        edges = edges.take(sound)
+    edges = _Edges.joined([edges, _from_root(ts, edges.target)])
     by_level = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
     order = by_level[np.argsort(ts[by_level], kind="stable")].astype(np.int32)
-    diagnostics = [diagnostic for one in waits for diagnostic in one.diagnostics]
-    if dropped := int(len(sound) - np.count_nonzero(sound)):
-        message = "dependencies go round in circles at one moment: left out"
-        diagnostics.append(Diagnostic("circular_dependency", dropped, message))
     return _bound(ts, lanes, edges, order, tuple(diagnostics))
 
 
