@@ -1,13 +1,18 @@
-"""Which args the analyses ask of all rows of a category: sparse columns, ``EventTable.args``.
+"""Which args the analyses ask of all rows of a category, and how they become sparse columns, ``EventTable.args``.
 
 Another arg is another line of :data:`WANTED`, what no analysis asks for any more is none.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from augment.trace import Category
+import numpy as np
+
+from augment.compiled.wanted_args import IS_CODE, WantedArgs
+from augment.trace import ArgColumn, Category, SparseColumn, json_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +62,46 @@ WANTED = (
     Arg("wait_on_stream", SYNCS),
     Arg("wait_on_cuda_event_record_corr_id", SYNCS),
 )
+
+
+class TakenArgs:
+    """What compiled code takes of ``args``, row by ascending row, and Python of the events that it leaves."""
+
+    def __init__(self, args: Sequence[Arg], room: int, fields: Mapping[str, tuple[int, int]] | None = None) -> None:
+        """See :class:`augment.compiled.wanted_args.WantedArgs`."""
+        self._args = args
+        self._numbers = {name: number for number, arg in enumerate(args) for name in (arg.name, *arg.also)}
+        keys = [(name, number, args[number].is_text) for name, number in self._numbers.items()]
+        self.compiled = WantedArgs(keys, room, fields)
+        self._odd: list[tuple[int, int, int]] = []
+        self._odd_json: dict[bytes, int] = {}
+
+    def add_odd(self, row: int, event_text: bytes) -> None:
+        """Take the args of an event that compiled code left to Python."""
+        event = json_event(event_text, 0)
+        args = event.get("args") if isinstance(event, dict) else None
+        wanted = {self._numbers[name]: args[name] for name in args if name in self._numbers} if args else {}
+        for number, value in wanted.items():  # of two spellings the last counts
+            code = self._odd_json.setdefault(json.dumps(value).encode(), len(self._odd_json))
+            self._odd.append((row, number + IS_CODE, code))
+
+    def finish(self) -> dict[str, ArgColumn]:
+        """The columns, by name."""
+        rows, kinds, values, texts = self.compiled.finish()
+        if self._odd:
+            odd_rows, odd_kinds, odd_codes = np.array(self._odd, np.int64).T
+            rows = np.concatenate([rows, odd_rows])
+            order = np.argsort(rows, kind="stable")
+            rows = rows[order]
+            kinds = np.concatenate([kinds, odd_kinds.astype(np.uint8)])[order]
+            values = np.concatenate([values, len(texts) + odd_codes])[order]
+            texts += self._odd_json
+
+        def column(kind: int) -> SparseColumn:
+            own = np.flatnonzero(kinds == kind)
+            return SparseColumn(rows[own].astype(np.int64), values[own])
+
+        return {
+            arg.name: ArgColumn(column(number), column(number + IS_CODE), texts)
+            for number, arg in enumerate(self._args)
+        }

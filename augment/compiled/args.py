@@ -1,16 +1,32 @@
-"""Compiled search for an event's args in its own JSON. Importing this module imports numba."""
+"""The compiled reading of an event's args from its own JSON: where they are, and which of them are wanted.
+
+Wanted args go where ``wanted_args.py`` tells. Importing this module imports numba.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_word, trailing_zeros
+from augment.compiled.dictionary import hash_bytes, intern, same_bytes
+from augment.compiled.interned import FULL
+from augment.compiled.memory import (
+    compiled,
+    compiled_apart,
+    load_byte,
+    load_int,
+    load_word,
+    store_byte,
+    store_int,
+    store_int32,
+    trailing_zeros,
+)
 from augment.compiled.tokens import (
     BACKSLASH,
     CLOSE_BRACE,
     COLON,
     COMMA,
     HIGH,
+    INCOMPLETE,
     LOW,
     ODD,
     OPEN_BRACE,
@@ -18,14 +34,40 @@ from augment.compiled.tokens import (
     PLAIN,
     QUOTE,
     ZERO,
+    ZERO_DIGIT,
+    plain_end,
+    read_int,
     skip_blank,
     skip_value,
     string_end,
+)
+from augment.compiled.wanted_args import (
+    COUNT,
+    IS_CODE,
+    IS_TEXT,
+    KEY_BITS,
+    KEY_MIXER,
+    KEY_SLOTS,
+    KEY_TEXT,
+    KEY_WIDTH,
+    KEY_WORD,
+    KEYS,
+    KINDS,
+    NUMBER,
+    ROOM,
+    ROW,
+    ROWS,
+    SEEN,
+    TAKEN,
+    TEXT_COUNTS,
+    TEXTS,
+    VALUES,
 )
 
 SEVEN = np.uint64(7)
 OPEN_BRACES = np.uint64(0x7B7B7B7B7B7B7B7B)
 ARGS_KEY = int.from_bytes(b'"args"', "little")
+MIXER, KEY_SHIFT = np.uint64(KEY_MIXER), np.uint64(64 - KEY_BITS)
 
 
 @compiled
@@ -87,3 +129,104 @@ def find_args_by_member(start: int, stop: int) -> int:
             return ODD
         i = skip_blank(stop, i + 1)
     return ODD
+
+
+@compiled
+def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64, int]:
+    """From after a value (or an opening brace, if ``first``) to the next member.
+
+    Returns the position of its value, the length of its key, its :func:`key_word` and its position; length -1 and the
+    position after the brace where the object closes; else :data:`INCOMPLETE` or :data:`ODD` as the position.
+    """
+    i = skip_blank(stop, i)
+    if i >= stop:
+        return INCOMPLETE, 0, ZERO, 0
+    if load_byte(i) == CLOSE_BRACE:
+        return i + 1, -1, ZERO, 0
+    if not first:
+        if load_byte(i) != COMMA:
+            return ODD, 0, ZERO, 0
+        i = skip_blank(stop, i + 1)
+        if i >= stop:
+            return INCOMPLETE, 0, ZERO, 0
+    if load_byte(i) != QUOTE:
+        return ODD, 0, ZERO, 0
+    key = i + 1
+    at = plain_end(stop, key)
+    if at < 0:
+        return at, 0, ZERO, 0
+    length = at - key
+    word = load_word(key)
+    if length < 8:
+        word &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+    elif length > 8:
+        word ^= load_word(at - 8) * MIXER
+    i = skip_blank(stop, at + 1)
+    if i >= stop:
+        return INCOMPLETE, 0, ZERO, 0
+    if load_byte(i) != COLON:
+        return ODD, 0, ZERO, 0
+    i = skip_blank(stop, i + 1)
+    return (i if i < stop else INCOMPLETE), length, word, key
+
+
+@compiled
+def find_key(length: int, word: np.uint64, key: int, wanted: int) -> int:
+    """The address of the entry of the key at ``key`` among those that are wanted; 0 if it is not."""
+    keys = load_int(wanted + KEYS)
+    slot = np.int64((word + np.uint64(length)) * MIXER >> KEY_SHIFT)
+    while True:
+        entry: int = keys + KEY_WIDTH * slot
+        known = load_int(entry)
+        if known == length and load_word(entry + KEY_WORD) == word:
+            if length <= 8 or same_bytes(load_int(entry + KEY_TEXT), key, length):
+                return entry
+        if known < 0:
+            return 0
+        slot = (slot + 1) & (KEY_SLOTS - 1)
+
+
+@compiled
+def begin_args(row: int, wanted: int) -> None:
+    """Take the args of ``row`` from now on; those of an event that was not kept are taken back."""
+    store_int(wanted + ROW, row)
+    store_int(wanted + TAKEN, load_int(wanted + COUNT))
+    store_int(wanted + SEEN, 0)
+
+
+@compiled
+def keep_args(wanted: int) -> None:
+    """Keep what was taken of the row."""
+    store_int(wanted + COUNT, load_int(wanted + TAKEN))
+
+
+@compiled_apart
+def take_arg(stop: int, i: int, entry: int, wanted: int) -> int:
+    """Take the value at ``i`` of a wanted arg; the position after it, or :data:`FULL`."""
+    number, taken = load_int(entry + NUMBER), load_int(wanted + TAKEN)
+    bit = np.int64(1) << number
+    if load_int(wanted + SEEN) & bit:
+        return ODD  # of two, the last counts, whatever it is
+    if taken >= load_int(wanted + ROOM):
+        return FULL
+    value, after = 0, ODD
+    if load_int(entry + IS_TEXT) == 0:
+        value, after = read_int(stop, i)
+        if after > i + 1 and load_byte(i) == ZERO_DIGIT:
+            after = ODD  # JSON knows no such number
+    if after == ODD:
+        after = skip_value(stop, i)
+        if after < 0:
+            return after
+        value = intern(i, after - i, hash_bytes(i, after - i, ZERO), wanted + TEXTS, wanted + TEXT_COUNTS)
+        if value == FULL:
+            return FULL
+        number += IS_CODE
+    if after < 0:
+        return after
+    store_int32(load_int(wanted + ROWS) + 4 * taken, load_int(wanted + ROW))
+    store_byte(load_int(wanted + KINDS) + taken, number)
+    store_int(load_int(wanted + VALUES) + 8 * taken, value)
+    store_int(wanted + TAKEN, taken + 1)
+    store_int(wanted + SEEN, load_int(wanted + SEEN) | bit)
+    return after

@@ -1,17 +1,37 @@
 """Dictionaries of byte strings: open-addressing slots (int32) over hashes (uint64), all by address.
 
-``known_bytes.py`` fills them. Importing this module imports numba.
+Those of ``known_bytes.py`` Python fills, those of ``interned.py`` compiled code itself. Importing this module imports
+numba.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.known_bytes import HASHES, MASK, POOL, SIZES, SLOTS, STARTS
-from augment.compiled.memory import compiled, load_byte, load_int, load_int32, load_word, store_int32
+from augment.compiled.interned import (
+    BYTES,
+    BYTES_ROOM,
+    FULL,
+    HASHES,
+    MASK,
+    POOL,
+    POOL_WANTED,
+    ROOM,
+    SIZES,
+    SLOTS,
+    STARTS,
+)
+from augment.compiled.memory import (
+    compiled,
+    load_byte,
+    load_int,
+    load_int32,
+    load_word,
+    store_byte,
+    store_int,
+    store_int32,
+)
 from augment.compiled.tokens import ALL, MULTIPLIER, SHIFT
-
-WORD = 8
 
 
 @compiled
@@ -41,23 +61,6 @@ def fill_slots(slots: int, mask: int, hashes: int, count: int) -> int:
 
 
 @compiled
-def find_known(start: int, size: int, hashed: np.uint64, tables: int) -> int:
-    """The entry of these bytes in the dictionary; -1 if there is none."""
-    mask, slots = load_int(tables + MASK), load_int(tables + SLOTS)
-    slot = np.int64(hashed >> np.uint64(20)) & mask
-    found: int = load_int32(slots + 4 * slot)
-    while found >= 0:
-        if load_word(load_int(tables + HASHES) + WORD * found) == hashed:
-            if load_int(load_int(tables + SIZES) + WORD * found) == size:
-                known = load_int(tables + POOL) + load_int(load_int(tables + STARTS) + WORD * found)
-                if same_bytes(start, known, size):
-                    return found
-        slot = (slot + 1) & mask
-        found = load_int32(slots + 4 * slot)
-    return -1
-
-
-@compiled
 def hash_bytes(start: int, size: int, hashed: np.uint64) -> np.uint64:
     """``hashed`` with bytes mixed in."""
     k = 0
@@ -70,3 +73,50 @@ def hash_bytes(start: int, size: int, hashed: np.uint64) -> np.uint64:
         hashed = (hashed ^ rest) * MULTIPLIER
         hashed ^= hashed >> SHIFT
     return hashed
+
+
+@compiled
+def look_up(start: int, size: int, hashed: np.uint64, dictionary: int) -> int:
+    """The id of the ``size`` bytes at ``start``, or ``-1 - slot`` where a new one would go."""
+    mask = load_int(dictionary + MASK)
+    slots, hashes = load_int(dictionary + SLOTS), load_int(dictionary + HASHES)
+    slot = np.int64(hashed >> np.uint64(20)) & mask
+    found = load_int32(slots + 4 * slot)
+    while found >= 0:
+        if load_word(hashes + 8 * found) == hashed and load_int(load_int(dictionary + SIZES) + 8 * found) == size:
+            known = load_int(dictionary + BYTES) + load_int(load_int(dictionary + STARTS) + 8 * found)
+            if same_bytes(start, known, size):
+                return found
+        slot = (slot + 1) & mask
+        found = load_int32(slots + 4 * slot)
+    return -1 - slot
+
+
+@compiled
+def put_in(start: int, size: int, hashed: np.uint64, slot: int, dictionary: int, new: int, at: int) -> bool:
+    """Enter bytes as id ``new`` at ``at`` in the pool; False if there is no room for them."""
+    if new >= load_int(dictionary + ROOM) or at + size + 8 > load_int(dictionary + BYTES_ROOM):
+        return False
+    pool = load_int(dictionary + BYTES) + at
+    for k in range(size):
+        store_byte(pool + k, load_byte(start + k))
+    store_int(load_int(dictionary + STARTS) + 8 * new, at)
+    store_int(load_int(dictionary + SIZES) + 8 * new, size)
+    store_int(load_int(dictionary + HASHES) + 8 * new, np.int64(hashed))
+    store_int32(load_int(dictionary + SLOTS) + 4 * slot, new)
+    return True
+
+
+@compiled
+def intern(start: int, size: int, hashed: np.uint64, dictionary: int, counts: int) -> int:
+    """The id of bytes in a dictionary counted at ``counts``, new if need be; :data:`FULL`: there is no room."""
+    found = look_up(start, size, hashed, dictionary)
+    if found >= 0:
+        return found
+    new, at = load_int(counts), load_int(counts + POOL)
+    if not put_in(start, size, hashed, -1 - found, dictionary, new, at):
+        store_int(counts + POOL_WANTED, at + size + 8)
+        return FULL
+    store_int(counts, new + 1)
+    store_int(counts + POOL, at + size)
+    return new

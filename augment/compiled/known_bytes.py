@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.compiled.interned import BYTES, slots
 from augment.compiled.native import native
 
-# what `tables` begins with: its int64 at these byte offsets
-SLOTS, MASK, HASHES, STARTS, SIZES, CODES, CODE_SIZES, POOL = range(0, 64, 8)
+# what `tables` begins with: a dictionary as in `interned.py`, and of each id the place of its code in the pool
+CODES, CODE_SIZES = BYTES + 8, BYTES + 16
 
 
 class KnownBytes:
-    """Byte strings and their codes, which are bytes, too: an open-addressing table, as ``find_known`` reads it."""
+    """Byte strings and their codes, which are bytes, too: an open-addressing table, as ``look_up`` reads it."""
 
     def __init__(self) -> None:
         self._count = self._used = 0
         self._columns = [np.empty(1 << 12, np.int64) for _ in range(5)]
-        self._slots = np.full(1 << 13, -1, np.int32)
+        self._slots = slots(1 << 13)
         self._pool = np.zeros(1 << 18, np.uint8)
 
     def addresses(self) -> list[int]:
-        """From SLOTS to POOL."""
+        """From SLOTS to CODE_SIZES."""
         columns = [column.ctypes.data for column in self._columns]
-        return [self._slots.ctypes.data, len(self._slots) - 1, *columns, self._pool.ctypes.data]
+        return [self._slots.ctypes.data, len(self._slots) - 1, *columns[:3], self._pool.ctypes.data, *columns[3:]]
 
     def add(self, hashed: int, text: bytes, code: bytes) -> None:
         """Enter ``code`` for ``text``."""
@@ -46,8 +47,7 @@ class KnownBytes:
             self._pool = np.concatenate([self._pool, np.zeros(len(self._pool) + size, np.uint8)])
         if self._count == len(self._columns[0]):
             self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
-            self._slots = np.full(2 * len(self._slots), -1, np.int32)
-            slots, hashes = self._slots, self._columns[0]
+            self._slots = slots(2 * len(self._slots))
             native("augment.compiled.dictionary", "fill_slots", 4)(
-                slots.ctypes.data, len(slots) - 1, hashes.ctypes.data, self._count
+                self._slots.ctypes.data, len(self._slots) - 1, self._columns[0].ctypes.data, self._count
             )

@@ -12,13 +12,12 @@ import numpy as np
 
 from augment.annotations import Texts
 from augment.args import OPS, RECORDED, SYNCS, WANTED, Arg
-from augment.derived.arg_columns_layout_compiled import ABSENT, CONVERTED, DROPPED, PLAIN
-from augment.derived.arg_columns_scan import Column, Found, fill
+from augment.derived.arg_columns_layout_compiled import CONVERTED, DROPPED
+from augment.derived.arg_columns_scan import Found, args_of_rows, found_in, has_category
 from augment.derived.kernel_types import KernelType, types_of
 from augment.trace import (
     GPU_WORK,
     LAUNCHES,
-    ArgColumn,
     Bools,
     Category,
     Diagnostic,
@@ -81,8 +80,12 @@ def arg_columns(trace: Trace) -> ArgColumns:
     taken = trace.events.args
     if taken is None:
         rows = _rows(trace, WANTED)
-        return _read(trace, rows[_may_have(trace, rows)], WANTED)
-    return ArgColumns({arg.name: _found(trace, arg, taken[arg.name]) for arg in WANTED})
+        return ArgColumns(args_of_rows(trace, rows[_may_have(trace, rows)], WANTED))
+
+    def found(arg: Arg) -> Found:
+        return found_in(taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, rows))
+
+    return ArgColumns({arg.name: found(arg) for arg in WANTED})
 
 
 def _may_have(trace: Trace, rows: Int64s) -> Bools:
@@ -95,53 +98,19 @@ def _may_have(trace: Trace, rows: Int64s) -> Bools:
     return may
 
 
-def _found(trace: Trace, arg: Arg, taken: ArgColumn) -> Found:
-    """What the rows of its categories have of an arg that the reader took."""
-
-    def own(column: SparseColumn) -> SparseColumn:
-        wanted = np.zeros(256, np.bool_)
-        wanted[list(arg.categories)] = True
-        kept = wanted[trace.events.category[column.rows]] & _may_have(trace, column.rows)
-        return column if kept.all() else SparseColumn(column.rows[kept], column.values[kept])
-
-    numbers, others = own(taken.numbers), own(taken.others)
-    column = Column(arg)
-    occurs = np.zeros(len(taken.json), np.bool_)
-    occurs[others.values] = True
-    stored = np.zeros((len(taken.json), 2), np.int64)
-    for code in np.flatnonzero(occurs).tolist():
-        stored[code] = column.stored_json(taken.json[code])
-    flags = stored[others.values, 0]
-    counts = np.bincount(flags, minlength=4)
-    counts[PLAIN] += len(numbers.rows)
-    if len(others.rows):
-        kept = (flags != ABSENT) & (flags != DROPPED)
-        rows = np.concatenate([numbers.rows, others.rows[kept]])
-        values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
-        order = np.argsort(rows, kind="stable")
-        numbers = SparseColumn(rows[order], values[order])
-    return Found(numbers, column.texts, counts.tolist())
-
-
 @derived
 def identifiers(trace: Trace) -> ArgColumns:
     """The columns of :data:`IDENTIFIERS`; a pass of their own over the text, as only links to other files need them."""
-    return _read(trace, _rows(trace, IDENTIFIERS), IDENTIFIERS)
+    return ArgColumns(args_of_rows(trace, _rows(trace, IDENTIFIERS), IDENTIFIERS))
 
 
 @derived
 def args_of_frames(trace: Trace) -> ArgColumns:
     """The columns of :data:`OF_FRAMES`; a pass of their own, too."""
-    return _read(trace, _rows(trace, OF_FRAMES), OF_FRAMES)
+    return ArgColumns(args_of_rows(trace, _rows(trace, OF_FRAMES), OF_FRAMES))
 
 
 def _rows(trace: Trace, wanted: Sequence[Arg]) -> Int64s:
     mask = np.zeros(256, np.bool_)
     mask[[category for arg in wanted for category in arg.categories]] = True
     return np.flatnonzero(mask[trace.events.category])
-
-
-def _read(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> ArgColumns:
-    columns = [Column(arg) for arg in wanted]
-    fill(trace, rows, columns)
-    return ArgColumns({column.arg.name: column.found() for column in columns})

@@ -6,19 +6,30 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from augment.args import Arg
-from augment.compiled.known_bytes import KnownBytes
+from augment.args import Arg, TakenArgs
 from augment.compiled.load import Load
-from augment.compiled.native import Native, native
+from augment.compiled.native import native
 from augment.derived import arg_columns_layout_compiled as layout
 from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
-from augment.jsontext import lenient_json, mended_json
-from augment.trace import Bytes, Decode, Int32s, Int64s, SparseColumn, Trace, json_event
+from augment.jsontext import mended_json
+from augment.trace import (
+    ArgColumn,
+    Bools,
+    Bytes,
+    Decode,
+    Int32s,
+    Int64s,
+    SourceBytes,
+    SparseColumn,
+    Trace,
+    json_event,
+)
 
 LEAST_ROOM = 64
 COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
@@ -142,24 +153,63 @@ class Job(NamedTuple):
 Scan = Callable[[Job, Block], None]  #: takes the rows of a block
 
 
-def fill(trace: Trace, rows: Int64s, columns: Sequence[Column], engine: str = "auto") -> None:
-    """Fill ``columns`` with what ``rows`` have. ``engine``: ``auto``, ``compiled`` or ``plain``.
+def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg], engine: str = "auto") -> dict[str, Found]:
+    """What ``rows`` have of ``wanted``, by name, in one pass over the text.
 
-    Of what is no JSON, the source's ``decode`` may have a method ``arg_scan``, which makes a quicker :data:`Scan`.
+    ``engine``: ``auto``, ``compiled`` or ``plain``. Of what is no JSON, the source's ``decode`` may have a method
+    ``arg_scan``, which makes a quicker :data:`Scan`.
     """
     events, decode = trace.events, trace.source.decode
     ordered = rows[np.argsort(events.offset[rows], kind="stable")]
+    columns = [Column(arg) for arg in wanted]
     job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     scan: Scan = plain
-    compiled = _CompiledScan if decode is json_event else getattr(decode, "arg_scan", None)
-    if compiled and engine != "plain" and (engine == "compiled" or _load.pays(len(rows), COMPILED_FROM)):
+    if engine == "compiled" or (engine == "auto" and _load.pays(len(rows), COMPILED_FROM)):
         try:
-            scan = compiled()
+            if decode is json_event:
+                taken = _compiled(job, trace.source.text)
+                return {arg.name: found_in(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
+            scan = decode.arg_scan() if hasattr(decode, "arg_scan") else plain
         except ImportError:  # no compiler on this machine, and nothing that it compiled
             if engine == "compiled":
                 raise
     for block in blocks(trace.source.text, job.offsets, job.lengths):
         scan(job, block)
+    return {column.arg.name: column.found() for column in columns}
+
+
+def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
+    """Which of ``rows`` are of the categories of which ``arg`` is wanted."""
+    of_category = np.zeros(256, np.bool_)
+    of_category[list(arg.categories)] = True
+    has: Bools = of_category[trace.events.category[rows]]
+    return has
+
+
+def found_in(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -> Found:
+    """What was taken of ``arg``, of those rows that ``may_have`` it."""
+
+    def own(column: SparseColumn) -> SparseColumn:
+        kept = may_have(column.rows)
+        return column if kept.all() else SparseColumn(column.rows[kept], column.values[kept])
+
+    numbers, others = own(taken.numbers), own(taken.others)
+    column = Column(arg)
+    occurs = np.zeros(len(taken.json), np.bool_)
+    occurs[others.values] = True
+    stored = np.zeros((len(taken.json), 2), np.int64)
+    for code in np.flatnonzero(occurs).tolist():
+        stored[code] = column.stored_json(taken.json[code])
+    flags = stored[others.values, 0]
+    counts = np.bincount(flags, minlength=4)
+    counts[layout.PLAIN] += len(numbers.rows)
+    if len(others.rows):
+        kept = (flags != layout.ABSENT) & (flags != layout.DROPPED)
+        rows = np.concatenate([numbers.rows, others.rows[kept]])
+        values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
+        order = np.argsort(rows, kind="stable")
+        numbers = SparseColumn(rows[order], values[order])
+    return Found(numbers, column.texts, counts.tolist())
 
 
 def plain(job: Job, block: Block) -> None:
@@ -179,55 +229,21 @@ def plain(job: Job, block: Block) -> None:
                 column.put(row, value)
 
 
-class _CompiledScan:
-    """Compiled code, and what it leaves to Python."""
-
-    def __init__(self) -> None:
-        self._scan: Native = native("augment.derived.arg_columns_compiled", "scan_columns", 10)
-        self._known = KnownBytes()
-        self._state = np.zeros(layout.STATE, np.int64)
-
-    def __call__(self, job: Job, block: Block) -> None:
-        """Take the rows of a block."""
-        span = slice(block.start, block.stop)
-        own = [np.ascontiguousarray(one[span]) for one in (job.offsets, job.lengths, job.categories, job.rows)]
-        state = self._state
-        state[layout.ROW // 8] = 0
-        targets = job.room_for(len(own[0]))  # of each row a column takes one at most: it stays where it is
-        while True:
-            tables = np.array(self._known.addresses(), np.int64)
-            why = self._scan(
-                block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),
-                targets.ctypes.data, tables.ctypes.data, state.ctypes.data,
-            )  # fmt: skip
-            if why == layout.DONE:
-                return
-            place = int(state[layout.ROW // 8])
-            for one in job.columns:  # what was stored before the new or odd part was met
-                one.take_back(int(own[3][place]))
-            if why == layout.MISS and self._learn(block.data, job.columns):
-                continue
-            plain(job, block._replace(start=block.start + place, stop=block.start + place + 1))
-            state[layout.ROW // 8] = place + 1
-
-    def _learn(self, data: Bytes, columns: Sequence[Column]) -> bool:
-        """Enter the code of a key, or of a key with its value, that was met for the first time; False if no JSON."""
-        start, end, hashed, is_key = (
-            int(self._state[place // 8])
-            for place in (layout.MISS_START, layout.MISS_END, layout.MISS_HASH, layout.MISS_IS_KEY)
-        )
-        text = data[start - data.ctypes.data : end - data.ctypes.data].tobytes()
-        try:
-            decoded = lenient_json(b'"' + text + b'"' if is_key else b"{" + text + b"}")
-        except ValueError:
-            return False
-        name, value = (decoded, None) if is_key else next(iter(decoded.items()))
-        index = next((i for i, one in enumerate(columns) if name in (one.arg.name, *one.arg.also)), -1)
-        arg = columns[index].arg
-        code: tuple[int, ...] = (-1, 0, 0)
-        if not is_key:
-            code = columns[index].stored(value)
-        elif index >= 0:
-            code = (index, arg.category_bits, arg.is_text)
-        self._known.add(hashed, text, np.array(code, np.int64).tobytes())
-        return True
+def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
+    """What the rows of a job have, by compiled code but for what it leaves to Python."""
+    scan = native("augment.derived.arg_columns_compiled", "scan_columns", 8)
+    taken = TakenArgs([one.arg for one in job.columns], max(len(job.rows), LEAST_ROOM))
+    for block in blocks(text, job.offsets, job.lengths):
+        own = [np.ascontiguousarray(one[block.start : block.stop]) for one in (job.offsets, job.lengths)]
+        addresses = [one.ctypes.data for one in own]
+        origin, place, count = block.data.ctypes.data + PADDING, 0, block.stop - block.start
+        while place < count:
+            place = scan(origin, block.base, place, count, *addresses, block.start, taken.compiled.address)
+            if place < 0:
+                taken.compiled.grow()
+                place = -1 - place
+            elif place < count:
+                start = int(own[0][place]) - block.base + PADDING
+                taken.add_odd(block.start + place, block.data[start : start + int(own[1][place])].tobytes())
+                place += 1
+    return {name: column.moved(job.rows) for name, column in taken.finish().items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.compiled.args import begin_args, find_key, next_key, take_arg
 from augment.compiled.memory import (
     compiled,
     load_byte,
@@ -38,17 +39,20 @@ from augment.compiled.tokens import (
     skip_value,
     string_end,
 )
-from augment.readers.compiled_args import next_key, read_args, saw
+from augment.compiled.wanted_args import FIELD, HAS, ROW, key_word
 from augment.readers.compiled_layout import (
     CATEGORY,
     CORRELATION,
     DUR,
     HAS_CATEGORY,
+    HAS_DEVICE,
     HAS_DUR,
     HAS_HEAD,
     HAS_ID,
     HAS_NAME,
     HAS_PHASE,
+    HAS_SIZE,
+    HAS_STREAM,
     HAS_TS,
     HEAD,
     ID,
@@ -67,12 +71,40 @@ from augment.readers.compiled_layout import (
     TO_END,
     TO_HASH,
     TS,
-    key_word,
 )
 
 K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = (
     np.uint64(key_word(key)) for key in ("ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args")
 )
+
+
+@compiled
+def saw(fields: int, what: int) -> None:
+    """Note that the event at hand has ``what``."""
+    store_int(fields + SEEN, load_int(fields + SEEN) | what)
+
+
+@compiled
+def read_args(stop: int, i: int, fields: int, wanted: int) -> int:
+    """Take what is wanted of the args object that opens at ``i``; the position after it."""
+    store_int(fields + CORRELATION, -1)
+    store_int(fields + SEEN, load_int(fields + SEEN) & ~(HAS_SIZE | HAS_DEVICE | HAS_STREAM))
+    begin_args(load_int(wanted + ROW), wanted)
+    i, length, word, key = next_key(stop, i + 1, True)
+    while i >= 0 and length >= 0:
+        entry = find_key(length, word, key, wanted)
+        if entry == 0:
+            i = skip_value(stop, i)
+        elif load_int(entry + FIELD) >= 0:
+            value, i = read_int(stop, i)
+            store_int(fields + load_int(entry + FIELD), value)
+            saw(fields, load_int(entry + HAS))
+        else:
+            i = take_arg(stop, i, entry, wanted)
+        if i < 0:
+            return i
+        i, length, word, key = next_key(stop, i, False)
+    return i
 
 
 @compiled
@@ -117,7 +149,7 @@ def read_phase(stop: int, i: int, fields: int) -> int:
 
 
 @compiled
-def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int, tables: int, state: int) -> int:
+def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int, wanted: int) -> int:
     """One member of an event into ``fields``; the position after its value."""
     if length == 2 and key == K_PH:
         return read_phase(stop, i, fields)
@@ -141,12 +173,12 @@ def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int, tab
         saw(fields, HAS_ID)
         return ODD if after >= 0 and value < 0 else after
     if length == 4 and key == K_ARGS:
-        return read_args(stop, i, fields, tables, state) if load_byte(i) == OPEN_BRACE else ODD
+        return read_args(stop, i, fields, wanted) if load_byte(i) == OPEN_BRACE else ODD
     return skip_value(stop, i)
 
 
 @compiled
-def read_event(stop: int, i: int, fields: int, line_end: int, tables: int, state: int) -> int:
+def read_event(stop: int, i: int, fields: int, line_end: int, wanted: int) -> int:
     """The event that opens at ``i`` into ``fields``; the position after it.
 
     ``fields[LINE]`` becomes ``line_end`` if the text up to there is whole members that are an event's head.
@@ -160,7 +192,7 @@ def read_event(stop: int, i: int, fields: int, line_end: int, tables: int, state
     store_int(fields + CORRELATION, -1)
     i, length, key, _ = next_key(stop, i + 1, True)
     while i >= 0 and length >= 0:
-        i = read_member(stop, i, length, key, fields, tables, state)
+        i = read_member(stop, i, length, key, fields, wanted)
         if i < 0:
             return i
         if i + 1 == line_end and load_byte(i) == COMMA and load_int(fields + SEEN) == HEAD | HAS_HEAD:
@@ -171,14 +203,14 @@ def read_event(stop: int, i: int, fields: int, line_end: int, tables: int, state
 
 
 @compiled
-def read_rest(stop: int, i: int, fields: int, tables: int, state: int) -> int:
+def read_rest(stop: int, i: int, fields: int, wanted: int) -> int:
     """The members from ``i``, after a comma, to the end of the event; :data:`ODD` if they name its head again."""
     i = skip_blank(stop, i)
     if i < stop and load_byte(i) == CLOSE_BRACE:
         return ODD
     i, length, key, _ = next_key(stop, i, True)
     while i >= 0 and length >= 0:
-        i = read_member(stop, i, length, key, fields, tables, state)
+        i = read_member(stop, i, length, key, fields, wanted)
         if i < 0:
             return i
         i, length, key, _ = next_key(stop, i, False)

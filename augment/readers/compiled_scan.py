@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.compiled.args import begin_args, keep_args
+from augment.compiled.dictionary import intern, look_up, put_in
+from augment.compiled.interned import FULL
 from augment.compiled.memory import (
     compiled,
     compiled_apart,
@@ -49,7 +52,6 @@ from augment.readers.compiled_layout import (
     FIRST_MISSING,
     FLOW_ROWS,
     FLOWS,
-    FULL,
     GIVE_UP_LINES,
     GROW,
     HAS_CATEGORY,
@@ -104,7 +106,6 @@ from augment.readers.compiled_layout import (
     STRING,
     STRING_DICTIONARY,
     STRINGS,
-    TAKEN,
     TID,
     TID_KIND,
     TO_END,
@@ -113,7 +114,7 @@ from augment.readers.compiled_layout import (
     TS_COLUMN,
     UNDIVIDED,
 )
-from augment.readers.compiled_tables import append_pair, find_place, intern, look_up, put_in
+from augment.readers.compiled_tables import append_pair, find_place
 from augment.readers.dialects import PHASES
 
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
@@ -193,7 +194,7 @@ def keep_row(fields: int, head: int, offset: int, length: int, tables: int, stat
         append_pair(tables + SIZE_ROWS, state + SIZES, row, load_int(fields + SIZE))
     if seen & HAS_ID:
         append_pair(tables + FLOW_ROWS, state + FLOWS, row, load_int(fields + ID))
-    store_int(state + ARGS, load_int(fields + TAKEN))
+    keep_args(load_int(tables + ARGS))
     store_int(state + ROWS, row + 1)
     return True
 
@@ -230,7 +231,8 @@ def kind_of_note(fields: int) -> int:
 def scan_event(stop: int, start: int, base: int, origin: int, fields: int, tables: int, state: int) -> int:
     """Take the event that opens at ``start``; the position after it, or :data:`INCOMPLETE` or :data:`FULL`."""
     known, line, line_end, hashed = -1, start, -1, ZERO
-    store_int(fields + TAKEN, load_int(state + ARGS))
+    wanted = load_int(tables + ARGS)
+    begin_args(load_int(state + ROWS), wanted)
     if load_int(state + NO_LINES) < GIVE_UP_LINES:
         line = skip_blank(stop, start + 1)
         word = load_word(line)
@@ -246,9 +248,9 @@ def scan_event(stop: int, start: int, base: int, origin: int, fields: int, table
         store_int(fields + SEEN, HEAD)
         store_int(fields + PHASE, load_int(head))
         store_int(fields + CORRELATION, -1)
-        i = read_rest(stop, line_end, fields, tables, state)
+        i = read_rest(stop, line_end, fields, wanted)
     else:
-        i = read_event(stop, start, fields, line_end, tables, state)
+        i = read_event(stop, start, fields, line_end, wanted)
     kind = NOTE_ODD
     if i == ODD:
         i = skip_nested(stop, start, False)

@@ -11,18 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from augment.args import WANTED, TakenArgs
+from augment.compiled.interned import Dictionary, longer, slots
 from augment.compiled.native import at_hand, native
 from augment.readers import compiled_layout as layout
-from augment.readers.dictionary import Dictionary, longer, slots
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
-from augment.readers.taken_args import TakenArgs
 from augment.trace import Identity, Int32s, Int64s, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
 SCAN = ("augment.readers.compiled_scan", "scan")
 TABLES = "augment.readers.compiled_tables"
+ARG_FIELDS = {
+    "correlation": (layout.CORRELATION, 0),
+    "device": (layout.DEVICE, layout.HAS_DEVICE),
+    "stream": (layout.STREAM, layout.HAS_STREAM),
+    "bytes": (layout.SIZE, layout.HAS_SIZE),
+}  #: args that all rows may have: where the event at hand keeps them, and their bit
 
 
 def is_at_hand() -> bool:
@@ -52,7 +58,7 @@ class CompiledScanner:
         room = max(LEAST_ROOM, likely_bytes // LEAST_EVENT_BYTES)
         self._rows: list[Any] = [np.empty(room, kind) for kind in COLUMNS.values()]
         self._pairs: list[Any] = [np.empty(room, np.int64) for _ in range(4)]
-        self._args = TakenArgs(room)
+        self._args = TakenArgs(WANTED, room, ARG_FIELDS)
         self._notes = np.empty((1 << 13, layout.NOTE_WIDTH // 8), np.int64)
         self._extra_strings: dict[str, int] = {}
         self._extra_places: dict[Place, int] = {}
@@ -92,17 +98,18 @@ class CompiledScanner:
         return self._get(layout.EVENTS)
 
     def _run(self, text: Text, size: int, base: int) -> int:
-        dictionaries = [address for one in (self._strings, self._lines, self._args.json) for address in one.addresses()]
+        strings, lines = self._strings.addresses(), self._lines.addresses()
         columns = [column.ctypes.data for column in (*self._rows, *self._pairs, self._notes)]
         places = [self._place_slots.ctypes.data, self._place_keys.ctypes.data, len(self._place_keys)]
         self._tables[:] = [
             *columns,
             len(self._rows[0]),
             len(self._notes),
-            *dictionaries,
+            *strings,
+            *lines,
             self._heads.ctypes.data,
             *places,
-            *self._args.addresses(),
+            self._args.compiled.address,
         ]
         addresses = (array.ctypes.data for array in (self._fields, self._tables, self._state))
         return self._scan(text.ctypes.data, size, base, *addresses)
@@ -140,8 +147,7 @@ class CompiledScanner:
             self._rows = [longer(column, 2 * room) for column in self._rows]
             self._pairs = [longer(column, 2 * room) for column in self._pairs]
         self._strings.grow(self._get(layout.STRINGS), self._get(layout.POOL_WANTED))
-        self._args.json.grow(self._get(layout.ARG_TEXTS), self._get(layout.ARG_POOL_WANTED))
-        self._args.grow(self._get(layout.ARGS))
+        self._args.compiled.grow()
         room = len(self._place_keys)
         if self._get(layout.PLACES) >= room:
             self._place_keys.resize((2 * room, self._place_keys.shape[1]), refcheck=False)
@@ -182,7 +188,7 @@ class CompiledScanner:
             names=self._names,
             tally=self._tally,
             event_count=self.event_count,
-            args=self._args.finish(self._get(layout.ARGS), self._get(layout.ARG_TEXTS)),
+            args=self._args.finish(),
         )
 
     def _decoded_strings(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The compiled scanner's tables: what it counts, where its columns are, and its dictionaries.
+"""The compiled scanner's tables: its places and its pairs.
 
 Importing this module imports numba.
 """
@@ -7,82 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.dictionary import same_bytes
+from augment.compiled.interned import FULL
 from augment.compiled.memory import (
     compiled,
-    load_byte,
     load_int,
     load_int32,
-    load_word,
-    store_byte,
     store_int,
     store_int32,
 )
 from augment.readers.compiled_layout import (
-    BYTES,
-    BYTES_ROOM,
-    FULL,
-    HASHES,
-    MASK,
     PLACE_KEYS,
     PLACE_ROOM,
     PLACE_SLOTS,
     PLACE_WIDTH,
     PLACES,
-    ROOM,
-    SIZES_OF,
-    SLOTS,
-    STARTS,
-    TO_POOL,
-    TO_POOL_WANTED,
 )
-
-
-@compiled
-def look_up(start: int, size: int, hashed: np.uint64, dictionary: int) -> int:
-    """The id of the ``size`` bytes at ``start``, or ``-1 - slot`` where a new one would go."""
-    mask = load_int(dictionary + MASK)
-    slots, hashes = load_int(dictionary + SLOTS), load_int(dictionary + HASHES)
-    slot = np.int64(hashed >> np.uint64(20)) & mask
-    found = load_int32(slots + 4 * slot)
-    while found >= 0:
-        if load_word(hashes + 8 * found) == hashed and load_int(load_int(dictionary + SIZES_OF) + 8 * found) == size:
-            known = load_int(dictionary + BYTES) + load_int(load_int(dictionary + STARTS) + 8 * found)
-            if same_bytes(start, known, size):
-                return found
-        slot = (slot + 1) & mask
-        found = load_int32(slots + 4 * slot)
-    return -1 - slot
-
-
-@compiled
-def put_in(start: int, size: int, hashed: np.uint64, slot: int, dictionary: int, new: int, at: int) -> bool:
-    """Enter bytes as id ``new`` at ``at`` in the pool; False if there is no room for them."""
-    if new >= load_int(dictionary + ROOM) or at + size + 8 > load_int(dictionary + BYTES_ROOM):
-        return False
-    pool = load_int(dictionary + BYTES) + at
-    for k in range(size):
-        store_byte(pool + k, load_byte(start + k))
-    store_int(load_int(dictionary + STARTS) + 8 * new, at)
-    store_int(load_int(dictionary + SIZES_OF) + 8 * new, size)
-    store_int(load_int(dictionary + HASHES) + 8 * new, np.int64(hashed))
-    store_int32(load_int(dictionary + SLOTS) + 4 * slot, new)
-    return True
-
-
-@compiled
-def intern(start: int, size: int, hashed: np.uint64, dictionary: int, counts: int) -> int:
-    """The id of bytes in a dictionary that is counted at ``counts``, new if need be; :data:`FULL`: there is no room."""
-    found = look_up(start, size, hashed, dictionary)
-    if found >= 0:
-        return found
-    new, at = load_int(counts), load_int(counts + TO_POOL)
-    if not put_in(start, size, hashed, -1 - found, dictionary, new, at):
-        store_int(counts + TO_POOL_WANTED, at + size + 8)
-        return FULL
-    store_int(counts, new + 1)
-    store_int(counts + TO_POOL, at + size)
-    return new
 
 
 @compiled

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from augment.args import WANTED
-from augment.derived.arg_columns import IDENTIFIERS, ArgColumns, arg_columns, identifiers
-from augment.derived.arg_columns_scan import Column, fill
+from augment.compiled.wanted_args import KEY_SLOTS, MOST_ARGS
+from augment.derived.arg_columns import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, identifiers
+from augment.derived.arg_columns_scan import args_of_rows
 from augment.derived.window import between
 from augment.readers import read
-from augment.readers.compiled_layout import KEY_SLOTS
-from augment.readers.taken_args import FIELDS
+from augment.readers.compiled_scanner import ARG_FIELDS
 from augment.trace import Trace
 from traces import event, kernel, op, trace_text, write_trace
 
@@ -28,10 +28,7 @@ NAMES = sorted({spelling for arg in ALL for spelling in (arg.name, *arg.also)})
 
 
 def by(engine: str, trace: Trace) -> ArgColumns:
-    rows = np.arange(len(trace.events))
-    columns = [Column(arg) for arg in ALL]
-    fill(trace, rows, columns, engine)
-    return ArgColumns({one.arg.name: one.found() for one in columns})
+    return ArgColumns(args_of_rows(trace, np.arange(len(trace.events)), ALL, engine))
 
 
 def seen(found: ArgColumns) -> dict[str, Any]:
@@ -173,8 +170,9 @@ def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_compiled_code_has_room_for_all_keys() -> None:
-    assert len(WANTED) < 63, "each is a bit of an int64, which has a sign"
-    assert len([name for arg in WANTED for name in (arg.name, *arg.also)]) + len(FIELDS) <= KEY_SLOTS // 2
+    for args, fields in ((WANTED, ARG_FIELDS), (IDENTIFIERS, ()), (OF_FRAMES, ())):
+        assert len(args) <= MOST_ARGS
+        assert len([name for arg in args for name in (arg.name, *arg.also)]) + len(fields) <= KEY_SLOTS // 2
 
 
 def test_a_key_is_known_by_all_its_bytes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from augment.args import WANTED
 from augment.derived.arg_columns import OF_FRAMES, ArgColumns
-from augment.derived.arg_columns_scan import Column, Found, fill
+from augment.derived.arg_columns_scan import Found, args_of_rows
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace
@@ -24,9 +24,7 @@ ARGS = {one.name: one for one in (*OF_FRAMES, *WANTED)}
 
 
 def by(engine: str, trace: Trace) -> dict[str, Found]:
-    columns = [Column(one) for one in ARGS.values()]
-    fill(trace, np.arange(len(trace.events)), columns, engine)
-    return {one.arg.name: one.found() for one in columns}
+    return args_of_rows(trace, np.arange(len(trace.events)), list(ARGS.values()), engine)
 
 
 def told(trace: Trace, found: dict[str, Found]) -> dict[str, list[Any]]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_int, load_int32, store_int
-from augment.derived.arg_columns_compiled import WORD, put
+from augment.compiled.memory import compiled, load_byte, load_int, load_int32, store_byte, store_int
 from augment.derived.arg_columns_layout_compiled import PLAIN
 from augment.readers.perfetto.arg_layout_compiled import (
     BEGINS,
@@ -31,6 +30,20 @@ from augment.readers.perfetto.arg_layout_compiled import (
     VALUES,
 )
 from augment.readers.perfetto.scan_compiled import skip, varint
+
+WORD = 8
+
+
+@compiled
+def put(columns: int, index: int, row: int, flag: int, value: int) -> None:
+    """Add what ``row`` has of column ``index``."""
+    column = columns + 4 * WORD * index
+    length = load_int(column + 3 * WORD)
+    count = load_int(length)
+    store_int(load_int(column) + WORD * count, row)
+    store_int(load_int(column + WORD) + WORD * count, value)
+    store_byte(load_int(column + 2 * WORD) + count, flag)
+    store_int(length, count + 1)
 
 
 @compiled
@@ -122,7 +135,9 @@ def scan_args(
 ) -> int:
     """Take the args of the ``count`` rows at ``offsets``, from ``state[ROW]`` on; :data:`DONE`, or why it stopped.
 
-    Arguments are as those of ``scan_columns`` in ``arg_columns_compiled.py``.
+    ``origin`` is where the text's byte ``base`` is; ``categories`` are bytes, ``rows`` int64; ``columns`` holds four
+    addresses a column: of its rows and values (int64), its flags (bytes), and of its length. There must be room for
+    one entry a row.
     """
     place = load_int(state + ROW)
     while place < count:

@@ -15,8 +15,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from augment.compiled.args import find_args, find_args_by_member
-from augment.compiled.dictionary import find_known, hash_bytes
-from augment.compiled.known_bytes import CODE_SIZES, CODES, POOL
+from augment.compiled.dictionary import hash_bytes, look_up
+from augment.compiled.interned import BYTES
+from augment.compiled.known_bytes import CODE_SIZES, CODES
 from augment.compiled.memory import (
     compiled,
     load_byte,
@@ -91,7 +92,7 @@ def put_key(out: int, entry: int, size: int, tables: int) -> int:
     known: int = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
     store_byte(out, 0x22)
     out = put_varint(out + 1, known + size)
-    copy_bytes(out, load_int(tables + POOL) + load_int(load_int(tables + CODES) + WORD * entry), known)
+    copy_bytes(out, load_int(tables + BYTES) + load_int(load_int(tables + CODES) + WORD * entry), known)
     return out + known
 
 
@@ -177,7 +178,7 @@ def put_args(i: int, stop: int, out: int, last: int, tables: int, state: int) ->
         character = load_byte(value)
         after = ODD
         if character == MINUS or ZERO_DIGIT <= character <= NINE_DIGIT:
-            entry = find_known(i + 1, key_end - i - 1, hashed ^ IS_KEY, tables)
+            entry = look_up(i + 1, key_end - i - 1, hashed ^ IS_KEY, tables)
             if entry < 0:
                 return missed(i + 1, key_end, hashed ^ IS_KEY, True, state)
             if out + PACKET_ROOM + load_int(load_int(tables + CODE_SIZES) + WORD * entry) > last:
@@ -188,13 +189,13 @@ def put_args(i: int, stop: int, out: int, last: int, tables: int, state: int) ->
             if after < 0:
                 return -1 - ODD_ROW
             hashed = hash_bytes(value, after - value, hashed)
-            entry = find_known(i, after - i, hashed, tables)
+            entry = look_up(i, after - i, hashed, tables)
             if entry < 0:
                 return missed(i, after, hashed, False, state)
             size = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
             if out + size + PACKET_ROOM > last:
                 return -1 - FULL
-            copy_bytes(out, load_int(tables + POOL) + load_int(load_int(tables + CODES) + WORD * entry), size)
+            copy_bytes(out, load_int(tables + BYTES) + load_int(load_int(tables + CODES) + WORD * entry), size)
             out += size
         i = skip_blank(stop, after)
         if load_byte(i) == CLOSE_BRACE:

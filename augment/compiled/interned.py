@@ -1,16 +1,23 @@
-"""Python's side of the dictionaries that the fast event scanner fills: see ``compiled_tables.py``."""
+"""Python's side of the dictionaries that compiled code fills: see ``intern`` in ``dictionary.py``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from augment.compiled.native import native
-from augment.trace import Int32s
+
+FULL = -3  #: a table must grow first
+# where a dictionary is: its int64 at these byte offsets. Slots (int32) of an open-addressing table hold ids, of each of
+# which there are the hash, and the start and size in a pool of bytes
+SLOTS, MASK, HASHES, STARTS, SIZES, BYTES, ROOM, BYTES_ROOM, DICTIONARY = range(0, 9 * 8, 8)
+# how it is counted: how many ids there are, how much of the pool they take, and how much is wanted
+COUNT, POOL, POOL_WANTED, COUNTS = range(0, 4 * 8, 8)
 
 
-def slots(size: int) -> Int32s:
+def slots(size: int) -> npt.NDArray[np.int32]:
     """An empty open-addressing table."""
     return np.full(size, -1, np.int32)
 
@@ -23,7 +30,7 @@ def longer(column: Any, room: int) -> Any:
 
 
 class Dictionary:
-    """Distinct byte strings by number: slots of an open-addressing table, and hash, start and size of each."""
+    """Distinct byte strings by number."""
 
     def __init__(self, room: int, pool: int) -> None:
         self._slots = slots(2 * room)
@@ -35,8 +42,8 @@ class Dictionary:
         """As compiled code expects them, from SLOTS to BYTES_ROOM."""
         columns = [column.ctypes.data for column in (self._hashes, self._start, self._size)]
         return [
-            self._slots.ctypes.data, len(self._slots) - 1, *columns, len(self._start),
-            self._pool.ctypes.data, len(self._pool),
+            self._slots.ctypes.data, len(self._slots) - 1, *columns, self._pool.ctypes.data,
+            len(self._start), len(self._pool),
         ]  # fmt: skip
 
     def put_empty(self) -> None:
