@@ -57,9 +57,10 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     assert len(begun) == COUNT
     assert sum(begun.values()) <= COUNT + KILLS * JOBS  # what was under way was not done
 
-    with start(tmp_path / "log1", tmp_path / "in", tmp_path / "out1", jobs=1) as process:
-        assert process.wait(120) == 0
-    assert contents(out) == contents(tmp_path / "out1")
+    for again in "01":  # the first may have to compile machine code, which takes memory, too
+        with start(tmp_path / f"log{again}", tmp_path / "in", tmp_path / f"out{again}", jobs=1) as process:
+            assert process.wait(120) == 0
+        assert contents(out) == contents(tmp_path / f"out{again}")
     assert len(contents(out)) == 3 * COUNT + 1
     events = sum(
         json.loads((out / f"rank{rank}.metrics.json").read_text())["source"]["events"] for rank in range(COUNT)
