@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu_work import gpu_work, work_of_several_processes
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
@@ -72,7 +72,13 @@ def _row(one: TypeCoverage) -> Row:
 
 def _diagnostics(trace: Trace) -> list[Diagnostic]:
     work = gpu_work(trace)
-    negative = int((work.end < work.ts).sum())
-    if not negative:
-        return []
-    return [Diagnostic("negative_duration", negative, "pieces of GPU work end before they start: they hold no time")]
+    message = "pieces of GPU work lie on streams that several processes name: taken together; analyse each rank's file"
+    found = (
+        Diagnostic("processes_share_stream", work_of_several_processes(trace), message),
+        Diagnostic(
+            "negative_duration",
+            int((work.end < work.ts).sum()),
+            "pieces of GPU work end before they start: they hold no time",
+        ),
+    )
+    return [one for one in found if one.count]

@@ -8,7 +8,7 @@ import numpy as np
 
 from augment.derived.kernel_types import types_of
 from augment.derived.launches import launches
-from augment.derived.ordering import group_bounds, grouped, settled
+from augment.derived.ordering import compressed, group_bounds, grouped, settled
 from augment.intervals import Places
 from augment.trace import GPU_WORK, Bytes, Identity, Int32s, Int64s, Trace, derived
 
@@ -119,6 +119,16 @@ def _streams(trace: Trace, track: Int32s) -> tuple[list[tuple[int | None, Identi
     for code, key in enumerate(keys):
         table[tracks_of[key]] = code
     return [(*key, tracks_of[key][0]) for key in keys], table
+
+
+def work_of_several_processes(trace: Trace) -> int:
+    """How many pieces of work lie on streams that several processes name, as where ranks were merged into one file."""
+    work = gpu_work(trace)
+    pids: dict[tuple[Identity, Identity], set[Identity]] = {}
+    for index in compressed(trace.events.track[work.row], len(trace.tracks))[0].tolist():
+        one = trace.tracks[index]
+        pids.setdefault((one.device, one.stream), set()).add(one.pid)
+    return sum(one.stop - one.start for one in work.streams if len(pids[one.device, one.stream]) > 1)
 
 
 def _devices(streams: tuple[Stream, ...]) -> tuple[Device, ...]:

@@ -13,10 +13,14 @@ NO_ROW = -1  #: the launch of work that has none
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """The launch of each correlation: ``correlation`` ascending and distinct, ``row`` into the event table; int64."""
+    """The launch of each correlation: ``correlation`` ascending and distinct, ``row`` into the event table; int64.
+
+    ``disputed``, ascending, are those that calls of several processes claim, as where traces were merged into one file.
+    """
 
     correlation: Int64s
     row: Int64s
+    disputed: Int64s
 
     def of(self, correlation: Int64s) -> Int64s:
         """The row of the call that launched each ``correlation``, int64; :data:`NO_ROW` where there is none."""
@@ -53,4 +57,12 @@ def launches(trace: Trace) -> Launches:
     correlation = correlation[order]
     first = np.ones(len(order), np.bool_)
     first[1:] = correlation[1:] != correlation[:-1]
-    return Launches(correlation[first], rows[order[first]])
+    return Launches(correlation[first], rows[order[first]], _disputed(trace, correlation, rows[order]))
+
+
+def _disputed(trace: Trace, correlation: Int64s, rows: Int64s) -> Int64s:
+    """The ``correlation`` (ascending, of ``rows``) that calls of more than one process have."""
+    pids = {pid: code for code, pid in enumerate({one.pid: None for one in trace.tracks})}
+    process = np.array([pids[one.pid] for one in trace.tracks], np.int32)[trace.events.track[rows]]
+    other = (correlation[1:] == correlation[:-1]) & (process[1:] != process[:-1])
+    return np.unique(correlation[1:][other])

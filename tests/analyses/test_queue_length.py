@@ -5,6 +5,7 @@ import pytest
 from augment.analyses import queue_length
 from augment.annotations import CounterTrack
 from augment.findings import Findings, Skipped
+from augment.trace import Category, Track
 from tables import Event, call, copy, kernel, rows_of, trace_of
 
 
@@ -106,6 +107,20 @@ def test_correlations_far_apart_are_found_too() -> None:
     )
     assert rows_of(findings, "max") == [(2,)]
     assert [(one.code, one.count) for one in findings.diagnostics] == [("gpu_work_without_launch", 1)]
+
+
+def test_a_correlation_of_two_processes_is_doubtful() -> None:
+    other = Track(0, 200, 1)
+    findings = findings_of(
+        call("cudaLaunchKernel", 0, 3, correlation=1),
+        call("cuLaunchKernel", 1, 2, correlation=1),  # as the driver's call within the runtime's
+        kernel("a", 5, 6, correlation=1),
+        call("cudaLaunchKernel", 7, 8, correlation=2),
+        Event(Category.CUDA_RUNTIME, "cudaLaunchKernel", 7, 8, other, 2),
+        kernel("b", 9, 10, correlation=2),
+        kernel("b", 9, 10, correlation=2, device=1),
+    )
+    assert [(one.code, one.count) for one in findings.diagnostics] == [("launch_disputed", 2)]
 
 
 def test_without_a_link_it_is_skipped() -> None:

@@ -31,8 +31,13 @@ def test_devices_of_equal_stream_numbers_are_apart() -> None:
 
 
 def test_several_tracks_of_one_stream_are_one_device() -> None:
-    trace = trace_of(kernel("a", 0, 10, pid=0), kernel("b", 20, 30, pid="GPU 0"))
-    assert rows_of(temporal_breakdown.analyze(trace), "device", "span_ns", "idle_ns") == [(0, 30, 10)]
+    trace = trace_of(
+        kernel("a", 0, 10, pid="[TP00] 0"), kernel("b", 20, 30, pid="[TP01] 0"), kernel("c", 5, 6, stream=8)
+    )
+    findings = temporal_breakdown.analyze(trace)
+    assert rows_of(findings, "device", "span_ns", "idle_ns") == [(0, 30, 10)]
+    assert isinstance(findings, Findings)
+    assert [(one.code, one.count) for one in findings.diagnostics] == [("processes_share_stream", 2)]
 
 
 def test_work_of_no_or_negative_duration_holds_no_time() -> None:
