@@ -22,18 +22,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from augment import intervals
 from augment.annotations import CounterTrack
 from augment.derived.arg_columns import arg_columns
+from augment.derived.collective_kinds import bus_factor
 from augment.derived.collectives import ARGS, Collectives, collectives
 from augment.derived.gpu_work import Device, gpu_work
-from augment.derived.ordering import combinations
+from augment.derived.ordering import combinations, group_bounds, grouped
 from augment.findings import Findings, Skipped, column
 from augment.intervals import Places
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.trace import GPU_WORK, Identity, Int64s, Trace
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)
@@ -83,18 +85,25 @@ def _of(found: Collectives, device: Device) -> Places:
 def _rows(found: Collectives, device: Device, link_gbps: float) -> Iterator[Row]:
     own = _of(found, device)
     (groups, kinds), which = combinations(found.group[own], found.kind.codes[own])
-    for number, (group, kind) in enumerate(zip(groups.tolist(), kinds.tolist(), strict=True)):
-        yield _row(found, device, own[which == number], group, kind, link_gbps)
+    for group, kind, places in zip(groups.tolist(), kinds.tolist(), _parted(own, which, len(groups)), strict=True):
+        yield _row(found, device, places, group, kind, link_gbps)
+
+
+def _parted(places: Places, which: Int64s, count: int) -> list[Places]:
+    """The ``places`` of each part in ``range(count)``; there may be hundreds of process groups."""
+    bounds = group_bounds(which, count).tolist()
+    ordered = places[grouped(which, count)]
+    return [ordered[start:stop] for start, stop in pairwise(bounds)]
 
 
 def _row(found: Collectives, device: Device, places: Places, group: int, kind: int, link_gbps: float) -> Row:
     of = found.groups[group]
-    dur, size = found.dur[places], found.bytes[places]
+    dur, size = found.end[places] - found.ts[places], found.bytes[places]
     time_ns = int(dur.sum())
     sized = (size >= 0) & (dur > 0)
     algorithm = float(size[sized].sum() / dur[sized].sum()) if size[sized].any() else None
-    factor = float(found.bus_factor[places[0]])
-    bus = None if algorithm is None or np.isnan(factor) else algorithm * factor
+    factor = bus_factor(found.kind.values[kind], of.size)
+    bus = None if algorithm is None or factor is None else algorithm * factor
     return Row(
         rank=device.rank,
         device=device.device,
@@ -118,11 +127,12 @@ def _row(found: Collectives, device: Device, places: Places, group: int, kind: i
 def _bandwidths(found: Collectives, device: Device) -> Iterator[CounterTrack]:
     """The bus bandwidth of each group of which it is known, while its collectives run."""
     own = _of(found, device)
-    known = (found.bytes[own] > 0) & (found.end[own] > found.ts[own]) & ~np.isnan(found.bus_factor[own])
-    own = own[known]
-    for group in np.unique(found.group[own]).tolist():
-        places = own[found.group[own] == group]
-        rate = np.rint(found.bytes[places] * found.bus_factor[places] * 1e9 / found.dur[places]).astype(np.int64)
+    factor = found.bus_factor
+    own = own[(found.bytes[own] > 0) & (found.end[own] > found.ts[own]) & ~np.isnan(factor[own])]
+    (groups,), which = combinations(found.group[own])
+    for group, places in zip(groups.tolist(), _parted(own, which, len(groups)), strict=True):
+        dur = found.end[places] - found.ts[places]
+        rate = np.rint(found.bytes[places] * factor[places] * 1e9 / dur).astype(np.int64)
         ends = np.concatenate((found.ts[places], found.end[places]))
         ts, value = intervals.steps(ends, np.concatenate((rate, -rate)))  # whole bytes a second: it falls back to 0
         yield CounterTrack(

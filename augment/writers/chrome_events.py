@@ -22,6 +22,7 @@ from augment.annotations import (
     Texts,
     row_count,
 )
+from augment.derived.ordering import compressed
 from augment.trace import Int64s, Trace
 from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations
@@ -133,7 +134,7 @@ class ChromeEvents:
         assert trace is not None
         first, self._next_flow = fresh_flow_ids(trace, len(flows), self._next_flow)
         ids = Number(np.arange(first, first + len(flows)))
-        threads = [b'"pid":%s,"tid":%s' % (_identity(t.pid), _identity(t.tid)) for t in trace.tracks]
+        threads: list[bytes] = []
         ts = np.stack([ends.times(trace) for ends in (flows.out, flows.into)])
         thread = np.stack([self._threads_of(trace, ends, threads) for ends in (flows.out, flows.into)])
         back = ts[0] > ts[1]
@@ -146,11 +147,16 @@ class ChromeEvents:
         return template
 
     def _threads_of(self, trace: Trace, ends: Ends, threads: list[bytes]) -> Int64s:
-        """The thread of each end among ``threads``, where that of an added track is entered."""
-        if ends.track is None:
-            return trace.events.track[ends.rows].astype(np.int64)
-        threads.append(b'"pid":%d,"tid":%d' % self._threads[id(ends.track)])
-        return np.full(len(ends.rows), len(threads) - 1, np.int64)
+        """The thread of each end among ``threads``, where it is entered: of a trace's many, those that are needed."""
+        known = len(threads)
+        if ends.track is not None:
+            threads.append(b'"pid":%d,"tid":%d' % self._threads[id(ends.track)])
+            return np.full(len(ends.rows), known, np.int64)
+        track = trace.events.track[ends.rows]
+        used, place = compressed(track, len(trace.tracks))
+        own = (trace.tracks[index] for index in used.tolist())
+        threads += [b'"pid":%s,"tid":%s' % (_identity(one.pid), _identity(one.tid)) for one in own]
+        return known + place[track].astype(np.int64)
 
 
 def _opening(analysis: str) -> bytes:

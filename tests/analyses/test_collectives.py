@@ -101,5 +101,25 @@ def test_a_rank(tmp_path: Path) -> None:
     assert track.values.tolist() == [0.6, 0, 0.15, 0]
 
 
+def test_many_groups_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a job with a process group for every pair of its ranks."""
+    count, asked = 60, []
+    kernels = [kernel("ncclDevKernel_AllReduce", 20 * one, 10, correlation=one, stream=20) for one in range(count)]
+    for number, one in enumerate(kernels):
+        one["args"] |= comms(**{"Process Group Name": str(number), "Group size": 2 + number % 3})
+
+    def counting(kind: str, ranks: int) -> float | None:
+        asked.append(ranks)
+        return bus_factor(kind, ranks)
+
+    monkeypatch.setattr("augment.derived.collectives.bus_factor", counting)
+    findings = outcome(write_trace(tmp_path / "rank0.json", *kernels))
+    assert isinstance(findings, Findings)
+    assert sorted((int(row.group), row.count, row.bus_gbps) for row in findings.rows) == [
+        (number, 1, 0.4 * (1.0, 4 / 3, 1.5)[number % 3]) for number in range(count)
+    ]
+    assert len(asked) <= count
+
+
 def test_without_communication_it_is_skipped(tmp_path: Path) -> None:
     assert outcome(write_trace(tmp_path / "a.json")) == Skipped("no communication kernel")

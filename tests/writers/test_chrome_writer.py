@@ -169,6 +169,25 @@ def test_flows_of_added_slices_begin_at_the_earlier_one(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_arrows_name_the_threads_that_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every thread of the trace, for every kind of arrow: there may be thousands of both."""
+    tracks = [Track(0, 4242, tid) for tid in range(50)]
+    events = [{"ph": "X", "pid": 4242, "tid": one, "ts": one, "dur": 1, "name": "op"} for one in range(50)]
+    named: list[object] = []
+
+    def counting(value: object) -> bytes:
+        named.append(value)
+        return json.dumps(value).encode()
+
+    monkeypatch.setattr("augment.writers.chrome_events._identity", counting)
+    flows = [Flows("example", "waits", Ends(ns(one)), Ends(ns(one + 1))) for one in range(49)]
+    added = write(chrome_trace(events, tracks), tmp_path / "o.json", *flows)
+    assert [(one["tid"], one["ts"]) for one in added if one["ph"] in "sf"] == [
+        (one, one) for flow in range(49) for one in (flow, flow + 1)
+    ]
+    assert len(named) <= 4 * len(flows)
+
+
 def ends_of_flows(events: list[dict[str, object]]) -> list[tuple[object, ...]]:
     return [(e["ph"], e["id"], e["ts"], e["pid"], e["tid"], e.get("bp")) for e in events if str(e["ph"]) in "sf"]
 
