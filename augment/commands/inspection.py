@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from augment.commands.perfetto_limits import perfetto_findings
+from augment.derived.arrow_correlations import correlations_of
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.findings import AugmentedTrace, Skipped
@@ -164,7 +165,7 @@ def _launches(trace: Trace) -> Report:
     rows = events.slices_of(*LAUNCHES)
     launching = np.array([any(part in name for part in _LAUNCHING) for name in trace.strings], np.bool_)
     rows = rows[launching[events.name[rows]]] if len(rows) else rows
-    arrived = np.isin(events.correlation[rows], events.correlation[work.row])
+    arrived = np.isin(correlations_of(trace, rows), correlations_of(trace, work.row))
     return {
         "gpu_work_count": len(work),
         "linked_ratio": linked / len(work) if len(work) else None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.arrow_correlations import correlations_of
 from augment.derived.kernel_types import types_of
 from augment.derived.launches import launches
 from augment.derived.ordering import compressed, group_bounds, grouped, settled
@@ -92,7 +93,7 @@ def gpu_work(trace: Trace) -> GpuWork:
         ts=ts,
         end=end,
         type=types_of(trace, events.name[row], events.category[row]),
-        launch=launches(trace).of(events.correlation[row]),
+        launch=launches(trace).of(correlations_of(trace, row)),
         by_time=_by_time(order, code, streams, devices, ts, end),
         streams=streams,
         devices=devices,

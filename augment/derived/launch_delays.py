@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.arrow_correlations import correlations_of
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
 from augment.intervals import Places
-from augment.trace import Bools, Diagnostic, Int64s, Trace, derived
+from augment.trace import NO_CORRELATION, Bools, Diagnostic, Int64s, Trace, derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,11 @@ def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
     """What is doubtful about the launches, counted in pieces of GPU work."""
     work, delays = gpu_work(trace), launch_delays(trace)
     early = int(np.count_nonzero(trace.events.ts[delays.row] > work.ts[delays.place]))
-    disputed = int(np.isin(trace.events.correlation[delays.row], launches(trace).disputed).sum())
+    disputed = int(np.isin(correlations_of(trace, delays.row), launches(trace).disputed).sum())
     message = "pieces of GPU work have the correlation of calls of several processes: taken for the first call's"
+    by_arrow = int((trace.events.correlation[work.row[delays.place]] == NO_CORRELATION).sum())
     found = (
+        Diagnostic("launch_by_arrow", by_arrow, "pieces of GPU work tell no correlation: arrows led to their launch"),
         Diagnostic("gpu_work_without_launch", len(work) - len(delays), "pieces of GPU work have no known launch"),
         Diagnostic("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
         Diagnostic("launch_disputed", disputed, message),

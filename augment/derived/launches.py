@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.arrow_correlations import correlations_of
 from augment.trace import NO_CORRELATION, Category, Int64s, Trace, derived
 
 NO_ROW = -1  #: the launch of work that has none
@@ -49,7 +50,7 @@ def launches(trace: Trace) -> Launches:
     """
     events = trace.events
     rows = np.concatenate([events.slices_of(Category.CUDA_RUNTIME), events.slices_of(Category.CUDA_DRIVER)])
-    correlation = events.correlation[rows]
+    correlation = correlations_of(trace, rows)
     linked = correlation != NO_CORRELATION
     if not linked.all():
         rows, correlation = rows[linked], correlation[linked]

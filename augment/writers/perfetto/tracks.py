@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from augment.derived.arrow_correlations import correlations_of
 from augment.derived.launches import NO_ROW, launches
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Trace
 from augment.writers.perfetto.added import AddedTracks, Room
@@ -216,7 +217,7 @@ class _Owners:
     def _launching(self, trace: Trace, of_track: np.ndarray) -> Iterator[tuple[tuple[Identity, Identity], Identity]]:
         events = trace.events
         work = events.slices_of(*GPU_WORK)
-        launch = launches(trace).of(events.correlation[work])
+        launch = launches(trace).of(correlations_of(trace, work))
         work, launch = work[launch != NO_ROW], launch[launch != NO_ROW]
         count = max(len(self._pids), 1)
         votes = np.bincount(events.track[work] * count + of_track[events.track[launch]])

@@ -1,0 +1,67 @@
+"""Work whose args tell no correlation: as AMD's devices until PyTorch 2.4, here made of traces that tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from augment.derived.arrow_correlations import correlations_of
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launch_delays import launch_diagnostics
+from augment.pipeline import augment
+from augment.readers import read
+from augment.trace import NO_CORRELATION, Trace
+from traces import Event, copy, kernel, launch, op, step, write_trace
+
+
+def arrow(phase: str, slice_: Event, number: int) -> Event:
+    """An end of an arrow, as Kineto writes it right behind its slice."""
+    place = {name: slice_[name] for name in ("pid", "tid", "ts")}
+    return {"ph": phase, "id": number, "cat": "ac2g", "name": "ac2g", "bp": "e", **place}
+
+
+def recorded(path: Path, *, tells: bool) -> Trace:
+    """Four launches; two pieces of work begin in the same microsecond on one stream."""
+    calls = [launch("hipLaunchKernel", 1 + 4 * one, 3, correlation=one) for one in (1, 2, 3)]
+    calls.append(launch("hipMemcpyWithStream", 45, 4, correlation=4))
+    work = [kernel("a", 20, 0, correlation=1), kernel("b", 20, 5, correlation=2), kernel("c", 60, 9, correlation=3)]
+    work.append(copy("CopyHostToDevice", 80, 5, correlation=4))
+    events = [step(), op("aten::mm", 4, 40)]
+    for slices, phase in ((calls, "s"), (work, "f")):
+        for one in slices:
+            number = one["args"]["correlation"]
+            if not tells:
+                one["args"] = {"External id": number} if phase == "f" else {"cid": 3, "correlation": number}
+            events += [one, arrow(phase, one, number)]
+    return read(str(write_trace(path, *events)))
+
+
+def test_arrows_lead_from_the_launches(tmp_path: Path) -> None:
+    told, untold = (recorded(tmp_path / f"{tells}.json", tells=tells) for tells in (True, False))
+    assert (untold.events.correlation[gpu_work(untold).row] == NO_CORRELATION).all()
+    assert gpu_work(untold).launch.tolist() == gpu_work(told).launch.tolist()
+    assert (gpu_work(told).launch >= 0).all()
+    chosen = ["idle_time_breakdown", "launch_statistics", "operator_launch_delay", "queue_length"]
+    rows = [[one.rows for one in augment(trace, only=chosen).outcomes.values()] for trace in (told, untold)]
+    assert rows[0] == rows[1]
+    assert [(one.code, one.count) for one in launch_diagnostics(told)] == []
+    assert [(one.code, one.count) for one in launch_diagnostics(untold)] == [("launch_by_arrow", 4)]
+
+
+def test_arrows_are_asked_only_where_no_work_has_a_correlation(tmp_path: Path) -> None:
+    first, second = kernel("a", 20, 5, correlation=1), kernel("b", 30, 5)
+    del second["args"]["correlation"]
+    events = [launch(), first, arrow("f", first, 1), second, arrow("f", second, 1)]
+    trace = read(str(write_trace(tmp_path / "a.json", *events)))
+    assert correlations_of(trace, gpu_work(trace).row).tolist() == [1, NO_CORRELATION]
+
+
+def test_an_arrow_belongs_to_the_slice_before_it_alone(tmp_path: Path) -> None:
+    """At its time, and on its thread; nothing is guessed of a file in another order."""
+    a, b, c = (kernel(name, ts, 5, stream=stream) for name, ts, stream in (("a", 20, 7), ("b", 30, 7), ("c", 30, 8)))
+    for one in (a, b, c):
+        del one["args"]["correlation"]
+    trace = read(str(write_trace(tmp_path / "a.json", launch(), a, b, c, arrow("f", a, 5), arrow("f", b, 6))))
+    assert correlations_of(trace, gpu_work(trace).row).tolist() == [NO_CORRELATION] * 3
+    assert correlations_of(trace, np.empty(0, np.int64)).tolist() == []
