@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from augment.derived.gpu_work import gpu_work, work_of_several_processes
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
 
 NAME = "temporal_breakdown"
 NEEDS = (GPU_WORK,)
+FAR_NS = 3600 * 10**9  #: nothing waits an hour for its device
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,10 @@ def _row(one: TypeCoverage) -> Row:
 
 def _diagnostics(trace: Trace) -> list[Diagnostic]:
     work = gpu_work(trace)
+    far = "pieces of GPU work begin over an hour before or after all on the host: span and idle time are wrong by them"
     message = "pieces of GPU work lie on streams that several processes name: taken together; analyse each rank's file"
     found = (
+        Diagnostic("work_far_from_host", _far_from_host(trace), far),
         Diagnostic("processes_share_stream", work_of_several_processes(trace), message),
         Diagnostic(
             "negative_duration",
@@ -82,3 +85,13 @@ def _diagnostics(trace: Trace) -> list[Diagnostic]:
         ),
     )
     return [one for one in found if one.count]
+
+
+def _far_from_host(trace: Trace) -> int:
+    """How many pieces of work have times that cannot be: Kineto of 2021 wrote 0 where it had none."""
+    events, ts = trace.events, gpu_work(trace).ts
+    host = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES)
+    if not len(host):
+        return 0
+    first, last = int(events.ts[host[0]]), int((events.ts[host] + events.dur[host]).max())
+    return int(((ts < first - FAR_NS) | (ts > last + FAR_NS)).sum())

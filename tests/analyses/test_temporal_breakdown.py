@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from augment.analyses import temporal_breakdown
 from augment.findings import Findings
-from tables import copy, kernel, rows_of, trace_of
+from tables import call, copy, kernel, op, rows_of, trace_of
 
 COLUMNS = (
     "device", "span_ns", "busy_ns", "idle_ns", "compute_ns",
@@ -45,3 +45,17 @@ def test_work_of_no_or_negative_duration_holds_no_time() -> None:
     assert rows_of(findings, "span_ns", "busy_ns", "idle_ns") == [(25, 5, 20)]
     assert isinstance(findings, Findings)
     assert [(one.code, one.count) for one in findings.diagnostics] == [("negative_duration", 1)]
+
+
+def test_work_that_cannot_be_of_the_recording_is_told_of() -> None:
+    """As Kineto wrote in 2021: kernels at time 0."""
+    now = 1_600_000_000 * 10**9
+    host = (op("aten::mm", now, now + 100), call("cudaLaunchKernel", now + 10, now + 20))
+    late = kernel("c", now + temporal_breakdown.FAR_NS, now + temporal_breakdown.FAR_NS + 5)
+    findings = temporal_breakdown.analyze(trace_of(*host, kernel("a", 0, 0), kernel("b", now + 30, now + 40), late))
+    assert isinstance(findings, Findings)
+    assert rows_of(findings, "busy_ns") == [(15,)]
+    assert [(one.code, one.count) for one in findings.diagnostics] == [("work_far_from_host", 1)]
+    alone = temporal_breakdown.analyze(trace_of(kernel("a", 0, 0), kernel("b", now, now + 10)))
+    assert isinstance(alone, Findings)
+    assert not alone.diagnostics
