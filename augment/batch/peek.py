@@ -52,7 +52,7 @@ def _members_before_events(path: str) -> dict[str, Any]:
         if reader.blank() != ord("{"):
             return found
         window.drop(1)
-        with contextlib.suppress(Ended):  # within the head: what came before its end counts
+        with contextlib.suppress(Ended, Broken):  # what came before counts
             while reader.blank() not in (-1, ord("}")) and (name := reader.key()) != "traceEvents":
                 found[name] = reader.value()
                 if reader.blank() == ord(","):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
+from dataclasses import replace
 
 from augment.compiled.load import Load
 from augment.errors import MalformedTrace, UnknownFormat
@@ -11,10 +13,10 @@ from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.general_scan import GeneralScanner
 from augment.readers.limits import Limits
-from augment.readers.members import Ended, Members
+from augment.readers.members import Ended, Members, TooDeep
 from augment.readers.raw import Announce, Broken, Scanner
 from augment.readers.window import Window
-from augment.trace import Trace
+from augment.trace import Diagnostic, Trace
 
 NAME = "chrome_json"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -25,6 +27,8 @@ WORTH_COMPILING = 240 << 20  #: bytes of smaller texts that a process reads with
 TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_OPENING_AT_MOST = 64  #: bytes, with blanks
 _load = Load()
 
 
@@ -46,8 +50,9 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
     stream = _Counted(head, text)
     scanner, chunk = _scanner(path, engine, announce, text.limits.nesting)
     window = Window(stream, chunk)
+    reading = _Reading(path, window, scanner, text.limits)
     try:
-        outline = _Reading(path, window, scanner, text.limits).all()
+        outline = reading.all()
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
     while stream.read(CHUNK):
@@ -57,7 +62,8 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
     sha256 = text.stored.sha256()
     tail = stream.tail() if text.is_one_gzip_member else None
-    return assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), scanner.finish(), outline)
+    trace = assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), scanner.finish(), outline)
+    return replace(trace, diagnostics=(*trace.diagnostics, *reading.broken_members()))
 
 
 class _Counted:
@@ -123,6 +129,7 @@ class _Reading:
         self._path, self._window, self._scanner, self._limits = path, window, scanner, limits
         self._members = Members(window, limits.nesting)
         self._outline = Outline()
+        self._passed_over: list[int] = []
 
     def all(self) -> Outline:
         """The outline of the whole text; its events are with the scanner."""
@@ -144,19 +151,30 @@ class _Reading:
             outline.trailing = window.base
         return outline
 
+    def broken_members(self) -> tuple[Diagnostic, ...]:
+        """What was no JSON beside the events."""
+        broken = sorted(self._members.mended + self._passed_over)
+        message = "members beside traceEvents are no JSON: mended, or passed over up to traceEvents; kept as they are"
+        return (
+            (Diagnostic("broken_member", len(broken), f"{message}; the first at byte {broken[0]}"),) if broken else ()
+        )
+
     def _object(self) -> None:
-        """From after the opening brace to after the closing one. What breaks after the events costs only itself."""
+        """From after the opening brace to after the closing one. What breaks beside the events costs only itself."""
         outline = self._outline
         while True:
             try:
                 events_follow = self._members_up_to_events()
             except (Ended, Broken) as error:
-                if not outline.arrays_seen:
-                    self._refuse(error)
                 where = error.offset if isinstance(error, Broken) else self._window.base + self._window.size
                 what = error.because if isinstance(error, Broken) else "the text ends"
-                outline.partial = f"after traceEvents, at byte {where}: {what}"
-                return
+                if outline.arrays_seen:
+                    outline.partial = f"after traceEvents, at byte {where}: {what}"
+                    return
+                if isinstance(error, TooDeep) or not self._find_events():
+                    self._refuse(error)
+                self._passed_over.append(where)
+                events_follow = True
             if not events_follow:
                 break
             self._events()
@@ -182,6 +200,16 @@ class _Reading:
                 self._window.drop(1)
                 return True
             self._outline.members[name] = members.value()
+
+    def _find_events(self) -> bool:
+        """From within a broken member to after the bracket that opens traceEvents; whether there is one."""
+        window = self._window
+        while not (found := _OPENING.search(window.data[: window.size].data)):
+            window.drop(max(window.size - _OPENING_AT_MOST, 0))
+            if not window.fill():
+                return False
+        window.drop(found.end())
+        return True
 
     def _refuse(self, error: Ended | Broken) -> None:
         if isinstance(error, Broken):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
-from augment.jsontext import lenient_json
+from augment.jsontext import lenient_json, mended_json
 from augment.readers.limits import NESTING
 from augment.readers.raw import Broken
 from augment.readers.structure import nested_deeper, nested_end
@@ -20,11 +21,19 @@ class Ended(Exception):
     """The text ends within a member."""
 
 
+class TooDeep(Broken):
+    """A value nests deeper than it may."""
+
+
 class Members:
-    """Reads members one by one from the front of a window; values that nest deeper than ``nesting`` are broken."""
+    """Reads members one by one from the front of a window; values that nest deeper than ``nesting`` are broken.
+
+    What is broken is left where it is. ``mended`` are the offsets of values that were no JSON until they were mended.
+    """
 
     def __init__(self, window: Window, nesting: int = NESTING) -> None:
         self._window, self._nesting = window, nesting
+        self.mended: list[int] = []
 
     def blank(self) -> int:
         """Drop blanks; the byte that comes next, -1 at the end."""
@@ -45,7 +54,8 @@ class Members:
         if self._window.data[0] != ord('"'):
             raise Broken(self._window.base, "expected a member's name in double quotes")
         base = self._window.base
-        text = self._take_string()
+        text = self._text(self._string_size())
+        self._window.drop(len(text))
         following = self.blank()
         if following == -1:
             raise Ended
@@ -61,26 +71,28 @@ class Members:
             raise Ended
         base = self._window.base
         if first in b"{[":
-            text = self._take_nested()
+            text = self._text(self._nested_size())
             if nested_deeper(text, self._nesting):
-                raise Broken(base, f"this value is nested deeper than {self._nesting}")
-        elif first == ord('"'):
-            text = self._take_string()
+                raise TooDeep(base, f"this value is nested deeper than {self._nesting}")
         else:
-            text = self._take_word()
-        return self._decoded(text, base, "value")
+            text = self._text(self._string_size() if first == ord('"') else self._word_size())
+        value = self._decoded(text, base, "value")
+        self._window.drop(len(text))
+        return value
 
-    @staticmethod
-    def _decoded(text: bytes, base: int, what: str) -> Any:
+    def _decoded(self, text: bytes, base: int, what: str) -> Any:
         try:
             return lenient_json(text)
         except ValueError as error:
+            if text[:1] in (b"{", b"["):  # whose end is known all the same
+                with suppress(ValueError):
+                    value = mended_json(text)
+                    self.mended.append(base)
+                    return value
             raise Broken(base, f"this {what} is no JSON") from error
 
-    def _take(self, size: int) -> bytes:
-        text = self._window.data[:size].tobytes()
-        self._window.drop(size)
-        return text
+    def _text(self, size: int) -> bytes:
+        return self._window.data[:size].tobytes()
 
     def _more(self) -> None:
         window = self._window
@@ -90,7 +102,7 @@ class Members:
             raise Broken(window.base, f"a member here is larger than {MAX_MEMBER_BYTES >> 20} MiB")
         window.fill()
 
-    def _take_nested(self) -> bytes:
+    def _nested_size(self) -> int:
         tried = 0
         while True:
             # only ever twice the work, however long the value is
@@ -98,22 +110,20 @@ class Members:
                 tried = self._window.size
                 end = nested_end(self._window.data[:tried])
                 if end >= 0:
-                    return self._take(end)
+                    return end
             self._more()
 
-    def _take_string(self) -> bytes:
+    def _string_size(self) -> int:
         while True:
-            match = _STRING.match(self._window.data[: self._window.size].tobytes())
+            match = _STRING.match(self._text(self._window.size))
             if match:
-                return self._take(match.end())
+                return match.end()
             self._more()
 
-    def _take_word(self) -> bytes:
+    def _word_size(self) -> int:
         while True:
-            match = _WORD.match(self._window.data[: self._window.size].tobytes())
+            match = _WORD.match(self._text(self._window.size))
             if match is None:
                 raise Broken(self._window.base, "expected a value")
-            if match.end() < self._window.size or self._window.ended:
-                return self._take(match.end())
-            if not self._window.fill():
-                return self._take(match.end())
+            if match.end() < self._window.size or self._window.ended or not self._window.fill():
+                return match.end()

@@ -61,7 +61,7 @@ def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
         2,
         f"augment: -o {tmp_path / 'job.json.gz'}: a timeline is written as .pftrace or .tar\n",
     )
-    (job / "rank1.json").write_bytes(b'{"a": nope, "traceEvents": []}')
+    (job / "rank1.json").write_bytes(b'{"a": nope}')
     ended = augment("merge", job, "--quiet")
     assert ended.code == 1
     assert ended.err.startswith(f"augment: {job / 'rank1.json'}: ")

@@ -178,7 +178,7 @@ def test_paths_load_no_fsspec(job: Path, augment: Augment, monkeypatch: pytest.M
 
 
 def test_errors_name_the_url(memory: str, spools: Path, augment: Augment) -> None:
-    fsspec.filesystem("memory").pipe_file("/bucket/job/bad.json", b'{"a": nope, "traceEvents": []}')
+    fsspec.filesystem("memory").pipe_file("/bucket/job/bad.json", b'{"a": nope}')
     ended = augment("run", f"{memory}/bad.json", "--quiet")
     assert ended.code == 3
     assert ended.err.startswith(f"augment: {memory}/bad.json: byte ")

@@ -232,6 +232,34 @@ def test_a_truncated_file_gives_what_is_whole(reading: Any, cut: int) -> None:
     assert codes(trace) == {"truncated_text": 1}
 
 
+@pytest.mark.parametrize(
+    ("member", "known"),
+    [
+        ('"distributedInfo": {"backend": "nccl", "rank": , "world_size": 2}', {"backend": "nccl", "rank": None}),
+        ('"distributedInfo": {"rank": 3, "pg_config": [{"pg_desc": , "ranks": }]}', {"rank": 3}),
+        ('"distributedInfo": {"rank": 3, "x": -nan},', {"rank": 3}),
+        ("\"distributedInfo\": {'rank': 3}", {}),  # a dict of Python's as text
+        ('"note": "say /"hi/""', {}),  # as Kineto writes add_metadata("note", 'say "hi"')
+        ('"note": not json', {}),
+        ('"note": ', {}),
+        ('"note": "odd /" quote", "list": [1, 2', {}),
+        ('"note": [' + 70 * " " + '"odd " quote", {"traceEvents" : 3}]', {}),
+    ],
+)
+@pytest.mark.parametrize("engine", ["general", "compiled"])
+def test_a_broken_member_before_the_events_does_not_cost_them(
+    tmp_path: Path, member: str, known: dict[str, Any], engine: str
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"schemaVersion": 1, {member}, "traceEvents"\n: [{json.dumps(FIRST)}], "traceName": "x"}}')
+    trace = read(str(path), engine=engine)
+    assert (len(trace.events), trace.partial, codes(trace)) == (1, None, {"broken_member": 1})
+    assert trace.source.metadata["schemaVersion"] == 1
+    assert trace.source.metadata["traceName"] == "x"
+    info = trace.source.metadata.get("distributedInfo", {})
+    assert {name: info.get(name) for name in known} == known
+
+
 def test_what_breaks_after_the_events_does_not_cost_them(reading: Any) -> None:
     text = events()[:-1] + ', "traceName" "x"}'
     trace = reading(text)
