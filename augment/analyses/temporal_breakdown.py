@@ -90,7 +90,7 @@ def _diagnostics(trace: Trace) -> list[Diagnostic]:
 def _far_from_host(trace: Trace) -> int:
     """How many pieces of work have times that cannot be: Kineto of 2021 wrote 0 where it had none."""
     events, ts = trace.events, gpu_work(trace).ts
-    if events.ts[-1] - events.ts[0] <= FAR_NS:  # as in all but a few, which need not be looked through
+    if not len(ts) or events.ts[-1] - events.ts[0] <= FAR_NS:  # as in all but a few, which need not be looked through
         return 0
     host = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES)
     if not len(host):
