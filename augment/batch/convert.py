@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from augment.batch import places
+from augment.batch.execution import executed, lacking, state_of
 from augment.batch.inputs import Input
 from augment.errors import AugmentError, UnknownFormat
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from augment.trace import Trace
     from augment.writers.seams import Described
 
-RANK = "{rank}"  #: stands for the rank in the path of an execution trace
 Told = Callable[[str], None]  #: told, in a sentence, of what takes long
 
 
@@ -58,7 +58,7 @@ class Result:
 
     ``done_before`` says that a manifest told so, and nothing had to be done. ``sha256``, ``rank`` and ``world_size``
     are the input's; ``summaries`` are files for the job's stages. ``drawn`` is a name for what of the job is drawn in
-    the outputs; empty: nothing.
+    the outputs; empty: nothing. ``beside`` changes with its execution trace; empty: it has none.
     """
 
     path: str
@@ -72,6 +72,7 @@ class Result:
     world_size: int | None = None
     summaries: tuple[File, ...] = ()
     drawn: str = ""
+    beside: str = ""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -124,8 +125,10 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
         trace = read(path, announce=announce, limits=settings.limits or UNLIMITED)
-        if settings.execution_trace:
-            trace = _with_execution_trace(trace, settings.execution_trace, announce)
+        beside = state_of(settings.execution_trace, trace.rank)
+        if settings.execution_trace and (why := lacking(settings.execution_trace, trace)):
+            announce(why)
+        trace = executed(trace, settings.execution_trace)
         augmented = augment(
             trace,
             only=settings.only,
@@ -143,18 +146,8 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
     rank, world_size = trace.rank, _world_size(trace)
     return Result(
         one.path, "augmented", files[count:], sha256=trace.source.sha256, rank=rank, world_size=world_size,
-        summaries=files[:count],
+        summaries=files[:count], beside=beside,
     )  # fmt: skip
-
-
-def _with_execution_trace(trace: Trace, named: str, announce: Told) -> Trace:
-    from augment.execution_trace import with_execution_trace
-
-    path = named.replace(RANK, str(trace.rank))
-    if RANK in named and not os.path.exists(path):
-        announce(f"{trace.source.name}: goes without an execution trace: there is no {path}")
-        return trace
-    return with_execution_trace(trace, path)
 
 
 def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:

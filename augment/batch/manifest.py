@@ -19,6 +19,7 @@ from typing import Any
 from augment import __version__
 from augment.batch import drawing, places
 from augment.batch.convert import File, Result, Settings
+from augment.batch.execution import state_of
 from augment.batch.inputs import Input
 from augment.batch.journal import journal
 from augment.writers.files import MANIFEST, is_manifest
@@ -50,14 +51,15 @@ class Manifest:
 
     def __init__(self, root: str, settings: Settings, shard: str = "") -> None:
         self._root, self._digest = root, digest_of(settings)
+        self._execution_trace = settings.execution_trace
         places.expect_writable(root)
         self._journal = journal(places.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
 
     def done(self, one: Input) -> Result | None:
         """What came of ``one`` before, if it need not be done again.
 
-        That is so if neither the file nor the settings nor this program changed, and what was made of it is still
-        there.
+        That is so if neither the file nor its execution trace nor the settings nor this program changed, and what was
+        made of it is still there.
         """
         told = self._known.get(one.key)
         if told is None or told["status"] != "augmented" or not one.modified:
@@ -66,13 +68,15 @@ class Manifest:
             one.size, one.modified, self._digest, __version__
         ):  # fmt: skip
             return None
+        if told.get("beside", "") != state_of(self._execution_trace, told["rank"]):
+            return None
         outputs, summaries = self._files(told["outputs"]), self._files(told["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]
         if not all(self._size(file) is not None and drawing.is_as_written(file) for file in changed):
             return None
         return Result(
             one.path, "done_before", outputs, sha256=told["sha256"], rank=told["rank"], world_size=told["world_size"],
-            summaries=summaries, drawn=drawing.NOT_KNOWN if changed else told["drawn"],
+            summaries=summaries, drawn=drawing.NOT_KNOWN if changed else told["drawn"], beside=told.get("beside", ""),
         )  # fmt: skip
 
     def record(self, one: Input, result: Result) -> None:
@@ -84,7 +88,7 @@ class Manifest:
             "options": self._digest, "tool": __version__, "status": result.status, "message": result.message,
             "rank": result.rank, "world_size": result.world_size, "finished_ns": time.time_ns(),
             "outputs": self._relative(result.files), "summaries": self._relative(result.summaries),
-            "drawn": result.drawn,
+            "drawn": result.drawn, "beside": result.beside,
         }  # fmt: skip
         self._journal.append(json.dumps(told).encode())
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.batch import places
+from augment.batch.execution import executed
 from augment.batch.fitting import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
@@ -38,7 +39,7 @@ class Choice:
 
     ``steps`` None: all that fit into a browser, which holds ``limit_bytes`` of text; None: whether they do or not.
     ``fixed_ranks`` says that the ranks were chosen already, and none is left out. ``align``: onto one clock, as far as
-    collectives tell the clocks apart.
+    collectives tell the clocks apart. Of ``execution_trace``, a path, ``{rank}`` stands for the rank.
     """
 
     only: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Choice:
     fixed_ranks: bool = False
     limit_bytes: int | None = BROWSER_TEXT_BYTES
     align: bool = True
+    execution_trace: str | None = None
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,7 @@ class _Timeline:
 
         rank = self._ranks[at]
         with _read(rank.member) as trace:
+            trace = executed(trace, self._choice.execution_trace)
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
             augmented = on_clock(self._augmented(at, part), self._clock(at))
             links = self._links(at, trace, part), *self._handovers(augmented)

@@ -75,9 +75,11 @@ def command(
     check_analyses(only, skip, values)
     _check_formats(formats)
     made = batch.plan(inputs, out)
-    alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
     if execution_trace:
+        made.inputs = [one for one in made.inputs if one.named or not _same(one.path, execution_trace)]
         _check_execution_trace(execution_trace, len(made.inputs), server["server"])
+        execution_trace = os.path.abspath(execution_trace) if batch.scheduler else execution_trace
+    alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
     stages = () if alone else STAGES
     settings = Settings(formats, only, skip, values, steps, stages, execution_trace=execution_trace)
     with client_of(**server) as client:
@@ -144,7 +146,7 @@ class _Run:
             from augment.batch.merge import Choice, merge_all
 
             one = self._settings
-            choice = Choice(one.only, one.skip, one.options, one.steps)
+            choice = Choice(one.only, one.skip, one.options, one.steps, execution_trace=one.execution_trace)
             for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
                 self._tell(path)
                 if merged and merged.left_out:
@@ -235,8 +237,12 @@ def _check_formats(formats: Sequence[str]) -> None:
             writer_named(name)
 
 
+def _same(path: str, other: str) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
 def _check_execution_trace(path: str, inputs: int, server: str | None) -> None:
-    from augment.batch.convert import RANK
+    from augment.batch.execution import RANK
 
     if server:
         raise UsageError("--execution-trace: a server takes none; leave --server out")

@@ -335,3 +335,42 @@ def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment
     ]:
         ended = augment("run", *arguments)
         assert (ended.code, problem in ended.err) == (code, True), ended.err
+
+
+def test_a_trace_is_converted_again_when_its_execution_trace_changed(tmp_path: Path, augment: Augment) -> None:
+    executed(tmp_path, 2)
+    call = ("run", tmp_path, "-o", tmp_path / "out", "--execution-trace", tmp_path / "et" / "et_{rank}.json.gz")
+
+    def again(*more: str) -> list[str]:
+        """What came of each rank; the execution traces, which are no traces, are passed over every time."""
+        told = [json.loads(line) for line in augment(*call, "--json", *more).out.splitlines()]
+        return [one["status"] for one in told if "rank" in one.get("input", "")]
+
+    assert again() == ["augmented", "augmented"]
+    assert again() == ["done_before", "done_before"]
+    write_execution_trace(tmp_path / "et" / "et_1.json.gz", {"nodes": [
+        {"name": "aten::mm", "id": 900, "rf_id": 5, "parent": 1, "tid": 1}
+    ]})  # fmt: skip
+    assert again() == ["done_before", "augmented"]
+    assert node_of(tmp_path / "out", 1) == 900
+    (tmp_path / "et" / "et_0.json.gz").unlink()
+    assert again() == ["augmented", "done_before"]
+    assert again() == ["done_before", "done_before"]
+    assert "no execution trace" in node_of(tmp_path / "out", 0)
+
+
+def test_an_execution_trace_in_the_folder_of_its_trace_is_no_input(tmp_path: Path, augment: Augment) -> None:
+    executed(tmp_path, 1)
+    ended = augment("run", tmp_path, "-o", tmp_path / "out", "--execution-trace", tmp_path / "et" / "et_0.json.gz")
+    assert (ended.code, node_of(tmp_path / "out", 0)) == (0, 70)
+    assert "passed over" not in ended.err
+
+
+def test_execution_traces_are_in_the_one_timeline(tmp_path: Path, augment: Augment) -> None:
+    executed(tmp_path, 2)
+    call = ("run", tmp_path, "-o", tmp_path / "out", "--merge")
+    named = ("--execution-trace", tmp_path / "et" / "et_{rank}.json.gz")
+    assert augment(*call).code == 0
+    assert b"augment.execution_trace" not in (tmp_path / "out" / "job.augmented.pftrace").read_bytes()
+    assert augment(*call, *named).code == 0
+    assert b"augment.execution_trace" in (tmp_path / "out" / "job.augmented.pftrace").read_bytes()
