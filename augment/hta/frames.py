@@ -103,6 +103,12 @@ def without_single_device(frame: pd.DataFrame) -> pd.DataFrame:
     return frame if (counts > 1).any() else frame.drop(columns="device")
 
 
+def framed(trace: Trace) -> Int64s:
+    """The rows of the event table that are in :func:`events_frame`: slices, but for the profiler's own."""
+    events = trace.events
+    return np.flatnonzero((events.phase == COMPLETE) & (events.category != Category.TRACE))
+
+
 def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
     """The slices of ``trace``, ``index`` the row of the event table.
 
@@ -112,8 +118,7 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
     the step that it, or its launch, began in, else -1: also of GPU work without a known launch, unless all of it is.
     Between them some args, -1 or "-1" of what has none; ``memory_bw_gbps`` is ``bytes`` over ``dur``, else 0.
     """
-    events = trace.events
-    row = np.flatnonzero((events.phase == COMPLETE) & (events.category != Category.TRACE))
+    events, row = trace.events, framed(trace)
     strings = np.array([*trace.strings, ""], object)
     short = np.array([short_name(name) for name in trace.strings] + [""], object)
     track = events.track[row]

@@ -18,7 +18,7 @@ from augment.derived.steps import steps
 from augment.derived.window import between
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.findings import Skipped
-from augment.hta.frames import SymbolTable, events_frame
+from augment.hta.frames import SymbolTable, events_frame, framed
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.document import read_document
@@ -39,9 +39,11 @@ class Trace:
     """The traces of a job's ranks.
 
     ``whole[rank]`` is all that was recorded; ``events[rank]`` HTA's window of it once :meth:`load_traces` was called.
-    ``trace_files`` maps ranks to paths. ``min_ts`` is the first moment of all ranks in ns: times of frames count from
-    there.
+    ``trace_files`` maps ranks to paths. ``min_ts`` is when the first slice of all ranks' frames begins, ns: times of
+    frames count from there. ``is_parsed``, as in HTA, says that the traces are read: always.
     """
+
+    is_parsed = True
 
     def __init__(self, trace_files: TraceFiles | None = None, trace_dir: str = DEFAULT_TRACE_DIR) -> None:
         self.trace_path = os.path.abspath(os.path.expanduser(trace_dir))
@@ -50,7 +52,8 @@ class Trace:
         self._read(trace_files)
         self.events = dict(self.whole)
         self.window: tuple[int, int] | None = None  #: of :meth:`clipped`, absolute ns
-        self.min_ts = min(int(one.events.ts[0]) if len(one.events) else 0 for one in self.whole.values())
+        first = [int(one.events.ts[row]) for one in self.whole.values() for row in framed(one)[:1]]
+        self.min_ts = min(first, default=0)
         self._frames: dict[int, pd.DataFrame] = {}
 
     def load_traces(
@@ -139,8 +142,9 @@ class Trace:
         return self.get_all_traces()
 
     def get_trace_duration(self, rank: int | None = None) -> float:
-        """From the first beginning to the last of a rank's events, us."""
-        ts = self.of_rank(self.get_ranks()[0] if rank is None else rank).events.ts
+        """From the first beginning to the last of the slices in a rank's frame, us."""
+        trace = self.of_rank(self.get_ranks()[0] if rank is None else rank)
+        ts = trace.events.ts[framed(trace)]
         return float(ts[-1] - ts[0]) / 1000 if len(ts) else 0.0
 
     @property

@@ -60,6 +60,21 @@ def test_frame_of_events(tmp_path: Path) -> None:
     assert frame[frame["name"] == "gemm"]["stream"].ge(0).all()
 
 
+def test_times_count_from_the_first_slice_of_the_frames(tmp_path: Path) -> None:
+    began = {"ph": "i", "name": "[memory]", "ts": 0, "pid": HOST, "tid": THREAD, "args": {}}
+    profiler = event("Trace", "PyTorch Profiler (0)", 5, 90, HOST, THREAD)
+    first = write_trace(tmp_path / "a.json", began, profiler, op("aten::mm", 30, 4), launch("cudaLaunchKernel", 31, 1),
+                        kernel(ts=70, dur=8), profiler | {"ts": 95}, distributedInfo={"rank": 0})  # fmt: skip
+    second = write_trace(tmp_path / "b.json", op("aten::mm", 20, 4), distributedInfo={"rank": 1})
+    write_trace(tmp_path / "c.json", began, distributedInfo={"rank": 2})
+    t = TraceAnalysis(trace_dir=str(tmp_path)).t
+    assert t.get_trace(0)["ts"].tolist() == [10, 11, 50]
+    assert t.get_trace(1)["ts"].tolist() == [0]
+    assert (t.get_trace_duration(), t.get_trace_duration(1), t.get_trace_duration(2)) == (40, 0, 0)
+    assert t.get_trace_start_unixtime_ns(0) == read(second).events.ts[0] == read(first).events.ts[0] + 20_000
+    assert t.is_parsed
+
+
 @pytest.mark.parametrize("stream", [1 << 63, -(1 << 63) - 1, "high"])
 def test_streams_that_are_no_int64(tmp_path: Path, stream: Any) -> None:
     frame = analysis(tmp_path, kernel(stream=stream), kernel(ts=20, stream=7)).t.get_trace(0)
