@@ -81,7 +81,7 @@ def needs(one: Analysis) -> str:
     """What a trace must contain, in words."""
     groups = [" or ".join(f"`{category.name.lower()}`" for category in group) for group in one.NEEDS]
     wanted = "; and ".join(f"an event of category {group}" for group in groups)
-    return f"Needs {wanted}; else it is skipped." if groups else "Needs nothing: it is never skipped."
+    return f"Needs {wanted}; else it is skipped." if groups else "Needs no event of a certain category."
 
 
 def columns(row: type[Any]) -> str:

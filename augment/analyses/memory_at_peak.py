@@ -8,7 +8,7 @@ like), ``outer_operator`` the outermost, which says what the tensor is for. Larg
 what was allocated then. The rows of a device add up to its ``peak_allocated_bytes`` of
 [`memory_profile`](#memory_profile), unless the allocator's total and its events disagree.
 
-Skipped without addresses, as in traces of 2021. HTA has nothing like it.
+Skipped without ``[memory]`` instants, and without addresses, as in traces of 2021. HTA has nothing like it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ allocated in the recording and not freed in it.
 Traces of 2021 tell neither totals nor addresses. *Allocated* is then the least that it can have been, what was
 allocated before the recording not counted, and the status is ``partial``.
 
-HTA does not read these instants.
+Skipped without such instants. HTA does not read them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ that it launches itself (what the operators within it launch is theirs)::
     launch_to_kernel_ns = start of the first work   - start of its launch
 
 The first is the host's overhead before anything is launched, the second is the launch itself and the queue; 0 where the
-work XX outside of any operator is counted in the diagnostics.
+work began before its launch, by the clocks. ``kernel_sequence`` is in the order of the launches, the work of a CUDA
+graph in the order in which it began. Work launched outside of any operator is counted in the diagnostics.
 
 How HTA's ``get_aten_op_kernels_and_delay`` differs: it knows operators whose name begins with ``aten::`` alone (here
 ``operator_prefix``) and some launching calls; ignores threads, so that the operator of another thread may get a launch;

@@ -10,7 +10,8 @@ its first and after its last work a device waits for the host. ``mean_launch_del
 call to the start of its work. The memory peak is what PyTorch's allocator had handed out at most, where the recording
 tells (``profile_memory=True``).
 
-``augment check`` takes these rows as samples: with them, a sidecar is a baseline.
+``augment check`` takes these rows as samples: with them, a sidecar is a baseline. Skipped without any operator,
+launch or GPU work.
 """
 
 from __future__ import annotations
