@@ -41,7 +41,7 @@ def _window(trace: Events, annotation: str, instance: Instance) -> tuple[int, in
     rows = np.flatnonzero(np.isin(events.name, codes) & (events.phase == COMPLETE))
     on_host = rows[np.isin(events.category[rows], _ANNOTATIONS)]
     first, last = instance if isinstance(instance, tuple) else (instance or 0, instance or 0)
-    if not 0 <= first <= last < len(on_host):
+    if not 0 <= first <= last or first >= len(on_host):  # a range may end beyond the last, as in HTA
         asked = first if first == last else f"{first} to {last}"
         raise UsageError(f"{trace.source.path}: {annotation!r} occurs {len(on_host)} times: no instance {asked}")
     chosen = on_host[first : last + 1]

@@ -258,6 +258,10 @@ def test_critical_path_of_an_instance(tmp_path: Path) -> None:
     assert math.isclose(breakdown["duration"].sum(), 200)
     assert math.isclose(graph.summary().sum(), 100)
     assert set(graph.summary().index) >= {"cpu_bound"}
+    last, _ = analyzer.critical_path_analysis(0, "ProfilerStep", (1, 9))
+    assert math.isclose(last.get_critical_path_breakdown()["duration"].sum(), 100)  # of step 2, which is all there is
+    with pytest.raises(UsageError, match="no instance 2 to 9"):
+        analyzer.critical_path_analysis(0, "ProfilerStep", (2, 9))
     with pytest.raises(UsageError, match="occurs 2 times: no instance 2"):
         analyzer.critical_path_analysis(0, "ProfilerStep", 2)
     with pytest.raises(UsageError, match="'nothing' occurs 0 times"):
