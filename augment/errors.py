@@ -46,6 +46,13 @@ class InputError(AugmentError):
         self.path = path
         self.because = because
 
+    @classmethod
+    def of(cls, path: str, error: OSError) -> InputError:
+        """What the system says about ``path``."""
+        if isinstance(error, IsADirectoryError):
+            return cls(path, "is a folder; name one trace in it")
+        return cls(path, (error.strerror or str(error)).lower())
+
 
 class UnknownFormat(InputError):
     """No reader recognises the content."""

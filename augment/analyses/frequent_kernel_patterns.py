@@ -10,7 +10,7 @@ each other that launch exactly the same work, the innermost stands for all. The 
 
 The work of these patterns is marked on a track ``Frequent kernel patterns stream N`` for each stream: a slice over the
 work of each occurrence, named after the operator, with the pattern's place in the rows as ``pattern``; where work of
-others lies between, a slice for each part.
+others lies between, a slice for each part. Work that belongs to several of them is marked as the most frequent one's.
 
 How HTA's ``get_frequent_cuda_kernel_sequences`` differs: it must be given an operator; of the slices with that name it
 takes those at the least depth of all (here with ``at_minimum_depth``), so that an operator called from deeper code does

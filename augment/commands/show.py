@@ -56,7 +56,7 @@ def is_sidecar(path: str) -> bool:
         with open(path, "rb") as file:
             return b'"schema_version"' in file.read(64) or path.endswith(".metrics.json")
     except OSError as error:
-        raise InputError(path, (error.strerror or str(error)).lower()) from error
+        raise InputError.of(path, error) from error
 
 
 def read_sidecar(path: str) -> dict[str, Any]:

@@ -182,7 +182,8 @@ class _Reading:
                 return
         if not outline.arrays_seen:
             known = ", ".join(list(outline.members)[:6]) or "none"
-            raise UnknownFormat(self._path, f"a JSON object without traceEvents (its members: {known})")
+            hint = "; an execution trace? --execution-trace names it beside its trace" * ("nodes" in outline.members)
+            raise UnknownFormat(self._path, f"a JSON object without traceEvents (its members: {known}){hint}")
 
     def _members_up_to_events(self) -> bool:
         """Take members until traceEvents has been opened, or until the object is closed: then False."""

@@ -270,7 +270,7 @@ def open_text(path: str, limits: Limits = UNLIMITED) -> OpenText:
     try:
         file = open(path, "rb")  # noqa: SIM115 - OpenText closes it
     except OSError as error:
-        raise InputError(path, (error.strerror or str(error)).lower()) from error
+        raise InputError.of(path, error) from error
     try:
         return OpenText(path, file, limits)
     except BaseException:

@@ -53,7 +53,7 @@ def _readable(path: str) -> Iterator[str]:
         with open(path, "rb") as file:
             packed = file.read(len(_ZSTD)) == _ZSTD
     except OSError as error:
-        raise InputError(path, (error.strerror or str(error)).lower()) from error
+        raise InputError.of(path, error) from error
     if not packed:
         yield path
         return

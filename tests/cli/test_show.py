@@ -76,6 +76,12 @@ def test_what_is_no_metrics_file(tmp_path: Path, augment: Augment) -> None:
     assert augment("show", tmp_path).code == 3
 
 
+@pytest.mark.parametrize("command", [("show",), ("doctor",), ("query", "select 1")])
+def test_a_folder_is_no_trace(tmp_path: Path, augment: Augment, command: tuple[str, ...]) -> None:
+    ended = augment(command[0], tmp_path, *command[1:])
+    assert (ended.code, ended.err) == (3, f"augment: {tmp_path}: is a folder; name one trace in it\n")
+
+
 def test_columns_are_for_people() -> None:
     columns = columns_of(
         {
