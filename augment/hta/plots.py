@@ -28,7 +28,8 @@ def show(draw: Callable[[Any], Figure | Iterable[Figure]], renderer: str | None 
     """Show the figures that ``draw`` makes, given ``plotly.express``.
 
     plotly shows a figure in the notebook that it runs in, else in a browser that it opens. The latter only if the
-    environment's ``PLOTLY_RENDERER`` or HTA's argument ``image_renderer`` asks for a renderer by name.
+    environment's ``PLOTLY_RENDERER`` or HTA's argument ``image_renderer`` asks for a renderer by name. A renderer that
+    cannot draw costs the plots, with a warning, and never the figures that were asked for.
     """
     if not installed():
         return
@@ -36,8 +37,11 @@ def show(draw: Callable[[Any], Figure | Iterable[Figure]], renderer: str | None 
     if not chosen:
         return
     drawn = draw(importlib.import_module("plotly.express"))
-    for figure in [drawn] if hasattr(drawn, "show") else drawn:
-        figure.show(renderer=chosen)
+    try:
+        for figure in [drawn] if hasattr(drawn, "show") else drawn:
+            figure.show(renderer=chosen)
+    except (ValueError, ImportError, RuntimeError) as error:  # it lacks nbformat, IPython, kaleido, or there is none
+        warnings.warn(f"nothing is drawn: plotly's renderer {chosen}: {str(error).strip()}", stacklevel=4)
 
 
 def _of_notebook() -> str | None:

@@ -348,6 +348,13 @@ def test_no_browser_is_opened_unasked(tmp_path: Path, shown: list[Any], monkeypa
     assert len(shown) == 1
 
 
+def test_a_renderer_that_cannot_draw_costs_no_figures(tmp_path: Path) -> None:
+    analyzer = analysis(tmp_path, *TWO_STEPS)
+    with pytest.warns(UserWarning, match="nothing is drawn: plotly's renderer such: .*such"):
+        types, kernels = analyzer.get_gpu_kernel_breakdown(image_renderer="such")
+    assert (len(types), len(kernels)) == (1, 1)
+
+
 def test_without_plotly_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(plots, "_TOLD", set())
