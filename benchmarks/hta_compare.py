@@ -167,7 +167,10 @@ def facts_of(trace: Trace) -> Facts:
     )
     kernels = work.row[events.category[work.row] == Category.KERNEL]
     names = set(trace.names_of(kernels)) if len(kernels) else set()
+    steps = events.slices_of(Category.GPU_USER_ANNOTATION)
     return {
+        STEPS: any(name.startswith("ProfilerStep") for name in trace.names_of(steps)),
+        HOST_STREAMS: any("stream" in args for args in trace.args_of(events.slices_of(Category.CPU_OP))),
         "fractions of a microsecond": bool((events.ts % 1000).any() or (events.dur % 1000).any()),
         "cuda_sync slices": bool(len(events.slices_of(Category.CUDA_SYNC))),
         "work without launch": bool((work.launch == NO_ROW).any()),
@@ -192,21 +195,24 @@ def misnamed(name: str) -> bool:
 
 
 ROUNDING = "fractions of a microsecond"
+HOST_STREAMS = "host events with a stream"
+STEPS = "steps of the device"  #: which HTA takes for the host's, so that all or part of the last stays in
 #: the facts that can explain a difference, the likeliest first; and what always differs
 REASONS: dict[str, tuple[str, ...]] = {
     "temporal_breakdown": (
-        "cuda_sync slices", "several devices", "names that HTA takes for another type", "stream 0", "another vendor",
-        "streams that are no number", "several pieces of one launch", ROUNDING, "work without launch",
+        HOST_STREAMS, "cuda_sync slices", "several devices", "names that HTA takes for another type", "stream 0",
+        "another vendor", "streams that are no number", "several pieces of one launch", ROUNDING, "work without launch",
     ),
     "comm_comp_overlap": (
-        "names that HTA takes for another type", "several devices", "another vendor", "stream 0", ROUNDING,
+        HOST_STREAMS, "names that HTA takes for another type", "several devices", "another vendor", "stream 0",
+        ROUNDING,
     ),
     "idle_time_breakdown": (
         "overlapping kernels on a stream", "several devices", "several pieces of one launch", "work without launch",
         "another vendor", "stream 0", ROUNDING,
     ),
     "kernel_types": (
-        "names that HTA takes for another type", "several devices", "another vendor", "stream 0",
+        HOST_STREAMS, "names that HTA takes for another type", "several devices", "another vendor", "stream 0",
         "several pieces of one launch", ROUNDING, "cuda_sync slices", "work without launch",
     ),
     "user_annotations": (ROUNDING,),
@@ -229,10 +235,10 @@ ALWAYS = {
 
 def reason(method: str, facts: Facts) -> str:
     """Why the figures of ``method`` differ, as far as the trace confirms it."""
-    found = [one for one in REASONS.get(method, ()) if facts.get(one)][:2]
-    if found:
-        return ", ".join(found)
-    return ALWAYS.get(method, "?")
+    found = [one for one in (STEPS, *REASONS.get(method, ())) if facts.get(one)][:2]
+    if method not in REASONS or not found:
+        found.append(ALWAYS.get(method, "?"))
+    return ", ".join(found)
 
 
 def compare(path: Path, python: str, timeout: float) -> Iterator[tuple[str, str, str]]:
