@@ -11,7 +11,8 @@ the end of the recording back to its start: what did each moment have to wait fo
 - A stream that waits for an event follows what was launched before it was recorded.
 - The thread of the backward pass and the one that began it take turns (known by ``fwdbwd`` flows or autograd's names).
 - Work that starts more than 30 µs after all this, just when work of another stream ends, is taken to have waited for
-  that: most traces do not record the waits of streams (``cuda_sync``).
+  that: most traces do not record the waits of streams (``cuda_sync``). Work of unknown launch counts as launched with
+  what is before it on its stream, or before the recording.
 
 The path is divided where steps begin and end, so that ``time_ns`` over ``bound_by`` sums up to the step's duration
 (of the recording's, as ``step`` null, where there are no steps):

@@ -15,6 +15,7 @@ from augment.derived.dependencies import (
     full_queues,
     last_to_end,
     launched_at,
+    launched_by,
     launches_of_work,
     order_on_streams,
     unexplained_starts,
@@ -22,6 +23,7 @@ from augment.derived.dependencies import (
 from augment.derived.gpu_work import gpu_work
 from augment.derived.handovers import NO_TRACK, handovers, main_track
 from augment.derived.host_segments import host_segments
+from augment.derived.launches import NO_ROW
 from augment.derived.ordering import compressed, distinct, group_bounds, grouped
 from augment.derived.steps import steps
 from augment.derived.sync_dependencies import synchronizations
@@ -139,9 +141,14 @@ def critical_graph(trace: Trace) -> Graph:
 
 
 def _known(trace: Trace, found: list[Dependencies]) -> Int64s:
-    """When the last of what is known to hold each piece of work was over, int64 ns, as far as it was before it."""
+    """When the last of what is known to hold each piece of work was over, int64 ns, as far as it was before it.
+
+    Work without a known launch was launched with what is before it, or before the recording.
+    """
     work = gpu_work(trace)
-    known: Int64s = launched_at(trace).copy()
+    began = trace.events.ts[:1].min(initial=np.iinfo(np.int64).max)
+    queued = np.maximum(launched_by(trace), np.minimum(began, work.ts))
+    known: Int64s = np.where(work.launch != NO_ROW, launched_at(trace), queued)
     for one in found:
         chosen = np.flatnonzero((one.from_work != NO_PLACE) & (one.to_work != NO_PLACE))
         before, after = one.from_work[chosen], one.to_work[chosen]

@@ -190,6 +190,29 @@ def test_a_late_start_is_put_down_to_the_stream_that_has_just_ended() -> None:
     ) == [("launch_delay", 5), ("kernel_communication", 99_995), ("sync", 1_000), ("kernel_computation", 9_000)]
 
 
+def test_so_is_one_of_work_that_was_queued_before_the_recording() -> None:
+    assert path_of(
+        call("cudaLaunchKernel", 0, 2, correlation=1),
+        kernel("gemm", 0, 5, stream=7),
+        kernel("ncclDevKernel_AllReduce", 3, 100_000, stream=20),
+        kernel("optimizer", 101_000, 110_000, stream=7),
+    ) == [("idle", 3), ("kernel_communication", 99_997), ("sync", 1_000), ("kernel_computation", 9_000)]
+
+
+def test_work_without_a_launch_was_launched_with_what_is_before_it() -> None:
+    launched_early = (
+        call("cudaLaunchKernel", 0, 2, correlation=1),
+        kernel("one", 5, 10, correlation=1, stream=7),
+        call("cudaLaunchKernel", 12, 14, correlation=2),
+        kernel("ncclDevKernel_AllReduce", 15, 100_000, correlation=2, stream=20),
+    )
+    assert sums_of(*launched_early, kernel("unknown", 101_000, 101_010, stream=7))["sync"] == 1_000
+    launched_late = call("cudaLaunchKernel", 100_950, 100_960, correlation=3)
+    late = kernel("two", 100_970, 100_980, correlation=3, stream=7)
+    found = sums_of(*launched_early, launched_late, late, kernel("unknown", 101_000, 101_010, stream=7))
+    assert ("sync" in found, found["kernel_gap"]) == (False, 20)
+
+
 def test_a_late_start_without_a_reason_is_idle() -> None:
     assert sums_of(
         call("cudaLaunchKernel", 0, 2, correlation=1),
