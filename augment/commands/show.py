@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ ROWS = 20  #: of a table, unless --limit says otherwise
 @click.argument("source", metavar="INPUT|METRICS.json")
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]")
 @choice_of_analyses
+@click.option("--execution-trace", metavar="FILE", help="The execution trace recorded with INPUT.")
 @click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
               help="Rows of a table; 0: all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the analyses' part of the metrics file, all rows.")
@@ -29,6 +30,7 @@ def command(
     skip: tuple[str, ...],
     options: tuple[str, ...],
     steps: tuple[int, int] | None,
+    execution_trace: str | None,
     limit: int,
     as_json: bool,
 ) -> None:
@@ -37,9 +39,10 @@ def command(
 
     wanted = (*analyses, *only)
     if is_sidecar(source):
-        sidecar = _chosen(read_sidecar(source), wanted, skip, options, steps)
+        anew = {"--option": options, "--steps": steps, "--execution-trace": execution_trace}
+        sidecar = _chosen(read_sidecar(source), wanted, skip, anew)
     else:
-        sidecar = _analysed(source, wanted, skip, options, steps)
+        sidecar = _analysed(source, wanted, skip, options, steps, execution_trace)
     if as_json:
         import json
 
@@ -77,17 +80,12 @@ def read_sidecar(path: str) -> dict[str, Any]:
 
 
 def _chosen(
-    sidecar: dict[str, Any],
-    wanted: Collection[str],
-    skip: Collection[str],
-    options: Sequence[str],
-    steps: tuple[int, int] | None,
+    sidecar: dict[str, Any], wanted: Collection[str], skip: Collection[str], anew: Mapping[str, object]
 ) -> dict[str, Any]:
-    """The sidecar with the wanted analyses alone."""
+    """The sidecar with the wanted analyses alone. ``anew`` are options that only a trace can be asked with."""
     from augment.errors import UsageError, expect_known
 
-    if options or steps:
-        given = "--option" if options else "--steps"
+    if given := next((name for name, value in anew.items() if value), None):
         raise UsageError(f"{given}: these metrics are computed already; name the trace to compute them anew")
     known = sidecar["analyses"]
     for name in (*wanted, *skip):
@@ -97,7 +95,12 @@ def _chosen(
 
 
 def _analysed(
-    path: str, wanted: Sequence[str], skip: Sequence[str], options: Sequence[str], steps: tuple[int, int] | None
+    path: str,
+    wanted: Sequence[str],
+    skip: Sequence[str],
+    options: Sequence[str],
+    steps: tuple[int, int] | None,
+    execution_trace: str | None,
 ) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     from augment.commands.options import check_analyses, option_values
@@ -106,6 +109,7 @@ def _analysed(
     check_analyses(wanted, skip, values)
     import msgspec
 
+    from augment.batch.execution import executed
     from augment.commands.terminal import bar
     from augment.pipeline import augment
     from augment.readers import read
@@ -113,7 +117,7 @@ def _analysed(
 
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = read(path, announce=lambda text: shown.say(f"augment: {text}"))
+        trace = executed(read(path, announce=lambda text: shown.say(f"augment: {text}")), execution_trace)
         augmented = augment(
             trace,
             only=wanted,

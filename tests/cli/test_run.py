@@ -310,6 +310,18 @@ def test_an_execution_trace(tmp_path: Path, augment: Augment) -> None:
     assert b"augment.execution_trace" in gzip.decompress((tmp_path / "rank0.augmented.json.gz").read_bytes())
 
 
+def test_it_is_shown_without_writing_anything(tmp_path: Path, augment: Augment) -> None:
+    executed(tmp_path, 1)
+    call = ("show", tmp_path / "rank0.json", "execution_trace", "--execution-trace")
+    told = json.loads(augment(*call, tmp_path / "et" / "et_0.json.gz", "--json").out)
+    assert told["execution_trace"]["rows"][0]["node_id"] == 70
+    ended = augment(*call, tmp_path / "no.json")
+    assert (ended.code, ended.err) == (3, f"augment: {tmp_path / 'no.json'}: no such file or directory\n")
+    augment("run", tmp_path / "rank0.json")
+    ended = augment("show", tmp_path / "rank0.metrics.json", *call[2:], tmp_path / "et" / "et_0.json.gz")
+    assert (ended.code, "--execution-trace: these metrics are computed already" in ended.err) == (2, True)
+
+
 def test_each_rank_has_its_execution_trace(tmp_path: Path, augment: Augment) -> None:
     executed(tmp_path, 3)
     (tmp_path / "et" / "et_1.json.gz").unlink()
