@@ -86,7 +86,10 @@ class TraceAnalysis:
             rows = stragglers.stragglers(self.t.events)
             scores = pandas().DataFrame({"rank": [one.rank for one in rows], "score": [one.score for one in rows]})
             plots.show(lambda px: px.bar(scores, x="rank", y="score", title="Potential Stragglers"))
-        return stragglers.potential_stragglers(self.t.events, chosen or None, count)
+        found = stragglers.potential_stragglers(self.t.events, chosen or None, count)
+        if not found:
+            warnings.warn("no straggler: no collective that two of the ranks have", stacklevel=2)
+        return found
 
     def get_gpu_kernel_breakdown(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -173,6 +174,7 @@ def user_annotation_breakdown(
         kept = _largest(named, num_kernels, duration_ratio, lambda name: any(one.search(name) for one in patterns))
         records += [(*_figures(one), rank) for one in sorted(kept, key=lambda one: one.name)]
     if not records:
+        warnings.warn(f"no annotation on the {side.upper()} in any trace", stacklevel=3)
         return None
     frame = table(records, [*_COLUMNS, "rank"])
     if visualize:
@@ -225,9 +227,12 @@ def gpu_kernels_with_user_annotations(
 ) -> pd.DataFrame | None:
     """The frame of a rank's GPU work with the leaf annotation of each; None if the trace has no annotation."""
     trace = t.of_rank(rank)
-    if not len(trace.events.slices_of(Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)):
-        return None
     work = gpu_work(trace)
+    annotated = len(trace.events.slices_of(Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)) > 0
+    if not annotated or not len(work):
+        t.tell_why_not(rank, "gpu_time_by_annotation")
+    if not annotated:
+        return None
     leaf = annotations_of_work(trace, include_steps=True)
     names = [NO_ARG if row == NO_ROW else trace.strings[trace.events.name[row]] for row in leaf.tolist()]
     frame = t.get_trace(rank).loc[work.row].copy()

@@ -50,6 +50,8 @@ def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int,
             pieces.append(_piece(t, one.ts, where, "queue_length", one.length))
         if pieces:
             series[rank] = _joined(pieces, ["ts", "pid", "tid", "stream", "queue_length"])
+        else:
+            t.tell_why_not(rank, "queue_length")
     return series
 
 
@@ -64,6 +66,8 @@ def memory_bw_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd
             pieces.append(_piece(t, one.ts, where, "memory_bw_gbps", one.rate / 1e9))
         if pieces:
             series[rank] = _joined(pieces, ["ts", "pid", "name", "memory_bw_gbps"])
+        if not any(map(len, pieces)):
+            t.tell_why_not(rank, "memory_bandwidth", "the copies tell no bytes, or no duration")
     return series
 
 

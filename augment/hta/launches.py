@@ -56,7 +56,9 @@ def _launch_stats(
             "launch_delay": microseconds(delays.delay_ns),
         }
     )
-    if visualize and len(frame):
+    if not len(frame):
+        t.tell_why_not(rank, "launch_statistics")
+    elif visualize:
         short = frame[(frame["cpu_duration"] <= runtime_cutoff) & (frame["gpu_duration"] < frame["cpu_duration"])]
         late = frame[frame["launch_delay"] > launch_delay_cutoff]
         outliers = frame[frame["cpu_duration"] > runtime_cutoff]
@@ -131,6 +133,7 @@ def cupti_counter_data_with_operators(t: Trace, ranks: Sequence[int] | None) -> 
     for rank in t.chosen(ranks):
         found = counter_ranges(t.of_rank(rank))
         if not len(found.row):
+            t.tell_why_not(rank, "cupti_counters")
             continue
         if found.operators is None:
             warnings.warn(f"rank {rank}: no operators: {found.problem}", stacklevel=3)

@@ -178,6 +178,11 @@ class Trace:
             return []
         return list(outcome.rows)
 
+    def tell_why_not(self, rank: int, analysis: str, otherwise: str = "") -> None:
+        """Warn, with the reason, if an analysis of a rank is skipped; with another, if there is one, if it is not."""
+        if self.rows(rank, analysis) and otherwise:
+            warnings.warn(f"rank {rank}: no {analysis}: {otherwise}", stacklevel=4)
+
     def _read(self, trace_files: TraceFiles | None) -> None:
         if isinstance(trace_files, Mapping):
             for rank, path in trace_files.items():

@@ -176,7 +176,39 @@ def test_summaries_are_weighted_by_time(tmp_path: Path) -> None:
     assert full.to_dict("records") == [
         {"rank": 0, "stream": 7, "duration_at_max_queue_length": 100.0, "relative_duration_at_max_queue_length": 1.0}
     ]
-    assert analyzer.get_memory_bw_summary() is None
+    with pytest.warns(UserWarning, match="rank 0: no memory_bandwidth: no copy and no memset"):
+        assert analyzer.get_memory_bw_summary() is None
+
+
+NOTHING = [
+    (lambda t: t.get_queue_length_summary(), None, "rank 0: no queue_length: no event of category kernel"),
+    (lambda t: t.get_memory_bw_summary(), None, "rank 0: no memory_bandwidth: no event of category kernel"),
+    (lambda t: len(t.get_cuda_kernel_launch_stats()[0]), 0, "rank 0: no launch_statistics: no event of"),
+    (lambda t: t.get_gpu_kernels_with_user_annotations(0), None, "rank 0: no gpu_time_by_annotation: no event of"),
+    (lambda t: t.get_gpu_user_annotation_breakdown(), None, "rank 0: no user_annotation_breakdown: no event of"),
+    (lambda t: t.get_cupti_counter_data_with_operators(), [], "rank 0: no cupti_counters: no event of category cuda_p"),
+    (lambda t: t.get_potential_stragglers(), [], "no straggler: no collective that two of the ranks have"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:no annotation on the GPU")
+@pytest.mark.parametrize(("asked", "answer", "reason"), NOTHING, ids=[reason for _, _, reason in NOTHING])
+def test_why_there_is_nothing_is_said(tmp_path: Path, asked: Any, answer: Any, reason: str) -> None:
+    analyzer = analysis(tmp_path, op("aten::mm", 0, 10))
+    with pytest.warns(UserWarning, match=reason):
+        assert asked(analyzer) == answer
+
+
+def test_copies_without_bytes_have_no_bandwidth(tmp_path: Path) -> None:
+    silent = copy("Memcpy HtoD", 170, 10, correlation=3)
+    del silent["args"]["bytes"]
+    with pytest.warns(UserWarning, match="rank 0: no memory_bandwidth: the copies tell no bytes"):
+        assert analysis(tmp_path, silent).get_memory_bw_summary() is None
+
+
+def test_annotations_of_the_host_are_none_of_the_device(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no annotation on the GPU in any trace"):
+        assert analysis(tmp_path, *TWO_STEPS).get_gpu_user_annotation_breakdown() is None
 
 
 def test_devices_have_a_column_where_a_rank_has_several(tmp_path: Path) -> None:
@@ -319,7 +351,8 @@ def test_plots(tmp_path: Path, shown: list[Any]) -> None:
     analyzer.get_cuda_kernel_launch_stats()
     analyzer.get_gpu_user_annotation_breakdown(use_gpu_annotation=False)
     analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), 1, visualize=True)
-    analyzer.get_potential_stragglers(visualize=True)
+    with pytest.warns(UserWarning, match="no straggler"):
+        analyzer.get_potential_stragglers(visualize=True)
     assert len(shown) == 1 + 1 + 3 + 1 + 1 + 1
     shown.clear()
     frame = TraceDiff.compare_traces(analyzer.t, analyzer.t)
