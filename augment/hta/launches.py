@@ -106,6 +106,7 @@ def frequent_cuda_kernel_sequences(
     if not operator_name:
         warnings.warn("operator_name is empty: no operator, no sequences", stacklevel=3)
         return pandas().DataFrame()
+    rank = t.chosen([rank] if rank else None)[0]  # 0 is what HTA asks unless told otherwise
     asked = {"operator": operator_name, "min_kernel_count": min_pattern_len, "at_minimum_depth": True}
     rows = t.rows(rank, "frequent_kernel_patterns", top_pattern_count=_ALL, **asked)
     if not rows:

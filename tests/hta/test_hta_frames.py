@@ -271,6 +271,10 @@ def test_sequences(tmp_path: Path) -> None:
     assert frame.to_dict("records") == [
         {"pattern": "aten::mm|gemm", "count": 1, "GPU kernel duration (us)": 30.0, "CPU op duration (us)": 20.0}
     ]
+    alone = TraceAnalysis(trace_files={3: analyzer.t.trace_files[0]})  # there is no rank 0, which is asked by default
+    assert alone.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), 1).equals(frame)
+    with pytest.raises(UsageError, match="no rank 2; there are 3"):
+        alone.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), 1, rank=2)
     with pytest.warns(UserWarning, match="launched 9 or more"):
         assert analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), min_pattern_len=9).empty
     with pytest.warns(UserWarning, match="operator_name is empty"):
