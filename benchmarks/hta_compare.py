@@ -168,16 +168,17 @@ def facts_of(trace: Trace) -> Facts:
     kernels = work.row[events.category[work.row] == Category.KERNEL]
     names = set(trace.names_of(kernels)) if len(kernels) else set()
     steps = events.slices_of(Category.GPU_USER_ANNOTATION)
+    launch = work.launch[work.launch != NO_ROW]
     return {
         STEPS: any(name.startswith("ProfilerStep") for name in trace.names_of(steps)),
         HOST_STREAMS: any("stream" in args for args in trace.args_of(events.slices_of(Category.CPU_OP))),
         "fractions of a microsecond": bool((events.ts % 1000).any() or (events.dur % 1000).any()),
         "cuda_sync slices": bool(len(events.slices_of(Category.CUDA_SYNC))),
-        "work without launch": bool((work.launch == NO_ROW).any()),
+        "work without launch": len(launch) < len(work),
         "several devices": len(work.devices) > 1,
         "streams that are no number": any(not isinstance(one.stream, int) for one in streams),
         "overlapping kernels on a stream": overlapping and len(end) > 0,
-        "several pieces of one launch": len(np.unique(work.launch)) < len(work),
+        "several pieces of one launch": len(np.unique(launch)) < len(launch),
         "names that HTA takes for another type": any(map(misnamed, names)),
         "stream 0": any(one.stream == 0 for one in streams),
         "another vendor": not any(name.startswith(("cuda", "cu")) for name in trace.strings),
