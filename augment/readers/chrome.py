@@ -142,8 +142,9 @@ class _Reading:
         window.drop(1)
         if first == ord("["):
             outline.array = True
-            if self._members.blank() not in (ord("{"), ord("]"), -1):
-                raise UnknownFormat(self._path, "a JSON array, but not of events")
+            if (element := self._members.blank()) not in (ord("{"), ord("]"), -1):
+                hint = "; a memory timeline? augment.read_memory_timeline reads it" * (element == ord("["))
+                raise UnknownFormat(self._path, f"a JSON array, but not of events{hint}")
             self._events()
         else:
             self._object()
