@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Texts
-from augment.args import OPS, RECORDED, SYNCS, WANTED, Arg
+from augment.args import RECORDED, SYNCS, WANTED, Arg
 from augment.derived.arg_columns_layout_compiled import CONVERTED, DROPPED
 from augment.derived.arg_columns_scan import Found, args_of_rows, found_in, has_category
 from augment.derived.kernel_types import KernelType, types_of
@@ -30,10 +30,10 @@ from augment.trace import (
 IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
 #: columns of HTA's frames
 OF_FRAMES = (
-    Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK), also=("external id",)),
-    Arg("Input Dims", OPS, is_text=True, also=("Input dims",)),
-    Arg("Input type", OPS, is_text=True),
-    Arg("Input Strides", OPS, is_text=True),
+    Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK, Category.GPU_USER_ANNOTATION), also=("external id",)),
+    Arg("Input Dims", RECORDED, is_text=True, also=("Input dims",)),
+    Arg("Input type", RECORDED, is_text=True),
+    Arg("Input Strides", RECORDED, is_text=True),
     Arg("wait_on_stream", SYNCS),
     Arg("wait_on_cuda_event_record_corr_id", SYNCS),
 )

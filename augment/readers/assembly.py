@@ -54,7 +54,7 @@ _MESSAGES = {
     "event_without_phase": "events without a phase",
     "slice_without_duration": "X events without a usable dur",
     "unknown_phase": "events of a phase that the Trace Event Format does not know",
-    "time_out_of_range": "events whose time does not fit 64-bit nanoseconds",
+    "time_out_of_range": "events whose time does not fit 64-bit nanoseconds, or that last more than a year",
     # of packets
     "arg_nested_too_deeply": "args that nest deeper than 64",
     "compressed_packets": "packets that hold others compressed: what those hold is read, but not their args",
@@ -74,6 +74,7 @@ _FATES = {
     "missing_comma": "read as if it were there",
 }
 _INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
+_LONGEST = 366 * 86_400 * 10**9  #: ns; CUPTI once gave kernels of 236 years, and each of them would be all of a trace
 _EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
 
 
@@ -151,14 +152,18 @@ def _base_ns(members: dict[str, Any]) -> tuple[int, list[Diagnostic]]:
 
 
 def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
-    """Take out rows of phase 0, and rows that begin or end where sums would leave int64; how many the latter are."""
+    """Take out rows of phase 0, and those whose times cannot be, or would leave int64 in sums; how many the latter."""
     keep = raw.phase != 0
     beyond = 0
     if len(raw.ts):
         latest, earliest = _INT64_MAX - max(base_ns, 0), _EARLIEST - min(base_ns, 0)
-        if int(raw.ts.max()) + int(raw.dur.max()) > latest or int(raw.ts.min()) + min(int(raw.dur.min()), 0) < earliest:
+        first, last, shortest, longest = (
+            int(one) for one in (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max())
+        )
+        if last + longest > latest or first + min(shortest, 0) < earliest or longest > _LONGEST:
             after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
-            over = keep & ((raw.ts > latest - after) | (raw.ts < earliest - before) | (raw.dur < _EARLIEST))
+            over = (raw.ts > latest - after) | (raw.ts < earliest - before)
+            over = keep & (over | (raw.dur < _EARLIEST) | (raw.dur > _LONGEST))
             beyond = int(over.sum())
             keep &= ~over
     if not keep.all():

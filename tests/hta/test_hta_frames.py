@@ -60,6 +60,16 @@ def test_frame_of_events(tmp_path: Path) -> None:
     assert frame[frame["name"] == "gemm"]["stream"].ge(0).all()
 
 
+def test_annotations_have_args_in_the_frame(tmp_path: Path) -> None:
+    args = {"External id": 7, "Input Dims": [[8]], "Input type": ["Float"]}
+    noted = event("user_annotation", "nccl:all_to_all", 20, 5, HOST, THREAD, **args)
+    on_device = event("gpu_user_annotation", "nccl:all_to_all", 9, 31, 0, 7, **{"External id": 7})
+    frame = analysis(tmp_path, *TWO_STEPS, noted, on_device, include_last_profiler_step=True).t.get_trace(0)
+    found = frame[frame["name"] == "nccl:all_to_all"].set_index("cat")
+    assert found["external_id"].to_dict() == {"user_annotation": 7, "gpu_user_annotation": 7}
+    assert found["input_dims"].to_dict() == {"user_annotation": [[8]], "gpu_user_annotation": "-1"}
+
+
 def test_times_count_from_the_first_slice_of_the_frames(tmp_path: Path) -> None:
     began = {"ph": "i", "name": "[memory]", "ts": 0, "pid": HOST, "tid": THREAD, "args": {}}
     profiler = event("Trace", "PyTorch Profiler (0)", 5, 90, HOST, THREAD)

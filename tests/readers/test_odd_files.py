@@ -182,6 +182,14 @@ def test_times_whose_differences_would_not_fit(reading: Any) -> None:
     assert codes(trace) == {"time_out_of_range": 4}
 
 
+def test_what_lasts_more_than_a_year_is_left_out(reading: Any) -> None:
+    year = 366 * 86_400 * 10**6
+    trace = reading(events({**FIRST, "dur": 7.5e15}, {**FIRST, "dur": year + 1}, {**FIRST, "dur": year}))
+    assert trace.events.dur.max() == year * 1000
+    assert len(trace.events) == 2
+    assert codes(trace) == {"time_out_of_range": 2}
+
+
 def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
     """Kineto has written names with unescaped quotes."""
     broken = '{"ph": "X", "name": "say "hello"", "ts": 1, "dur": 1}'
