@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from augment.execution_trace import link_execution_trace, with_execution_trace
     from augment.findings import AugmentedTrace, Findings, Skipped
-    from augment.memory_timeline import read_memory_timeline
+    from augment.memory_timeline import read_memory_timeline, with_memory_timeline
     from augment.pipeline import augment
     from augment.readers import read
     from augment.trace import Trace
@@ -51,6 +51,7 @@ _HOMES = {
     "link_execution_trace": "augment.execution_trace",
     "with_execution_trace": "augment.execution_trace",
     "read_memory_timeline": "augment.memory_timeline",
+    "with_memory_timeline": "augment.memory_timeline",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
     "Findings": "augment.findings",
@@ -86,6 +87,7 @@ __all__ = [
     "read",
     "read_memory_timeline",
     "with_execution_trace",
+    "with_memory_timeline",
     "within",
     "write",
 ]

@@ -1,4 +1,9 @@
-"""The raw files of PyTorch's ``export_memory_timeline``: allocated memory by category, as columns.
+"""The raw files of PyTorch's ``export_memory_timeline``: allocated memory by category, beside a trace or as columns.
+
+::
+
+    trace = augment.with_memory_timeline(augment.read("rank0.json.gz"), "rank0.raw.json.gz")
+    augment.write(augment.augment(trace))  # the analysis memory_timeline has its rows and tracks
 
 Such a file (``*.raw.json.gz``) is a list of ``[time, action, bytes, category]``, bytes negative where memory is freed
 or changes its category. The categories are what PyTorch's profiler took the tensors for, from its own record of the
@@ -8,16 +13,26 @@ whole program; a trace alone cannot tell them.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from augment.derived.memory_categories import CATEGORIES, held_by_category
 from augment.errors import UnknownFormat
 from augment.readers.document import read_document
-from augment.trace import Int64s
+from augment.trace import Int64s, MemoryChanges, Trace
 
-#: by their numbers in the file (torch/profiler/_memory_profiler.py)
-CATEGORIES = ("Parameter", "Optimizer state", "Input", "Temporary", "Activation", "Gradient", "Autograd", "Unknown")
+__all__ = ["CATEGORIES", "read_memory_timeline", "with_memory_timeline"]
+
+
+def with_memory_timeline(trace: Trace, path: str | os.PathLike[str]) -> Trace:
+    """``trace`` and what the memory timeline at ``path`` tells, plain or compressed.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: it is no memory timeline.
+    """
+    return replace(trace, memory_changes=_changes(os.fspath(path)), facts=dict(trace.facts))
 
 
 def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:
@@ -29,29 +44,22 @@ def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:
         InputError: the file cannot be read.
         UnknownFormat: it is no memory timeline.
     """
-    events = _events(os.fspath(path))
-    ts, size, category = events[:, 0], events[:, 2], events[:, 3]
-    recorded = ts[ts >= 0]
-    ts = np.where(ts < 0, recorded.min() if len(recorded) else 0, ts)
-    order = np.argsort(ts, kind="stable")
-    ts = ts[order]
-    last = np.flatnonzero(np.append(ts[1:] != ts[:-1], True)) if len(ts) else np.empty(0, np.intp)
-    columns = {"ts": ts[last]}
-    for number, name in enumerate(CATEGORIES):
-        columns[name] = np.cumsum(np.where(category[order] == number, size[order], 0))[last]
-    return columns
+    changes = _changes(os.fspath(path))
+    recorded = changes.ts[changes.ts >= 0]
+    ts, held = held_by_category(changes, int(recorded.min()) if len(recorded) else 0)
+    return {"ts": ts, **dict(zip(CATEGORIES, held.T, strict=True))}
 
 
-def _events(path: str) -> npt.NDArray[np.int64]:
+def _changes(path: str) -> MemoryChanges:
     """The file's rows of four integers."""
     document = read_document(path)
     problem = "no memory timeline: that is a list of [time, action, bytes, category], as *.raw.json.gz has it"
     try:
-        events = np.array(document if document != [] else np.empty((0, 4), np.int64))
+        rows = np.array(document if document != [] else np.empty((0, 4), np.int64))
     except (ValueError, OverflowError) as error:
         raise UnknownFormat(path, problem) from error
-    if events.ndim != 2 or events.shape[1] != 4 or events.dtype != np.int64:
+    if rows.ndim != 2 or rows.shape[1] != 4 or rows.dtype != np.int64:
         raise UnknownFormat(path, problem)
-    if len(events) and not ((events[:, 3] >= 0) & (events[:, 3] < len(CATEGORIES))).all():
+    if len(rows) and not ((rows[:, 3] >= 0) & (rows[:, 3] < len(CATEGORIES))).all():
         raise UnknownFormat(path, f"a memory timeline with categories other than the {len(CATEGORIES)} that are known")
-    return events
+    return MemoryChanges(*np.ascontiguousarray(rows.T))

@@ -156,6 +156,20 @@ class EventTable:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryChanges:
+    """What a memory timeline tells: equal-length int64 columns in the file's order.
+
+    ``ts`` absolute ns, negative of what was held before the recording; ``action`` and ``category`` the file's numbers;
+    ``size`` bytes, negative where memory is freed or leaves its category.
+    """
+
+    ts: Int64s
+    action: Int64s
+    size: Int64s
+    category: Int64s
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """Something repaired, dropped or doubtful, counted."""
 
@@ -233,6 +247,8 @@ class Trace:
     partial: str | None = None  #: why the trace is not whole, if it is not
     #: of the execution trace recorded with it, if one is given
     execution_nodes: Sequence[dict[str, Any]] | None = field(default=None, repr=False)
+    #: of the memory timeline recorded with it, if one is given
+    memory_changes: MemoryChanges | None = field(default=None, repr=False)
     facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -14,14 +14,17 @@ import pytest
 
 from augment.analyses import ANALYSES
 from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
+from augment.derived.clock_correction import trace_on_clock
 from augment.errors import UnknownFormat
 from augment.execution_trace import with_execution_trace
 from augment.findings import UNITS, AugmentedTrace, Findings, Skipped
+from augment.memory_timeline import with_memory_timeline
 from augment.pipeline import augment, options_of
 from augment.readers import READERS, read
 from augment.trace import NO_CORRELATION, Trace
 from augment.writers import WRITERS, metrics
 from execution_traces import execution_trace_of, write_execution_trace
+from memory_timelines import memory_timeline_of, write_memory_timeline
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from tables import trace_of
@@ -51,8 +54,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trace(job: Path) -> Trace:
-    beside = write_execution_trace(job.parent / "et.json.gz", execution_trace_of(job))
-    return with_execution_trace(read(str(job)), beside)
+    nodes = write_execution_trace(job.parent / "et.json.gz", execution_trace_of(job))
+    memory = write_memory_timeline(job.parent / "a.raw.json.gz", memory_timeline_of(job))
+    return with_memory_timeline(with_execution_trace(read(str(job)), nodes), memory)
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +140,7 @@ def test_the_same_answer_twice(analysis: Any, trace: Trace, augmented: Augmented
 @analysis_of
 @pytest.mark.parametrize("shift", [-(10**15), 1, 10**17])
 def test_figures_do_not_depend_on_when(analysis: Any, trace: Trace, augmented: AugmentedTrace, shift: int) -> None:
-    events = dataclasses.replace(trace.events, ts=trace.events.ts + shift)
-    moved = augment(dataclasses.replace(trace, events=events, facts={}), only=[analysis.NAME])
+    moved = augment(trace_on_clock(trace, lambda ts: ts + shift), only=[analysis.NAME])
     assert figures(moved, analysis) == figures(augmented, analysis)
     assert times(moved, analysis) == [[ts + shift for ts in track] for track in times(augmented, analysis)]
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from augment.annotations import CounterTrack
 from augment.derived.memory_events import DeviceMemory, diagnostics, memory_events
+from augment.derived.ordering import changing
 from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Identity, Int64s, Trace
 
@@ -102,14 +103,10 @@ def _track(one: DeviceMemory, what: str, values: Int64s) -> CounterTrack:
     """The points at which the value changes, the first and the last; of one moment, the last event counts."""
     keep = np.append(one.ts[1:] != one.ts[:-1], True)
     ts, values = one.ts[keep], values[keep]
-    keep = np.ones(len(ts), np.bool_)
-    keep[1:-1] = values[1:-1] != values[:-2]
-    name = f"Memory {what}"
-    if not one.on_stream:  # beside others in a process of the host
-        name += f" {one.kind}" if one.device is None else f" {one.kind} {one.device}"
+    keep = changing(values)
     return CounterTrack(
         analysis=NAME,
-        name=name,
+        name=f"Memory {what}{one.label}",
         under=one.track,
         ts=ts[keep],
         values=values[keep],

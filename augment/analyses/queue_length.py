@@ -23,6 +23,7 @@ import numpy as np
 from augment.annotations import CounterTrack
 from augment.derived.gpu_work import Stream
 from augment.derived.launch_delays import launch_diagnostics
+from augment.derived.ordering import changing
 from augment.derived.queue_lengths import queue_lengths
 from augment.derived.statistics import time_weighted
 from augment.findings import Findings, Skipped, column
@@ -81,8 +82,7 @@ def _row(stream: Stream, ts: Int64s, length: Int64s) -> Row:
 
 def _track(stream: Stream, ts: Int64s, length: Int64s) -> CounterTrack:
     """The points at which the length changes, the first and the last."""
-    keep = np.ones(len(ts), np.bool_)
-    keep[1:-1] = length[1:-1] != length[:-2]
+    keep = changing(length)
     return CounterTrack(
         analysis=NAME,
         name=f"Queue Length stream {stream.stream}",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from augment.batch import places
-from augment.batch.execution import executed, lacking, state_of
+from augment.batch.beside import Beside
 from augment.batch.inputs import Input
 from augment.errors import AugmentError, UnknownFormat
 
@@ -26,7 +26,7 @@ Told = Callable[[str], None]  #: told, in a sentence, of what takes long
 
 @dataclass(frozen=True)
 class Settings:
-    """What to make of every input. Of ``execution_trace``, a path, ``{rank}`` stands for the rank."""
+    """What to make of every input, and what lies beside them."""
 
     formats: tuple[str, ...] = ("chrome",)
     only: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Settings:
     steps: tuple[int, int] | None = None
     stages: tuple[Stage, ...] = ()
     limits: Limits | None = None
-    execution_trace: str | None = None
+    beside: Beside = Beside()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Result:
 
     ``done_before`` says that a manifest told so, and nothing had to be done. ``sha256``, ``rank`` and ``world_size``
     are the input's; ``summaries`` are files for the job's stages. ``drawn`` is a name for what of the job is drawn in
-    the outputs; empty: nothing. ``beside`` changes with its execution trace; empty: it has none.
+    the outputs; empty: nothing. ``beside`` changes with the files beside it; empty: there are none.
     """
 
     path: str
@@ -125,10 +125,8 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
         trace = read(path, announce=announce, limits=settings.limits or UNLIMITED)
-        beside = state_of(settings.execution_trace, trace.rank)
-        if settings.execution_trace and (why := lacking(settings.execution_trace, trace)):
-            announce(why)
-        trace = executed(trace, settings.execution_trace)
+        beside = settings.beside.state(trace.rank)
+        trace = settings.beside.added_to(trace)
         augmented = augment(
             trace,
             only=settings.only,
@@ -137,6 +135,8 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
             steps=settings.steps,
             progress=lambda name, _done, _of: stage(name),
         )
+        for why in settings.beside.unused(augmented):
+            announce(why)
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}

@@ -19,7 +19,6 @@ from typing import Any
 from augment import __version__
 from augment.batch import drawing, places
 from augment.batch.convert import File, Result, Settings
-from augment.batch.execution import state_of
 from augment.batch.inputs import Input
 from augment.batch.journal import journal
 from augment.writers.files import MANIFEST, is_manifest
@@ -32,7 +31,7 @@ def digest_of(settings: Settings) -> str:
     """The same for settings of which the same outputs come."""
     told = [
         _FORM, settings.formats, sorted(settings.only), sorted(settings.skip), settings.options, settings.steps,
-        [stage.suffix for stage in settings.stages], *filter(None, [settings.execution_trace]),
+        [stage.suffix for stage in settings.stages], *filter(None, [settings.beside.named]),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -51,14 +50,14 @@ class Manifest:
 
     def __init__(self, root: str, settings: Settings, shard: str = "") -> None:
         self._root, self._digest = root, digest_of(settings)
-        self._execution_trace = settings.execution_trace
+        self._beside = settings.beside
         places.expect_writable(root)
         self._journal = journal(places.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
 
     def done(self, one: Input) -> Result | None:
         """What came of ``one`` before, if it need not be done again.
 
-        That is so if neither the file nor its execution trace nor the settings nor this program changed, and what was
+        That is so if neither the file nor what lies beside it nor the settings nor this program changed, and what was
         made of it is still there.
         """
         told = self._known.get(one.key)
@@ -68,7 +67,7 @@ class Manifest:
             one.size, one.modified, self._digest, __version__
         ):  # fmt: skip
             return None
-        if told.get("beside", "") != state_of(self._execution_trace, told["rank"]):
+        if told.get("beside", "") != self._beside.state(told["rank"]):
             return None
         outputs, summaries = self._files(told["outputs"]), self._files(told["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.batch import places
-from augment.batch.execution import executed
+from augment.batch.beside import Beside
 from augment.batch.fitting import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
@@ -39,7 +39,7 @@ class Choice:
 
     ``steps`` None: all that fit into a browser, which holds ``limit_bytes`` of text; None: whether they do or not.
     ``fixed_ranks`` says that the ranks were chosen already, and none is left out. ``align``: onto one clock, as far as
-    collectives tell the clocks apart. Of ``execution_trace``, a path, ``{rank}`` stands for the rank.
+    collectives tell the clocks apart. ``beside`` are the files recorded with the traces.
     """
 
     only: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Choice:
     fixed_ranks: bool = False
     limit_bytes: int | None = BROWSER_TEXT_BYTES
     align: bool = True
-    execution_trace: str | None = None
+    beside: Beside = Beside()
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,7 @@ class _Timeline:
         self._ranks, self._answers, self._choice, self._chosen = ranks, answers, choice, chosen
         self._instance, self._member, self._row = answers.links()
         self._shift_ns = 0
+        self._unused: list[str] = []
         known = [(at, first_ns) for at in chosen.ranks if (first_ns := ranks[at].first_ns) is not None]
         first = [int(self._clock(at)(np.array([first_ns]))[0]) for at, first_ns in known]
         self._shift_ns = max(0, -min(first, default=0))  # Perfetto drops what lies before time 0
@@ -250,17 +251,18 @@ class _Timeline:
 
         rank = self._ranks[at]
         with _read(rank.member) as trace:
-            trace = executed(trace, self._choice.execution_trace)
+            trace = self._choice.beside.added_to(trace)
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
             augmented = on_clock(self._augmented(at, part), self._clock(at))
+            self._unused += self._choice.beside.unused(augmented)
             links = self._links(at, trace, part), *self._handovers(augmented)
             return target.add(augmented, Group(rank.label, self._description(at)), *links)
 
     def notes(self) -> tuple[str, ...]:
-        """What became of the clocks, and what is linked."""
+        """What became of the clocks, what is linked, and which files beside the ranks are not used."""
         chosen = self._chosen.ranks
         linked = len(np.unique(self._instance[np.isin(self._member, chosen)]))
-        return (f"clocks: {self._clocks()}", f"{linked:,} collectives linked across ranks")
+        return (f"clocks: {self._clocks()}", f"{linked:,} collectives linked across ranks", *self._unused)
 
     def _clocks(self) -> str:
         if not self._choice.align:

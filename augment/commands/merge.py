@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from augment.commands.batch_options import ranks_option
-from augment.commands.options import check_analyses, choice_of_analyses, debug, option_values
+from augment.commands.options import (
+    check_analyses,
+    check_beside,
+    choice_of_analyses,
+    debug,
+    files_beside,
+    option_values,
+)
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ _SUFFIXES = (".pftrace", ".tar")
 )  # fmt: skip
 @ranks_option
 @choice_of_analyses
+@files_beside
 @click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
 @click.option("--all", "everything", is_flag=True, help="Leave nothing out, even if no browser can open the file.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the path written, and errors.")
@@ -37,6 +45,8 @@ def command(
     skip: tuple[str, ...],
     options: tuple[str, ...],
     steps: tuple[int, int] | None,
+    execution_trace: str | None,
+    memory_timeline: str | None,
     no_align: bool,
     everything: bool,
     quiet: bool,
@@ -47,6 +57,7 @@ def command(
     the ranks have in common, and each collective's kernels are linked by arrows. What is too much for a browser is left
     out and told of: steps, then ranks. The path written is printed on stdout.
     """
+    from augment.batch.beside import Beside
     from augment.batch.fitting import BROWSER_TEXT_BYTES
     from augment.batch.merge import Choice, default_output, merge, only_job
     from augment.commands.terminal import bar, complain, emit
@@ -55,10 +66,12 @@ def command(
     check_analyses(only, skip, values)
     if out and not out.endswith(_SUFFIXES):
         raise UsageError(f"-o {out}: a timeline is written as {' or '.join(_SUFFIXES)}")
+    beside = Beside(execution_trace, memory_timeline)
     job = only_job(_inputs(inputs, ranks))
+    check_beside(beside, len(job.members))
     out = out or default_output(job)
     limit = None if everything else BROWSER_TEXT_BYTES
-    choice = Choice(only, skip, values, steps, bool(ranks), limit, not no_align)
+    choice = Choice(only, skip, values, steps, bool(ranks), limit, not no_align, beside)
     with bar(len(job.members), quiet=quiet) as shown:
         merged = merge(job, out, choice, shown.stage)
     emit(out)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from augment.errors import UsageError
+
+if TYPE_CHECKING:
+    from augment.batch.beside import Beside
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -49,6 +53,42 @@ def choice_of_analyses(function: Function) -> Function:
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+def files_beside(function: Function) -> Function:
+    """``--execution-trace`` and ``--memory-timeline``: what was recorded with the trace."""
+    for option in (
+        click.option(
+            "--memory-timeline", metavar="FILE",
+            help="The *.raw.json.gz of export_memory_timeline recorded with it; {rank} as above.",
+        ),
+        click.option(
+            "--execution-trace", metavar="FILE",
+            help="The ExecutionTraceObserver's file recorded with it; of several, {rank} stands for the rank.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def check_beside(beside: Beside, inputs: int, server: str | None = None) -> None:
+    """Refuse what cannot lie beside so many ``inputs``.
+
+    Raises:
+        UsageError: one file for several traces, no such file, or a server would have to read it.
+    """
+    from augment.batch.beside import RANK
+
+    for kind, path in beside.named.items():
+        option = f"--{kind.replace('_', '-')}"
+        if server:
+            raise UsageError(f"{option}: a server takes none; leave --server out")
+        if RANK in path:
+            continue
+        if inputs > 1:
+            raise UsageError(f"{option} {path}: there are several inputs; write {RANK} where names have the rank")
+        if not os.path.exists(path):
+            raise UsageError(f"{option} {path}: no such file")
 
 
 def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

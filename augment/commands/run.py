@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from augment.commands.batch_options import Batch, batch_options
-from augment.commands.options import check_analyses, choice_of_analyses, debug, listed, option_values
+from augment.commands.options import (
+    check_analyses,
+    check_beside,
+    choice_of_analyses,
+    debug,
+    files_beside,
+    listed,
+    option_values,
+)
 from augment.commands.remote import client_of, server_options
-from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.convert import Result, Settings
@@ -36,10 +43,7 @@ _SEAMLESS = (
 )  # fmt: skip
 @choice_of_analyses
 @batch_options
-@click.option(
-    "--execution-trace", metavar="FILE",
-    help="The execution trace (ExecutionTraceObserver) recorded with it; of several, {rank} stands for the rank.",
-)  # fmt: skip
+@files_beside
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
@@ -55,6 +59,7 @@ def command(
     steps: tuple[int, int] | None,
     batch: Batch,
     execution_trace: str | None,
+    memory_timeline: str | None,
     merge: bool,
     as_json: bool,
     quiet: bool,
@@ -68,6 +73,7 @@ def command(
     Of the ranks of a job, what each waited for, and its part of the critical path through all, is drawn in its own
     outputs when all are converted. The paths of the outputs are printed on stdout, one a line.
     """
+    from augment.batch.beside import Beside
     from augment.batch.convert import Settings
     from augment.batch.stages import STAGES
 
@@ -75,13 +81,13 @@ def command(
     check_analyses(only, skip, values)
     _check_formats(formats)
     made = batch.plan(inputs, out)
-    if execution_trace:
-        made.inputs = [one for one in made.inputs if one.named or not _same(one.path, execution_trace)]
-        _check_execution_trace(execution_trace, len(made.inputs), server["server"])
-        execution_trace = os.path.abspath(execution_trace) if batch.scheduler else execution_trace
+    beside = Beside(execution_trace, memory_timeline)
+    made.inputs = [one for one in made.inputs if one.named or not _same(one.path, beside.named.values())]
+    check_beside(beside, len(made.inputs), server["server"])
+    beside = beside.made_absolute() if batch.scheduler else beside
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
     stages = () if alone else STAGES
-    settings = Settings(formats, only, skip, values, steps, stages, execution_trace=execution_trace)
+    settings = Settings(formats, only, skip, values, steps, stages, beside=beside)
     with client_of(**server) as client:
         return _Run(made, settings, batch.manner(client), merge=merge, as_json=as_json, quiet=quiet).all()
 
@@ -146,7 +152,7 @@ class _Run:
             from augment.batch.merge import Choice, merge_all
 
             one = self._settings
-            choice = Choice(one.only, one.skip, one.options, one.steps, execution_trace=one.execution_trace)
+            choice = Choice(one.only, one.skip, one.options, one.steps, beside=one.beside)
             for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
                 self._tell(path)
                 if merged and merged.left_out:
@@ -237,18 +243,5 @@ def _check_formats(formats: Sequence[str]) -> None:
             writer_named(name)
 
 
-def _same(path: str, other: str) -> bool:
-    return os.path.realpath(path) == os.path.realpath(other)
-
-
-def _check_execution_trace(path: str, inputs: int, server: str | None) -> None:
-    from augment.batch.execution import RANK
-
-    if server:
-        raise UsageError("--execution-trace: a server takes none; leave --server out")
-    if RANK in path:
-        return
-    if inputs > 1:
-        raise UsageError(f"--execution-trace {path}: there are several inputs; write {RANK} where names have the rank")
-    if not os.path.exists(path):
-        raise UsageError(f"--execution-trace {path}: no such file")
+def _same(path: str, others: Iterable[str]) -> bool:
+    return os.path.realpath(path) in map(os.path.realpath, others)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import choice_of_analyses, debug
+from augment.commands.options import choice_of_analyses, debug, files_beside
 from augment.errors import InputError, UnknownFormat
+
+if TYPE_CHECKING:
+    from augment.batch.beside import Beside
 
 ROWS = 20  #: of a table, unless --limit says otherwise
 
@@ -18,7 +21,7 @@ ROWS = 20  #: of a table, unless --limit says otherwise
 @click.argument("source", metavar="INPUT|METRICS.json")
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]")
 @choice_of_analyses
-@click.option("--execution-trace", metavar="FILE", help="The execution trace recorded with INPUT.")
+@files_beside
 @click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
               help="Rows of a table; 0: all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the analyses' part of the metrics file, all rows.")
@@ -31,18 +34,21 @@ def command(
     options: tuple[str, ...],
     steps: tuple[int, int] | None,
     execution_trace: str | None,
+    memory_timeline: str | None,
     limit: int,
     as_json: bool,
 ) -> None:
     """Show metrics as tables: of a metrics file, or of a trace, which is analysed now; nothing is written."""
+    from augment.batch.beside import Beside
     from augment.commands.terminal import emit
 
     wanted = (*analyses, *only)
     if is_sidecar(source):
-        anew = {"--option": options, "--steps": steps, "--execution-trace": execution_trace}
+        anew = {"--option": options, "--steps": steps, "--execution-trace": execution_trace,
+                "--memory-timeline": memory_timeline}  # fmt: skip
         sidecar = _chosen(read_sidecar(source), wanted, skip, anew)
     else:
-        sidecar = _analysed(source, wanted, skip, options, steps, execution_trace)
+        sidecar = _analysed(source, wanted, skip, options, steps, Beside(execution_trace, memory_timeline))
     if as_json:
         import json
 
@@ -100,7 +106,7 @@ def _analysed(
     skip: Sequence[str],
     options: Sequence[str],
     steps: tuple[int, int] | None,
-    execution_trace: str | None,
+    beside: Beside,
 ) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     from augment.commands.options import check_analyses, option_values
@@ -109,7 +115,6 @@ def _analysed(
     check_analyses(wanted, skip, values)
     import msgspec
 
-    from augment.batch.execution import executed
     from augment.commands.terminal import bar
     from augment.pipeline import augment
     from augment.readers import read
@@ -117,7 +122,7 @@ def _analysed(
 
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = executed(read(path, announce=lambda text: shown.say(f"augment: {text}")), execution_trace)
+        trace = beside.added_to(read(path, announce=lambda text: shown.say(f"augment: {text}")))
         augmented = augment(
             trace,
             only=wanted,

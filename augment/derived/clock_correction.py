@@ -33,7 +33,10 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
     ts = clock(events.ts)
     # a negative duration is a repair of the writers': it stays what it is
     dur = np.where(events.dur > 0, clock(events.ts + np.maximum(events.dur, 0)) - ts, events.dur)
-    return replace(trace, events=replace(events, ts=ts, dur=dur), facts={})
+    changes = trace.memory_changes
+    if changes is not None:
+        changes = replace(changes, ts=np.where(changes.ts < 0, changes.ts, clock(changes.ts)))
+    return replace(trace, events=replace(events, ts=ts, dur=dur), memory_changes=changes, facts={})
 
 
 def _outcome(outcome: Outcome, clock: Clock, tracks: dict[int, SliceTrack]) -> Outcome:

@@ -45,6 +45,13 @@ class DeviceMemory:
     previous: Places | None
 
     @property
+    def label(self) -> str:
+        """What is added to the name of a track of the device: nothing if it lies beside its streams."""
+        if self.on_stream:
+            return ""
+        return f" {self.kind}" if self.device is None else f" {self.kind} {self.device}"
+
+    @property
     def peak(self) -> int:
         """The place of the first event after which most is allocated."""
         return int(self.allocated.argmax())

@@ -33,6 +33,13 @@ def run_starts(values: npt.NDArray[Any]) -> Places:
     return np.flatnonzero(starts)
 
 
+def changing(values: npt.NDArray[Any]) -> Bools:
+    """Which points of a counter say anything: where its value changes, the first and the last."""
+    keep = np.ones(len(values), np.bool_)
+    keep[1:-1] = values[1:-1] != values[:-2]
+    return keep
+
+
 def settled(tied: Bools, key: Int64s) -> Places | None:
     """The order that puts each run of ties in ascending ``key``, ties of that in their old order; None if it is so.
 

@@ -143,7 +143,7 @@ class _Reading:
         if first == ord("["):
             outline.array = True
             if (element := self._members.blank()) not in (ord("{"), ord("]"), -1):
-                hint = "; a memory timeline? augment.read_memory_timeline reads it" * (element == ord("["))
+                hint = "; a memory timeline? --memory-timeline names it beside its trace" * (element == ord("["))
                 raise UnknownFormat(self._path, f"a JSON array, but not of events{hint}")
             self._events()
         else:

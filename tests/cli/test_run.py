@@ -329,7 +329,7 @@ def test_each_rank_has_its_execution_trace(tmp_path: Path, augment: Augment) -> 
     assert ended.code == 0
     assert [node_of(tmp_path / "out", rank) for rank in (0, 2)] == [70, 72]
     assert "no execution trace" in node_of(tmp_path / "out", 1)
-    assert "rank1.json: goes without an execution trace: there is no" in ended.err
+    assert "rank1.json: goes without its execution trace: there is no" in ended.err
 
 
 def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment) -> None:

@@ -283,7 +283,7 @@ def test_what_breaks_after_the_events_does_not_cost_them(reading: Any) -> None:
         ("   \n", UnknownFormat, "neither Chrome JSON"),
         ("hello", UnknownFormat, "neither Chrome JSON"),
         ('{"nodes": []}', UnknownFormat, "(its members: nodes); an execution trace? --execution-trace"),
-        ("[[1, 2]]", UnknownFormat, "not of events; a memory timeline? augment.read_memory_timeline"),
+        ("[[1, 2]]", UnknownFormat, "not of events; a memory timeline? --memory-timeline"),
         ("[1, 2]", UnknownFormat, "a JSON array, but not of events"),
         ('{"schemaVersion": 1, "trace', MalformedTrace, "byte 27: the text ends before traceEvents"),
         ('{"schemaVersion" 1}', MalformedTrace, "byte 17: expected ':'"),

@@ -1,0 +1,109 @@
+"""``--memory-timeline``, and ``augment merge`` with files beside the traces; execution traces: test_run.py."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Augment
+
+from execution_traces import write_execution_trace
+from memory_timelines import write_memory_timeline
+from traces import kernel, op, step, write_trace
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Two ranks, and beside each an execution trace and a memory timeline."""
+    for rank in range(2):
+        one = op("aten::mm", **{"Record function id": 5})
+        members = {"distributedInfo": {"rank": rank, "world_size": 2}}
+        write_trace(tmp_path / "job" / f"rank{rank}.json", step(), one, kernel(), **members)
+        write_execution_trace(tmp_path / "et" / f"{rank}.json.gz", {"nodes": [
+            {"name": "aten::mm", "id": 70, "rf_id": 5, "parent": 1, "tid": 1}
+        ]})  # fmt: skip
+        write_memory_timeline(memory_of(tmp_path, rank), [[-1, 1, 100 + rank, 0], [20_000, 2, 8, 4]])
+    return tmp_path / "job"
+
+
+def memory_of(folder: Path, rank: int | str) -> Path:
+    return folder / "memory" / f"{rank}.raw.json.gz"
+
+
+def found_in(folder: Path, rank: int) -> Any:
+    """The bytes of each category at the end, or why there are none."""
+    found = json.loads((folder / f"rank{rank}.metrics.json").read_bytes())["analyses"]["memory_timeline"]
+    return {row["category"]: row["end_bytes"] for row in found["rows"]} or found["reason"]
+
+
+def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
+    ended = augment("run", job / "rank1.json", "--memory-timeline", memory_of(tmp_path, 1))
+    assert ended.code == 0
+    assert found_in(job, 1) == {"total": 109, "Parameter": 101, "Activation": 8}
+    assert b"Memory timeline Activation" in gzip.decompress((job / "rank1.augmented.json.gz").read_bytes())
+    assert "not used" not in ended.err
+    shown = augment("show", job / "rank0.json", "memory_timeline", "--memory-timeline", memory_of(tmp_path, 0))
+    assert "Parameter" in shown.out
+    shown = augment("show", job / "rank1.metrics.json", "--memory-timeline", memory_of(tmp_path, 0))
+    assert (shown.code, "--memory-timeline: these metrics are computed already" in shown.err) == (2, True)
+
+
+def test_that_of_another_recording_is_told_in_a_line(job: Path, tmp_path: Path, augment: Augment) -> None:
+    write_memory_timeline(memory_of(tmp_path, 0), [[5 * 10**9, 2, 8, 4]])
+    reason = "the memory timeline is of another recording: it begins 4.999900 s after the trace ends"
+    one = augment("run", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
+    merged = augment("merge", job, "--memory-timeline", memory_of(tmp_path, "{rank}"))
+    for ended in (one, merged):
+        assert ended.code == 0
+        assert f"rank0.json: its memory timeline is not used: {reason}" in ended.err
+    assert reason in found_in(job, 0)
+
+
+def test_of_each_rank_and_again_when_one_changed(job: Path, tmp_path: Path, augment: Augment) -> None:
+    both = "--execution-trace", tmp_path / "et" / "{rank}.json.gz", "--memory-timeline", memory_of(tmp_path, "{rank}")
+
+    def again(*named: object) -> list[str]:
+        ended = augment("run", job, "-o", tmp_path / "out", "--json", *named)
+        return [json.loads(line)["status"] for line in ended.lines if "input" in json.loads(line)]
+
+    assert again(*both) == ["augmented", "augmented"]
+    assert again(*both) == ["done_before", "done_before"]
+    assert [found_in(tmp_path / "out", rank)["Parameter"] for rank in range(2)] == [100, 101]
+    write_memory_timeline(memory_of(tmp_path, 1), [[-1, 1, 7000, 0], [20_000, 2, 8, 4]])
+    assert again(*both) == ["done_before", "augmented"]
+    assert found_in(tmp_path / "out", 1)["Parameter"] == 7000
+    assert again(*both[2:]) == ["augmented", "augmented"], "other files beside them"
+    memory_of(tmp_path, 0).unlink()
+    assert again(*both[2:]) == ["augmented", "done_before"]
+    assert "no memory timeline" in found_in(tmp_path / "out", 0)
+
+
+def test_what_cannot_be_used(job: Path, tmp_path: Path, augment: Augment) -> None:
+    trace, beside = job / "rank0.json", memory_of(tmp_path, 0)
+    for command, *arguments, code, problem in [
+        ("run", job, beside, 2, "there are several inputs; write {rank} where names have the rank"),
+        ("merge", job, beside, 2, "there are several inputs; write {rank} where names have the rank"),
+        ("run", trace, tmp_path / "no.json", 2, "--memory-timeline"),
+        ("run", trace, tmp_path / "et" / "0.json.gz", 3, "no memory timeline: that is a list of"),
+    ]:
+        ended = augment(command, arguments[0], "--memory-timeline", arguments[1])
+        assert (ended.code, str(problem) in ended.err) == (code, True), ended.err
+    ended = augment("run", trace, "--memory-timeline", beside, "--server", "localhost:1")
+    assert (ended.code, "--memory-timeline: a server takes none" in ended.err) == (2, True)
+
+
+def test_all_ranks_on_one_timeline(job: Path, tmp_path: Path, augment: Augment) -> None:
+    both = "--execution-trace", tmp_path / "et" / "{rank}.json.gz", "--memory-timeline", memory_of(tmp_path, "{rank}")
+    out = job / "job.augmented.pftrace"
+    assert augment("merge", job).code == 0
+    assert b"augment.execution_trace" not in out.read_bytes()
+    memory_of(tmp_path, 1).unlink()
+    ended = augment("merge", job, *both)
+    assert ended.code == 0
+    assert b"augment.execution_trace" in out.read_bytes()
+    assert b"Memory timeline Parameter" in out.read_bytes()
+    gone = memory_of(tmp_path, 1)
+    assert f"rank1.json: goes without its memory timeline: there is no {gone}" in ended.err
