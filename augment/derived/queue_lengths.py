@@ -28,18 +28,29 @@ def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
     It grows by one at the start of a launching call, and shrinks by one at the start of what that launched; work that
     began before its launch, by the clocks, counts as launched when it began.
     """
-    work = gpu_work(trace)
-    linked = work.launch != NO_ROW
+    linked = gpu_work(trace).launch != NO_ROW
     found = []
-    for stream in work.streams:
-        chosen = linked[stream.places]
-        if chosen.any():
-            started = work.ts[stream.places][chosen]
-            launched = trace.events.ts[work.launch[stream.places][chosen]]
-            found.append(QueueLength(stream, *_series(np.minimum(launched, started), started)))
+    for stream in gpu_work(trace).streams:
+        if linked[stream.places].any():
+            _, ts = _changes(trace, stream)
+            ones = np.ones(len(ts) // 2, np.int64)
+            found.append(QueueLength(stream, *intervals.steps(ts, np.concatenate((ones, -ones)))))
     return tuple(found)
 
 
-def _series(launched: Int64s, started: Int64s) -> tuple[Int64s, Int64s]:
-    ones = np.ones(len(started), np.int64)
-    return intervals.steps(np.concatenate((launched, started)), np.concatenate((ones, -ones)))
+def rows_of_changes(trace: Trace, one: QueueLength) -> Int64s:
+    """Of each change of a queue the row of its event, call or work; of several at one moment, of the last."""
+    row, ts = _changes(trace, one.stream)
+    order = np.argsort(ts, kind="stable")
+    found: Int64s = row[order[np.searchsorted(ts[order], one.ts, "right") - 1]]
+    return found
+
+
+def _changes(trace: Trace, stream: Stream) -> tuple[Int64s, Int64s]:
+    """The rows of launching calls, then of what they launched on ``stream``, and when the queue changes by each."""
+    work = gpu_work(trace)
+    chosen = work.launch[stream.places] != NO_ROW
+    launch, row = work.launch[stream.places][chosen], work.row[stream.places][chosen]
+    started = work.ts[stream.places][chosen]
+    launched = np.minimum(trace.events.ts[launch], started)
+    return np.concatenate((launch, row)), np.concatenate((launched, started))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.derived.copy_rates import copy_rates
-from augment.derived.queue_lengths import queue_lengths
+from augment.derived.queue_lengths import queue_lengths, rows_of_changes
 from augment.derived.statistics import time_weighted
 from augment.hta.frames import frame_of, pandas, without_single_device
 from augment.hta.traces import Trace
@@ -39,7 +39,7 @@ _ANALYSES = {
 
 
 def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd.DataFrame]:
-    """A frame for each rank that has a queue: a row for each change of a stream's."""
+    """A frame for each rank that has a queue: a row for each change of a stream's, ``index`` that of its event."""
     series = {}
     for rank in t.chosen(ranks):
         trace = t.of_rank(rank)
@@ -47,7 +47,8 @@ def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int,
         for one in queue_lengths(trace):
             track = trace.tracks[one.stream.track]
             where = {"pid": track.pid, "tid": track.tid, "stream": one.stream.stream, "device": one.stream.device}
-            pieces.append(_piece(t, one.ts, where, "queue_length", one.length))
+            piece = _piece(t, one.ts, where, "queue_length", one.length)
+            pieces.append(piece.set_index(pandas().Index(rows_of_changes(trace, one), name="index")))
         if pieces:
             series[rank] = _joined(pieces, ["ts", "pid", "tid", "stream", "queue_length"])
         else:
@@ -65,7 +66,7 @@ def memory_bw_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd
             where = {"pid": trace.tracks[one.device.track].pid, "name": one.kind, "device": one.device.device}
             pieces.append(_piece(t, one.ts, where, "memory_bw_gbps", one.rate / 1e9))
         if pieces:
-            series[rank] = _joined(pieces, ["ts", "pid", "name", "memory_bw_gbps"])
+            series[rank] = _joined(pieces, ["ts", "pid", "name", "memory_bw_gbps"]).reset_index(drop=True)
         if not any(map(len, pieces)):
             t.tell_why_not(rank, "memory_bandwidth", "the copies tell no bytes, or no duration")
     return series
@@ -76,7 +77,7 @@ def _piece(t: Trace, ts: Int64s, where: Mapping[str, Any], name: str, values: An
 
 
 def _joined(pieces: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    frame = pandas().concat(pieces, ignore_index=True)
+    frame = pandas().concat(pieces)
     return without_single_device(frame[[*columns, "device"]])
 
 

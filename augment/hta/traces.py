@@ -148,6 +148,11 @@ class Trace:
         return float(ts[-1] - ts[0]) / 1000 if len(ts) else 0.0
 
     @property
+    def meta_data(self) -> dict[int, dict[str, Any]]:
+        """Of each rank what its file has beside the events."""
+        return {rank: dict(self.whole[rank].source.metadata) for rank in self.get_ranks()}
+
+    @property
     def symbol_table(self) -> SymbolTable:
         """The names in the traces, each standing for itself."""
         names = {name for one in self.events.values() for name in one.strings}

@@ -175,6 +175,9 @@ def test_summaries_are_weighted_by_time(tmp_path: Path) -> None:
     series = analyzer.get_queue_length_time_series()
     assert list(series[0].columns) == ["ts", "pid", "tid", "stream", "queue_length"]
     assert series[0][["ts", "queue_length"]].to_numpy().tolist() == [[0, 1], [10, 2], [20, 1], [100, 0]]
+    assert series[0].index.name == "index"
+    events = analyzer.t.get_trace(0).set_index("index")["name"]
+    assert events[series[0].index].tolist() == ["cudaLaunchKernel", "cudaLaunchKernel", "a", "b"]
     summary = analyzer.get_queue_length_summary_from_time_series(series)
     assert summary is not None
     assert summary.index.names == ["rank", "stream"]

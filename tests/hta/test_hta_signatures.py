@@ -216,6 +216,8 @@ def test_frames_are_changed_in_place_as_in_hta(job: TraceAnalysis) -> None:
 
 def test_the_raw_trace(job: TraceAnalysis, tmp_path: Path) -> None:
     raw = job.t.get_raw_trace_for_one_rank(0)
+    assert job.t.meta_data[0] == {name: value for name, value in raw.items() if name != "traceEvents"}
+    assert list(job.t.meta_data) == job.t.get_ranks()
     assert {"traceEvents", "deviceProperties"} <= set(raw)
     job.t.write_raw_trace(str(tmp_path / "again.json.gz"), raw)
     again = TraceAnalysis({0: str(tmp_path / "again.json.gz")})
