@@ -14,6 +14,7 @@ from augment.commands.options import (
     debug,
     files_beside,
     option_values,
+    without_beside,
 )
 from augment.errors import UsageError
 
@@ -67,7 +68,7 @@ def command(
     if out and not out.endswith(_SUFFIXES):
         raise UsageError(f"-o {out}: a timeline is written as {' or '.join(_SUFFIXES)}")
     beside = Beside(execution_trace, memory_timeline)
-    job = only_job(_inputs(inputs, ranks))
+    job = only_job(without_beside(_inputs(inputs, ranks), beside))
     check_beside(beside, len(job.members))
     out = out or default_output(job)
     limit = None if everything else BROWSER_TEXT_BYTES

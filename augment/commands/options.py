@@ -12,6 +12,7 @@ from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.beside import Beside
+    from augment.batch.inputs import Input
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,6 +70,12 @@ def files_beside(function: Function) -> Function:
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+def without_beside(inputs: Sequence[Input], beside: Beside) -> list[Input]:
+    """The ``inputs`` without files of folders that lie beside traces: they are none."""
+    paths = {os.path.realpath(path) for path in beside.named.values()}
+    return [one for one in inputs if one.named or not paths or os.path.realpath(one.path) not in paths]
 
 
 def check_beside(beside: Beside, inputs: int, server: str | None = None) -> None:

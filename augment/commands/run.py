@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ from augment.commands.options import (
     files_beside,
     listed,
     option_values,
+    without_beside,
 )
 from augment.commands.remote import client_of, server_options
 
@@ -82,7 +82,7 @@ def command(
     _check_formats(formats)
     made = batch.plan(inputs, out)
     beside = Beside(execution_trace, memory_timeline)
-    made.inputs = [one for one in made.inputs if one.named or not _same(one.path, beside.named.values())]
+    made.inputs = without_beside(made.inputs, beside)
     check_beside(beside, len(made.inputs), server["server"])
     beside = beside.made_absolute() if batch.scheduler else beside
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
@@ -241,7 +241,3 @@ def _check_formats(formats: Sequence[str]) -> None:
 
         for name in formats:
             writer_named(name)
-
-
-def _same(path: str, others: Iterable[str]) -> bool:
-    return os.path.realpath(path) in map(os.path.realpath, others)

@@ -131,5 +131,7 @@ def _analysed(
             steps=steps,
             progress=lambda name, _done, _of: shown.stage(name),
         )
+        for why in beside.unused(augmented):
+            shown.say(f"augment: {why}")
     decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
     return decoded

@@ -56,7 +56,8 @@ def test_that_of_another_recording_is_told_in_a_line(job: Path, tmp_path: Path, 
     reason = "the memory timeline is of another recording: it begins 4.999900 s after the trace ends"
     one = augment("run", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
     merged = augment("merge", job, "--memory-timeline", memory_of(tmp_path, "{rank}"))
-    for ended in (one, merged):
+    shown = augment("show", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
+    for ended in (one, merged, shown):
         assert ended.code == 0
         assert f"rank0.json: its memory timeline is not used: {reason}" in ended.err
     assert reason in found_in(job, 0)
@@ -93,6 +94,15 @@ def test_what_cannot_be_used(job: Path, tmp_path: Path, augment: Augment) -> Non
         assert (ended.code, str(problem) in ended.err) == (code, True), ended.err
     ended = augment("run", trace, "--memory-timeline", beside, "--server", "localhost:1")
     assert (ended.code, "--memory-timeline: a server takes none" in ended.err) == (2, True)
+
+
+def test_in_the_folder_of_its_trace_it_is_no_input(job: Path, tmp_path: Path, augment: Augment) -> None:
+    (job / "rank1.json").unlink()
+    beside = memory_of(tmp_path, 0).rename(job / "0.raw.json.gz")
+    for command in ("run", "merge"):
+        ended = augment(command, job, "--memory-timeline", beside)
+        assert (ended.code, "passed over" in ended.err) == (0, False), ended.err
+    assert b"Memory timeline Parameter" in (job / "job.augmented.pftrace").read_bytes()
 
 
 def test_all_ranks_on_one_timeline(job: Path, tmp_path: Path, augment: Augment) -> None:
