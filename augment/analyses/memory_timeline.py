@@ -6,9 +6,9 @@ anything is a row, and a counter track ``Memory timeline CATEGORY``; the first r
 count from the first event of the trace. Only what lies within the trace, or the steps asked for, counts.
 
 The categories are PyTorch's: what its profiler took the tensors for, from the operators that it saw. ``Unknown`` is
-what it could not place: nearly all, if no optimizer's step was recorded. The total is of the tensors that it saw, also
-before the recording; what the allocator gave out, and for what operators, is in [`memory_profile`](#memory_profile) and
-[`memory_at_peak`](#memory_at_peak).
+what it could not place: much, if neither an optimizer's step nor Python's calls (``with_stack``) were recorded. The
+total is of the tensors that it saw, also before the recording; what the allocator gave out, and for what operators, is
+in [`memory_profile`](#memory_profile) and [`memory_at_peak`](#memory_at_peak).
 
 File and trace have one clock, and no time is moved. Where the file is of another recording, of another rank, say, it is
 skipped: its times are not those of the trace, or fewer than half of its allocations and frees have a ``[memory]``

@@ -19,6 +19,7 @@ from augment.memory_timeline import CATEGORIES, with_memory_timeline
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace
+from augment.viewer.view import native_view
 from augment.writers import write_all
 from memory_timelines import memory_timeline_of, write_memory_timeline
 from perfetto_engine import PerfettoEngine
@@ -220,6 +221,12 @@ def test_perfetto_shows_the_counters(
     assert len(seen) > 10
     assert [value for _, value in seen] == [held(changes, ts - base)[5] for ts, _ in seen]
     assert not perfetto.problems()
+
+
+def test_what_is_worth_seeing_is_pinned(simulated: list[tuple[Trace, list[list[int]]]]) -> None:
+    result = augment(simulated[0][0], only=["memory_profile", "memory_timeline"])
+    pinned = [one.name for one in native_view(result.trace, result.annotations).added]
+    assert {"Memory allocated", *(f"Memory timeline {one}" for one in ("total", "Activation", "Gradient"))} <= {*pinned}
 
 
 def test_a_recorded_timeline(shared_traces: Path, tmp_path: Path) -> None:
