@@ -124,6 +124,24 @@ def touched(start: Int64s, end: Int64s, disjoint: Intervals) -> tuple[Places, Pl
     return first, np.maximum(first, stop)
 
 
+def least_over(first: Places, stop: Places, values: Places, count: int) -> Places:
+    """Of each of ``count`` places, the least of ``values`` whose ``range(first, stop)`` has it; the greatest integer if
+    none has. Ranges may be empty.
+
+    Each range is two of a power of two's length, which overlap; then each power's are handed down to the next lesser.
+    """
+    longest = int((stop - first).max(initial=0))
+    least = np.full(count, np.iinfo(np.intp).max, np.intp)
+    for power in range(longest.bit_length() - 1, -1, -1):
+        half = 1 << power  # what is in ``least`` holds for twice as many places
+        if power + 1 < longest.bit_length():
+            np.minimum(least[half:], least[:-half].copy(), out=least[half:])
+        own = np.flatnonzero((stop - first >> power) == 1)
+        np.minimum.at(least, first[own], values[own])
+        np.minimum.at(least, stop[own] - half, values[own])
+    return least
+
+
 def expand(first: Places, stop: Places) -> tuple[Places, Places]:
     """The pairs ``(i, j)`` with ``first[i] <= j < stop[i]``, ascending, as two arrays."""
     count = stop - first

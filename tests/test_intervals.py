@@ -91,3 +91,14 @@ def test_far_times_stay_exact() -> None:
     found = intervals.union(*columns([(base, base + 1), (base + 2, base + 3)]))
     assert intervals.total(found) == 2
     assert found.end.tolist() == [base + 1, base + 3]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(-1, 20), st.integers(0, 99)), max_size=12))
+def test_least_over_ranges(ranges: list[tuple[int, int, int]]) -> None:
+    first, length, values = (np.array([one[index] for one in ranges], np.intp) for index in range(3))
+    found = intervals.least_over(first, first + length, values, 40)
+    none = np.iinfo(np.intp).max
+    assert found.tolist() == [
+        min((value for start, size, value in ranges if start <= place < start + size), default=none)
+        for place in range(40)
+    ]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from augment.derived.launches import NO_ROW
-from augment.intervals import Intervals, Places, expand, touched
+from augment.derived.ordering import each
+from augment.intervals import Intervals, Places, least_over, touched
 from augment.trace import LAUNCHES, NO_CORRELATION, Category, Identity, Int64s, Trace, derived
 
 ARGS_AT_MOST = 10_000  #: slices whose args are read again from the source
@@ -43,10 +44,9 @@ def sync_calls(trace: Trace) -> SyncCalls:
     syncs = events.slices_of(Category.CUDA_SYNC)
     general: list[Places] = [np.arange(len(calls))]
     of_stream: dict[tuple[Identity, Identity], list[Places]] = {}
-    track = events.track[syncs]
-    for index in np.unique(track).tolist():
+    for index, own in each(events.track[syncs], len(trace.tracks)):
         one = trace.tracks[index]
-        places = np.flatnonzero(track == index) + len(calls)
+        places = own + len(calls)
         (of_stream.setdefault((one.device, one.stream), []) if _is_stream(one.stream) else general).append(places)
     joined = {key: np.concatenate(places) for key, places in of_stream.items()}
     return SyncCalls(np.concatenate((calls, syncs)), np.concatenate(general), joined)
@@ -55,12 +55,18 @@ def sync_calls(trace: Trace) -> SyncCalls:
 def longest_in(trace: Trace, rows: Int64s, gaps: Intervals) -> Int64s:
     """Of ``rows``, the one that overlaps each of the disjoint ``gaps`` longest, ``NO_ROW`` where none does; int64.
 
-    Of equals, the first of ``rows``.
+    Of equals, the first of ``rows``. Any may end before the gaps that it first and last overlaps do; those between it
+    holds wholly, of which the first row that does is enough: so each counts three times, however long it is.
     """
     found = np.full(len(gaps.start), NO_ROW, np.int64)
     start = trace.events.ts[rows]
     end = start + trace.events.dur[rows]
-    call, gap = expand(*touched(start, end, gaps))
+    first, stop = touched(start, end, gaps)
+    some = np.flatnonzero(stop > first)
+    whole = least_over(first[some] + 1, stop[some] - 1, some, len(gaps.start))
+    held = np.flatnonzero(whole < len(rows))
+    call = np.concatenate((some, some, whole[held]))
+    gap = np.concatenate((first[some], stop[some] - 1, held))
     shared = np.minimum(end[call], gaps.end[gap]) - np.maximum(start[call], gaps.start[gap])
     call, gap, shared = call[shared > 0], gap[shared > 0], shared[shared > 0]
     order = np.lexsort((-call, shared, gap))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.ordering import combinations, run_starts, sums
+from augment.derived.ordering import combinations, each, run_starts, sums
 
 ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), st.integers(-(2**62), 2**62)))
 
@@ -28,3 +28,10 @@ def test_runs(values: list[int], starts: list[int]) -> None:
 def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
     code, values = (np.array([row[index] for row in rows], np.int64) for index in (0, 1))
     assert sums(code, values, 5).tolist() == [sum(value for one, value in rows if one == of) for of in range(5)]
+
+
+@given(st.lists(st.integers(0, 300), max_size=400))
+def test_each_has_the_places_of_its_value(codes: list[int]) -> None:
+    column = np.array(codes, np.int32)
+    found = [(value, own.tolist()) for value, own in each(column, 301)]
+    assert found == [(value, np.flatnonzero(column == value).tolist()) for value in sorted(set(codes))]
