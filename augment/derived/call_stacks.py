@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from augment.compiled.load import Load
-from augment.derived.ordering import compressed, grouped
+from augment.derived.ordering import compressed, each, grouped
 from augment.intervals import Places
 from augment.trace import LAUNCHES, Bools, Category, Int32s, Int64s, Trace, derived
 
@@ -92,6 +92,13 @@ def call_stacks(trace: Trace) -> CallStacks:
     return CallStacks(row, parent, depth, stop, place_of)
 
 
+@derived
+def thread_bounds(trace: Trace) -> Places:
+    """Where each track's slices begin in the call stacks, and the end: ``len(tracks) + 1`` places."""
+    bounds: Places = np.searchsorted(trace.events.track[call_stacks(trace).row], np.arange(len(trace.tracks) + 1))
+    return bounds
+
+
 @dataclass(frozen=True, slots=True)
 class NamedPlaces:
     """Places of the call stacks, ascending, and the names there (indexes into ``strings``)."""
@@ -125,11 +132,16 @@ def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named:
     stacks = call_stacks(trace)
     is_wanted = _wanted(trace, categories, named)
     place = np.where(rows >= 0, stacks.place_of[rows], NO_ROW).astype(np.int64)
-    climbing = np.flatnonzero(place >= 0)
-    while len(climbing):  # as often as a stack is deep; fewer climb each time
+    climbing, steps_left = np.flatnonzero(place >= 0), len(stacks)
+    while len(climbing) and steps_left > 0:  # as often as a stack is deep; fewer climb each time
+        steps_left -= len(climbing)
         climbing = climbing[~is_wanted[place[climbing]]]
         place[climbing] = stacks.parent[place[climbing]]
         climbing = climbing[place[climbing] >= 0]
+    if len(climbing):  # stacks so deep that looking at every slice once costs less
+        wanted = np.flatnonzero(is_wanted)
+        which = stacks.enclosing(wanted)[place[climbing]]
+        place[climbing] = np.where(which >= 0, wanted[which], NO_ROW) if len(wanted) else NO_ROW
     return np.where(place >= 0, stacks.row[place], NO_ROW) if len(stacks) else place
 
 
@@ -138,45 +150,38 @@ def enclosing(trace: Trace, ts: Int64s, thread: Int32s) -> Int64s:
 
     :data:`NO_ROW` where there is none. ``thread`` int32, into ``trace.tracks``.
     """
-    stacks = call_stacks(trace)
+    stacks, events = call_stacks(trace), trace.events
+    own, begin = events.track[stacks.row], events.ts[stacks.row]
+    where = np.empty(len(ts), np.intp)
+    bounds = thread_bounds(trace)
+    for one, asked in each(thread, len(trace.tracks)):
+        where[asked] = bounds[one] + np.searchsorted(begin[bounds[one] : bounds[one + 1]], ts[asked], side="right")
+    order = np.lexsort((ts, thread, where))
+    where, ts, thread = where[order], ts[order], thread[order]
+    # each moment as a slice that takes no time: what is around it is its parent, as for every other
+    added = where + np.arange(len(where))
+    columns = ((begin, ts), (begin + events.dur[stacks.row], ts), (own, thread))
+    parent = _nesting(*(np.insert(column, where, values) for column, values in columns))[0][added]
+    inside = parent >= 0
+    around = parent[inside] - np.searchsorted(added, parent[inside])  # without those added before it
     found = np.full(len(ts), NO_ROW, np.int64)
-    own = trace.events.track[stacks.row]
-    begin = trace.events.ts[stacks.row]
-    end = begin + trace.events.dur[stacks.row]
-    for one in np.unique(thread).tolist():
-        asked = np.flatnonzero(thread == one)
-        first, stop = _bounds(own, one)
-        place = first + np.searchsorted(begin[first:stop], ts[asked], side="right") - 1
-        place[place < first] = NO_ROW
-        climbing = np.flatnonzero(place >= 0)
-        while len(climbing):  # as often as a stack is deep
-            climbing = climbing[end[place[climbing]] <= ts[asked[climbing]]]
-            place[climbing] = stacks.parent[place[climbing]]
-            climbing = climbing[place[climbing] >= 0]
-        inside = place >= 0
-        found[asked[inside]] = stacks.row[place[inside]]
+    found[order[inside]] = stacks.row[around]
     return found
-
-
-def _bounds(thread: Int32s, one: int) -> tuple[int, int]:
-    """Where a thread's slices are, which lie side by side."""
-    own = np.flatnonzero(thread == one)
-    return (int(own[0]), int(own[-1]) + 1) if len(own) else (0, 0)
 
 
 def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
     """As :func:`innermost`, but the outermost."""
     stacks = call_stacks(trace)
-    is_wanted = _wanted(trace, categories, named)
-    place = np.where(rows >= 0, stacks.place_of[rows], NO_ROW).astype(np.int64)
+    wanted = np.flatnonzero(_wanted(trace, categories, named))
     found = np.full(len(rows), NO_ROW, np.int64)
-    climbing = np.flatnonzero(place >= 0)
-    while len(climbing):
-        here = place[climbing]
-        hit = is_wanted[here]
-        found[climbing[hit]] = stacks.row[here[hit]]
-        place[climbing] = stacks.parent[here]
-        climbing = climbing[place[climbing] >= 0]
+    if not len(wanted):
+        return found
+    over = np.maximum.accumulate(stacks.stop[wanted])
+    outer = wanted[np.concatenate(([True], wanted[1:] >= over[:-1]))]  # those that are in no other
+    place = np.where(rows >= 0, stacks.place_of[rows], NO_ROW)
+    last = outer[np.maximum(np.searchsorted(outer, place, side="right") - 1, 0)]
+    inside = (last <= place) & (place < stacks.stop[last])
+    found[inside] = stacks.row[last[inside]]
     return found
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from augment.derived.call_stacks import call_stacks
+from augment.derived.call_stacks import call_stacks, thread_bounds
 from augment.derived.critical_graph import Graph, critical_graph
 from augment.derived.critical_path import BoundBy, delay_kinds, host_kinds
 from augment.derived.dependencies import Kind
 from augment.derived.gpu_work import gpu_work
 from augment.derived.host_segments import host_segments
-from augment.derived.ordering import compressed
+from augment.derived.ordering import each
 from augment.intervals import Places
 from augment.trace import LAUNCHES, Bools, Bytes, Category, Int64s, Trace
 
@@ -107,14 +107,13 @@ def _distinct(nodes: int, columns: Sequence[Any]) -> list[Any]:
 
 def _chains(trace: Trace, graph: Graph) -> Iterator[_Chain]:
     """What each thread that the graph has went through."""
-    stacks, events = call_stacks(trace), trace.events
+    stacks = call_stacks(trace)
     lanes = graph.lane[1 : graph.first_work]
-    track = events.track[stacks.row]
+    bounds = thread_bounds(trace)
     node = 1
-    for one in compressed(lanes, len(trace.tracks))[0].tolist():
-        own = np.flatnonzero(lanes == one)
+    for one, own in each(lanes, len(trace.tracks)):
         lane = slice(1 + int(own[0]), 2 + int(own[-1]))
-        ts, row, is_start = _boundaries(trace, stacks.row[track == one], graph.ts[lane])
+        ts, row, is_start = _boundaries(trace, stacks.row[slice(*bounds[one : one + 2])], graph.ts[lane])
         yield _Chain(one, ts, row, is_start, node, lane)
         node += len(ts)
 

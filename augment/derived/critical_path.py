@@ -11,13 +11,13 @@ from enum import IntEnum
 
 import numpy as np
 
-from augment.derived.call_stacks import call_stacks
+from augment.derived.call_stacks import call_stacks, thread_bounds
 from augment.derived.critical_graph import Graph, critical_graph
 from augment.derived.critical_loops import latest, walk
 from augment.derived.dependencies import UNEXPLAINED_NS, Kind
 from augment.derived.gpu_work import gpu_work
 from augment.derived.host_segments import host_segments
-from augment.derived.ordering import distinct
+from augment.derived.ordering import distinct, each
 from augment.derived.steps import steps
 from augment.intervals import Places, expand
 from augment.trace import LAUNCHES, Bools, Bytes, Category, Int32s, Int64s, Trace, derived
@@ -118,11 +118,13 @@ def slack(trace: Trace, rows: Int64s) -> Int64s:
     end = events.ts[rows] + events.dur[rows]
     lane = graph.lane[: graph.first_work]
     on_host = call_stacks(trace).place_of[rows] >= 0
-    for track in np.flatnonzero(np.bincount(lane[lane >= 0])).tolist():
-        nodes = np.flatnonzero(lane == track)
-        mine = np.flatnonzero(on_host & (events.track[rows] == track))
-        next_node = np.minimum(np.searchsorted(graph.ts[nodes], end[mine], side="left"), len(nodes) - 1)
-        found[mine] = _way_slack(graph, late)[nodes[next_node]]
+    on_thread = np.flatnonzero(lane >= 0)
+    nodes_of = {track: on_thread[own] for track, own in each(lane[on_thread], len(trace.tracks))}
+    asked, way = np.flatnonzero(on_host), _way_slack(graph, late)
+    for track, own in each(events.track[rows[asked]], len(trace.tracks)):
+        if (nodes := nodes_of.get(track)) is not None:
+            next_node = np.searchsorted(graph.ts[nodes], end[asked[own]], side="left")
+            found[asked[own]] = way[nodes[np.minimum(next_node, len(nodes) - 1)]]
     return found
 
 
@@ -145,8 +147,8 @@ def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
     start, end = graph.ts[graph.source[along]], graph.ts[graph.target[along]]
     track = graph.lane[graph.source[along]]
     first, stop = np.empty(len(along), np.intp), np.empty(len(along), np.intp)
-    for one in np.flatnonzero(np.bincount(track)).tolist():
-        mine, own = track == one, segments.of(one)
+    for one, mine in each(track, len(trace.tracks)):
+        own = segments.of(one)
         first[mine] = own.start + np.searchsorted(segments.ts[own], start[mine], side="right") - 1
         stop[mine] = own.start + np.searchsorted(segments.ts[own], end[mine], side="left")
     whose, place = expand(first, stop)
@@ -172,13 +174,15 @@ def _in_loader(trace: Trace) -> Bools:
     loads = np.array([name.startswith("enumerate(DataLoader)") for name in trace.strings], np.bool_)
     if not loads.any():
         return found
-    inside = loads[events.name[stacks.row]]
-    ts, track = events.ts[stacks.row], events.track[stacks.row]
-    for place in np.flatnonzero(inside).tolist():  # as few as there are batches; what begins within it follows it
-        own = slice(place, int(np.searchsorted(track, track[place], side="right")))
-        stop = np.searchsorted(ts[own], ts[place] + events.dur[stacks.row[place]], side="left")
-        inside[place : place + int(stop)] = True
-    found[stacks.row[inside]] = True
+    ts, bounds = events.ts[stacks.row], thread_bounds(trace)
+    places = np.flatnonzero(loads[events.name[stacks.row]])
+    stop = places + 1
+    for one, own in each(events.track[stacks.row[places]], len(trace.tracks)):  # what begins within it follows it
+        end = ts[places[own]] + events.dur[stacks.row[places[own]]]
+        within = bounds[one] + np.searchsorted(ts[bounds[one] : bounds[one + 1]], end, side="left")
+        stop[own] = np.maximum(stop[own], within)
+    depth = np.cumsum(np.bincount(places, minlength=len(ts) + 1) - np.bincount(stop, minlength=len(ts) + 1))
+    found[stacks.row[depth[:-1] > 0]] = True
     return found
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.arg_columns import arg_columns
-from augment.derived.call_stacks import NO_ROW, call_stacks
-from augment.derived.ordering import compressed
+from augment.derived.call_stacks import NO_ROW, call_stacks, thread_bounds
+from augment.derived.ordering import each
 from augment.trace import Category, Int32s, Int64s, Trace, derived
 
 _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
@@ -86,11 +86,10 @@ def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
     """The operator that each arrow binds to: the outermost that begins there and then, else the innermost around it."""
     stacks, events = call_stacks(trace), trace.events
     is_op = events.category[stacks.row] == Category.CPU_OP
-    thread = events.track[stacks.row]  # ascending
+    bounds = thread_bounds(trace)
     found = np.full(len(ts), NO_ROW, np.int64)
-    for one in compressed(track, len(trace.tracks))[0].tolist():
-        asked = np.flatnonzero(track == one)
-        low, high = np.searchsorted(thread, (one, one + 1))
+    for one, asked in each(track, len(trace.tracks)):
+        low, high = bounds[one : one + 2]
         place = low + np.flatnonzero(is_op[low:high])
         if not len(place):
             continue

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import call_stacks
+from augment.derived.call_stacks import call_stacks, thread_bounds
 from augment.derived.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.host_segments import host_segments
 from augment.derived.ordering import combinations
@@ -106,7 +106,8 @@ def _autograd_threads(trace: Trace) -> list[int]:
 def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     """What ``track`` did within one segment of ``master`` each, outermost slices by outermost slice."""
     stacks, events, segments = call_stacks(trace), trace.events, host_segments(trace)
-    rows = stacks.row[(stacks.depth == 0) & (events.track[stacks.row] == track)]
+    mine = slice(*thread_bounds(trace)[track : track + 2])
+    rows = stacks.row[mine][stacks.depth[mine] == 0]
     start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     own = segments.of(master)
     ts = segments.ts[own]

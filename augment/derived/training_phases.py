@@ -7,10 +7,10 @@ from enum import IntEnum
 
 import numpy as np
 
-from augment.derived.call_stacks import NamedPlaces, call_stacks, places_of
+from augment.derived.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
 from augment.derived.forward_backward import ForwardBackward, forward_backward
 from augment.derived.modules import modules
-from augment.derived.ordering import compressed, run_starts
+from augment.derived.ordering import each, run_starts
 from augment.intervals import Places
 from augment.trace import Bools, Bytes, Category, Trace, derived
 
@@ -76,16 +76,15 @@ def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
     """
     stacks, events = call_stacks(trace), trace.events
     found = np.zeros(len(stacks), np.bool_)
-    thread = events.track[stacks.row]  # ascending
     backward_ts = np.sort(events.ts[links.backward])
     sources = np.sort(links.forward)  # rows ascend with time
-    for one in compressed(events.track[sources], len(trace.tracks))[0].tolist():
-        own = sources[events.track[sources] == one]
+    for one, mine in each(events.track[sources], len(trace.tracks)):
+        own = sources[mine]
         passes = np.searchsorted(backward_ts, events.ts[own])
         first = run_starts(passes)
         last = np.append(first[1:], len(own)) - 1
         begin, end = events.ts[own[first]], events.ts[own[last]] + events.dur[own[last]]
-        places = slice(*np.searchsorted(thread, (one, one + 1)))
+        places = slice(*thread_bounds(trace)[one : one + 2])
         ts = events.ts[stacks.row[places]]
         which = np.searchsorted(begin, ts, side="right") - 1
         found[places] = (which >= 0) & (ts < end[np.maximum(which, 0)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,3 +126,36 @@ def test_enclosing_a_moment(drawn: list[tuple[int, int, Category, int]], asked: 
         assert stacks.place_of[row] in around
         if all(stacks.parent[inner] == outer for outer, inner in itertools.pairwise(around)):
             assert stacks.place_of[row] == around[-1]
+
+
+class _Counted(np.ndarray[Any, np.dtype[np.int32]]):
+    """A column that counts what is taken of it."""
+
+    taken = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = np.asarray(self)[key]
+        _Counted.taken += np.size(found)
+        return found
+
+
+def test_a_deep_stack_is_not_climbed_by_each_slice_in_it() -> None:
+    depth, leaves = 300, 3000
+    end = depth + 2 * leaves
+    frames = [host(Category.PYTHON_FUNCTION, i, end - i, name=f"f{i}") for i in range(depth)]
+    outer = host(Category.CPU_OP, 0, end, name="op")
+    calls = [host(Category.CUDA_RUNTIME, depth + i, depth + i + 1) for i in range(leaves)]
+    trace = trace_of(*frames, outer, *calls)
+    stacks = call_stacks(trace)
+    counted = dataclasses.replace(stacks, parent=stacks.parent.view(_Counted))
+    trace.facts[f"{module.__name__}.call_stacks"] = counted
+    rows = trace.events.slices_of(Category.CUDA_RUNTIME)
+    (op,) = trace.events.slices_of(Category.CPU_OP)
+    _Counted.taken = 0
+    for find in (innermost, outermost):
+        assert set(find(trace, rows, [Category.CPU_OP]).tolist()) == {op}
+        assert (find(trace, rows, [Category.USER_ANNOTATION]) == -1).all()
+    after = np.full(leaves, end - 1)  # the leaf that began last has ended, and so have all frames but the first
+    around = enclosing(trace, after, np.zeros(leaves, np.int32))
+    assert (around == op).all()
+    assert _Counted.taken <= 6 * len(stacks)  # each took depth * leaves, 300 times as much
