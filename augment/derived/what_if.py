@@ -16,9 +16,9 @@ from augment.derived.critical_path import BoundBy, critical_path, host_kinds, la
 from augment.derived.dependencies import Kind
 from augment.derived.gpu_work import gpu_work
 from augment.derived.host_segments import host_segments
-from augment.derived.ordering import combinations, distinct, sums
+from augment.derived.ordering import combinations, distinct, each, sums
 from augment.derived.steps import steps
-from augment.intervals import Places, expand
+from augment.intervals import Places, expand, least_over
 from augment.trace import Bools, Bytes, Int32s, Int64s, Trace
 
 NAMED = (
@@ -140,10 +140,9 @@ def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int6
     over = np.empty(len(graph), np.int32)  # of each node, how many windows are over by then
     windows_over = np.arange(len(end) + 1, dtype=np.int32)
     over[graph.order] = np.repeat(windows_over, np.diff(stop, prepend=0, append=len(graph)))
-    leaves = np.flatnonzero(over[graph.source] < over[graph.target])
-    whose, into = expand(*(over[node[leaves]].astype(np.intp) for node in (graph.source, graph.target)))
+    leaving, into = _leaving(trace, over, len(end), edge, np.repeat(window, np.diff(bounds)))
     by_window = np.argsort(into, kind="stable")
-    leaving = leaves[whose[by_window]]
+    leaving = leaving[by_window]
     due = latest_of_nodes(trace)[graph.target[leaving]]
     left = np.searchsorted(into[by_window], np.arange(len(end) + 1))
     jobs = np.stack([first[window], stop[window], left[window], left[window + 1], bounds[:-1], bounds[1:]], axis=1)
@@ -153,16 +152,45 @@ def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int6
     )  # fmt: skip
 
 
+def _leaving(
+    trace: Trace, over: Int32s, window_count: int, cut_edge: Int64s, cut_window: Int64s
+) -> tuple[Int64s, Int64s]:
+    """The edges that lead out of or past each window, as far as they may decide what it gains: edges and windows.
+
+    An edge that began before a window, and of which nothing is cut there, has as much room as ever: of those that pass
+    a window so, only the one with the least is given.
+    """
+    graph = critical_graph(trace)
+    edges = np.flatnonzero(over[graph.source] < over[graph.target])
+    first, stop = (over[node[edges]].astype(np.int64) for node in (graph.source, graph.target))
+    place_of = np.full(len(graph.kind), -1, np.int64)
+    place_of[edges] = np.arange(len(edges))
+    place = place_of[cut_edge]
+    inside = np.flatnonzero(place >= 0)
+    inside = inside[(first[place[inside]] < cut_window[inside]) & (cut_window[inside] < stop[place[inside]])]
+    (whose, into), _ = combinations(
+        np.concatenate((np.arange(len(edges)), place[inside])), np.concatenate((first, cut_window[inside]))
+    )
+    until = stop[whose]  # it passes all windows from the next one on until then
+    again = np.flatnonzero(whose[1:] == whose[:-1])
+    until[again] = into[again + 1]
+    room = latest_of_nodes(trace)[graph.target[edges]] - graph.ts[graph.source[edges]] - graph.weight[edges]
+    order = np.argsort(room[whose], kind="stable")
+    least = least_over(into[order] + 1, until[order], np.arange(len(order)), window_count)
+    passed = np.flatnonzero(least < len(order))
+    return np.concatenate((edges[whose], edges[whose[order[least[passed]]]])), np.concatenate((into, passed))
+
+
 def _on_host(trace: Trace, names: Bools) -> _Pieces:
     """What the threads of the graph did, cut at their nodes, too."""
     graph, segments, late, (start, end) = critical_graph(trace), host_segments(trace), node_slack(trace), windows(trace)
     along = np.flatnonzero(graph.kind == Kind.THREAD)
     edge_from = np.full(len(graph), -1, np.int64)
     edge_from[graph.source[along]] = along
-    lanes = graph.lane[: graph.first_work]
+    on_thread = np.flatnonzero(graph.lane[: graph.first_work] >= 0)
     parts = []
-    for track in np.flatnonzero(np.bincount(lanes[lanes >= 0])).tolist():
-        nodes = np.flatnonzero(lanes == track)
+    for track, own in each(graph.lane[on_thread], len(trace.tracks)):
+        nodes = on_thread[own]
         held = segments.row[segments.of(track)][:-1]
         own = np.flatnonzero((held >= 0) & names[trace.events.name[held]]) + segments.of(track).start
         cuts = distinct(np.concatenate((graph.ts[nodes], start, end)))

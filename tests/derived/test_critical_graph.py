@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.derived import critical_loops, host_segments
+from augment.derived import critical_loops, host_segments, what_if
 from augment.derived.call_stacks import call_stacks
 from augment.derived.critical_events import event_graph
 from augment.derived.critical_graph import Graph, critical_graph
@@ -193,3 +194,29 @@ def test_compiled_and_interpreted_loops_agree(trace: Trace) -> None:
             columns += [names.saved_ns, names.slack_ns, names.total_ns]
         answers.append([column.tolist() for column in columns])
     assert answers[0] == answers[1]
+
+
+def test_an_edge_past_many_steps_is_not_looked_at_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that begins 50 steps after its launch, on threads that do nothing for as many."""
+    steps, lag = 200, 50
+    events: list[Event] = []
+    for i in range(steps):
+        ts, thread = 100 * i, 2 + i % lag
+        events += [
+            annotation(f"ProfilerStep#{i}", ts, ts + 99),
+            op("aten::mm", ts + 1, ts + 50, thread=thread),
+            call("cudaLaunchKernel", ts + 10, ts + 20, thread=thread, correlation=i + 1),
+            kernel("gemm", ts + 100 * lag, ts + 100 * lag + 90, correlation=i + 1),
+        ]
+    asked: list[int] = []
+
+    def saved(*columns: Any) -> Any:
+        asked.append(len(columns[7]))
+        return critical_loops.saved(*columns)
+
+    monkeypatch.setattr(what_if, "saved", saved)
+    trace = trace_of(*events)
+    assert len(longest_names(trace, 3).name)
+    (leaving,) = asked
+    assert leaving < 2 * len(critical_graph(trace).kind)  # of launches alone it were steps * lag
+    assert 2 * len(critical_graph(trace).kind) < steps * lag
