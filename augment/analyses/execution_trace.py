@@ -28,7 +28,7 @@ import numpy as np
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
 from augment.derived.call_stacks import call_stacks
 from augment.derived.execution_links import ExecutionLinks, Node, attribute, execution_links
-from augment.derived.ordering import compressed, group_bounds, sums
+from augment.derived.ordering import combinations, compressed, each, group_bounds, sums
 from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Diagnostic, Int32s, Int64s, Trace
 
@@ -112,9 +112,9 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
         tracks.append(_track(trace, under, ts[own], np.maximum(end[own] - ts[own], 0), row[own], nodes))
     out, into = _handed_over(trace, links.nodes, row, node)
     flows = []
-    for pair in np.unique(thread[out] * len(tracks) + thread[into]).tolist():
-        one, other = divmod(pair, len(tracks))
-        mine = (thread[out] == one) & (thread[into] == other)
+    pairs, which = combinations(thread[out], thread[into])
+    for pair, mine in each(which, len(pairs[0])):
+        one, other = (int(end[pair]) for end in pairs)
         ends = Ends(out[mine] - bounds[one], tracks[one]), Ends(into[mine] - bounds[other], tracks[other])
         flows.append(Flows(NAME, "tensor", *ends))
     return [*tracks, *flows]

@@ -31,9 +31,9 @@ import numpy as np
 
 from augment.annotations import SliceTrack, Texts
 from augment.derived.call_stacks import NO_ROW, innermost
-from augment.derived.gpu_work import Device, gpu_work
+from augment.derived.gpu_work import Device, GpuWork, gpu_work
 from augment.derived.launch_delays import LaunchDelays, launch_delays
-from augment.derived.ordering import compressed, distinct, run_starts
+from augment.derived.ordering import distinct, each, run_starts
 from augment.findings import Findings, Skipped, column
 from augment.intervals import Places
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Int64s, Trace
@@ -80,7 +80,6 @@ def analyze(
         return Skipped("no GPU work whose correlation names a launch")
     if not include_memory_events:
         delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
-    rows: list[Row] = []
     found: list[LaunchDelays] = []
     kinds: list[int] = []
     for device in work.devices:
@@ -88,11 +87,11 @@ def analyze(
         over = (calls.cpu_ns - calls.gpu_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
         for kind, ns in enumerate(over):
             worst = calls.take(_worst(ns, most_count))
-            rows += _rows(trace, device, KINDS[kind], worst)
             found.append(worst)
             kinds += [kind] * len(worst)
     columns = ([getattr(one, name) for one in found] for name in LaunchDelays.__slots__)
-    return Findings(rows, _tracks(trace, LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)))
+    calls, kind_of = LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)
+    return Findings(list(_rows(trace, calls, kinds)), _tracks(trace, calls, kind_of))
 
 
 def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
@@ -116,13 +115,17 @@ def _worst(excess: Int64s, most: int) -> Places:
     return worst
 
 
-def _rows(trace: Trace, device: Device, kind: str, calls: LaunchDelays) -> Iterator[Row]:
+def _stream_of(work: GpuWork, place: Places) -> Places:
+    """The index of the stream of each place."""
+    return np.searchsorted([one.start for one in work.streams], place, side="right") - 1
+
+
+def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
     work, events = gpu_work(trace), trace.events
     operator = innermost(trace, calls.row, (Category.CPU_OP,))
-    streams = [one.start for one in work.streams]
-    stream = np.searchsorted(streams, calls.place, side="right") - 1
     rows = zip(
-        (work.streams[index].stream for index in stream.tolist()),
+        (work.streams[index] for index in _stream_of(work, calls.place).tolist()),
+        (KINDS[kind] for kind in kinds),
         trace.names_of(work.row[calls.place]),
         trace.names_of(calls.row),
         (trace.strings[events.name[row]] if row != NO_ROW else None for row in operator.tolist()),
@@ -133,8 +136,8 @@ def _rows(trace: Trace, device: Device, kind: str, calls: LaunchDelays) -> Itera
         calls.delay_ns.tolist(),
         strict=True,
     )
-    for stream_, *rest in rows:
-        yield Row(device.rank, device.device, stream_, kind, *rest)
+    for stream, kind, *rest in rows:
+        yield Row(stream.rank, stream.device, stream.stream, kind, *rest)
 
 
 def _tracks(trace: Trace, found: LaunchDelays, kind: Int32s) -> list[SliceTrack]:
@@ -143,17 +146,17 @@ def _tracks(trace: Trace, found: LaunchDelays, kind: Int32s) -> list[SliceTrack]
     tracks = []
     on_host = np.flatnonzero(kind != LATE)
     thread = events.track[found.row[on_host]]
-    for one in compressed(thread, len(trace.tracks))[0].tolist():
-        own = on_host[thread == one]
+    for one, mine in each(thread, len(trace.tracks)):
+        own = on_host[mine]
         drawn = found.take(own)
         tracks.append(_track(trace, "Launch outliers", one, events.ts[drawn.row], drawn.cpu_ns, drawn, kind[own]))
-    for stream in work.streams:
-        own = np.flatnonzero((kind == LATE) & (found.place >= stream.start) & (found.place < stream.stop))
-        if len(own):
-            drawn = found.take(own)
-            ts, dur = work.ts[drawn.place], work.end[drawn.place] - work.ts[drawn.place]
-            name = f"Launch outliers stream {stream.stream}"
-            tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind[own]))
+    late = np.flatnonzero(kind == LATE)
+    for index, mine in each(_stream_of(work, found.place[late]), len(work.streams)):
+        stream, own = work.streams[index], late[mine]
+        drawn = found.take(own)
+        ts, dur = work.ts[drawn.place], work.end[drawn.place] - work.ts[drawn.place]
+        name = f"Launch outliers stream {stream.stream}"
+        tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind[own]))
     return tracks
 
 

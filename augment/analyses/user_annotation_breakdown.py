@@ -52,7 +52,8 @@ def analyze(trace: Trace) -> Findings:
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
     devices = list(dict.fromkeys((one.rank, one.device) for one in trace.tracks))
-    device_of_track = np.array([devices.index((one.rank, one.device)) for one in trace.tracks], np.int64)
+    number = {device: index for index, device in enumerate(devices)}
+    device_of_track = np.array([number[one.rank, one.device] for one in trace.tracks], np.int64)
     on_gpu = events.category[rows] == Category.GPU_USER_ANNOTATION
     keys, code = combinations(on_gpu.astype(np.int8), device_of_track[events.track[rows]], events.name[rows])
     count = len(keys[0])

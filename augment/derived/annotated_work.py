@@ -7,6 +7,7 @@ import numpy as np
 from augment.derived.call_stacks import NO_ROW, innermost
 from augment.derived.gpu_work import gpu_work
 from augment.derived.occupancy import innermost as timeline_of
+from augment.derived.ordering import each
 from augment.trace import Bools, Category, Int64s, Trace
 
 STEP = "ProfilerStep"
@@ -32,10 +33,13 @@ def _on_the_gpu(trace: Trace, named: Bools | None) -> Int64s:
     rows = events.slices_of(Category.GPU_USER_ANNOTATION)
     if named is not None:
         rows = rows[named[events.name[rows]]]
-    keys = [(one.rank, one.device, one.stream) for one in trace.tracks]
-    for stream in work.streams if len(rows) else ():
-        own = np.array([key == (stream.rank, stream.device, stream.stream) for key in keys], np.bool_)
-        on_stream = rows[own[events.track[rows]]]
+    number = {(one.rank, one.device, one.stream): index for index, one in enumerate(work.streams)}
+    none = len(number)
+    stream_of = np.array([number.get((one.rank, one.device, one.stream), none) for one in trace.tracks], np.int32)
+    for index, own in each(stream_of[events.track[rows]], none + 1):
+        if index == none:
+            continue
+        stream, on_stream = work.streams[index], rows[own]
         timeline = timeline_of(on_stream, events.ts[on_stream], events.ts[on_stream] + events.dur[on_stream])
         if not len(timeline.row):
             continue

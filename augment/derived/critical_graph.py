@@ -24,7 +24,7 @@ from augment.derived.gpu_work import gpu_work
 from augment.derived.handovers import NO_TRACK, handovers, main_track
 from augment.derived.host_segments import host_segments
 from augment.derived.launches import NO_ROW
-from augment.derived.ordering import compressed, distinct, group_bounds, grouped
+from augment.derived.ordering import compressed, distinct, each, group_bounds, grouped
 from augment.derived.steps import steps
 from augment.derived.sync_dependencies import synchronizations
 from augment.intervals import Places
@@ -107,8 +107,9 @@ class _Lanes:
     def nodes(self, track: Int32s, ts: Int64s) -> Int32s:
         """The node of each moment of a thread."""
         found = np.empty(len(ts), np.int32)
-        for place, one in enumerate(self.tracks.tolist()):
-            mine = np.flatnonzero(track == one)
+        place_of = {one: place for place, one in enumerate(self.tracks.tolist())}
+        for one, mine in each(track, max(place_of, default=-1) + 1):
+            place = place_of[one]
             own = self.ts[self.bounds[place] : self.bounds[place + 1]]
             found[mine] = 1 + self.bounds[place] + np.searchsorted(own, ts[mine])
         return found
@@ -180,12 +181,13 @@ def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
     code = code_of_track[tracks]
     order = grouped(code, len(used))
     bounds = group_bounds(code, len(used))
+    waits_of = dict(each(track, len(trace.tracks)))
     parts, waiting = [], []
     for place, one in enumerate(used.tolist()):
         own = moments[order[bounds[place] : bounds[place + 1]]]
         ends = segments.ts[segments.of(one)][[0, -1]]
         times = distinct(np.concatenate((ends, own[(own >= ends[0]) & (own <= ends[1])])))
-        mine = track == one
+        mine = waits_of.get(one, order[:0])
         depth = np.zeros(len(times) + 1, np.int64)
         np.add.at(depth, np.searchsorted(times, start[mine]), 1)
         np.add.at(depth, np.searchsorted(times, end[mine]), -1)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from augment.derived.arg_columns import identifiers
+from augment.derived.ordering import each
 from augment.trace import Category, Int64s, Trace
 
 IDS = {"record_function_id": "Record function id", "external_id": "External id"}  #: how links are made, and the arg
@@ -112,7 +113,7 @@ def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tupl
     code = code_of[trace.events.name[events]]
     places = np.flatnonzero(code >= 0)
     track = trace.events.track[events[places]]
-    sequences = [places[track == one] for one in np.unique(track).tolist()]
+    sequences = [places[own] for _, own in each(track, len(trace.tracks))]
     pairs: list[tuple[int, int]] = []
     nodes_of: dict[str, list[tuple[int, int]]] = {}
     for node, (thread, key) in enumerate(threads):

@@ -8,6 +8,7 @@ import numpy as np
 
 from augment.derived.arg_columns import arg_columns
 from augment.derived.gpu_work import gpu_work
+from augment.derived.ordering import combinations, each
 from augment.intervals import Places
 from augment.trace import Bools, Category, Diagnostic, Identity, Int64s, Trace, derived
 
@@ -80,11 +81,10 @@ def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
     told = size_of != _UNKNOWN
     row, size_of = rows[told], size_of[told]
     kind, device = (columns.ints(name).at(row, -1) for name in ("Device Type", "Device Id"))
-    devices = np.unique(np.stack((kind == 0, kind, device), axis=1), axis=0)
-    own = [np.flatnonzero((kind == one) & (device == index)) for _, one, index in devices.tolist()]
+    (_, kinds, devices), which = combinations((kind == 0).astype(np.int8), kind, device)
     return tuple(
-        _device(trace, int(one), int(index), row[places], size_of[places])
-        for (_, one, index), places in zip(devices.tolist(), own, strict=True)
+        _device(trace, int(kinds[one]), int(devices[one]), row[places], size_of[places])
+        for one, places in each(which, len(kinds))
     )
 
 

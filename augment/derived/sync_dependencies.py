@@ -20,6 +20,7 @@ from augment.derived.dependencies import (
 )
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
+from augment.derived.ordering import each
 from augment.derived.sync_calls import sync_calls
 from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Int64s, Trace
 
@@ -55,9 +56,12 @@ def _waiting_calls(trace: Trace) -> Waits:
     best = np.full(len(calls), NO_PLACE, np.intp)
     where = {key: code for code, key in enumerate({(one.device, one.stream): None for one in scopes})}
     code = np.array([where[one.device, one.stream] for one in scopes], np.intp)
+    asking = dict(zip(where, (calls for _, calls in each(code, len(where))), strict=True))
     for stream in work.streams:
-        mine = [on in (None, stream.stream) and of in (None, stream.device) for of, on in where]
-        asked = np.flatnonzero(np.array(mine)[code])
+        mine = {(of, on) for of in (None, stream.device) for on in (None, stream.stream)} & asking.keys()
+        if not mine:
+            continue
+        asked = np.concatenate([asking[key] for key in mine])
         last = last_launched_before(trace, stream.places, before[asked])
         begun_by = np.searchsorted(work.ts[stream.places], returned[asked], side="right")
         ended_by = np.searchsorted(np.maximum.accumulate(work.end[stream.places]), returned[asked], side="right")

@@ -8,6 +8,7 @@ import numpy as np
 
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
+from augment.derived.ordering import each
 from augment.derived.steps import steps
 from augment.errors import UsageError
 from augment.trace import Bools, Category, Int64s, Trace
@@ -59,12 +60,10 @@ def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched
     calls = launches(trace).of(trace.events.correlation[syncs])
     keep[syncs[calls != NO_ROW]] = keep[calls[calls != NO_ROW]]
     notes = trace.events.slices_of(Category.GPU_USER_ANNOTATION)
-    note_tracks = trace.events.track[notes]
-    work_tracks = trace.events.track[work.row]
-    for track in np.unique(note_tracks).tolist():
-        own = notes[note_tracks == track]
-        pieces = np.flatnonzero(work_tracks == track)
-        if len(pieces):
+    pieces_of = dict(each(trace.events.track[work.row], len(trace.tracks)))
+    for track, mine in each(trace.events.track[notes], len(trace.tracks)):
+        own, pieces = notes[mine], pieces_of.get(track)
+        if pieces is not None:
             following = np.searchsorted(work.ts[pieces], trace.events.ts[own])
             known = following < len(pieces)
             keep[own[known]] = belongs[pieces[following[known]]]
