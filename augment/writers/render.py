@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from augment.annotations import Texts
 from augment.compiled.load import Load
+from augment.derived.ordering import numbered
 from augment.trace import Int64s
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out
@@ -78,13 +79,9 @@ def number(values: Int64s | npt.NDArray[np.float64]) -> Column:
 
 def choice(texts: Texts) -> Choice:
     """``texts`` as JSON strings; only those that occur are encoded."""
-    used = np.zeros(len(texts.values) + 1, np.bool_)  # one more, for -1
-    used[texts.codes] = True
-    used[-1] = False
-    found = np.flatnonzero(used)
-    place = np.full(len(used), MISSING, np.int64)
-    place[found] = np.arange(len(found))
-    return Choice(place[texts.codes], [json_text(texts.values[i]) for i in found.tolist()])
+    found, which = numbered(texts.codes)
+    none = int(np.count_nonzero(found < 0))  # which stands first, and becomes MISSING
+    return Choice(which - none, [json_text(texts.values[i]) for i in found[none:].tolist()])
 
 
 def json_text(text: str) -> bytes:

@@ -98,7 +98,7 @@ class FastScanner(PacketScanner):
         self._track_slots.extend(((uuid, 0, 0), number) for uuid, number in _later(rows.tracks, self._track_slots))
         self._place_slots.extend((_as_numbers(key), number) for key, number in _later(rows.places, self._place_slots))
         tables = (rows.events, rows.ends, rows.sizes, rows.flows)
-        columns = [column.ctypes.data for table in tables for column in table.columns.values()]
+        columns = [address for table in tables for address in table.addresses]
         self._tables[:] = (
             *columns, *(table.room for table in tables), *self._track_slots.where(), *self._place_slots.where(),
             self._keys.ctypes.data, len(self._keys), self._addresses.ctypes.data, _MOST_SEQUENCES,

@@ -29,6 +29,7 @@ class Table:
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = {name: np.zeros(_FIRST_ROOM, kind) for name, kind in columns.items()}
         self.count = 0
+        self._point()
 
     @property
     def room(self) -> int:
@@ -44,6 +45,11 @@ class Table:
             larger = np.zeros(room, column.dtype)
             larger[: self.count] = column[: self.count]
             self.columns[name] = larger
+        self._point()
+
+    def _point(self) -> None:
+        #: of the columns; asking for it takes long, and every packet that Python takes does
+        self.addresses = [column.ctypes.data for column in self.columns.values()]
 
     def append(self, *values: int) -> int:
         """Add a row; its number."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, Texts
+from augment.derived.ordering import numbered
 from augment.trace import Int64s
 from augment.writers.perfetto.added import AddedTracks
 from augment.writers.perfetto.args import ArgsEncoder, Interned
@@ -45,12 +46,10 @@ def annotation_events(
 
 def _name_numbers(texts: Texts, interned: Interned) -> Int64s:
     """The number of each name; no text is the empty one."""
-    used = np.zeros(len(texts.values) + 1, np.bool_)  # one more, for -1
-    used[texts.codes] = True
-    numbers = np.zeros(len(used), np.int64)
-    for code in np.flatnonzero(used).tolist():
-        numbers[code] = interned.number(INTERNED_NAMES, texts.values[code] if code < len(texts.values) else "")
-    return numbers[texts.codes]
+    none = len(texts.values)
+    found, which = numbered(np.where(texts.codes < 0, none, texts.codes))
+    names = (texts.values[code] if code < none else "" for code in found.tolist())
+    return np.array([interned.number(INTERNED_NAMES, name) for name in names], np.int64)[which]
 
 
 def _args(track: SliceTrack, encoder: ArgsEncoder, engine: Any) -> Blobs:
@@ -59,8 +58,9 @@ def _args(track: SliceTrack, encoder: ArgsEncoder, engine: Any) -> Blobs:
     made = [b""] * len(track.ts)
     for name, values in track.args.items():
         if isinstance(values, Texts):
-            codes = text_args(values, name, encoder).pieces()
-            for row, code in enumerate(values.codes.tolist()):
+            which, blobs = text_args(values, name, encoder)
+            codes = blobs.pieces()
+            for row, code in enumerate(which.tolist()):
                 made[row] += codes[code] if code >= 0 else b""
         else:
             encoder.key(name)

@@ -144,8 +144,8 @@ def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
     widest = 0
     for name, column in track.args.items():
         if isinstance(column, Texts):
-            codes = text_args(column, name, encoder)
-            columns: list[npt.NDArray[Any]] = [column.codes.astype(np.int64), codes.data, codes.start, codes.size]
+            which, codes = text_args(column, name, encoder)
+            columns: list[npt.NDArray[Any]] = [which, codes.data, codes.start, codes.size]
             widest += int(codes.size.max(initial=0))
         else:
             key = np.frombuffer(encoder.key(name) + b"\0" * 8, np.uint8)

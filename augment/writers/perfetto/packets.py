@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from augment.annotations import Texts
 from augment.compiled.load import Load
+from augment.derived.ordering import numbered
 from augment.trace import Bytes, Int64s
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
@@ -98,12 +99,11 @@ def blobs_of(pieces: Iterable[bytes]) -> Blobs:
     return Blobs(np.frombuffer(b"".join(held) + b"\0" * 8, np.uint8), np.cumsum(size) - size, size)
 
 
-def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> Blobs:
-    """The arg ``name`` for each value of ``texts`` that occurs, by its code."""
-    used = np.zeros(len(texts.values) + 1, np.bool_)  # one more, for -1
-    used[texts.codes] = True
-    pairs = zip(texts.values, used.tolist(), strict=False)
-    return blobs_of(encoder.arg(name, value) if occurs else b"" for value, occurs in pairs)
+def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> tuple[Int64s, Blobs]:
+    """Which of the blobs each row has (-1: none), and the arg ``name`` for each value of ``texts`` that occurs."""
+    found, which = numbered(texts.codes)
+    none = int(np.count_nonzero(found < 0))
+    return which - none, blobs_of(encoder.arg(name, texts.values[code]) for code in found[none:].tolist())
 
 
 def encode(events: Events, engine: Any = None) -> Iterator[bytes | memoryview]:

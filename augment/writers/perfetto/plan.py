@@ -11,6 +11,7 @@ import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows
 from augment.derived.event_text import blocks, decoded
+from augment.derived.ordering import combinations, each
 from augment.trace import COMPLETE, Bytes, Int32s, Int64s, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
@@ -173,8 +174,7 @@ def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names
         uuids[one] = uuid_of(one, 0)
     track = uuids[place]
     beside = np.flatnonzero(lane)
-    pairs_of = place[beside].astype(np.int64) << 32 | lane[beside]
-    for key in np.unique(pairs_of).tolist():
-        one, number = key >> 32, key & 0xFFFFFFFF
-        track[beside[pairs_of == key]] = uuid_of(one, number)
+    pairs, which = combinations(place[beside], lane[beside])
+    for pair, own in each(which, len(pairs[0])):
+        track[beside[own]] = uuid_of(*(int(column[pair]) for column in pairs))
     return track

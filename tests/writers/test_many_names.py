@@ -1,0 +1,68 @@
+"""A track with few names is not asked for all the names that it could have: tracks and names may be many."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import numpy as np
+import pytest
+
+from augment.annotations import Texts
+from augment.writers.perfetto.annotations import _name_numbers
+from augment.writers.perfetto.args import ArgsEncoder, Interned
+from augment.writers.perfetto.packets import text_args
+from augment.writers.render import choice
+
+COUNT = 10**6
+
+
+class _Names(Sequence[str]):
+    """A million names, which take no memory; ``asked`` are those that were wanted."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+
+    def __len__(self) -> int:
+        return COUNT
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: Any) -> Any:
+        self.asked.add(index)
+        return f"name {index}"
+
+
+def chrome(texts: Texts) -> list[str]:
+    found = choice(texts)
+    return [found.values[code].decode().strip('"') if code >= 0 else "" for code in found.codes.tolist()]
+
+
+def native_names(texts: Texts) -> list[str]:
+    interned = Interned()
+    numbers = _name_numbers(texts, interned).tolist()
+    first = min(numbers)
+    return [["name 5", "name 999000", ""][number - first] for number in numbers]
+
+
+def native_args(texts: Texts) -> list[str]:
+    which, blobs = text_args(texts, "kernel", ArgsEncoder(Interned()))
+    assert len(blobs.size) == 2
+    return [["name 5", "name 999000", ""][code] for code in which.tolist()]
+
+
+@pytest.mark.parametrize("written", [chrome, native_names, native_args])
+def test_only_what_occurs_is_looked_at(written: Callable[[Texts], list[str]]) -> None:
+    names = _Names()
+    texts = Texts(np.array([999_000, -1, 5, 999_000], np.int32), names)
+    tracemalloc.start()
+    try:
+        assert written(texts) == ["name 999000", "", "name 5", "name 999000"]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert names.asked == {5, 999_000}
+    assert peak < COUNT / 4  # a mask of all names alone would be COUNT
