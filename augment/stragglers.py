@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from augment.derived.gpu_work import gpu_work, sort_key
 from augment.derived.kernel_types import KernelType
-from augment.derived.ordering import combinations, group_bounds, grouped
+from augment.derived.ordering import combinations, each, group_bounds, grouped
 from augment.derived.steps import steps, steps_of_gpu_work
 from augment.findings import column
 from augment.trace import Int64s, Trace
@@ -100,9 +100,10 @@ def potential_stragglers(
     found = lateness(traces)
     late = found.late()
     flagged, total = np.zeros(len(found.ranks), np.int64), np.zeros(len(found.ranks), np.int64)
-    for step in np.unique(found.step).tolist():
-        if chosen_steps is None or step in chosen_steps:
-            own = late[:, found.step == step].sum(axis=1)
+    (numbers,), which = combinations(found.step)
+    for step, places in each(which, len(numbers)):
+        if chosen_steps is None or int(numbers[step]) in chosen_steps:
+            own = late[:, places].sum(axis=1)
             flagged[np.argsort(-own, kind="stable")[:count]] += 1
             total += own
     order = np.lexsort((-total, -flagged))[:count]

@@ -19,6 +19,7 @@ from augment.comparison.core import Pair
 from augment.comparison.marks import LEFT_OUT, Change, Marks, delta_args, marked, texts_at, tracks_of
 from augment.comparison.sequences import ALONE
 from augment.derived.gpu_work import gpu_work
+from augment.derived.ordering import each
 from augment.trace import Int32s, Int64s
 
 _LEGEND = "what the control has and the test has not, where it would have been"
@@ -53,8 +54,9 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
         return
     moment = _moments_of_calls(pair, parent)[gone]
     under = _threads(pair)[calls.thread[gone]]
-    for thread in np.unique(under[under != NONE]).tolist():
-        own = under == thread
+    known = np.flatnonzero(under != NONE)
+    for thread, places in each(under[known], len(pair.test.trace.tracks)):
+        own = known[places]
         chosen = gone[own]
         ns = {"": calls.cpu_ns[chosen], "gpu_": calls.gpu_ns[chosen]}
         yield from tracks_of(_marks(pair, calls.row[chosen], moment[own], ns), name, thread, _LEGEND)

@@ -27,6 +27,7 @@ from augment.comparison.marks import (
 )
 from augment.comparison.sequences import ALONE
 from augment.derived.gpu_work import Device, gpu_work
+from augment.derived.ordering import each
 from augment.findings import AugmentedTrace, Findings
 from augment.trace import Int64s, Trace
 
@@ -84,8 +85,7 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
         },
     )
     description = f"{_LEGEND}; (GPU): not the call itself, but the GPU work that it launched"
-    for thread in np.unique(calls.thread[chosen]).tolist():
-        own = np.flatnonzero(calls.thread[chosen] == thread)
+    for thread, own in each(calls.thread[chosen], len(trace.tracks)):
         yield from tracks_of(marks.take(own), name, thread, description)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import ArgColumn, SliceTrack, Texts
+from augment.derived.ordering import each
 from augment.trace import Int64s
 from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
 
@@ -80,8 +81,8 @@ def tracks_of(marks: Marks, name: str, under: int, description: str) -> Iterator
     order = np.lexsort((-marks.dur, marks.ts))
     marks = marks.take(order)
     lane = lanes(marks.ts, marks.dur)
-    for one in range(int(lane.max(initial=-1)) + 1):
-        own = marks.take(np.flatnonzero(lane == one))
+    for _, places in each(lane, int(lane.max(initial=-1)) + 1):
+        own = marks.take(places)
         yield SliceTrack(NAME, name, under, own.ts, own.dur, own.names, own.args, description)
 
 

@@ -22,6 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from augment.derived.ordering import each
 from augment.derived.statistics import grouped_medians
 from augment.findings import column
 from augment.intervals import Places
@@ -147,7 +148,7 @@ def row_of(clock: Clock, name: str) -> Row:
 def _laid_beside(ends: Matched, count: int) -> dict[int, _Fit]:
     """A first fit of each member that hangs together with the first by process groups."""
     of = ends.group[ends.instance]
-    parts = {group: np.flatnonzero(of == group) for group in np.unique(of).tolist()}
+    parts = dict(each(of, len(ends.groups)))
     waiting = sorted(parts, key=lambda group: -len(parts[group]))
     if not waiting:
         return {}

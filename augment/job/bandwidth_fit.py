@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.collective_kinds import ALL_REDUCE, bus_factor
+from augment.derived.ordering import each
 from augment.job.matching import Floats
 from augment.trace import Int64s
 
@@ -57,7 +58,7 @@ def fit(size: Int64s, time_ns: Int64s) -> Fit | None:
     distinct, which, counts = np.unique(size, return_inverse=True, return_counts=True)
     if len(distinct) < FEWEST_SIZES or int(distinct[-1]) < LEAST_RANGE * int(distinct[0]):
         return None
-    times = np.array([np.median(time_ns[which == number]) for number in range(len(distinct))])
+    times = np.array([np.median(time_ns[own]) for _, own in each(which, len(distinct))])
     x, weight = distinct.astype(np.float64), counts / times**2
     alpha, slope = _line(x, times, weight)
     if slope <= 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.collective_kinds import bus_factor
-from augment.derived.ordering import combinations
+from augment.derived.ordering import combinations, each
 from augment.findings import column
 from augment.intervals import Places
 from augment.job.bandwidth_fit import Fit, fit
@@ -66,9 +66,9 @@ def figures(matched: Matched, parted: Waits, link_gbps: float) -> tuple[list[Row
     rows: list[Row] = []
     sizes: list[SizeRow] = []
     (groups, _), which = combinations(matched.group, matched.kind)
-    part = which[matched.instance]
-    for number in range(len(groups)):
-        chosen, parts = np.flatnonzero(which == number), np.flatnonzero(part == number)
+    parts_of = dict(each(which[matched.instance], len(groups)))
+    for number, chosen in each(which, len(groups)):
+        parts = parts_of.get(number, chosen[:0])
         found = fit(matched.bytes[chosen], parted.moving_ns[chosen])
         rows.append(_row(matched, parted, chosen, parts, found, link_gbps))
         sizes += _sizes(matched, parted, chosen, rows[-1], found)

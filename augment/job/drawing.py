@@ -9,7 +9,7 @@ import numpy as np
 from augment import intervals
 from augment.annotations import CounterTrack, SliceTrack, Texts
 from augment.derived.collective_kinds import bus_factor
-from augment.derived.ordering import combinations
+from augment.derived.ordering import combinations, each
 from augment.intervals import Places
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
@@ -27,8 +27,8 @@ def tracks(
     stream = summary.column("stream")[matched.place[mine]]
     device = np.array([one.device_track for one in summary.streams], np.int64)[stream]
     found: list[SliceTrack | CounterTrack] = []
-    for number in np.unique(stream).tolist():
-        own = mine[stream == number]
+    for number, places in each(stream, len(summary.streams)):
+        own = mine[places]
         own = own[np.argsort(matched.ts[own], kind="stable")]
         one = summary.streams[number]
         found.append(_slices(matched, parted, summaries, own, one.track, one.name))
@@ -90,10 +90,10 @@ def _bandwidths(matched: Matched, parted: Waits, own: Places, track: int) -> lis
     own, factor = own[moves], factor[moves]
     tracks = []
     of = matched.group[matched.instance[own]]
-    for group in np.unique(of).tolist():
-        part, told = own[of == group], matched.groups[group]
+    for group, mine in each(of, len(matched.groups)):
+        part, told = own[mine], matched.groups[group]
         one = matched.instance[part]
-        rate = np.rint(matched.bytes[one] * factor[of == group] * 1e9 / parted.moving_ns[one]).astype(np.int64)
+        rate = np.rint(matched.bytes[one] * factor[mine] * 1e9 / parted.moving_ns[one]).astype(np.int64)
         edges = np.concatenate((matched.ts[part] + parted.wait_ns[part], matched.end[part]))
         ts, value = intervals.steps(edges, np.concatenate((rate, -rate)))  # whole bytes a second: it falls back to 0
         tracks.append(CounterTrack(

@@ -19,6 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
+from augment.derived.ordering import each
 from augment.derived.rank_progress import NONE, Spent
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
@@ -227,12 +228,14 @@ def _columns(pieces: Sequence[_Piece], ranks: dict[int, _Rank]) -> Path:
     start, end, own_start, own_end, step = (np.zeros(len(pieces), np.int64) for _ in range(5))
     drift = np.zeros(len(pieces))
     spent = np.zeros((len(Spent._fields), len(pieces)), np.int64)
-    for one in np.unique(np.concatenate((member, origin))).tolist():
-        rank, from_here, here = ranks[one], origin == one, member == one
+    count = int(max(member.max(initial=-1), origin.max(initial=-1))) + 1
+    left, reached, none = dict(each(origin, count)), dict(each(member, count)), np.empty(0, np.intp)
+    for one in sorted(left.keys() | reached.keys()):
+        rank, from_here, here = ranks[one], left.get(one, none), reached.get(one, none)
         start[from_here], own_start[from_here] = rank.common[begin[from_here]], rank.own[begin[from_here]]
         end[here], own_end[here] = rank.common[finish[here]], rank.own[finish[here]]
         step[here], drift[here] = rank.step_of(own_end[here]), rank.clock.drift
-        work = here & local
+        work = here[local[here]]
         spent[:, work] = [values[finish[work]] - values[begin[work]] for values in rank.spent]
     over = origin != member
     own_start[over] = (own_end - (end - start) - np.rint(drift * (end - start)).astype(np.int64))[over]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.collectives import UNKNOWN
-from augment.derived.ordering import combinations, sums
+from augment.derived.ordering import combinations, each, sums
 from augment.derived.statistics import robust_z
 from augment.findings import column
 from augment.job.matching import Matched
@@ -59,9 +59,11 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
     known = np.where(queued >= 0, parted.lead_ns, 0)
     count = len(summaries)
     together = ~matched.is_pair()
-    for group in np.unique(matched.group[together]).tolist():
-        of = (matched.group == group) & together
-        parts = of[matched.instance]
+    chosen, parts_chosen = np.flatnonzero(together), np.flatnonzero(together[matched.instance])
+    groups = len(matched.groups)
+    parts_of = dict(each(matched.group[matched.instance[parts_chosen]], groups))
+    for group, own in each(matched.group[chosen], groups):
+        of, parts = chosen[own], parts_chosen[parts_of.get(group, own[:0])]
         member = matched.member[parts]
         total = np.bincount(member, minlength=count)
         last = np.bincount(late[of], minlength=count)
