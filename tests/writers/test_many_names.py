@@ -1,4 +1,4 @@
-"""A track with few names is not asked for all the names that it could have: tracks and names may be many."""
+"""Tracks, their names and processes may be many: what is asked of each is not asked of each pair of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from augment.annotations import Texts
+from augment.trace import Category, Track
 from augment.writers.perfetto.annotations import _name_numbers
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import text_args
+from augment.writers.perfetto.tracks import Tracks
 from augment.writers.render import choice
+from tables import Event, trace_of
 
 COUNT = 10**6
 
@@ -66,3 +69,28 @@ def test_only_what_occurs_is_looked_at(written: Callable[[Texts], list[str]]) ->
         tracemalloc.stop()
     assert names.asked == {5, 999_000}
     assert peak < COUNT / 4  # a mask of all names alone would be COUNT
+
+
+class _Counted(str):
+    """A pid that counts how often it is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return str.__eq__(self, other) is True
+
+    __hash__ = str.__hash__
+
+
+def test_the_names_of_many_processes() -> None:
+    count = 300
+    own = [Track(0, _Counted(f"pid {i}"), 1, process_name=f"python {i}") for i in range(count)]
+    trace = trace_of(*(Event(Category.CPU_OP, "op", i, i + 1, one) for i, one in enumerate(own)))
+    _Counted.compared = 0
+    tracks = Tracks(trace)
+    assert len({tracks.home_of(under) for under in range(count)}) == count
+    told = tracks.take_packets()
+    assert all(f"python {i}".encode() in told for i in range(count))
+    assert _Counted.compared < 20 * count

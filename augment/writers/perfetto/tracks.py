@@ -83,7 +83,10 @@ class Tracks(AddedTracks):
             self.place_of_track[number_] = index[key]
         self._owners = _Owners(self.trace, self.places, self.place_of_track)
         self._devices: dict[tuple[Identity, Identity], None] = {}
+        self._process_names: dict[Identity, str] = {}
         for place in self.places:
+            if place.process_name:
+                self._process_names.setdefault(place.pid, place.process_name)
             if place.device is not None:
                 self._devices.setdefault((place.pid, place.device))
 
@@ -174,7 +177,7 @@ class Tracks(AddedTracks):
         return self._describe(message(TRACK_PROCESS, process) + order)
 
     def _process_name(self, pid: Identity) -> str | None:
-        return next((place.process_name for place in self.places if place.pid == pid and place.process_name), None)
+        return self._process_names.get(pid)
 
     def _device(self, pid: Identity, device: Identity) -> int:
         owner = self._owners.of(pid, device)
