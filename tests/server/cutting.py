@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
+
+_PIECE = 1 << 16
 
 
 class Proxy:
     """Passes connections on to ``port``.
 
     ``cuts`` are the amounts of bytes after which, in turn, a connection is cut, whichever way they went; a connection
-    for which there is none left lives as long as it likes.
+    for which there is none left lives as long as it likes. It takes ``pause_s`` for each 64 KiB, as a network does:
+    what has been sent but not taken by the other side is lost in a cut.
     """
 
-    def __init__(self, port: int, cuts: list[int]) -> None:
-        self._target, self._cuts = port, list(cuts)
+    def __init__(self, port: int, cuts: list[int], pause_s: float) -> None:
+        self._target, self._cuts, self._pause_s = port, list(cuts), pause_s
         self._lock = threading.Lock()
         self.cut_count = 0
         self.upstream_bytes = self.downstream_bytes = 0
@@ -50,8 +54,9 @@ class Proxy:
 
     def _pass(self, one: socket.socket, other: socket.socket, left: list[int] | None, up: bool) -> None:
         with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
+            while data := one.recv(_PIECE):
                 other.sendall(data)
+                time.sleep(self._pause_s * len(data) / _PIECE)
                 with self._lock:
                     self.upstream_bytes += len(data) if up else 0
                     self.downstream_bytes += 0 if up else len(data)
@@ -72,9 +77,9 @@ def _end(one: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def proxy(port: int, *cuts: int) -> Iterator[Proxy]:
+def proxy(port: int, *cuts: int, pause_s: float = 0.0) -> Iterator[Proxy]:
     """A proxy before ``port``."""
-    made = Proxy(port, list(cuts))
+    made = Proxy(port, list(cuts), pause_s)
     try:
         yield made
     finally:
