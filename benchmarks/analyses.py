@@ -1,6 +1,6 @@
 """What each analysis costs, and how the cost grows with the trace.
 
-    python benchmarks/analyses.py [--size 1.5GB] [--growth 25MB,100MB,400MB] [--runs 1] [--json]
+    python benchmarks/analyses.py [--size 1.5GB] [--growth 25MB,100MB,400MB] [--runs 3] [--json]
 
 First: all analyses together beside the first seven, on one simulated trace, as CPU of the whole command and of the
 analyses alone. Then each analysis alone, with all facts that it needs made anew, on traces of 1, 4 and 16 times a
@@ -60,7 +60,7 @@ class Together:
 
     @property
     def ratio(self) -> float:
-        """Of the analyses alone, which read what args they ask for once more."""
+        """Of the analyses alone."""
         return self.all_s / self.first_s
 
 
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="1.5GB", help="of the trace on which all are run together")
     parser.add_argument("--growth", default=GROWTH, metavar="SIZES", help="of the traces on which each is run alone")
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(arguments)
     warm_up()
