@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -32,10 +31,10 @@ from augment.derived.arg_columns import arg_columns
 from augment.derived.collective_kinds import bus_factor
 from augment.derived.collectives import ARGS, Collectives, collectives
 from augment.derived.gpu_work import Device, gpu_work
-from augment.derived.ordering import combinations, group_bounds, grouped
+from augment.derived.ordering import combinations, each
 from augment.findings import Findings, Skipped, column
 from augment.intervals import Places
-from augment.trace import GPU_WORK, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "collectives"
 NEEDS = (GPU_WORK,)
@@ -85,15 +84,8 @@ def _of(found: Collectives, device: Device) -> Places:
 def _rows(found: Collectives, device: Device, link_gbps: float) -> Iterator[Row]:
     own = _of(found, device)
     (groups, kinds), which = combinations(found.group[own], found.kind.codes[own])
-    for group, kind, places in zip(groups.tolist(), kinds.tolist(), _parted(own, which, len(groups)), strict=True):
-        yield _row(found, device, places, group, kind, link_gbps)
-
-
-def _parted(places: Places, which: Int64s, count: int) -> list[Places]:
-    """The ``places`` of each part in ``range(count)``; there may be hundreds of process groups."""
-    bounds = group_bounds(which, count).tolist()
-    ordered = places[grouped(which, count)]
-    return [ordered[start:stop] for start, stop in pairwise(bounds)]
+    for number, places in each(which, len(groups)):
+        yield _row(found, device, own[places], int(groups[number]), int(kinds[number]), link_gbps)
 
 
 def _row(found: Collectives, device: Device, places: Places, group: int, kind: int, link_gbps: float) -> Row:
@@ -129,8 +121,8 @@ def _bandwidths(found: Collectives, device: Device) -> Iterator[CounterTrack]:
     own = _of(found, device)
     factor = found.bus_factor
     own = own[(found.bytes[own] > 0) & (found.end[own] > found.ts[own]) & ~np.isnan(factor[own])]
-    (groups,), which = combinations(found.group[own])
-    for group, places in zip(groups.tolist(), _parted(own, which, len(groups)), strict=True):
+    for group, mine in each(found.group[own], len(found.groups)):
+        places = own[mine]
         dur = found.end[places] - found.ts[places]
         rate = np.rint(found.bytes[places] * factor[places] * 1e9 / dur).astype(np.int64)
         ends = np.concatenate((found.ts[places], found.end[places]))

@@ -43,6 +43,9 @@ from augment.compiled.tokens import (
 )
 from augment.compiled.wanted_args import (
     COUNT,
+    FIELD,
+    FIELDS_SEEN,
+    HAS,
     IS_CODE,
     IS_TEXT,
     KEY_BITS,
@@ -192,6 +195,7 @@ def begin_args(row: int, wanted: int) -> None:
     store_int(wanted + ROW, row)
     store_int(wanted + TAKEN, load_int(wanted + COUNT))
     store_int(wanted + SEEN, 0)
+    store_int(wanted + FIELDS_SEEN, 0)
 
 
 @compiled
@@ -230,3 +234,27 @@ def take_arg(stop: int, i: int, entry: int, wanted: int) -> int:
     store_int(wanted + TAKEN, taken + 1)
     store_int(wanted + SEEN, load_int(wanted + SEEN) | bit)
     return after
+
+
+@compiled
+def take_args(stop: int, i: int, row: int, fields: int, wanted: int) -> int:
+    """Take what is wanted of the args object of ``row`` that opens at ``i``; the position after it.
+
+    ``fields`` is where the caller keeps the numbers that have a FIELD; 0 if none has.
+    """
+    begin_args(row, wanted)
+    i, length, word, key = next_key(stop, i + 1, True)
+    while i >= 0 and length >= 0:
+        entry = find_key(length, word, key, wanted)
+        if entry == 0:
+            i = skip_value(stop, i)
+        elif load_int(entry + FIELD) >= 0:
+            value, i = read_int(stop, i)
+            store_int(fields + load_int(entry + FIELD), value)
+            store_int(wanted + FIELDS_SEEN, load_int(wanted + FIELDS_SEEN) | load_int(entry + HAS))
+        else:
+            i = take_arg(stop, i, entry, wanted)
+        if i < 0:
+            return i
+        i, length, word, key = next_key(stop, i, False)
+    return i

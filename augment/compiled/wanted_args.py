@@ -10,8 +10,9 @@ import numpy as np
 from augment.compiled.interned import COUNTS, DICTIONARY, Dictionary, longer
 
 # what `wanted` holds: its int64 at these byte offsets. TAKEN counts what the event at hand adds to the COUNT before it,
-# SEEN has a bit for each arg that it has. ROWS (int32), KINDS (bytes) and VALUES (int64) are addresses of columns
-ROW, COUNT, TAKEN, SEEN, ROOM, ROWS, KINDS, VALUES, KEYS = range(0, 9 * 8, 8)
+# SEEN has a bit for each arg that it has, FIELDS_SEEN the HAS of each field. ROWS (int32), KINDS (bytes) and VALUES
+# (int64) are addresses of columns
+ROW, COUNT, TAKEN, SEEN, FIELDS_SEEN, ROOM, ROWS, KINDS, VALUES, KEYS = range(0, 10 * 8, 8)
 TEXT_COUNTS = KEYS + 8
 TEXTS = TEXT_COUNTS + COUNTS
 WANTED = (TEXTS + DICTIONARY) // 8

@@ -8,31 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from augment.compiled.args import (
-    begin_args,
     find_args,
     find_args_by_member,
-    find_key,
     keep_args,
-    next_key,
-    take_arg,
+    take_args,
 )
 from augment.compiled.interned import FULL
 from augment.compiled.memory import compiled, load_byte, load_int, load_int32
-from augment.compiled.tokens import CLOSE_BRACE, ODD, skip_blank, skip_value
-
-
-@compiled
-def take_args(stop: int, i: int, row: int, wanted: int) -> int:
-    """Take what is wanted of the args object that opens at ``i``; the position after it."""
-    begin_args(row, wanted)
-    i, length, word, key = next_key(stop, i + 1, True)
-    while i >= 0 and length >= 0:
-        entry = find_key(length, word, key, wanted)
-        i = take_arg(stop, i, entry, wanted) if entry else skip_value(stop, i)
-        if i < 0:
-            return i
-        i, length, word, key = next_key(stop, i, False)
-    return i
+from augment.compiled.tokens import CLOSE_BRACE, ODD, skip_blank
 
 
 @compiled
@@ -51,7 +34,7 @@ def scan_columns(
         if args == ODD:
             return place
         if args:
-            i = take_args(stop, args, first + place, wanted)
+            i = take_args(stop, args, first + place, 0, wanted)
             if i == FULL:
                 return np.int64(-1) - place
             if i < 0 or (load_byte(skip_blank(stop, i)) != CLOSE_BRACE and find_args_by_member(start, stop) != args):

@@ -43,6 +43,7 @@ class Outline:
     text_bytes: int = 0
     byte_order_mark: bool = False
     trailing: int | None = None
+    broken_members: list[int] = field(default_factory=list)  #: where they begin, or break
 
 
 _MESSAGES = {
@@ -281,6 +282,9 @@ def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnos
     elif outline.partial:
         left = outline.text_bytes - (outline.insert_at or 0)
         found.append(Diagnostic("truncated_text", 1, f"{outline.partial}; the last {left} bytes are not in the output"))
+    if broken := outline.broken_members:
+        message = "members beside traceEvents are no JSON: mended, or passed over up to traceEvents; kept as they are"
+        found.append(Diagnostic("broken_member", len(broken), f"{message}; the first at byte {min(broken)}"))
     if outline.arrays_seen > 1:
         found.append(Diagnostic("repeated_trace_events", outline.arrays_seen, "traceEvents occurs again; all are read"))
     if outline.byte_order_mark:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from dataclasses import replace
 
 from augment.compiled.load import Load
 from augment.errors import MalformedTrace, UnknownFormat
@@ -16,7 +15,7 @@ from augment.readers.limits import Limits
 from augment.readers.members import Ended, Members, TooDeep
 from augment.readers.raw import Announce, Broken, Scanner
 from augment.readers.window import Window
-from augment.trace import Diagnostic, Trace
+from augment.trace import Trace
 
 NAME = "chrome_json"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -50,9 +49,8 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
     stream = _Counted(head, text)
     scanner, chunk = _scanner(path, engine, announce, text.limits.nesting)
     window = Window(stream, chunk)
-    reading = _Reading(path, window, scanner, text.limits)
     try:
-        outline = reading.all()
+        outline = _Reading(path, window, scanner, text.limits).all()
     except Broken as error:
         raise MalformedTrace(path, error.offset, error.because) from error
     while stream.read(CHUNK):
@@ -62,8 +60,7 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
     sha256 = text.stored.sha256()
     tail = stream.tail() if text.is_one_gzip_member else None
-    trace = assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), scanner.finish(), outline)
-    return replace(trace, diagnostics=(*trace.diagnostics, *reading.broken_members()))
+    return assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), scanner.finish(), outline)
 
 
 class _Counted:
@@ -129,7 +126,6 @@ class _Reading:
         self._path, self._window, self._scanner, self._limits = path, window, scanner, limits
         self._members = Members(window, limits.nesting)
         self._outline = Outline()
-        self._passed_over: list[int] = []
 
     def all(self) -> Outline:
         """The outline of the whole text; its events are with the scanner."""
@@ -150,15 +146,8 @@ class _Reading:
             self._object()
         if not outline.partial and self._members.blank() != -1:
             outline.trailing = window.base
+        outline.broken_members += self._members.mended
         return outline
-
-    def broken_members(self) -> tuple[Diagnostic, ...]:
-        """What was no JSON beside the events."""
-        broken = sorted(self._members.mended + self._passed_over)
-        message = "members beside traceEvents are no JSON: mended, or passed over up to traceEvents; kept as they are"
-        return (
-            (Diagnostic("broken_member", len(broken), f"{message}; the first at byte {broken[0]}"),) if broken else ()
-        )
 
     def _object(self) -> None:
         """From after the opening brace to after the closing one. What breaks beside the events costs only itself."""
@@ -174,7 +163,7 @@ class _Reading:
                     return
                 if isinstance(error, TooDeep) or not self._find_events():
                     self._refuse(error)
-                self._passed_over.append(where)
+                outline.broken_members.append(where)
                 events_follow = True
             if not events_follow:
                 break

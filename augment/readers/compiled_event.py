@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.args import begin_args, find_key, next_key, take_arg
+from augment.compiled.args import next_key, take_args
 from augment.compiled.memory import (
     compiled,
     load_byte,
@@ -39,7 +39,7 @@ from augment.compiled.tokens import (
     skip_value,
     string_end,
 )
-from augment.compiled.wanted_args import FIELD, HAS, ROW, key_word
+from augment.compiled.wanted_args import FIELDS_SEEN, ROW, key_word
 from augment.readers.compiled_layout import (
     CATEGORY,
     CORRELATION,
@@ -89,21 +89,8 @@ def read_args(stop: int, i: int, fields: int, wanted: int) -> int:
     """Take what is wanted of the args object that opens at ``i``; the position after it."""
     store_int(fields + CORRELATION, -1)
     store_int(fields + SEEN, load_int(fields + SEEN) & ~(HAS_SIZE | HAS_DEVICE | HAS_STREAM))
-    begin_args(load_int(wanted + ROW), wanted)
-    i, length, word, key = next_key(stop, i + 1, True)
-    while i >= 0 and length >= 0:
-        entry = find_key(length, word, key, wanted)
-        if entry == 0:
-            i = skip_value(stop, i)
-        elif load_int(entry + FIELD) >= 0:
-            value, i = read_int(stop, i)
-            store_int(fields + load_int(entry + FIELD), value)
-            saw(fields, load_int(entry + HAS))
-        else:
-            i = take_arg(stop, i, entry, wanted)
-        if i < 0:
-            return i
-        i, length, word, key = next_key(stop, i, False)
+    i = take_args(stop, i, load_int(wanted + ROW), fields, wanted)
+    saw(fields, load_int(wanted + FIELDS_SEEN))
     return i
 
 
