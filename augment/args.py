@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.compiled.wanted_args import IS_CODE, WantedArgs
+from augment.kernels.wanted_args import IS_CODE, WantedArgs
 from augment.trace import ArgColumn, Category, SparseColumn, json_event
 
 
@@ -68,7 +68,7 @@ class TakenArgs:
     """What compiled code takes of ``args``, row by ascending row, and Python of the events that it leaves."""
 
     def __init__(self, args: Sequence[Arg], room: int, fields: Mapping[str, tuple[int, int]] | None = None) -> None:
-        """See :class:`augment.compiled.wanted_args.WantedArgs`."""
+        """See :class:`augment.kernels.wanted_args.WantedArgs`."""
         self._args = args
         self._numbers = {name: number for number, arg in enumerate(args) for name in (arg.name, *arg.also)}
         keys = [(name, number, args[number].is_text) for name, number in self._numbers.items()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.load import Load
-from augment.compiled.native import Native
+from augment.kernels.load import Load
+from augment.kernels.native import Native
 from augment.trace import Int32s, Int64s
 
 COMPILED_FROM = 30_000  #: edges from which on compiled code earns its load
@@ -129,7 +129,7 @@ def saved(
 
 
 def _compiled(function: str, arity: int, size: int) -> Native | None:
-    return _load.native("augment.derived.critical_loops_compiled", function, arity, size, COMPILED_FROM)
+    return _load.native("augment.kernels.critical_loops", function, arity, size, COMPILED_FROM)
 
 
 def _addresses(*columns: Int32s | Int64s) -> list[int]:

@@ -6,7 +6,7 @@ import os
 import re
 from collections import deque
 
-from augment.compiled.load import Load
+from augment.kernels.load import Load
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain

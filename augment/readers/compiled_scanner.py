@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from augment.args import WANTED, TakenArgs
-from augment.compiled.interned import Dictionary, longer, slots
-from augment.compiled.native import at_hand, native
-from augment.readers import compiled_layout as layout
+from augment.kernels.interned import Dictionary, longer, slots
+from augment.kernels.native import at_hand, native
+from augment.kernels import json_layout as layout
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
 from augment.trace import Identity, Int32s, Int64s, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
-SCAN = ("augment.readers.compiled_scan", "scan")
-TABLES = "augment.readers.compiled_tables"
+SCAN = ("augment.kernels.json_scan", "scan")
+TABLES = "augment.kernels.json_tables"
 ARG_FIELDS = {
     "correlation": (layout.CORRELATION, 0),
     "device": (layout.DEVICE, layout.HAS_DEVICE),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from augment.compiled.native import Native, native
+from augment.kernels.native import Native, native
 from augment.trace import Int64s
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
@@ -74,7 +74,7 @@ def render_native(template: Template) -> Iterator[memoryview]:
 
 def load() -> Native:
     """The compiled loop."""
-    return native("augment.writers.render_compiled", "render_rows", 11)
+    return native("augment.kernels.render", "render_rows", 11)
 
 
 def _run(program: _Program, count: int) -> Iterator[memoryview]:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from augment.args import WANTED
-from augment.compiled.wanted_args import KEY_SLOTS, MOST_ARGS
+from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
 from augment.derived.arg_columns import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, identifiers
 from augment.derived.arg_columns_scan import args_of_rows
 from augment.derived.window import between

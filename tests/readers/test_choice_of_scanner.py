@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from augment.compiled.load import Load
+from augment.kernels.load import Load
 from augment.readers import chrome, compiled_scanner
 
 

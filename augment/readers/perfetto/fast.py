@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.compiled.native import native
-from augment.readers.perfetto import layout_compiled as at
+from augment.kernels.native import native
+from augment.kernels import packet_layout as at
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.state import KEYS, Sequence
 from augment.readers.raw import ABSENT, Announce
 
 _MOST_IIDS = 1 << 20  #: of one kind; what has a larger one is left to Python
 _MOST_SEQUENCES = 1 << 16
-_MODULE = "augment.readers.perfetto.scan_compiled"
+_MODULE = "augment.kernels.packet_scan"
 _MASK = (1 << 64) - 1
 
 

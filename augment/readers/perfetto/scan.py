@@ -8,7 +8,7 @@ from typing import Any
 
 from augment.readers.events import integer
 from augment.readers.perfetto import wire as wire
-from augment.readers.perfetto.layout_compiled import (
+from augment.kernels.packet_layout import (
     AGENT_ARG,
     CORRELATION_ARG,
     DEVICE_ARG,

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from augment.readers.perfetto import wire as wire
-from augment.readers.perfetto.layout_compiled import DEEPEST, LEAST_DEEP_BYTES
+from augment.kernels.packet_layout import DEEPEST, LEAST_DEEP_BYTES
 from augment.readers.perfetto.state import Generation
 from augment.readers.perfetto.wire import DamagedError, double, fields, signed, text
 

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import SliceTrack, Texts
-from augment.compiled.known_bytes import KnownBytes
-from augment.compiled.native import Native, native
+from augment.kernels.known_bytes import KnownBytes
+from augment.kernels.native import Native, native
 from augment.derived.event_text import PADDING, Block, args_of, decoded_event
 from augment.jsontext import lenient_json
 from augment.trace import Int32s, Int64s
-from augment.writers.perfetto import layout_compiled as kernel
+from augment.kernels import encode_layout as kernel
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs, Events, text_args
 

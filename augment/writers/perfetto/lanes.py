@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.compiled.load import Load
+from augment.kernels.load import Load
 from augment.trace import Int32s, Int64s
 
 COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
@@ -67,7 +67,7 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
         np.full(place_count, -1, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int32),
         np.empty(count, np.int32), lane, found,
     ]  # fmt: skip
-    if walk := _load.native("augment.writers.perfetto.lanes_compiled", "walk", 3, rows, COMPILED_FROM):
+    if walk := _load.native("augment.kernels.lanes", "walk", 3, rows, COMPILED_FROM):
         held = [np.ascontiguousarray(column) for column in columns]  # the same arrays, but for those of the table
         table = np.array([column.ctypes.data for column in held], np.int64)
         walk(table.ctypes.data, rows, len(points.ts))

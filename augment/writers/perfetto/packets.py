@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
-from augment.compiled.load import Load
+from augment.kernels.load import Load
 from augment.derived.ordering import numbered
 from augment.trace import Bytes, Int64s
 from augment.writers.perfetto.args import ArgsEncoder

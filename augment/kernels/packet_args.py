@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_int, load_int32, store_byte, store_int
-from augment.derived.arg_columns_layout_compiled import PLAIN
-from augment.readers.perfetto.arg_layout_compiled import (
+from augment.kernels.memory import compiled, load_byte, load_int, load_int32, store_byte, store_int
+from augment.kernels.arg_columns_layout import PLAIN
+from augment.kernels.packet_args_layout import (
     BEGINS,
     CATEGORIES,
     DONE,
@@ -29,7 +29,7 @@ from augment.readers.perfetto.arg_layout_compiled import (
     VALUE_COUNT,
     VALUES,
 )
-from augment.readers.perfetto.scan_compiled import skip, varint
+from augment.kernels.packet_scan import skip, varint
 
 WORD = 8
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.compiled.native import Native, native
+from augment.kernels.native import Native, native
 
 
 class Load:
@@ -17,7 +17,7 @@ class Load:
         return self._without >= least
 
     def native(self, module: str, function: str, arity: int, size: int, least: int) -> Native | None:
-        """See :func:`augment.compiled.native.native`; None if it does not pay, or there is no compiler on this machine
+        """See :func:`augment.kernels.native.native`; None if it does not pay, or there is no compiler on this machine
         and nothing that it compiled."""
         if not self.pays(size, least):
             return None

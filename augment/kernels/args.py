@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.dictionary import hash_bytes, intern, same_bytes
-from augment.compiled.interned import FULL
-from augment.compiled.memory import (
+from augment.kernels.dictionary import hash_bytes, intern, same_bytes
+from augment.kernels.interned import FULL
+from augment.kernels.memory import (
     compiled,
     compiled_apart,
     load_byte,
@@ -20,7 +20,7 @@ from augment.compiled.memory import (
     store_int32,
     trailing_zeros,
 )
-from augment.compiled.tokens import (
+from augment.kernels.tokens import (
     BACKSLASH,
     CLOSE_BRACE,
     COLON,
@@ -41,7 +41,7 @@ from augment.compiled.tokens import (
     skip_value,
     string_end,
 )
-from augment.compiled.wanted_args import (
+from augment.kernels.wanted_args import (
     COUNT,
     FIELD,
     FIELDS_SEEN,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from augment.compiled.memory import compiled, load_int, store_byte, store_int, store_int32
-from augment.readers.perfetto.layout_compiled import (
+from augment.kernels.memory import compiled, load_int, store_byte, store_int, store_int32
+from augment.kernels.packet_layout import (
     CATEGORY,
     CORRELATION,
     CORRELATION_ARG,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.compiled.memory import compiled, load_int, load_int32, store_int, store_int32
+from augment.kernels.memory import compiled, load_int, load_int32, store_int, store_int32
 
 # what the table holds: addresses of columns, in the order of :func:`augment.writers.perfetto.lanes._walk`
 (ROWS, PLACE, TS, ENDS, MARK, POINT_PLACE, POINT_TS, POINT_MARK, FIRST_LANE, TOP, NEXT_LANE, BELOW, LANE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.compiled.memory import compiled, load_int, load_int32, store_int32
+from augment.kernels.memory import compiled, load_int, load_int32, store_int32
 
 
 @compiled

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.args import next_key, take_args
-from augment.compiled.memory import (
+from augment.kernels.args import next_key, take_args
+from augment.kernels.memory import (
     compiled,
     load_byte,
     load_int,
@@ -16,7 +16,7 @@ from augment.compiled.memory import (
     store_int,
     trailing_zeros,
 )
-from augment.compiled.tokens import (
+from augment.kernels.tokens import (
     ALL,
     BACKSLASH,
     BAD_ESCAPE,
@@ -39,8 +39,8 @@ from augment.compiled.tokens import (
     skip_value,
     string_end,
 )
-from augment.compiled.wanted_args import FIELDS_SEEN, ROW, key_word
-from augment.readers.compiled_layout import (
+from augment.kernels.wanted_args import FIELDS_SEEN, ROW, key_word
+from augment.kernels.json_layout import (
     CATEGORY,
     CORRELATION,
     DUR,

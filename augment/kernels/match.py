@@ -5,7 +5,7 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
-from augment.compiled.memory import compiled, load_int, load_int32, store_int
+from augment.kernels.memory import compiled, load_int, load_int32, store_int
 
 #: where the addresses of columns are in `table`; orders, ``top``, ``below`` and ``end_of`` are int64
 (BEGIN_ORDER, BEGIN_TS, BEGIN_TRACK, END_ORDER, END_TS, END_TRACK, BEFORE, TOP, BELOW, END_OF) = range(0, 80, 8)

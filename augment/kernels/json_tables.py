@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.interned import FULL
-from augment.compiled.memory import (
+from augment.kernels.interned import FULL
+from augment.kernels.memory import (
     compiled,
     load_int,
     load_int32,
     store_int,
     store_int32,
 )
-from augment.readers.compiled_layout import (
+from augment.kernels.json_layout import (
     PLACE_KEYS,
     PLACE_ROOM,
     PLACE_SLOTS,

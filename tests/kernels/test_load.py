@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from augment.annotations import SliceTrack, Texts
-from augment.compiled.load import Load
+from augment.kernels.load import Load
 from augment.writers.perfetto import annotations, packets
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 

@@ -6,7 +6,7 @@ the graph (``cut_edge`` and ``leaving`` are int64), else of int64.
 
 from __future__ import annotations
 
-from augment.compiled.memory import compiled, load_int, load_int32, store_int, store_int32
+from augment.kernels.memory import compiled, load_int, load_int32, store_int, store_int32
 
 
 @compiled

@@ -14,11 +14,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from augment.compiled.args import find_args, find_args_by_member
-from augment.compiled.dictionary import hash_bytes, look_up
-from augment.compiled.interned import BYTES
-from augment.compiled.known_bytes import CODE_SIZES, CODES
-from augment.compiled.memory import (
+from augment.kernels.args import find_args, find_args_by_member
+from augment.kernels.dictionary import hash_bytes, look_up
+from augment.kernels.interned import BYTES
+from augment.kernels.known_bytes import CODE_SIZES, CODES
+from augment.kernels.memory import (
     compiled,
     load_byte,
     load_int,
@@ -27,7 +27,7 @@ from augment.compiled.memory import (
     store_byte,
     store_int,
 )
-from augment.compiled.tokens import (
+from augment.kernels.tokens import (
     BAD_ESCAPE,
     CLOSE_BRACE,
     COLON,
@@ -43,7 +43,7 @@ from augment.compiled.tokens import (
     skip_value,
     string_end,
 )
-from augment.writers.perfetto.layout_compiled import (
+from augment.kernels.encode_layout import (
     ARGS_END,
     AT,
     DONE,
@@ -68,7 +68,7 @@ from augment.writers.perfetto.layout_compiled import (
     SUFFIX_STARTS,
     SUFFIXES,
 )
-from augment.writers.perfetto.packets_compiled import WORD, copy_bytes, put_varint, varint_size
+from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
 
 IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: tells a key from a key with its value
 SIGN = np.iinfo(np.int64).min  #: the bit of a float's sign

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.interned import BYTES, slots
-from augment.compiled.native import native
+from augment.kernels.interned import BYTES, slots
+from augment.kernels.native import native
 
 # what `tables` begins with: a dictionary as in `interned.py`, and of each id the place of its code in the pool
 CODES, CODE_SIZES = BYTES + 8, BYTES + 16
@@ -48,6 +48,6 @@ class KnownBytes:
         if self._count == len(self._columns[0]):
             self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
             self._slots = slots(2 * len(self._slots))
-            native("augment.compiled.dictionary", "fill_slots", 4)(
+            native("augment.kernels.dictionary", "fill_slots", 4)(
                 self._slots.ctypes.data, len(self._slots) - 1, self._columns[0].ctypes.data, self._count
             )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_int, store_byte, store_int
-from augment.compiled.tokens import ZERO
-from augment.writers.perfetto.layout_compiled import PACKET_ROOM
+from augment.kernels.memory import compiled, load_int, store_byte, store_int
+from augment.kernels.tokens import ZERO
+from augment.kernels.encode_layout import PACKET_ROOM
 
 SEVEN = np.uint64(7)
 LOW_SEVEN = np.uint64(127)

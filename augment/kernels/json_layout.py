@@ -6,7 +6,7 @@ of the columns and dictionaries), ``fields`` (the event at hand).
 
 from __future__ import annotations
 
-from augment.compiled.interned import DICTIONARY
+from augment.kernels.interned import DICTIONARY
 
 MORE, END, GROW, BROKEN = 0, 1, 2, 3  #: why the scanner stopped
 NOTE_ODD, NOTE_METADATA, NOTE_UNUSABLE = 0, 1, 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.interned import (
+from augment.kernels.interned import (
     BYTES,
     BYTES_ROOM,
     FULL,
@@ -21,7 +21,7 @@ from augment.compiled.interned import (
     SLOTS,
     STARTS,
 )
-from augment.compiled.memory import (
+from augment.kernels.memory import (
     compiled,
     load_byte,
     load_int,
@@ -31,7 +31,7 @@ from augment.compiled.memory import (
     store_int,
     store_int32,
 )
-from augment.compiled.tokens import ALL, MULTIPLIER, SHIFT
+from augment.kernels.tokens import ALL, MULTIPLIER, SHIFT
 
 
 @compiled

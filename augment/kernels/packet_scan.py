@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import (
+from augment.kernels.memory import (
     compiled,
     compiled_apart,
     load_byte,
@@ -16,7 +16,7 @@ from augment.compiled.memory import (
     load_int32,
     store_int,
 )
-from augment.readers.perfetto.layout_compiled import (
+from augment.kernels.packet_layout import (
     ABSENT,
     AGENT_ARG,
     BLOCK_COUNT,
@@ -65,7 +65,7 @@ from augment.readers.perfetto.layout_compiled import (
     TRACK_SLOTS,
     VALID,
 )
-from augment.readers.perfetto.rows_compiled import FULL, ODD, put_flow, put_row, take_end
+from augment.kernels.packet_rows import FULL, ODD, put_flow, put_row, take_end
 
 ANNOTATION = 0x22  #: the tag of an event's arg
 MANY = np.uint64(0x9E3779B97F4A7C15)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.compiled.native import native
+from augment.kernels.native import native
 
 FULL = -3  #: a table must grow first
 # where a dictionary is: its int64 at these byte offsets. Slots (int32) of an open-addressing table hold ids, of each of
@@ -58,7 +58,7 @@ class Dictionary:
             for column in (self._hashes, self._start, self._size):
                 column.resize(2 * count, refcheck=False)
             self._slots = slots(4 * count)
-            native("augment.compiled.dictionary", "fill_slots", 4)(
+            native("augment.kernels.dictionary", "fill_slots", 4)(
                 self._slots.ctypes.data, 4 * count - 1, self._hashes.ctypes.data, count
             )
 

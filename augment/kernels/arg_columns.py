@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.args import (
+from augment.kernels.args import (
     find_args,
     find_args_by_member,
     keep_args,
     take_args,
 )
-from augment.compiled.interned import FULL
-from augment.compiled.memory import compiled, load_byte, load_int, load_int32
-from augment.compiled.tokens import CLOSE_BRACE, ODD, skip_blank
+from augment.kernels.interned import FULL
+from augment.kernels.memory import compiled, load_byte, load_int, load_int32
+from augment.kernels.tokens import CLOSE_BRACE, ODD, skip_blank
 
 
 @compiled

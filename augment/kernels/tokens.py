@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, compiled_apart, load_byte, load_word, trailing_zeros
+from augment.kernels.memory import compiled, compiled_apart, load_byte, load_word, trailing_zeros
 
 PLAIN, ESCAPED, BAD_ESCAPE = 0, 1, 2
 INCOMPLETE = -1

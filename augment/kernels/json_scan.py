@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.args import begin_args, keep_args
-from augment.compiled.dictionary import intern, look_up, put_in
-from augment.compiled.interned import FULL
-from augment.compiled.memory import (
+from augment.kernels.args import begin_args, keep_args
+from augment.kernels.dictionary import intern, look_up, put_in
+from augment.kernels.interned import FULL
+from augment.kernels.memory import (
     compiled,
     compiled_apart,
     load_byte,
@@ -23,7 +23,7 @@ from augment.compiled.memory import (
     store_int,
     store_int32,
 )
-from augment.compiled.tokens import (
+from augment.kernels.tokens import (
     CLOSE_BRACKET,
     COMMA,
     INCOMPLETE,
@@ -35,8 +35,8 @@ from augment.compiled.tokens import (
     skip_nested,
     skip_value,
 )
-from augment.readers.compiled_event import line_at, read_event, read_rest
-from augment.readers.compiled_layout import (
+from augment.kernels.json_event import line_at, read_event, read_rest
+from augment.kernels.json_layout import (
     ABSENT,
     ARGS,
     BROKEN,
@@ -114,7 +114,7 @@ from augment.readers.compiled_layout import (
     TS_COLUMN,
     UNDIVIDED,
 )
-from augment.readers.compiled_tables import append_pair, find_place
+from augment.kernels.json_tables import append_pair, find_place
 from augment.readers.dialects import PHASES
 
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 import augment
-from augment.compiled.native import at_hand, compiled_sources
+from augment.kernels.native import at_hand, compiled_sources
 
 pytest.importorskip("numba", reason="machine code is made by numba")
 
 CALL = """
 import sys
-from augment.compiled.native import native
+from augment.kernels.native import native
 said = []
-words = native("augment.compiled.tokens", "eight_digits", 1, said.append)
+words = native("augment.kernels.tokens", "eight_digits", 1, said.append)
 numbers = [words(int.from_bytes(text, "little")) for text in (b"12345678", b"1234567x")]
 print(*numbers, said, "numba" in sys.modules)
 """
@@ -35,11 +35,11 @@ def test_the_second_process_needs_no_compiler(tmp_path: Path) -> None:
 
 def test_at_hand_is_what_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETO_AUGMENT_CACHE", str(tmp_path))
-    function = ("augment.compiled.tokens", "eight_digits")
+    function = ("augment.kernels.tokens", "eight_digits")
     assert not at_hand(*function)
     run(tmp_path)
     assert at_hand(*function)
-    assert not at_hand("augment.compiled.tokens", "read_int")
+    assert not at_hand("augment.kernels.tokens", "read_int")
     (kept,) = tmp_path.iterdir()
     kept.rename(tmp_path / "tokens.eight_digits-ofanotherversion.o")
     assert not at_hand(*function)
@@ -53,7 +53,7 @@ def test_code_is_compiled_anew_when_any_constant_changes_that_is_compiled_in() -
         path: [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
         for path, tree in trees.items()
     }
-    by_numba = {path: names for path, names in taken.items() if "augment.compiled.memory" in names}
+    by_numba = {path: names for path, names in taken.items() if "augment.kernels.memory" in names}
     named = {name for names in by_numba.values() for name in names if name.startswith("augment.")}
     assert named
     assert {package.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in named} <= set(sources)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.compiled.interned import COUNTS, DICTIONARY, Dictionary, longer
+from augment.kernels.interned import COUNTS, DICTIONARY, Dictionary, longer
 
 # what `wanted` holds: its int64 at these byte offsets. TAKEN counts what the event at hand adds to the COUNT before it,
 # SEEN has a bit for each arg that it has, FIELDS_SEEN the HAS of each field. ROWS (int32), KINDS (bytes) and VALUES

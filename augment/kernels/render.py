@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.compiled.memory import compiled, load_byte, load_int, store_byte, store_int
+from augment.kernels.memory import compiled, load_byte, load_int, store_byte, store_int
 
 LITERAL, NUMBER, CHOICE = 0, 1, 2  #: kinds of steps
 # what a step holds: its int64 at these byte offsets
