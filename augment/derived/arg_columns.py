@@ -12,9 +12,9 @@ import numpy as np
 
 from augment.annotations import Texts
 from augment.args import RECORDED, SYNCS, WANTED, Arg
-from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
 from augment.derived.arg_columns_scan import Found, args_of_rows, found_in, has_category
 from augment.derived.kernel_types import KernelType, types_of
+from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
 from augment.trace import (
     GPU_WORK,
     LAUNCHES,

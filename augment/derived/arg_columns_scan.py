@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.args import Arg, TakenArgs
-from augment.kernels.load import Load
-from augment.kernels.native import native
-from augment.kernels import arg_columns_layout as layout
 from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
 from augment.jsontext import mended_json
+from augment.kernels import arg_columns_layout as layout
+from augment.kernels.load import Load
+from augment.kernels.native import native
 from augment.trace import (
     ArgColumn,
     Bools,
@@ -231,7 +231,7 @@ def plain(job: Job, block: Block) -> None:
 
 def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
     """What the rows of a job have, by compiled code but for what it leaves to Python."""
-    scan = native("augment.kernels.arg_columns", "scan_columns", 8)
+    scan = native("arg_columns.scan_columns")
     taken = TakenArgs([one.arg for one in job.columns], max(len(job.rows), LEAST_ROOM))
     for block in blocks(text, job.offsets, job.lengths):
         own = [np.ascontiguousarray(one[block.start : block.stop]) for one in (job.offsets, job.lengths)]

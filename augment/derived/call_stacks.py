@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from augment.kernels.load import Load
 from augment.derived.ordering import compressed, each, grouped
 from augment.intervals import Places
+from augment.kernels.load import Load
 from augment.trace import LAUNCHES, Bools, Category, Int32s, Int64s, Trace, derived
 
 COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
@@ -207,7 +207,7 @@ def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
 
 def _nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
     """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
-    if nest := _load.native("augment.kernels.call_stacks", "nest", 7, len(ts), COMPILED_FROM):
+    if nest := _load.native("call_stacks.nest", len(ts), COMPILED_FROM):
         parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
         columns = [np.ascontiguousarray(column) for column in (ts, end, thread)]
         nest(*(column.ctypes.data for column in (*columns, parent, depth, stop)), len(ts))

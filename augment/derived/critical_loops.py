@@ -29,7 +29,7 @@ def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[I
     """
     head, binding = np.full(nodes, NONE, np.int32), np.full(nodes, NONE, np.int32)
     following = np.full(len(source), NONE, np.int32)
-    if (loop := _compiled("bind", 6, len(source))) is not None:
+    if (loop := _compiled("bind", len(source))) is not None:
         loop(*_addresses(target, arrival, head, following, binding), len(target))
         return head, following, binding
     best: dict[int, int] = {}
@@ -43,7 +43,7 @@ def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[I
 def walk(binding: Int32s, source: Int32s, node: int) -> Int32s:
     """The binding edges from ``node`` back to where there is none, in the order of time; int32."""
     path = np.empty(len(binding), np.int32)
-    if (loop := _compiled("walk", 4, len(source))) is not None:
+    if (loop := _compiled("walk", len(source))) is not None:
         count = loop(*_addresses(binding, source, path), node)
         return path[:count][::-1]
     found, edges, sources = [], binding.tolist(), source.tolist()
@@ -58,7 +58,7 @@ def latest(order: Int32s, head: Int32s, following: Int32s, source: Int32s, weigh
     not depend on it."""
     late = np.full(len(order), NEVER, np.int64)
     late[-1] = end
-    if (loop := _compiled("latest", 7, len(source))) is not None:
+    if (loop := _compiled("latest", len(source))) is not None:
         loop(*_addresses(order, head, following, source, weight, late), len(order))
         return late
     heads, nexts, sources, weights, times = (x.tolist() for x in (head, following, source, weight, late))
@@ -101,7 +101,7 @@ def saved(
     result = np.zeros(len(jobs), np.int64)
     early, cut = ts.copy(), np.zeros(len(source), np.int64)
     columns = (order, head, following, source, weight, ts, due, leaving)
-    if (loop := _compiled("saved", 15, len(source))) is not None:
+    if (loop := _compiled("saved", len(source))) is not None:
         loop(*_addresses(*columns, cut_edge, cut_ns, np.ascontiguousarray(jobs), early, cut, result), len(jobs))
         return result
     nodes, heads, nexts, sources, weights, times, dues, leaves = (column.tolist() for column in columns)
@@ -128,8 +128,8 @@ def saved(
     return result
 
 
-def _compiled(function: str, arity: int, size: int) -> Native | None:
-    return _load.native("augment.kernels.critical_loops", function, arity, size, COMPILED_FROM)
+def _compiled(function: str, size: int) -> Native | None:
+    return _load.native(f"critical_loops.{function}", size, COMPILED_FROM)
 
 
 def _addresses(*columns: Int32s | Int64s) -> list[int]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.kernels.load import Load
 from augment.derived.call_stacks import COMPILED_FROM, NO_ROW, call_stacks
 from augment.intervals import Places
+from augment.kernels.load import Load
 from augment.trace import Int32s, Int64s, Trace, derived
 
 _load = Load()
@@ -52,7 +52,7 @@ def _segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int
     """Times, places in the call stacks, the stop of each track, and how many segments there are."""
     when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int32)
     stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int32)
-    if divide := _load.native("augment.kernels.host_segments", "divide", 8, len(ts), COMPILED_FROM):
+    if divide := _load.native("host_segments.divide", len(ts), COMPILED_FROM):
         columns = (ts, end, thread, when, place, stop, open_)
         return when, place, stop, divide(*(column.ctypes.data for column in columns), len(ts))
     count = 0

@@ -1,1 +1,4 @@
-"""Compiled building blocks that readers and writers share: memory by address, JSON tokens. Imported on use."""
+"""The kernels: every loop that is compiled to machine code, and what Python needs to call them.
+
+The room imports numpy and itself alone. ``catalogue.py`` lists the functions that Python calls.
+"""

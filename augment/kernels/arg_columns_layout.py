@@ -1,4 +1,4 @@
-"""What a column has for a row, for Python and compiled code; named so that a change makes compiled code anew."""
+"""What a column has for a row, for Python and compiled code."""
 
 from __future__ import annotations
 

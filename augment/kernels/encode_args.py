@@ -16,6 +16,32 @@ from numba.extending import intrinsic
 
 from augment.kernels.args import find_args, find_args_by_member
 from augment.kernels.dictionary import hash_bytes, look_up
+from augment.kernels.encode_layout import (
+    ARGS_END,
+    AT,
+    DONE,
+    FULL,
+    KEYS,
+    MISS,
+    MISS_END,
+    MISS_HASH,
+    MISS_IS_KEY,
+    MISS_START,
+    MOST_KEYS,
+    ODD_ROW,
+    PACKET_ROOM,
+    READY,
+    READY_ROW,
+    READY_SIZE,
+    ROW,
+    SUFFIX,
+    SUFFIX_COUNT,
+    SUFFIX_ROWS,
+    SUFFIX_SIZES,
+    SUFFIX_STARTS,
+    SUFFIXES,
+)
+from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
 from augment.kernels.interned import BYTES
 from augment.kernels.known_bytes import CODE_SIZES, CODES
 from augment.kernels.memory import (
@@ -43,39 +69,13 @@ from augment.kernels.tokens import (
     skip_value,
     string_end,
 )
-from augment.kernels.encode_layout import (
-    ARGS_END,
-    AT,
-    DONE,
-    FULL,
-    KEYS,
-    MISS,
-    MISS_END,
-    MISS_HASH,
-    MISS_IS_KEY,
-    MISS_START,
-    MOST_KEYS,
-    ODD_ROW,
-    PACKET_ROOM,
-    READY,
-    READY_ROW,
-    READY_SIZE,
-    ROW,
-    SUFFIX,
-    SUFFIX_COUNT,
-    SUFFIX_ROWS,
-    SUFFIX_SIZES,
-    SUFFIX_STARTS,
-    SUFFIXES,
-)
-from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
 
 IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: tells a key from a key with its value
 SIGN = np.iinfo(np.int64).min  #: the bit of a float's sign
 MOST_DIGITS = 15  #: of a float that is the quotient of two exact ones
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def quotient_bits(typing_context: Any, dividend: Any, divisor: Any) -> Any:  # noqa: ARG001 - numba gives them
     """The bits of ``float64(dividend) / float64(divisor)``, both int64, as an int64; numba's own division may raise."""
 

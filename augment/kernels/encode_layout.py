@@ -1,7 +1,4 @@
-"""How Python and ``args_compiled.py`` share memory: the places of what they tell each other, as byte offsets.
-
-Compiled code that is kept on disk is made anew when a module changes whose name ends like this one's.
-"""
+"""How Python and ``encode_args.py`` share memory: the places of what they tell each other, as byte offsets."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """Compiled code of the Perfetto writer: packets and args from columns.
 
-All arguments are numbers and addresses, as ``compiled/memory.py`` says why. Importing this module imports numba.
+All arguments are numbers and addresses, as ``memory.py`` says why. Importing this module imports numba.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from augment.kernels.encode_layout import PACKET_ROOM
 from augment.kernels.memory import compiled, load_int, store_byte, store_int
 from augment.kernels.tokens import ZERO
-from augment.kernels.encode_layout import PACKET_ROOM
 
 SEVEN = np.uint64(7)
 LOW_SEVEN = np.uint64(127)

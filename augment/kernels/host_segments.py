@@ -1,4 +1,4 @@
-"""The loop of ``host_segments.py``, compiled. Importing this module imports numba."""
+"""The loop of ``derived/host_segments.py``, compiled. Importing this module imports numba."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ class Dictionary:
             for column in (self._hashes, self._start, self._size):
                 column.resize(2 * count, refcheck=False)
             self._slots = slots(4 * count)
-            native("augment.kernels.dictionary", "fill_slots", 4)(
-                self._slots.ctypes.data, 4 * count - 1, self._hashes.ctypes.data, count
-            )
+            native("dictionary.fill_slots")(self._slots.ctypes.data, 4 * count - 1, self._hashes.ctypes.data, count)
 
     def texts(self, count: int) -> list[bytes]:
         """The first ``count`` byte strings."""

@@ -8,38 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.args import next_key, take_args
-from augment.kernels.memory import (
-    compiled,
-    load_byte,
-    load_int,
-    load_word,
-    store_int,
-    trailing_zeros,
-)
-from augment.kernels.tokens import (
-    ALL,
-    BACKSLASH,
-    BAD_ESCAPE,
-    CLOSE_BRACE,
-    COMMA,
-    HIGH,
-    INCOMPLETE,
-    LINE_ENDS,
-    LOW,
-    MULTIPLIER,
-    ODD,
-    OPEN_BRACE,
-    QUOTE,
-    SALT,
-    SHIFT,
-    ZERO,
-    read_int,
-    read_ns,
-    skip_blank,
-    skip_value,
-    string_end,
-)
-from augment.kernels.wanted_args import FIELDS_SEEN, ROW, key_word
 from augment.kernels.json_layout import (
     CATEGORY,
     CORRELATION,
@@ -72,6 +40,38 @@ from augment.kernels.json_layout import (
     TO_HASH,
     TS,
 )
+from augment.kernels.memory import (
+    compiled,
+    load_byte,
+    load_int,
+    load_word,
+    store_int,
+    trailing_zeros,
+)
+from augment.kernels.tokens import (
+    ALL,
+    BACKSLASH,
+    BAD_ESCAPE,
+    CLOSE_BRACE,
+    COMMA,
+    HIGH,
+    INCOMPLETE,
+    LINE_ENDS,
+    LOW,
+    MULTIPLIER,
+    ODD,
+    OPEN_BRACE,
+    QUOTE,
+    SALT,
+    SHIFT,
+    ZERO,
+    read_int,
+    read_ns,
+    skip_blank,
+    skip_value,
+    string_end,
+)
+from augment.kernels.wanted_args import FIELDS_SEEN, ROW, key_word
 
 K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = (
     np.uint64(key_word(key)) for key in ("ph", "ts", "dur", "name", "cat", "pid", "tid", "id", "args")

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from augment.kernels.interned import DICTIONARY
 
+PHASES = frozenset(
+    "XBEIiCbnestfSTpFPNODMvRc(){}VO="
+)  #: of the Trace Event Format, those of its older versions included
+
 MORE, END, GROW, BROKEN = 0, 1, 2, 3  #: why the scanner stopped
 NOTE_ODD, NOTE_METADATA, NOTE_UNUSABLE = 0, 1, 2
 

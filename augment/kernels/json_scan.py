@@ -13,28 +13,6 @@ import numpy as np
 from augment.kernels.args import begin_args, keep_args
 from augment.kernels.dictionary import intern, look_up, put_in
 from augment.kernels.interned import FULL
-from augment.kernels.memory import (
-    compiled,
-    compiled_apart,
-    load_byte,
-    load_int,
-    load_word,
-    store_byte,
-    store_int,
-    store_int32,
-)
-from augment.kernels.tokens import (
-    CLOSE_BRACKET,
-    COMMA,
-    INCOMPLETE,
-    ODD,
-    OPEN_BRACE,
-    OPEN_BRACKET,
-    ZERO,
-    skip_blank,
-    skip_nested,
-    skip_value,
-)
 from augment.kernels.json_event import line_at, read_event, read_rest
 from augment.kernels.json_layout import (
     ABSENT,
@@ -91,6 +69,7 @@ from augment.kernels.json_layout import (
     OFFSET_COLUMN,
     PHASE,
     PHASE_COLUMN,
+    PHASES,
     PID,
     PID_KIND,
     PLACE_COLUMN,
@@ -115,7 +94,28 @@ from augment.kernels.json_layout import (
     UNDIVIDED,
 )
 from augment.kernels.json_tables import append_pair, find_place
-from augment.readers.dialects import PHASES
+from augment.kernels.memory import (
+    compiled,
+    compiled_apart,
+    load_byte,
+    load_int,
+    load_word,
+    store_byte,
+    store_int,
+    store_int32,
+)
+from augment.kernels.tokens import (
+    CLOSE_BRACKET,
+    COMMA,
+    INCOMPLETE,
+    ODD,
+    OPEN_BRACE,
+    OPEN_BRACKET,
+    ZERO,
+    skip_blank,
+    skip_nested,
+    skip_value,
+)
 
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
 KNOWN_PHASE = np.zeros(256, np.bool_)

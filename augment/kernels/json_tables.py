@@ -8,19 +8,19 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.interned import FULL
-from augment.kernels.memory import (
-    compiled,
-    load_int,
-    load_int32,
-    store_int,
-    store_int32,
-)
 from augment.kernels.json_layout import (
     PLACE_KEYS,
     PLACE_ROOM,
     PLACE_SLOTS,
     PLACE_WIDTH,
     PLACES,
+)
+from augment.kernels.memory import (
+    compiled,
+    load_int,
+    load_int32,
+    store_int,
+    store_int32,
 )
 
 

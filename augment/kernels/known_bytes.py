@@ -48,6 +48,6 @@ class KnownBytes:
         if self._count == len(self._columns[0]):
             self._columns = [np.concatenate([column, np.empty_like(column)]) for column in self._columns]
             self._slots = slots(2 * len(self._slots))
-            native("augment.kernels.dictionary", "fill_slots", 4)(
+            native("dictionary.fill_slots")(
                 self._slots.ctypes.data, len(self._slots) - 1, self._columns[0].ctypes.data, self._count
             )

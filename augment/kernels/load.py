@@ -16,12 +16,12 @@ class Load:
         self._without += size
         return self._without >= least
 
-    def native(self, module: str, function: str, arity: int, size: int, least: int) -> Native | None:
+    def native(self, name: str, size: int, least: int) -> Native | None:
         """See :func:`augment.kernels.native.native`; None if it does not pay, or there is no compiler on this machine
         and nothing that it compiled."""
         if not self.pays(size, least):
             return None
         try:
-            return native(module, function, arity)
+            return native(name)
         except ImportError:
             return None

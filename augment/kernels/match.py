@@ -1,4 +1,4 @@
-"""``match.py``, compiled: one pass in the order of time, with a stack for each track.
+"""``readers/perfetto/match.py``, compiled: one pass in the order of time, with a stack for each track.
 
 Importing this module imports numba.
 """

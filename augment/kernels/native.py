@@ -21,65 +21,61 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from augment.kernels.catalogue import KERNELS
+
 Native = Callable[..., int]
 Announce = Callable[[str], None]
 
-_FOLDER = Path(__file__).parent.parent
-_known: dict[tuple[str, str], Native] = {}
+_FOLDER = Path(__file__).parent
+_known: dict[str, Native] = {}
 _kept: list[Any] = []  #: engines own the code that they loaded: as long as the process lives
 
 
-def native(module: str, function: str, arity: int, announce: Announce = lambda _: None) -> Native:
-    """``module.function``, of ``arity`` int64 arguments, as machine code; it runs without the GIL.
+def native(name: str, announce: Announce = lambda _: None) -> Native:
+    """A kernel as machine code; it runs without the GIL.
 
     Args:
-        module: a module of this package that imports numba; it is imported only if the code is not on disk yet.
-        function: the name of a ``@compiled`` function in it.
-        arity: how many arguments it takes.
+        name: of the catalogue, ``module.function``; the module is imported only if the code is not on disk yet.
         announce: told when the function has to be compiled first.
 
     Raises:
         ImportError: there is no llvmlite or no numba on this machine.
     """
-    if (module, function) not in _known:
-        _known[module, function] = _native(module, function, arity, announce)
-    return _known[module, function]
+    if name not in _known:
+        _known[name] = _native(name, announce)
+    return _known[name]
 
 
-def _native(module: str, function: str, arity: int, announce: Announce) -> Native:
+def _native(name: str, announce: Announce) -> Native:
     import llvmlite.binding as llvm
 
     _initialize(llvm)
-    path = _path(llvm, module, function)
+    path = _path(llvm, name)
     code = _kept_code(path)
     if code is None:
         announce("compiling for this machine's processor (some 15 s, once)")
-        code = _compile(llvm, module, function, arity)
+        code = _compile(llvm, name)
         _keep(path, code)
-    return _load(llvm, code, _symbol(module, function), arity)
+    return _load(llvm, code, name)
 
 
-def at_hand(module: str, function: str) -> bool:
+def at_hand(name: str) -> bool:
     """Whether :func:`native` would not have to compile."""
-    if (module, function) in _known:
+    if name in _known:
         return True
-    if not any(cache_folder().glob(f"{_stem(module, function)}-*.o")):  # asked first: importing LLVM costs 30 ms
+    if not any(cache_folder().glob(f"{name}-*.o")):  # asked first: importing LLVM costs 30 ms
         return False
     try:
         import llvmlite.binding as llvm
     except ImportError:
         return False
     _initialize(llvm)
-    return _path(llvm, module, function).exists()
+    return _path(llvm, name).exists()
 
 
-def _path(llvm: Any, module: str, function: str) -> Path:
-    """Where a function's machine code is kept."""
-    return cache_folder() / f"{_stem(module, function)}-{_digest(llvm)}.o"
-
-
-def _stem(module: str, function: str) -> str:
-    return f"{module.rpartition('.')[2]}.{function}"
+def _path(llvm: Any, name: str) -> Path:
+    """Where a kernel's machine code is kept."""
+    return cache_folder() / f"{name}-{_digest(llvm)}.o"
 
 
 def cache_folder() -> Path:
@@ -91,8 +87,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kineto-augment"
 
 
-def _symbol(module: str, function: str) -> str:
-    return f"{module}.{function}".replace(".", "_")
+def _symbol(name: str) -> str:
+    return name.replace(".", "_")
 
 
 @functools.cache
@@ -106,13 +102,8 @@ def _digest(llvm: Any) -> str:
 
 
 def compiled_sources() -> list[Path]:
-    """The package's sources that are compiled, and those whose constants are compiled in, in a fixed order."""
-    named = [
-        path
-        for path in sorted(_FOLDER.rglob("*.py"))
-        if path.parent.name == "compiled" or path.stem.startswith("compiled_") or path.stem.endswith("_compiled")
-    ]
-    return [*named, _FOLDER / "readers" / "dialects.py"]  # its phases
+    """The sources that are compiled, and those whose constants are compiled in, in a fixed order."""
+    return sorted(_FOLDER.glob("*.py"))
 
 
 def _initialize(llvm: Any) -> None:
@@ -122,12 +113,13 @@ def _initialize(llvm: Any) -> None:
     llvm.initialize_native_asmprinter()
 
 
-def _compile(llvm: Any, module: str, function: str, arity: int) -> bytes:
+def _compile(llvm: Any, name: str) -> bytes:
     from numba import cfunc, types
 
-    target = getattr(importlib.import_module(module), function)
-    made = cfunc(types.int64(*[types.int64] * arity))(target.py_func)
-    text = made.inspect_llvm().replace(made.native_name, _symbol(module, function))
+    module, function = name.split(".")
+    target = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+    made = cfunc(types.int64(*[types.int64] * KERNELS[name]))(target.py_func)
+    text = made.inspect_llvm().replace(made.native_name, _symbol(name))
     return bytes(_machine(llvm).emit_object(llvm.parse_assembly(text)))
 
 
@@ -160,16 +152,16 @@ def _keep(path: Path, code: bytes) -> None:
         beside.replace(path)
 
 
-def _load(llvm: Any, code: bytes, symbol: str, arity: int) -> Native:
+def _load(llvm: Any, code: bytes, name: str) -> Native:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm))
-    for name in ("numba_gil_ensure", "numba_gil_release", "numba_unpickle", "numba_do_raise", "NRT_Free",
+    for symbol in ("numba_gil_ensure", "numba_gil_release", "numba_unpickle", "numba_do_raise", "NRT_Free",
                  "NRT_decref", "NRT_incref", "numba_runtime_build_excinfo_struct"):  # fmt: skip
         # the wrapper names them for exceptions, which these functions do not raise
-        llvm.add_symbol(name, ctypes.cast(_unreachable, ctypes.c_void_p).value)
+        llvm.add_symbol(symbol, ctypes.cast(_unreachable, ctypes.c_void_p).value)
     engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arity)
-    function: Native = kind(engine.get_function_address(symbol))
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * KERNELS[name])
+    function: Native = kind(engine.get_function_address(_symbol(name)))
     _kept.append(engine)
     return function
 

@@ -1,4 +1,4 @@
-"""Compiled code of ``arg_scan.py``: few args of many packets. Importing this module imports numba.
+"""Compiled code of ``readers/perfetto/arg_scan.py``: few args of many packets. Importing this module imports numba.
 
 It takes annotations of a key by number and one value, an integer or a string by number; packets with others among the
 wanted ones it leaves to Python as a whole.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.memory import compiled, load_byte, load_int, load_int32, store_byte, store_int
 from augment.kernels.arg_columns_layout import PLAIN
+from augment.kernels.memory import compiled, load_byte, load_int, load_int32, store_byte, store_int
 from augment.kernels.packet_args_layout import (
     BEGINS,
     CATEGORIES,

@@ -1,4 +1,4 @@
-"""How ``arg_scan.py`` and ``arg_scan_compiled.py`` share memory; named so that a change makes compiled code anew."""
+"""How ``packet_args.py`` and its Python side, ``readers/perfetto/arg_scan.py``, share memory."""
 
 from __future__ import annotations
 

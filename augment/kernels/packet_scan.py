@@ -1,4 +1,4 @@
-"""The packet scan, compiled: what ``scan.py`` does for the packets that are nearly all of a file.
+"""The packet scan, compiled: what ``readers/perfetto/scan.py`` does for the packets that are nearly all of a file.
 
 It takes packets with a track event and nothing else, whose track, place and strings are known; any other it leaves to
 Python, byte for byte where it is. Importing this module imports numba.

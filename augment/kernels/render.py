@@ -1,4 +1,4 @@
-"""The loop of ``render_native.py``: rows of integers to text. Importing this module imports numba."""
+"""The loop of ``writers/render_native.py``: rows of integers to text. Importing this module imports numba."""
 
 from __future__ import annotations
 

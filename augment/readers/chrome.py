@@ -6,8 +6,8 @@ import os
 import re
 from collections import deque
 
-from augment.kernels.load import Load
 from augment.errors import MalformedTrace, UnknownFormat
+from augment.kernels.load import Load
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.general_scan import GeneralScanner

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from augment.args import WANTED, TakenArgs
+from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
 from augment.kernels.native import at_hand, native
-from augment.kernels import json_layout as layout
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
 from augment.trace import Identity, Int32s, Int64s, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
-SCAN = ("augment.kernels.json_scan", "scan")
-TABLES = "augment.kernels.json_tables"
+SCAN = "json_scan.scan"
 ARG_FIELDS = {
     "correlation": (layout.CORRELATION, 0),
     "device": (layout.DEVICE, layout.HAS_DEVICE),
@@ -33,7 +32,7 @@ ARG_FIELDS = {
 
 def is_at_hand() -> bool:
     """Whether it would not have to be compiled first."""
-    return at_hand(*SCAN)
+    return at_hand(SCAN)
 
 
 class CompiledScanner:
@@ -46,7 +45,7 @@ class CompiledScanner:
         """
         self._nesting = nesting
         self.last_end: int | None = None
-        self._scan = native(*SCAN, 6, announce)
+        self._scan = native(SCAN, announce)
         self._state = np.zeros(layout.STATE, np.int64)
         self._fields = np.zeros(layout.FIELDS, np.int64)
         self._tables = np.zeros(layout.TABLES, np.int64)
@@ -152,7 +151,7 @@ class CompiledScanner:
         if self._get(layout.PLACES) >= room:
             self._place_keys.resize((2 * room, self._place_keys.shape[1]), refcheck=False)
             self._place_slots = slots(4 * room)
-            fill = native(TABLES, "fill_place_slots", 4)
+            fill = native("json_tables.fill_place_slots")
             fill(self._place_slots.ctypes.data, 4 * room - 1, self._place_keys.ctypes.data, room)
 
     def finish(self) -> RawEvents:

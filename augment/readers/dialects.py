@@ -64,9 +64,6 @@ ASCEND_SYNC = re.compile(
 #: name → what events of that name without a category are (2021's Kineto gives its memory instants none)
 UNCATEGORISED_NAMES: dict[str, Category] = {"[memory]": Category.CPU_INSTANT_EVENT}
 
-#: the phases of the Trace Event Format, those of its older versions included
-PHASES = frozenset("XBEIiCbnestfSTpFPNODMvRc(){}VO=")
-
 #: where a file name gives the rank; in SGLang's ``ID-TP-3-DP-0`` it is the TP's, unless there are pipeline stages
 RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9})(?!\d)(?!.*-PP-[1-9])", re.IGNORECASE)
 

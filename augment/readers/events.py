@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from augment.jsontext import mended, mended_json
-from augment.readers.dialects import PHASES
+from augment.kernels.json_layout import PHASES
 from augment.readers.raw import ABSENT, Absent, Names, Tally, clean, identity
 from augment.readers.structure import nested_deeper
 from augment.trace import COMPLETE, NO_CORRELATION, Identity

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
-from augment.kernels.load import Load
 from augment.derived.ordering import numbered
+from augment.kernels.load import Load
 from augment.trace import Int64s
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out

@@ -74,7 +74,7 @@ def render_native(template: Template) -> Iterator[memoryview]:
 
 def load() -> Native:
     """The compiled loop."""
-    return native("augment.kernels.render", "render_rows", 11)
+    return native("render.render_rows")
 
 
 def _run(program: _Program, count: int) -> Iterator[memoryview]:

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from augment.args import WANTED
-from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
 from augment.derived.arg_columns import IDENTIFIERS, OF_FRAMES, ArgColumns, arg_columns, identifiers
 from augment.derived.arg_columns_scan import args_of_rows
 from augment.derived.window import between
+from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
 from augment.readers import read
 from augment.readers.compiled_scanner import ARG_FIELDS
 from augment.trace import Trace

@@ -14,9 +14,11 @@ pytest.importorskip("numba", reason="machine code is made by numba")
 
 CALL = """
 import sys
+from augment.kernels.catalogue import KERNELS
 from augment.kernels.native import native
+KERNELS["tokens.eight_digits"] = 1
 said = []
-words = native("augment.kernels.tokens", "eight_digits", 1, said.append)
+words = native("tokens.eight_digits", said.append)
 numbers = [words(int.from_bytes(text, "little")) for text in (b"12345678", b"1234567x")]
 print(*numbers, said, "numba" in sys.modules)
 """
@@ -35,14 +37,14 @@ def test_the_second_process_needs_no_compiler(tmp_path: Path) -> None:
 
 def test_at_hand_is_what_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETO_AUGMENT_CACHE", str(tmp_path))
-    function = ("augment.kernels.tokens", "eight_digits")
-    assert not at_hand(*function)
+    function = "tokens.eight_digits"
+    assert not at_hand(function)
     run(tmp_path)
-    assert at_hand(*function)
-    assert not at_hand("augment.kernels.tokens", "read_int")
+    assert at_hand(function)
+    assert not at_hand("tokens.read_int")
     (kept,) = tmp_path.iterdir()
     kept.rename(tmp_path / "tokens.eight_digits-ofanotherversion.o")
-    assert not at_hand(*function)
+    assert not at_hand(function)
 
 
 def test_code_is_compiled_anew_when_any_constant_changes_that_is_compiled_in() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from augment.kernels.native import Native, native
 from augment.derived.arg_columns_scan import Job, plain
 from augment.derived.event_text import PADDING, Block
 from augment.kernels import packet_args_layout as layout
+from augment.kernels.native import Native, native
 from augment.readers.perfetto.state import Generation, Sequence
 from augment.readers.perfetto.values import interned_value
 from augment.trace import Int64s
@@ -26,7 +26,7 @@ class ArgScan:
     """
 
     def __init__(self, sequences: Mapping[int, Sequence]) -> None:
-        self._scan: Native = native("augment.kernels.packet_args", "scan_args", 9)
+        self._scan: Native = native("packet_args.scan_args")
         self._sequences = sequences
         self._state = np.zeros(layout.STATE, np.int64)
         self._state[layout.BEGINS // 8] = self._state[layout.ENDS // 8] = -1

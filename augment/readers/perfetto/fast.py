@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.kernels.native import native
 from augment.kernels import packet_layout as at
+from augment.kernels.native import native
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.state import KEYS, Sequence
 from augment.readers.raw import ABSENT, Announce
 
 _MOST_IIDS = 1 << 20  #: of one kind; what has a larger one is left to Python
 _MOST_SEQUENCES = 1 << 16
-_MODULE = "augment.kernels.packet_scan"
 _MASK = (1 << 64) - 1
 
 
@@ -28,7 +27,7 @@ class FastScanner(PacketScanner):
 
     def __init__(self, announce: Announce) -> None:
         super().__init__()
-        self._scan = native(_MODULE, "scan_packets", 5, announce)
+        self._scan = native("packet_scan.scan_packets", announce)
         self._state = np.zeros(at.STATE, np.int64)
         self._tables = np.zeros(at.TABLES, np.int64)
         self._texts = [np.frombuffer(key.encode(), np.uint8) for key in KEYS]

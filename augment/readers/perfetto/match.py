@@ -44,7 +44,7 @@ def in_one_pass(
     Raises:
         ImportError: there is no compiler on this machine, and nothing that it compiled.
     """
-    match = native("augment.kernels.match", "match", 3)
+    match = native("match.match")
     end_of, below = np.full(len(ts), NONE, np.int64), np.empty(len(ts), np.int64)
     columns: list[npt.NDArray[Any]] = [
         ts.argsort(kind="stable"), ts, track, end_ts.argsort(kind="stable"), end_ts, end_track, before,

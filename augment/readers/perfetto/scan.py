@@ -6,8 +6,6 @@ import re
 import zlib
 from typing import Any
 
-from augment.readers.events import integer
-from augment.readers.perfetto import wire as wire
 from augment.kernels.packet_layout import (
     AGENT_ARG,
     CORRELATION_ARG,
@@ -16,6 +14,8 @@ from augment.kernels.packet_layout import (
     SIZE_ARG,
     STREAM_ARG,
 )
+from augment.readers.events import integer
+from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.state import KEYS, Clock, Clocks, Sequence
 from augment.readers.perfetto.tracks import FromAgent, Tracks

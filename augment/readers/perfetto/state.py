@@ -6,7 +6,6 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
-from augment.readers.perfetto import wire as wire
 from augment.kernels.packet_layout import (
     AGENT_ARG,
     CORRELATION_ARG,
@@ -15,6 +14,7 @@ from augment.kernels.packet_layout import (
     SIZE_ARG,
     STREAM_ARG,
 )
+from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, text
 
 #: args that are columns, by the names that different writers give them

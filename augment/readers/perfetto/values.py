@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from augment.readers.perfetto import wire as wire
 from augment.kernels.packet_layout import DEEPEST, LEAST_DEEP_BYTES
+from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.state import Generation
 from augment.readers.perfetto.wire import DamagedError, double, fields, signed, text
 

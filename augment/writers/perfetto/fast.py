@@ -9,21 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import SliceTrack, Texts
-from augment.kernels.known_bytes import KnownBytes
-from augment.kernels.native import Native, native
 from augment.derived.event_text import PADDING, Block, args_of, decoded_event
 from augment.jsontext import lenient_json
-from augment.trace import Int32s, Int64s
 from augment.kernels import encode_layout as kernel
+from augment.kernels.known_bytes import KnownBytes
+from augment.kernels.native import native
+from augment.trace import Int32s, Int64s
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs, Events, text_args
 
 _OUT_BYTES = 4 << 20
-_ARITIES = {
-    "packets_compiled.encode_rows": 13,
-    "packets_compiled.columns_to_args": 6,
-    "args_compiled.scan_args": 12,
-}
+_KERNELS = ("encode_packets.encode_rows", "encode_packets.columns_to_args", "encode_args.scan_args")
 
 
 def load() -> None:
@@ -32,13 +28,8 @@ def load() -> None:
     Raises:
         ImportError: there is no compiler on this machine, and nothing that it compiled.
     """
-    for name in _ARITIES:
-        _compiled(name)
-
-
-def _compiled(name: str) -> Native:
-    module, _, function = name.partition(".")
-    return native(f"augment.writers.perfetto.{module}", function, _ARITIES[name])
+    for name in _KERNELS:
+        native(name)
 
 
 def encode(events: Events) -> Iterator[memoryview]:
@@ -49,7 +40,7 @@ def encode(events: Events) -> Iterator[memoryview]:
     columns = [column.ctypes.data for column in (events.kind, events.ts, events.track, events.category, events.name)]
     pieces = [one.ctypes.data for one in (blobs.data, blobs.start, blobs.size)] if blobs else [0, 0, 0]
     progress = np.zeros(1, np.int64)
-    encode_rows = _compiled("packets_compiled.encode_rows")
+    encode_rows = native("encode_packets.encode_rows")
     row, count = 0, len(events)
     while row < count:
         row = encode_rows(row, count, *columns, *pieces, out.ctypes.data, len(out), progress.ctypes.data)
@@ -84,7 +75,7 @@ class ArgsScanner:
         state[kernel.READY_ROW // 8] = -1
         while True:
             out = self._out
-            why = _compiled("args_compiled.scan_args")(
+            why = native("encode_args.scan_args")(
                 block.data.ctypes.data + PADDING, block.base, count, offsets.ctypes.data, lengths.ctypes.data,
                 out.ctypes.data, len(out), start.ctypes.data, size.ctypes.data, block.start, self._tables(),
                 state.ctypes.data,
@@ -156,7 +147,7 @@ def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
     program = np.array(steps, np.int64).reshape(-1, 4)
     out = np.empty(count * widest + 8, np.uint8)
     start, size = np.empty(count, np.int64), np.empty(count, np.int64)
-    _compiled("packets_compiled.columns_to_args")(
+    native("encode_packets.columns_to_args")(
         count, program.ctypes.data, len(steps), out.ctypes.data, start.ctypes.data, size.ctypes.data
     )
     return Blobs(out, start, size)

@@ -1,7 +1,7 @@
 """Lanes: where slices of one track overlap in part, those that do not fit into each other lie side by side.
 
 The same pass finds the slices that flows begin and end at: the innermost that covers a moment, both its ends included.
-``lanes_compiled.py`` has :func:`_walk` once more, for many slices.
+``kernels/lanes.py`` has :func:`_walk` once more, for many slices.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
         np.full(place_count, -1, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int32),
         np.empty(count, np.int32), lane, found,
     ]  # fmt: skip
-    if walk := _load.native("augment.kernels.lanes", "walk", 3, rows, COMPILED_FROM):
+    if walk := _load.native("lanes.walk", rows, COMPILED_FROM):
         held = [np.ascontiguousarray(column) for column in columns]  # the same arrays, but for those of the table
         table = np.array([column.ctypes.data for column in held], np.int64)
         walk(table.ctypes.data, rows, len(points.ts))

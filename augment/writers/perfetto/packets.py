@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
-from augment.kernels.load import Load
 from augment.derived.ordering import numbered
+from augment.kernels.load import Load
 from augment.trace import Bytes, Int64s
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
