@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.kernels.wanted_args import IS_CODE, WantedArgs
-from augment.trace import ArgColumn, Category, SparseColumn, json_event
+from augment.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,8 @@ class TakenArgs:
 
     def add_odd(self, row: int, event_text: bytes) -> None:
         """Take the args of an event that compiled code left to Python."""
-        event = json_event(event_text, 0)
-        args = event.get("args") if isinstance(event, dict) else None
-        wanted = {self._numbers[name]: args[name] for name in args if name in self._numbers} if args else {}
+        args = args_of_event(json_event(event_text, 0))
+        wanted = {self._numbers[name]: args[name] for name in args if name in self._numbers}
         for number, value in wanted.items():  # of two spellings the last counts
             code = self._odd_json.setdefault(json.dumps(value).encode(), len(self._odd_json))
             self._odd.append((row, number + IS_CODE, code))

@@ -207,6 +207,12 @@ def json_event(text: bytes, _offset: int) -> Any:
         return None
 
 
+def args_of_event(event: Any) -> dict[str, Any]:
+    """The args of a decoded event; empty if it has none that are an object."""
+    args = event.get("args") if isinstance(event, dict) else None
+    return args if isinstance(args, dict) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a trace came from.
@@ -268,9 +274,7 @@ class Trace:
         texts = self.source.text.read_at(offsets, self.events.length[chosen])
         decoded: list[dict[str, Any]] = [{} for _ in texts]
         for place, text, offset in zip(order.tolist(), texts, offsets.tolist(), strict=True):
-            event = self.source.decode(text, offset)
-            args = event.get("args") if isinstance(event, dict) else None
-            decoded[place] = args if isinstance(args, dict) else {}
+            decoded[place] = args_of_event(self.source.decode(text, offset))
         return decoded
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.args import Arg, TakenArgs
-from augment.derived.event_text import PADDING, Block, args_of, blocks, decoded
+from augment.derived.event_text import PADDING, Block, blocks, decoded
 from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
 from augment.kernels.load import Load
@@ -28,6 +28,7 @@ from augment.trace import (
     SourceBytes,
     SparseColumn,
     Trace,
+    args_of_event,
     json_event,
 )
 
@@ -223,7 +224,7 @@ def plain(job: Job, block: Block) -> None:
     own = slice(block.start, block.stop)
     events = decoded(block, job.offsets, job.lengths, job.decode)
     for event, category, row in zip(events, job.categories[own].tolist(), job.rows[own].tolist(), strict=True):
-        for name, value in args_of(event).items():
+        for name, value in args_of_event(event).items():
             if (column := wanted.get((category, name))) is not None:
                 column.take_back(row)  # of two spellings, the last counts
                 column.put(row, value)

@@ -63,9 +63,3 @@ def decoded_event(text: bytes, offset: int = 0, decode: Decode = json_event) -> 
     except ValueError:
         return {}
     return event if isinstance(event, dict) else {}
-
-
-def args_of(event: dict[str, Any]) -> dict[str, Any]:
-    """The args of an event; empty if it has none that are an object."""
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}

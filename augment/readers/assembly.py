@@ -47,6 +47,7 @@ class Outline:
 
 
 _MESSAGES = {
+    "args_without_names": "events whose args are no JSON object",
     "malformed_event": "elements of traceEvents that are no JSON objects",
     "nested_too_deeply": "elements of traceEvents whose braces and brackets nest too deeply to be read",
     "mended_event": "events that are no JSON until small faults are mended",
@@ -70,6 +71,7 @@ _MESSAGES = {
 }
 #: what became of what is not left out as a whole
 _FATES = {
+    "args_without_names": "read without args, and kept as they are",
     "arg_nested_too_deeply": "what lies deeper is left out",
     "mended_event": "read so, and kept as they are",
     "missing_comma": "read as if it were there",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -12,9 +13,11 @@ from augment.jsontext import mended, mended_json
 from augment.kernels.json_layout import PHASES
 from augment.readers.raw import ABSENT, Absent, Names, Tally, clean, identity
 from augment.readers.structure import nested_deeper
-from augment.trace import COMPLETE, NO_CORRELATION, Identity
+from augment.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 
 INT64 = 1 << 63
+_PLAIN_TIME = re.compile(rb'"?(-?[0-9]{1,17})(?:\.([0-9]{0,3}))?"?')
+_LARGEST_EXPONENT = 15  #: of the microseconds that int64 holds as ns
 
 
 class Args(msgspec.Struct):
@@ -24,6 +27,9 @@ class Args(msgspec.Struct):
     device: Any = ABSENT
     stream: Any = ABSENT
     bytes: Any = None
+
+
+NO_OBJECT = Args()  #: of an event whose args are something else
 
 
 class Event(msgspec.Struct):
@@ -84,10 +90,10 @@ def _parse_leniently(data: bytes) -> Event | None:
             return None
     if not isinstance(loaded, dict):
         return None
-    args = loaded.get("args")
-    taken = {k: _plain(args[k]) for k in Args.__struct_fields__ if k in args} if isinstance(args, dict) else {}
+    args = args_of_event(loaded)
+    taken = {k: _plain(args[k]) for k in Args.__struct_fields__ if k in args}
     event = made(**{k: _plain(loaded[k]) for k in ("ph", "name", "cat", "pid", "tid", "id") if k in loaded})
-    event.args = Args(**taken)
+    event.args = Args(**taken) if loaded.get("args") is None or isinstance(loaded["args"], dict) else NO_OBJECT
     event.ts, event.dur = (msgspec.Raw(_number_text(loaded.get(k)).encode("utf-8", "replace")) for k in ("ts", "dur"))
     return event
 
@@ -108,16 +114,17 @@ def _number_text(value: Any) -> str:
 
 
 def ns_of(raw: bytes) -> int | None:
-    """Decimal microseconds as text (quoted or not) to integer ns, a half to even; None if it is no finite number."""
-    text = raw.decode("utf-8", "replace").strip('"')
-    whole, _, fraction = text.partition(".")
-    if len(fraction) <= 3 and whole.lstrip("-").isdigit() and (fraction.isdigit() or not fraction):
-        value = int(whole + fraction.ljust(3, "0"))
+    """Decimal microseconds as text (quoted or not) to integer ns, a half to even; None if that is no int64."""
+    if plain := _PLAIN_TIME.fullmatch(raw):
+        value = int(plain[1] + (plain[2] or b"").ljust(3, b"0"))
     else:
         try:
-            value = round(Decimal(text) * 1000)
-        except (InvalidOperation, ValueError, OverflowError):
+            number = Decimal(raw.decode("ascii").strip('"'))
+        except (InvalidOperation, UnicodeDecodeError):
             return None
+        if number and (not number.is_finite() or number.adjusted() > _LARGEST_EXPONENT):
+            return None  # before any arithmetic: the digits of 1e999990 would cost half a minute
+        value = int(round(number, 3).scaleb(3)) if number else 0
     return value if -INT64 <= value < INT64 else None
 
 
@@ -168,6 +175,8 @@ def row_of(event: Event | None, text: bytes, offset: int, names: Names, tally: T
             return None
         dur = known
     args = event.args or Args()
+    if args is NO_OBJECT:
+        tally.add("args_without_names", offset)
     correlation = integer(args.correlation)
     return Row(
         ts,

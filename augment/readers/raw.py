@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from augment.trace import ArgColumn, Bytes, Identity, Int32s, Int64s, SparseColumn
+from augment.trace import ArgColumn, Bytes, Identity, Int32s, Int64s, SparseColumn, args_of_event
 
 
 class Absent:
@@ -43,8 +43,7 @@ class Names:
 
     def add(self, event: dict[str, Any]) -> None:
         """Take one metadata event."""
-        args = event.get("args")
-        name = args.get("name") if isinstance(args, dict) else None
+        name = args_of_event(event).get("name")
         if not isinstance(name, str):
             return
         if event.get("name") == "process_name":

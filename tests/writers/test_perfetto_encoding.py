@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.event_text import PADDING, args_of, blocks, decoded
+from augment.derived.event_text import PADDING, blocks, decoded
 from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.readers.perfetto.state import Sequence, Strings
 from augment.readers.perfetto.values import event_args
-from augment.trace import Int32s, Int64s
+from augment.trace import Int32s, Int64s, args_of_event
 from augment.writers import perfetto as writer
 from augment.writers.perfetto import lanes
 from augment.writers.perfetto import packets as perfetto_packets
@@ -139,7 +139,7 @@ def plainly(events: list[bytes]) -> list[bytes]:
     encoder = ArgsEncoder(Interned())
     offsets, lengths = places_of(events)
     found = blocks(Text(b",".join(events), 64), offsets, lengths)
-    return [encoder.args(args_of(event)) for block in found for event in decoded(block, offsets, lengths)]
+    return [encoder.args(args_of_event(event)) for block in found for event in decoded(block, offsets, lengths)]
 
 
 def places_of(events: list[bytes]) -> tuple[Int64s, Int32s]:

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.event_text import PADDING, Block, args_of, decoded_event
+from augment.derived.event_text import PADDING, Block, decoded_event
 from augment.jsontext import lenient_json
 from augment.kernels import encode_layout as kernel
 from augment.kernels.known_bytes import KnownBytes
 from augment.kernels.native import native
-from augment.trace import Int32s, Int64s
+from augment.trace import Int32s, Int64s, args_of_event
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs, Events, text_args
 
@@ -102,7 +102,7 @@ class ArgsScanner:
         The event is encoded as a whole before: so texts get the numbers that they get without compiled code.
         """
         if row != self._row:
-            self._row, self._args = row, args_of(decoded_event(event))
+            self._row, self._args = row, args_of_event(decoded_event(event))
             self._encoder.args(self._args)
         origin = data.ctypes.data
         start, end = (int(self._state[k // 8]) - origin for k in (kernel.MISS_START, kernel.MISS_END))
@@ -120,7 +120,7 @@ class ArgsScanner:
         return True
 
     def _make_ready(self, row: int, text: bytes) -> None:
-        self._ready = np.frombuffer(self._encoder.args(args_of(decoded_event(text))) + b"\0" * 8, np.uint8)
+        self._ready = np.frombuffer(self._encoder.args(args_of_event(decoded_event(text))) + b"\0" * 8, np.uint8)
         for place, value in (
             (kernel.READY_ROW, row), (kernel.READY, self._ready.ctypes.data), (kernel.READY_SIZE, len(self._ready) - 8)
         ):  # fmt: skip

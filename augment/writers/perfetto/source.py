@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.derived.event_text import Block, args_of, blocks, decoded
-from augment.trace import COMPLETE, Decode, Int64s, Trace, json_event
+from augment.derived.event_text import Block, blocks, decoded
+from augment.trace import COMPLETE, Decode, Int64s, Trace, args_of_event, json_event
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends
 from augment.writers.perfetto.plan import NEVER, Plan
@@ -90,7 +90,7 @@ class SourceEvents:
         for row in np.flatnonzero((events.dur < 0) & (events.phase == COMPLETE)).tolist():
             extras[row] = {"dur_ns": int(events.dur[row])}
         for row, end in plan.ended_by.items():
-            if args := args_of(plan.texts.get(end, {})):
+            if args := args_of_event(plan.texts.get(end, {})):
                 extras[row] = args
         if not extras:
             return
@@ -112,7 +112,7 @@ class SourceEvents:
         for row in np.flatnonzero(trace.events.phase == ord("C")).tolist():
             event = plan.texts[row]
             place = int(self._tracks.place_of_track[trace.events.track[row]])
-            for key, value in args_of(event).items():
+            for key, value in args_of_event(event).items():
                 number = _number(value)
                 if number is None:
                     plan.repairs["counter_without_number"] += 1
@@ -165,7 +165,7 @@ class _PlainBlobs:
 
     def blobs(self, block: Block, offsets: Int64s, lengths: Any) -> Blobs:
         """The blobs of the rows of a block."""
-        made = [self._encoder.args(args_of(event)) for event in decoded(block, offsets, lengths, self._decode)]
+        made = [self._encoder.args(args_of_event(event)) for event in decoded(block, offsets, lengths, self._decode)]
         first, last = np.searchsorted(self._places, (block.start, block.stop)).tolist()
         own = slice(first, last)
         for place, piece in zip(self._places[own].tolist(), self._suffixes.take(own).pieces(), strict=True):
