@@ -1,8 +1,10 @@
 """What did each step take, and what for?
 
-A row for each step and device, or one for each step of a recording without GPU work. A step's window goes from its
-``ProfilerStep#n`` annotation's start to its end, or until the GPU work launched until then is done, if that is later;
-the next window starts no sooner. So the host may run ahead, and yet no work is lost and no time counted twice. Of a
+A row for each step and device, or one for each step of a recording without GPU work. A step's window starts with its
+``ProfilerStep#n`` annotation, or when the GPU work launched before that is done, if that is later; it ends with the
+annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and no
+time counted twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
+recording is part of no window: on a stream, all that runs before the first work whose launch was recorded. Of a
 recording without steps the one window is the whole.
 
 The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown; before
@@ -35,6 +37,7 @@ class Row:
     device: Identity = column("The device; null of a recording of the host alone.")
     step: int | None = column("The number of the step; null of a recording without steps.")
     step_ns: int = column("Length of the step's window.", "ns")
+    backlog_ns: int = column("Time before the window in which work launched before the step's begin still ran.", "ns")
     busy_ns: int | None = column("Time in which any GPU work runs.", "ns")
     compute_ns: int | None = column("Time in which computation runs.", "ns")
     communication_ns: int | None = column("Time in which communication runs.", "ns")
@@ -63,15 +66,16 @@ def analyze(trace: Trace) -> Findings | Skipped:
     peaks = memory_peaks(trace, windows)
     memory = [None] * len(windows) if peaks is None else [None if one < 0 else one for one in peaks.tolist()]
     numbers = [None if one < 0 else one for one in windows.number.tolist()]
+    backlog = windows.backlog.tolist()
     rows = [
-        _row(trace, one, place, number, memory[place])
+        _row(trace, one, place, number, backlog[place], memory[place])
         for one in step_figures(trace, windows)
         for place, number in enumerate(numbers)
     ]
     return Findings(rows)
 
 
-def _row(trace: Trace, one: StepFigures, place: int, number: int | None, memory: int | None) -> Row:
+def _row(trace: Trace, one: StepFigures, place: int, number: int | None, backlog: int, memory: int | None) -> Row:
     own = {name: int(values[place]) for name, values in one.of_device.items()}
     launched, delay = own.pop("launched", 0), own.pop("launch_delay_ns", 0)
     lacking = dict.fromkeys(OF_DEVICE)
@@ -80,6 +84,7 @@ def _row(trace: Trace, one: StepFigures, place: int, number: int | None, memory:
         device=one.device,
         step=number,
         step_ns=int(one.step_ns[place]),
+        backlog_ns=backlog,
         mean_launch_delay_ns=delay / launched if launched else None,
         memory_peak_bytes=memory,
         **(own or lacking),

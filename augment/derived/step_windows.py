@@ -20,10 +20,10 @@ _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
 class StepWindows:
     """Equal-length int64 columns, ascending, a step a row; of a recording without steps one row, ``number`` -1.
 
-    ``begin`` and ``finish`` are the host's ``ProfilerStep#n``. ``start`` and ``end`` are the window: a step is over
-    when the host has left it *and* the work launched until then is done; the next starts no sooner. So windows do
-    not overlap, and no work of a host that runs ahead is lost. Where the host waits for the device at the end of
-    each step, the window is the annotation.
+    ``begin`` and ``finish`` are the host's ``ProfilerStep#n``. ``start`` and ``end`` are the window: a step starts
+    when the host has begun it *and* all work launched before, also before the recording, is done; it is over when the
+    host has left it *and* the work launched until then is done. So windows do not overlap, and no work of a host that
+    runs ahead is lost. Where the host waits for the device at the end of each step, the window is the annotation.
     """
 
     number: Int64s
@@ -38,6 +38,11 @@ class StepWindows:
     def take(self, places: Places) -> StepWindows:
         """Some of the steps."""
         return StepWindows(*(column[places] for column in self.columns))
+
+    @property
+    def backlog(self) -> Int64s:
+        """How long, from the step's begin, the device still works on what was launched before: before the window."""
+        return self.start - self.begin
 
     @property
     def columns(self) -> tuple[Int64s, ...]:
@@ -76,14 +81,30 @@ def region_windows(trace: Trace, name: str) -> StepWindows:
 def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:
     """The windows of steps that the host began and left at those times, ascending and disjoint."""
     work = gpu_work(trace)
-    launched = np.where(work.launch != NO_ROW, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
+    launched = _launched(trace)
     order = np.argsort(launched, kind="stable")
-    done = np.maximum.accumulate(work.end[order])
-    before = np.searchsorted(launched[order], finish, side="left")
-    end = finish.copy()
-    end[before > 0] = np.maximum(end[before > 0], done[before[before > 0] - 1])
-    start = np.maximum(begin, np.concatenate((begin[:1], end[:-1])))
+    done = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], work.end[order])))
+    start = np.maximum(begin, done[np.searchsorted(launched[order], begin, side="left")])
+    end = np.maximum(finish, done[np.searchsorted(launched[order], finish, side="left")])
     return StepWindows(number, begin, finish, start, np.maximum(start, end))
+
+
+def _launched(trace: Trace) -> Int64s:
+    """When each piece of ``gpu_work`` was launched; long ago if before the recording, and its start if nobody knows.
+
+    A stream runs its work in the order of launches. So work without a known launch was launched before the recording
+    if it runs before all work of its stream that has one, provided that most of the stream's later work has one: else
+    launches are lost, and tell nothing.
+    """
+    work = gpu_work(trace)
+    known = work.launch != NO_ROW
+    launched: Int64s = np.where(known, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
+    for stream in work.streams:
+        own = known[stream.places]
+        first = int(own.argmax())
+        if own[first:].mean() > 0.5:
+            launched[stream.start : stream.start + first] = np.iinfo(np.int64).min
+    return launched
 
 
 def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:

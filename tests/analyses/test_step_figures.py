@@ -41,13 +41,18 @@ def jobs(seed: int) -> list[Event]:
 
 
 def slow_windows(events: list[Event]) -> list[tuple[int, int]]:
+    """From the definition: all work launched before the begin is done, all launched before the end is done."""
     launched = {e.correlation: e.ts for e in events if e.name == "cudaLaunchKernel"}
-    work = [(launched.get(e.correlation, e.ts), e.end) for e in events if e.track.device is not None]
-    windows, over = [], 0
+    on_device = [e for e in events if e.track.device is not None]
+    work = []
+    for one in on_device:
+        linked = [e.ts for e in on_device if e.track == one.track and e.correlation in launched]
+        leads = bool(linked) and one.correlation not in launched and one.ts < min(linked)
+        work.append((-1 if leads else launched.get(one.correlation, one.ts), one.end))
+    windows = []
     for one in sorted((e for e in events if e.name.startswith("Profiler")), key=lambda e: e.ts):
-        end = max([one.end, *(done for at, done in work if at < one.end)])
-        windows.append((max(one.ts, over), end))
-        over = end
+        start = max([one.ts, *(done for at, done in work if at < one.ts)])
+        windows.append((start, max([start, one.end, *(done for at, done in work if at < one.end)])))
     return windows
 
 
@@ -89,6 +94,30 @@ def work_rows(trace: Trace) -> np.ndarray:
     from augment.derived.gpu_work import gpu_work
 
     return gpu_work(trace).row
+
+
+def test_the_first_window_takes_in_no_work_launched_before_it() -> None:
+    """Three pieces were queued when the recording began, on two streams; the fourth is the step's own."""
+    trace = trace_of(
+        kernel("before", 0, 30), kernel("before", 30, 60), kernel("before", 40, 70, stream=20),
+        annotation("ProfilerStep#1", 10, 50), call("cudaLaunchKernel", 12, 14, correlation=1),
+        kernel("own", 60, 110, correlation=1), call("cudaLaunchKernel", 20, 22, correlation=2),
+        kernel("own", 70, 80, stream=20, correlation=2),
+        annotation("ProfilerStep#2", 50, 90), call("cudaLaunchKernel", 60, 62, correlation=3),
+        kernel("own", 110, 150, correlation=3),
+    )  # fmt: skip
+    outcome = augment(trace, only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, "step", "step_ns", "backlog_ns") == [(1, 40, 60), (2, 40, 60)]
+
+
+def test_where_most_launches_are_lost_none_is_called_before_the_recording() -> None:
+    trace = trace_of(
+        annotation("ProfilerStep#1", 0, 100), call("cudaLaunchKernel", 60, 62, correlation=1),
+        kernel("lost", 10, 20), kernel("lost", 30, 40), kernel("own", 65, 70, correlation=1),
+        kernel("lost", 80, 82), kernel("lost", 90, 92),
+    )  # fmt: skip
+    outcome = augment(trace, only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, "step_ns", "backlog_ns") == [(100, 0)]
 
 
 def test_without_launches_work_is_of_the_step_in_which_it_begins() -> None:
