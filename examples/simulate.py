@@ -76,7 +76,34 @@ def parser() -> argparse.ArgumentParser:
     add("--slow-percent", type=float, default=default.slow_percent)
     add("--extra-operator", metavar="NAME", help="an operator added to each layer's forward")
     add("--drop-collective", type=int, metavar="N", help="leave the Nth collective of each step out")
+    add_unkind(out.add_argument_group("as unkind as reality", "with --causes and most of these, truth has causes"))
     return out
+
+
+def add_unkind(group: argparse._ArgumentGroup) -> None:
+    """What real training code does, and tidy jobs do not."""
+    add, default = group.add_argument, JobOptions()
+    add("--causes", action="store_true", help="tell in the truth what everything waited for")
+    add("--sync-every", type=int, default=1, metavar="N", help="the host waits after every N steps; 0: never")
+    add("--run-ahead", type=int, metavar="K", help="the host waits for the end of the step K before instead")
+    add("--side-streams", type=int, default=0, metavar="N", help="streams with a little work after each layer")
+    add("--warmup", type=float, default=1.0, metavar="X", help="factor on all of the first recorded step")
+    add("--step-jitter", type=float, default=0.0, metavar="S", help="spread of a factor on all of a step")
+    add("--step-drift", type=float, default=0.0, metavar="X", help="each step takes so much longer, 0.01: 1 %%")
+    add("--step-tail", type=float, default=0.0, metavar="X", help="some steps take much longer")
+    add("--step-seed", type=int, metavar="N", help="of the factors on steps: the same in runs of different --seed")
+    add(
+        "--record-from",
+        type=drifts,
+        default=(),
+        metavar="1.4,2.3",
+        help="each rank's recording begins after so many steps",
+    )
+    add("--record-until", type=drifts, default=(), metavar="4.7,5.2", help="and ends after so many steps")
+    add("--cross-ns", type=int, default=0, metavar="N", help="operators end so long after one that they are in")
+    add("--cross-every", type=int, default=default.cross_every, metavar="N", help="every Nth of those inside another")
+    add("--stretch", type=float, default=1.0, metavar="X", help="factor on all times")
+    add("--host-stall-rank", type=int, metavar="RANK", help="where --host-stall-us is")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from simulator import kineto
+from simulator.causes import Ledger
 from simulator.gz import open_gzip
 from simulator.model import build_step
 from simulator.options import JobOptions
+from simulator.path import job_figures, path_of_rank, shares
 from simulator.program import ID_KINDS, Int64s
+from simulator.recording import Played, kept_of, window_of
 from simulator.timing import Clock, StepTimes
 from simulator.truth import Truth
 
@@ -38,7 +41,9 @@ class _RankFile:
         self.tids = self.pid, self.pid + 350
         self.device = rank % kineto.DEVICES_A_NODE
         self.program = build_step(options, self.pid, self.tids, self.device)
-        self.truth = Truth(self.program, str(self.device))
+        self.no_wait = build_step(options, self.pid, self.tids, self.device, waits=False)
+        self.truth = Truth(self.program.ops, str(self.device))
+        self.played: list[Played] = []  #: of a job of which all is kept
         self.path = directory / f"rank{rank}.pt.trace.json.gz"
         self.raw_bytes = self.events = 0
         self.first_ns = self.last_ns = 0
@@ -63,21 +68,43 @@ class _RankFile:
 
     def _on_clock(self, times: Int64s) -> Int64s:
         """Times as the rank's clock has them."""
+        if self.options.stretch != 1:
+            times = START_NS + np.rint((times - START_NS) * self.options.stretch).astype(np.int64)
         drift = self.options.drift_of(self.rank)
         ahead = np.rint(drift * (times - START_NS)).astype(np.int64) if drift else 0
         return times + self.options.offset_of(self.rank) + ahead
 
-    def step(self, times: StepTimes) -> None:
-        """Write one step and count it."""
+    def step(self, number: int, times: StepTimes) -> None:
+        """Write one step and count it, or keep it for later."""
+        program = self.program if self.options.waits_in(number) else self.no_wait
         host, start, end = (self._on_clock(one) for one in (times.host, times.start, times.end))
-        self._write(self.program.render(host, start, end, self._bases))
-        self._bases += self.program.id_counts
-        self.events += self.program.event_count
-        self.truth.add(host, start, end)
+        if self.options.keeps_all:
+            self.played.append(Played(number, program, times, host, start, end))
+            return
+        self._write(program.render(host, start, end, self._bases))
+        self._bases += program.id_counts
+        self.events += program.event_count
+        calls = host[[op.launch for op in program.ops]], host[[op.launch_end for op in program.ops]]
+        self.truth.add(start, end, *calls)
         self.first_ns = self.first_ns or int(host[0])
         self.last_ns = int(host[-1])
 
-    def close(self, steps: list[int]) -> dict[str, Any]:
+    def write_kept(self) -> Ledger:
+        """Write what was recorded of all steps; what is true of the rank."""
+        window = window_of(self.options, self.rank, self.played)
+        kept = [kept_of(step, window) for step in self.played]
+        for step, one in zip(self.played, kept, strict=True):
+            texts = step.program.render_part(step.host, step.start, step.end, self._bases, one)
+            self._write("".join(texts))
+            self.events += len(texts)
+            self._bases += step.program.id_counts
+        ledger = Ledger(self.options, self.rank, self.played, kept, window)
+        self.truth = ledger.device_truth(str(self.device))
+        recording = ledger.window_figures()
+        self.first_ns, self.last_ns = recording["begin"], recording["finish"]
+        return ledger
+
+    def close(self, steps: list[int], causes: dict[str, Any] | None) -> dict[str, Any]:
         """Finish the file; write and return the truth."""
         if not self._lines:
             self._write(self._names())
@@ -93,6 +120,8 @@ class _RankFile:
             "steps": steps,
             "options": asdict(self.options),
         }
+        if causes is not None:
+            truth["causes"] = causes
         stem = self.path.name.removesuffix(".pt.trace.json.gz")
         (self.path.parent / f"{stem}.truth.json").write_text(json.dumps(truth, indent=1) + "\n")
         return truth
@@ -104,12 +133,21 @@ def simulate(options: JobOptions, directory: str | Path) -> list[tuple[Path, dic
     folder.mkdir(parents=True, exist_ok=True)
     ranks = options.write_ranks if options.write_ranks is not None else tuple(range(options.ranks))
     files = [_RankFile(options, rank, folder) for rank in ranks]
-    clock = Clock(options, files[0].program, START_NS)
+    clock = Clock(options, files[0].program, START_NS, files[0].no_wait)
     steps: list[int] = []
     while len(steps) < options.steps or files[0].raw_bytes < options.size_bytes:
         number = options.first_step + len(steps)
         times = clock.step(number)
         for file in files:
-            file.step(times[file.rank])
+            file.step(number, times[file.rank])
         steps.append(number)
-    return [(file.path, file.close(steps)) for file in files]
+    if not options.keeps_all:
+        return [(file.path, file.close(steps, None)) for file in files]
+    ledgers = {file.rank: file.write_kept() for file in files}
+    job = job_figures(ledgers) if len(ledgers) == options.ranks else None
+    out = []
+    for file in files:
+        ledger = ledgers[file.rank]
+        path = {"path_shares": shares(path_of_rank(ledger)), "job": job}
+        out.append((file.path, file.close(steps, ledger.figures() | path)))
+    return out

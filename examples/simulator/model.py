@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from simulator import kernels
+from simulator.builder import AUTOGRAD, MAIN, StepBuilder, dims_text
 from simulator.options import GPUS, JobOptions
-from simulator.program import AUTOGRAD, MAIN, Program, Slot, StepBuilder, dims_text
+from simulator.program import Program, Slot
 
-COMPUTE, COPY, COLLECTIVE = 7, 20, 23
+COMPUTE, COPY, COLLECTIVE, SIDE = 7, 20, 23, 30
 TOKENS, HIDDEN, HEADS = 4096, 2048, 16
 LAYER_PARAMETERS = 12 * HIDDEN * HIDDEN
 LATENCY_NS = 8000  #: of a collective of no bytes
@@ -23,6 +24,7 @@ class _Model:
     b: StepBuilder
     options: JobOptions
     speed: float
+    waits: bool  #: the host waits for the device at the end of the step
     collectives: int = 0
     waiting: list[int] = field(default_factory=list)  #: what the next compute kernel waits for
     sequences: dict[str, tuple[Slot, Slot]] = field(default_factory=dict)
@@ -144,9 +146,20 @@ class _Model:
             self.linear(f"{layer}.down", HIDDEN, 255, 4 * layer + 3)
             self.simple("aten::add", kernels.ADD, 9, (TOKENS, HIDDEN), (TOKENS, HIDDEN))
             self.release()
+            self.beside(layer)
             if self.options.extra_operator:
                 self.simple(self.options.extra_operator, kernels.CAST, 30, (TOKENS, HIDDEN))
                 self.release()
+
+    def beside(self, layer: int) -> None:
+        """A little work on each side stream, after the layer; the next kernel waits for that of every other layer."""
+        after = len(self.b.ops) - 1
+        for number in range(self.options.side_streams):
+            with self.b.op("aten::mul", dims=dims_text((TOKENS,))):
+                self.b.call("cudaStreamWaitEvent", 147, 1500)
+                index = self.b.launch(kernels.CAST, 12_000 / self.speed, SIDE + number, waits=(after,))
+            if layer % 2:
+                self.waiting.append(index)
 
     def backward_layer(self, layer: int) -> None:
         """The same, from the end."""
@@ -285,16 +298,21 @@ class _Model:
                 with b.frame("torch/autograd/__init__.py(354): _engine_run_backward"):
                     self.backward()
                 self.optimize()
-                self.read_loss()
+                if self.waits:
+                    self.read_loss()
             while self.activations:
                 self.release()
             last = len(b.ops) - 1
-            b.synchronize()
+            if self.waits:
+                b.synchronize()
+            elif self.options.run_ahead is not None:
+                b.call("cudaEventRecord", 135)
+                b.synchronize(back=self.options.run_ahead)
         b.note_on_gpu("ProfilerStep#%d", COMPUTE, first, last, external, step)
 
 
-def build_step(options: JobOptions, pid: int, tids: tuple[int, int], device: int) -> Program:
-    """The step of one rank; ranks differ in ids alone."""
-    builder = StepBuilder(pid, tids, device, stacks=options.stacks, memory=options.memory, counters=options.counters)
-    _Model(builder, options, GPUS[options.gpu].speed / options.work).step()
-    return builder.build(lines=options.layout == "lines")
+def build_step(options: JobOptions, pid: int, tids: tuple[int, int], device: int, *, waits: bool = True) -> Program:
+    """The step of one rank; ranks differ in ids alone. The host ``waits`` for the device at its end, or runs on."""
+    builder = StepBuilder(pid, tids, device, options)
+    _Model(builder, options, GPUS[options.gpu].speed / options.work, waits).step()
+    return builder.build()

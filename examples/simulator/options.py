@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 Collectives = Literal["ddp", "fsdp", "none"]
@@ -62,6 +63,21 @@ class JobOptions:
     slow_percent: float = 20.0  #: ... take so much longer
     extra_operator: str | None = None  #: an operator added to each layer's forward
     drop_collective: int | None = None  #: the collective of this index is left out of each step
+    host_stall_rank: int | None = None  #: on this rank only
+    causes: bool = False  #: tell what everything waited for, too
+    sync_every: int = 1  #: the host waits for the device at the end of every step, of every so many, or (0) of none
+    run_ahead: int | None = None  #: where it does not, it waits for the end of the step so many before, if set
+    side_streams: int = 0  #: streams with a little work after each layer, and none else
+    warmup: float = 1.0  #: everything of the first recorded step takes so much longer
+    step_jitter: float = 0.0  #: standard deviation of the logarithm of a factor on all of a step, alike on all ranks
+    step_drift: float = 0.0  #: each step takes so much longer than the one before
+    step_tail: float = 0.0  #: some steps take much longer: 1 + this times a Pareto number
+    step_seed: int | None = None  #: of these factors, where runs of different ``seed`` shall have them in common
+    record_from: tuple[float, ...] = ()  #: each rank's recording begins so many steps after the job does
+    record_until: tuple[float, ...] = ()  #: and ends so many steps after it
+    cross_ns: int = 0  #: operators end so long after one that they are in
+    cross_every: int = 7  #: of those inside another, every so many
+    stretch: float = 1.0  #: factor on all times of the written job
 
     def __post_init__(self) -> None:
         """Refuse what would simulate nonsense."""
@@ -75,6 +91,41 @@ class JobOptions:
             raise ValueError(f"ranks to write must be among 0 to {self.ranks - 1}")
         if self.collectives not in ("ddp", "fsdp", "none"):
             raise ValueError(f"unknown collectives {self.collectives!r}: ddp, fsdp or none")
+
+        if self.sync_every < 0 or (self.run_ahead is not None and self.run_ahead < 1):
+            raise ValueError("sync_every must be at least 0, run_ahead at least 1")
+        if self.cross_every < 1 or self.cross_ns < 0:
+            raise ValueError("cross_every must be at least 1, cross_ns at least 0")
+        if min(self.warmup, self.stretch) <= 0:
+            raise ValueError("warmup and stretch must be above 0")
+        if any(self.window_of(rank)[0] >= self.window_of(rank)[1] for rank in range(self.ranks)):
+            raise ValueError("a recording must end after it begins")
+        if self.keeps_all and self.size_bytes:
+            raise ValueError(
+                "size_bytes goes with steps that the simulator can forget: without causes or their options"
+            )
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether steps overlap, or something is asked that takes all steps to tell."""
+        waits = self.sync_every == 1 and self.run_ahead is None
+        return self.causes or not waits or bool(self.record_from or self.record_until or self.cross_ns)
+
+    @property
+    def first_recorded(self) -> int:
+        """The place of the first step that any rank's recording has from its start."""
+        return ceil(min(self.window_of(rank)[0] for rank in range(self.ranks)))
+
+    def waits_in(self, number: int) -> bool:
+        """Whether the host waits for the device at the end of this step."""
+        every = 0 if self.run_ahead is not None and self.sync_every == 1 else self.sync_every
+        return every > 0 and (number - self.first_step) % every == every - 1
+
+    def window_of(self, rank: int) -> tuple[float, float]:
+        """When the recording of ``rank`` begins and ends, in steps since the job's begin."""
+        first = self.record_from[min(rank, len(self.record_from) - 1)] if self.record_from else 0.0
+        last = self.record_until[min(rank, len(self.record_until) - 1)] if self.record_until else float("inf")
+        return first, last
 
     def offset_of(self, rank: int) -> int:
         """How far the clock of ``rank`` is ahead when the job starts, ns."""

@@ -1,32 +1,23 @@
 """A training step as a program: host points with costs, GPU operations, and the text that shows them.
 
-The step is built once a rank; every repetition of it only draws new durations (``timing.py``) and fills the template.
+``builder.py`` plays the step once a rank; every repetition of it only draws new durations (``timing.py``) and fills
+the template.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator import kineto
-
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Slot = tuple[str, int]
 ID_KINDS = ("external", "event", "correlation", "sequence", "fwdbwd", "python", "step", "collective", "address")
-MAIN, AUTOGRAD = 0, 1
-Kind = Literal["kernel", "gpu_memcpy", "gpu_memset"]
-LAUNCH_CALLS: dict[Kind, tuple[str, str, int]] = {
-    "kernel": ("cuda_runtime", "cudaLaunchKernel", 211),
-    "gpu_memcpy": ("cuda_runtime", "cudaMemcpyAsync", 41),
-    "gpu_memset": ("cuda_runtime", "cudaMemsetAsync", 51),
-}
-DRIVER_CALL = ("cuda_driver", "cuLaunchKernelEx", 652)  #: by which cuBLAS launches
+EXTERNAL_ID = '"External id": %d,      '  #: what an operation lacks whose launch was not recorded
+EXTERNAL_PLACE = 4  #: of the value of that, after two times of two parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +37,64 @@ class GpuOp:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The host waits, until point ``end``, for the first ``ops`` operations (those of ``stream`` alone, if set)."""
+    """The host waits, until point ``end``, for the first ``ops`` operations (those of ``stream`` alone, if set).
+
+    With ``back`` it waits for all operations of the step so many before, and for nothing of this one.
+    """
 
     end: int
     ops: int
     stream: int | None
+    back: int = 0
+
+
+class HostSlice(NamedTuple):
+    """A slice of a host thread: ``outlasts`` is the slice whose end it crosses, or -1."""
+
+    category: str
+    name: str
+    tid: int
+    outlasts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A built step: see the columns' makers in :class:`StepBuilder`."""
+    """A built step: see the columns' makers in :class:`~simulator.builder.StepBuilder`."""
 
     costs: npt.NDArray[np.float64]
     ops: tuple[GpuOp, ...]
     syncs: tuple[Sync, ...]
     stall_point: int
-    template: str
+    texts: tuple[str, ...]
     take: Int64s
+    take_ends: Int64s  #: where the values of each text end
+    anchors: tuple[Slot, ...]  #: of each text the time that says when it is
+    slices: tuple[HostSlice, ...]
     host_pairs: Int64s
     note_pairs: Int64s
     id_kinds: Int64s
     id_offsets: Int64s
     id_counts: Int64s
-    event_count: int
+    cross_ns: int  #: by how much slices outlast those that they cross
 
-    def render(self, host: Int64s, start: Int64s, end: Int64s, bases: Int64s) -> str:
-        """The step's text, of these times (ns) and first ids."""
+    @property
+    def event_count(self) -> int:
+        """Of all that the step writes."""
+        return len(self.texts)
+
+    def slice_times(self, host: Int64s) -> tuple[Int64s, Int64s]:
+        """Start and end of each host slice."""
+        start, end = host[self.host_pairs[:, 0]], host[self.host_pairs[:, 1]]
+        for place, one in enumerate(self.slices):
+            if one.outlasts >= 0:
+                end[place] = end[one.outlasts] + self.cross_ns
+        return start, end
+
+    def _values(self, host: Int64s, start: Int64s, end: Int64s, bases: Int64s, first: Int64s, last: Int64s) -> Int64s:
+        """What fills the templates; ``first`` and ``last`` are the notes' start and end."""
         dur = end - start
-        host_dur = host[self.host_pairs[:, 1]] - host[self.host_pairs[:, 0]]
-        note_dur = end[self.note_pairs[:, 1]] - start[self.note_pairs[:, 0]]
-        times = np.concatenate((host, start, host_dur, dur, note_dur))
+        host_start, host_end = self.slice_times(host)
+        times = np.concatenate((host, start, host_end - host_start, dur, last - first, first))
         sizes = np.fromiter((op.bytes for op in self.ops), np.int64, len(self.ops))
         rate = sizes * 1_000_000_000 // np.maximum(dur, 1)
         values = np.concatenate(
@@ -87,302 +106,35 @@ class Program:
                 bases[self.id_kinds] + self.id_offsets,
             )
         )
-        return self.template % tuple(values[self.take].tolist())
+        return values[self.take]
+
+    def render(self, host: Int64s, start: Int64s, end: Int64s, bases: Int64s) -> str:
+        """The step's text, of these times (ns) and first ids."""
+        first, last = start[self.note_pairs[:, 0]], end[self.note_pairs[:, 1]]
+        return "".join(self.texts) % tuple(self._values(host, start, end, bases, first, last).tolist())
+
+    def render_part(self, host: Int64s, start: Int64s, end: Int64s, bases: Int64s, kept: Kept) -> list[str]:
+        """The texts of what was recorded."""
+        values = self._values(host, start, end, bases, *kept.note_times).tolist()
+        out, begin = [], 0
+        for place, (text, until) in enumerate(zip(self.texts, self.take_ends.tolist(), strict=True)):
+            if kept.texts[place]:
+                own = values[begin:until]
+                kind, index = self.anchors[place]
+                if kind == "gpu_dur" and not kept.launched[index]:
+                    text = text.replace(EXTERNAL_ID, "", 1)
+                    del own[EXTERNAL_PLACE]
+                out.append(text % tuple(own))
+            begin = until
+        return out
 
 
-@dataclass
-class _Page:
-    """Texts in their order in the file, and the slots that their placeholders take."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What of a step was recorded."""
 
-    texts: list[str] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)
-
-    def add(self, text: str, *slots: Slot) -> None:
-        self.texts.append(text)
-        self.slots.extend(slots)
-
-
-class StepBuilder:
-    """Plays a step once and notes what happens: nested slices on two host threads, launches, waits, memory."""
-
-    def __init__(
-        self, pid: int, tids: tuple[int, int], device: int, *, stacks: bool, memory: bool, counters: bool
-    ) -> None:
-        self.pid, self.tids, self.device, self.stacks, self.memory = pid, tids, device, stacks, memory
-        self.counters = counters
-        self.thread = MAIN
-        self.ops: list[GpuOp] = []
-        self.stall_point = 0
-        self._costs: list[float] = []
-        self._pending = 0.0
-        self._syncs: list[Sync] = []
-        self._host, self._gpu = _Page(), _Page()
-        self._host_pairs: list[tuple[int, int]] = []
-        self._note_pairs: list[tuple[int, int]] = []
-        self._counts = dict.fromkeys(ID_KINDS, 0)
-        self._external: list[int] = []
-        self._frames: list[int] = []
-        self._allocated = 1 << 30
-
-    @property
-    def tid(self) -> int:
-        """The thread that runs now."""
-        return self.tids[self.thread]
-
-    def spend(self, ns: float) -> None:
-        """Let the host work so long."""
-        self._pending += ns
-
-    def point(self) -> int:
-        """A moment that something refers to."""
-        self._costs.append(self._pending)
-        self._pending = 0.0
-        return len(self._costs) - 1
-
-    def new_id(self, kind: str) -> Slot:
-        """A fresh id of ``kind``, as a slot to be used any number of times."""
-        self._counts[kind] += 1
-        return kind, self._counts[kind] - 1
-
-    @contextmanager
-    def _slice(
-        self, page: _Page, category: str, name: str, args: str, slots: Sequence[Slot], named: Sequence[Slot] = ()
-    ) -> Iterator[int]:
-        start = self.point()
-        index = len(self._host_pairs)
-        self._host_pairs.append((start, start))
-        text = kineto.slice_text(category, name, self.pid, self.tid, args)
-        page.add(text, *named, ("host", start), ("host_dur", index), *slots)
-        yield start
-        self._host_pairs[index] = start, self.point()
-
-    @contextmanager
-    def op(
-        self,
-        name: str,
-        *,
-        before: float = 1400,
-        after: float = 700,
-        dims: str = "",
-        sequence: Slot | None = None,
-        extra: str = "",
-        forward_thread: int | None = None,
-    ) -> Iterator[int]:
-        """A ``cpu_op`` that lasts as long as its block."""
-        external, event = self.new_id("external"), self.new_id("event")
-        args, slots = '"External id": %d,', [external]
-        if sequence is not None:
-            args += f'"Sequence number": %d, "Fwd thread id": {forward_thread or 0}, '
-            slots.append(sequence)
-        args += (
-            '"Record function id": 0, '
-            + (dims and dims + ", ")
-            + (extra and kineto.plain(extra) + ", ")
-            + '"Ev Idx": %d'
-        )
-        self.spend(before)
-        with self._slice(self._host, "cpu_op", kineto.plain(name), args, [*slots, event]) as start:
-            self._external.append(external[1])
-            self.spend(before)
-            yield start
-            self.spend(after)
-            self._external.pop()
-
-    @contextmanager
-    def annotation(self, name: str, *slots: Slot) -> Iterator[Slot]:
-        """A ``user_annotation``, its external id given to the block; ``name`` may hold a ``%d`` for each slot."""
-        external, event = self.new_id("external"), self.new_id("event")
-        self.spend(900)
-        args = '"External id": %d,"Record function id": 0, "Ev Idx": %d'
-        with self._slice(self._host, "user_annotation", name, args, [external, event], slots):
-            self.spend(900)
-            yield external
-            self.spend(500)
-
-    @contextmanager
-    def frame(self, name: str, module: int | None = None) -> Iterator[None]:
-        """A Python function on the stack, if stacks are asked for."""
-        if not self.stacks:
-            yield
-            return
-        python, event = self.new_id("python"), self.new_id("event")
-        parent = '"Python parent id": %d, ' if self._frames else '"Python parent id": null, '
-        slots = [("python", self._frames[-1])] if self._frames else []
-        args = (
-            parent
-            + '"Python id": %d, '
-            + (f'"Python module id": {module}, ' if module is not None else "")
-            + '"Ev Idx": %d'
-        )
-        self.spend(600)
-        with self._slice(self._host, "python_function", kineto.plain(name), args, [*slots, python, event]):
-            self._frames.append(python[1])
-            yield
-            self.spend(300)
-            self._frames.pop()
-
-    def _external_now(self) -> Slot:
-        """The id of the operator that runs now."""
-        return "external", self._external[-1] if self._external else 0
-
-    def _call(self, call: tuple[str, str, int], cost: float, correlation: Slot) -> tuple[int, int]:
-        """A CUDA API call: its first and last host point."""
-        category, name, cbid = call
-        args = '"External id": %d,      ' + f'"cbid": {cbid}, "correlation": %d'
-        with self._slice(self._gpu, category, name, args, [self._external_now(), correlation]) as start:
-            self.spend(cost)
-        return start, len(self._costs) - 1
-
-    def call(self, name: str, cbid: int, cost: float = 1800) -> None:
-        """A CUDA API call that starts nothing on the GPU."""
-        self._call(("cuda_runtime", name, cbid), cost, self.new_id("correlation"))
-
-    def launch(
-        self,
-        name: str,
-        ns: float,
-        stream: int,
-        *,
-        category: Kind = "kernel",
-        size: int = 0,
-        waits: Sequence[int] = (),
-        collective: str = "",
-        cost: float = 4600,
-    ) -> int:
-        """Queue an operation on ``stream``; its index."""
-        correlation = self.new_id("correlation")
-        call = DRIVER_CALL if name.startswith("nvjet") else LAUNCH_CALLS[category]
-        start, end = self._call(call, cost, correlation)
-        self._gpu.add(kineto.flow_text("s", "ac2g", self.pid, self.tid), correlation, ("host", start))
-        self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), bool(collective)))
-        self._show(len(self.ops) - 1, correlation, collective)
-        self.spend(500)
-        return len(self.ops) - 1
-
-    def _show(self, index: int, correlation: Slot, collective: str) -> None:
-        """The text of a GPU operation and of the flow that ends at it."""
-        op = self.ops[index]
-        slots: list[Slot] = [("start", index), ("gpu_dur", index), self._external_now()]
-        where = f'"device": {self.device}, "context": 1,      "stream": {op.stream}, "correlation": %d,      '
-        args = f'"External id": %d,      {where}'
-        if op.category == "kernel":
-            args = (
-                args.replace('"device"', '"queued": 0, "device"')
-                + self._shape_of(op)
-                + (collective and ", " + collective)
-            )
-            slots += [correlation, *([("collective", self._counts["collective"] - 1)] if collective else [])]
-        else:
-            args += f'"bytes": {op.bytes}, "memory bandwidth (GB/s)": %d.%09d'
-            slots += [correlation, ("rate", index)]
-        self._gpu.add(kineto.slice_text(op.category, kineto.plain(op.name), self.device, op.stream, args), *slots)
-        self._gpu.add(kineto.flow_text("f", "ac2g", self.device, op.stream), correlation, ("start", index))
-        if self.counters and op.category == "kernel":
-            self._show_counters(index)
-
-    def _show_counters(self, index: int) -> None:
-        """The range of a kernel: in the order of the launches, as CUPTI runs one kernel at a time."""
-        op = self.ops[index]
-        name = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
-        args = f'"{name.format("ffma")}": {64 * int(op.base_ns)}, "{name.format("fadd")}": {sum(map(ord, op.name))}'
-        text = kineto.slice_text("cuda_profiler_range", kineto.plain(op.name), self.device, 0, args)
-        self._host_pairs.append((op.launch, op.launch_end))
-        self._gpu.add(text, ("host", op.launch), ("host_dur", len(self._host_pairs) - 1))
-
-    @staticmethod
-    def _shape_of(op: GpuOp) -> str:
-        """Launch configuration: made up, but the same for the same kernel."""
-        seed = sum(map(ord, op.name)) + int(op.base_ns)
-        blocks, threads = (24, 544) if op.collective else (8 + seed * 7919 % 40000, (128, 256, 384, 512)[seed % 4])
-        return kineto.plain(
-            f'"registers per thread": {16 + seed % 150},      "shared memory": {seed % 5 * 24576},      '
-            f'"blocks per SM": {blocks / 132:.6f},      "warps per SM": {blocks * threads / 32 / 132:.6f},      '
-            f'"grid": [{blocks}, 1, 1],      "block": [{threads}, 1, 1],      "est. achieved occupancy %": {seed % 100}'
-        )
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """The host waits for one stream, or for the device."""
-        name, cbid = ("cudaDeviceSynchronize", 165) if stream is None else ("cudaStreamSynchronize", 131)
-        _, end = self._call(("cuda_runtime", name, cbid), 1500, self.new_id("correlation"))
-        self._syncs.append(Sync(end, len(self.ops), stream))
-
-    def note_on_gpu(self, name: str, stream: int, first: int, last: int, external: Slot, *slots: Slot) -> None:
-        """A ``gpu_user_annotation`` from the start of operation ``first`` to the end of ``last``."""
-        self._note_pairs.append((first, last))
-        text = kineto.slice_text("gpu_user_annotation", name, self.device, stream, '"External id": %d')
-        self._gpu.add(text, *slots, ("start", first), ("note_dur", len(self._note_pairs) - 1), external)
-
-    def flow(self, phase: str, flow: Slot, start: int) -> None:
-        """One end of a forward-backward arrow, at the host point ``start``."""
-        self._host.add(kineto.flow_text(phase, "fwdbwd", self.pid, self.tid), flow, ("host", start))
-
-    def allocate(self, size: int, address: Slot | None = None) -> Slot | None:
-        """A ``[memory]`` instant, if asked for: ``size`` below zero frees ``address``."""
-        if not self.memory:
-            return None
-        where = address or self.new_id("address")
-        self._allocated += size
-        args = (
-            f'"Total Reserved": {8 << 30}, "Total Allocated": {self._allocated}, "Bytes": {size}, "Addr": %d, '
-            f'"Device Id": {self.device}, "Device Type": 1, "Ev Idx": %d'
-        )
-        self._host.add(
-            kineto.memory_text(self.pid, self.tid, args), ("host", self.point()), where, self.new_id("event")
-        )
-        return where
-
-    def build(self, *, lines: bool = False) -> Program:
-        """The program that was played; its text with a line for each key if ``lines``."""
-        points, ops, pairs, notes = len(self._costs), len(self.ops), len(self._host_pairs), len(self._note_pairs)
-        first = dict(
-            zip(
-                ("host", "start", "host_dur", "gpu_dur", "note_dur"),
-                np.cumsum((0, points, ops, pairs, ops)).tolist(),
-                strict=True,
-            )
-        )
-        times = points + ops + pairs + ops + notes
-        take: list[int] = []
-        ids: dict[Slot, int] = {}
-        for slot in (*self._host.slots, *self._gpu.slots):
-            kind, index = slot
-            if kind in first:
-                take += (first[kind] + index, times + first[kind] + index)
-            elif kind == "rate":
-                take += (2 * times + index, 2 * times + ops + index)
-            else:
-                take.append(2 * (times + ops) + ids.setdefault(slot, len(ids)))
-        texts = self._host.texts + self._gpu.texts
-        return Program(
-            np.array(self._costs),
-            tuple(self.ops),
-            tuple(self._syncs),
-            self.stall_point,
-            kineto.one_key_a_line("".join(texts)) if lines else "".join(texts),
-            np.array(take, np.int64),
-            np.array(self._host_pairs, np.int64).reshape(-1, 2),
-            np.array(self._note_pairs, np.int64).reshape(-1, 2),
-            np.array([ID_KINDS.index(kind) for kind, _ in ids], np.int64),
-            np.array([index for _, index in ids], np.int64),
-            np.array([self._counts[kind] for kind in ID_KINDS], np.int64),
-            len(texts),
-        )
-
-
-def dims_text(*shapes: tuple[int, ...], kind: str = "c10::BFloat16") -> str:
-    """The four lists that shapes are recorded in."""
-    strides = []
-    for shape in shapes:
-        step = 1
-        out: list[int] = []
-        for extent in reversed(shape):
-            out.insert(0, step)
-            step *= extent
-        strides.append(out)
-    lists = {
-        "Concrete Inputs": [""] * len(shapes),
-        "Input type": [kind] * len(shapes),
-        "Input Strides": strides,
-        "Input Dims": [list(shape) for shape in shapes],
-    }
-    return ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in lists.items())
+    texts: list[bool]
+    ops: Bools
+    launched: Bools  #: of each operation whether its launch was
+    slices: Bools
+    note_times: tuple[Int64s, Int64s]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.options import JobOptions
-from simulator.program import GpuOp, Int64s, Program
+from simulator.program import GpuOp, Int64s, Program, Sync
 
 LAUNCH_LATENCY_NS = 3200  #: from the start of a launch call to the earliest start on the GPU
 NEXT_KERNEL_NS = 900  #: between two operations of a busy stream
@@ -16,101 +18,187 @@ WAIT_NS = 1500  #: from an operation's end to the start of one that waited for i
 WAKE_NS = 2500  #: from an operation's end to the end of the host's wait for it
 BETWEEN_STEPS_NS = 40_000
 STALL_CHANCE, STALL_FACTOR = 0.0004, 25.0  #: the host is interrupted now and then
+TAIL_CHANCE = 0.15  #: that a step is one of the long ones of ``step_tail``
+LAUNCH, STREAM, EVENT = 0, 1, 2  #: what an operation began after: its launch, its stream's last, another stream's
+
+
+class Wake(NamedTuple):
+    """The host went on at ``time`` because operation ``by`` had ended; -1: it need not have waited."""
+
+    time: int
+    by: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """A rank's step: the time of each host point, start and end of each GPU operation; ns on the shared clock."""
+    """A rank's step: the time of each host point, start and end of each GPU operation; ns on the shared clock.
+
+    Operations that others refer to are counted from the first step of the rank.
+    """
 
     host: Int64s
     start: Int64s
     end: Int64s
+    why: Int64s  #: LAUNCH, STREAM or EVENT: the last that each operation had to wait for
+    by: Int64s  #: the operation that it waited for, or -1
+    last_rank: Int64s  #: of a collective the rank that came last; -1 for others
+    wakes: tuple[Wake, ...]  #: the ends of the host's waits
+    first_op: int
+    program: Program
+
+
+class _Meeting(NamedTuple):
+    """A rank is at a collective: answered with the end and the rank that came last."""
+
+    key: int
+    start: int
+    length: int
+
+
+_Played = Generator[_Meeting, tuple[int, int], StepTimes]
+
+
+@dataclass
+class _Rank:
+    """What a rank carries from step to step."""
+
+    now: int
+    random: np.random.Generator
+    free: dict[int, int] = field(default_factory=dict)  #: when each stream's last operation ends
+    newest: dict[int, int] = field(default_factory=dict)  #: and which that is
+    step_ends: list[tuple[int, int]] = field(default_factory=list)  #: of each step the last end, and which ends then
+    ops: int = 0
 
 
 class Clock:
     """All ranks' clocks and streams, from step to step."""
 
-    def __init__(self, options: JobOptions, program: Program, start_ns: int) -> None:
-        self.options, self.program = options, program
-        self.now = [start_ns + 5000 * rank for rank in range(options.ranks)]
-        self._free: list[dict[int, int]] = [{} for _ in range(options.ranks)]
-        self._random = [np.random.default_rng([options.seed, rank]) for rank in range(options.ranks)]
-        self._launches = np.array([op.launch for op in program.ops], np.int64)
-        self._base = np.array([self._slowed(op) for op in program.ops])
+    def __init__(self, options: JobOptions, program: Program, start_ns: int, no_wait: Program | None = None) -> None:
+        """``no_wait`` is the step at whose end the host does not wait for the device."""
+        self.options, self.program, self.no_wait = options, program, no_wait or program
+        self.ranks = [
+            _Rank(start_ns + 5000 * rank, np.random.default_rng([options.seed, rank])) for rank in range(options.ranks)
+        ]
+
+    def step(self, number: int) -> list[StepTimes]:
+        """Play one step on every rank."""
+        program = self.program if self.options.waits_in(number) else self.no_wait
+        plays = {rank: self._play(rank, number, program) for rank in range(len(self.ranks))}
+        done: dict[int, StepTimes] = {}
+        answers: dict[int, tuple[int, int] | None] = dict.fromkeys(plays)
+        while answers:
+            meetings = {rank: self._go_on(plays[rank], answer) for rank, answer in answers.items()}
+            done |= {rank: one for rank, one in meetings.items() if isinstance(one, StepTimes)}
+            met = {rank: one for rank, one in meetings.items() if isinstance(one, _Meeting)}
+            last = max(met, key=lambda rank: met[rank].start, default=0)
+            answers = {rank: (met[last].start + met[min(met)].length, last) for rank in met}
+        return [done[rank] for rank in plays]
+
+    @staticmethod
+    def _go_on(play: _Played, answer: tuple[int, int] | None) -> _Meeting | StepTimes:
+        """The rank's next collective, or its whole step."""
+        try:
+            return next(play) if answer is None else play.send(answer)
+        except StopIteration as stop:
+            times: StepTimes = stop.value
+            return times
+
+    def factor_of(self, number: int) -> float:
+        """How much longer everything of this step takes, on all ranks and in every run of this ``step_seed``."""
+        options, place = self.options, number - self.options.first_step
+        seed = options.seed if options.step_seed is None else options.step_seed
+        random = np.random.default_rng([seed, 424242, place])
+        factor = float(np.exp(random.normal(0.0, options.step_jitter))) * (1 + options.step_drift) ** place
+        if random.random() < TAIL_CHANCE:
+            factor *= 1 + options.step_tail * float(random.pareto(2.5))
+        return factor * (options.warmup if place == options.first_recorded else 1.0)
+
+    def _draw(self, rank: _Rank, base: npt.NDArray[np.float64], tail: float = 1.0, extra: float = 1.0) -> Int64s:
+        """Durations around ``base``, at least 1 ns; a few are ``tail`` times as long."""
+        if not self.options.jitter:
+            return np.maximum(np.rint(base * extra), 1).astype(np.int64)
+        factor = np.exp(rank.random.normal(0.0, self.options.jitter, len(base)))
+        factor[rank.random.random(len(base)) < STALL_CHANCE] *= tail
+        return np.maximum(np.rint(base * factor * extra), 1).astype(np.int64)
+
+    def _durations(self, number: int, place: int, program: Program) -> tuple[Int64s, Int64s]:
+        """What each host point costs and how long each operation runs."""
+        options, rank, factor = self.options, self.ranks[place], self.factor_of(number)
+        costs = self._draw(rank, program.costs, STALL_FACTOR, factor)
+        base = np.array([self._slowed(op) for op in program.ops])
+        durs = self._draw(rank, base, extra=factor)
+        costs[0] += BETWEEN_STEPS_NS
+        if options.host_stall_step in (None, number) and options.host_stall_rank in (None, place):
+            costs[program.stall_point] += round(options.host_stall_us * 1000)
+        if place == options.straggler:
+            own = np.array([op.category == "kernel" and not op.collective for op in program.ops])
+            durs[own] = np.rint(durs[own] * options.straggler_factor).astype(np.int64)
+        return costs, durs
 
     def _slowed(self, op: GpuOp) -> float:
         slow = self.options.slow_kernel
         return op.base_ns * (1 + self.options.slow_percent / 100) if slow and slow in op.name else op.base_ns
 
-    def _draw(self, rank: int, base: npt.NDArray[np.float64], tail: float = 1.0) -> Int64s:
-        """Durations around ``base``, at least 1 ns; a few are ``tail`` times as long."""
-        if not self.options.jitter:
-            return np.maximum(np.rint(base), 1).astype(np.int64)
-        factor = np.exp(self._random[rank].normal(0.0, self.options.jitter, len(base)))
-        factor[self._random[rank].random(len(base)) < STALL_CHANCE] *= tail
-        return np.maximum(np.rint(base * factor), 1).astype(np.int64)
+    def _play(self, place: int, number: int, program: Program) -> _Played:
+        """One rank's step; it yields at each collective."""
+        rank = self.ranks[place]
+        costs, durs = self._durations(number, place, program)
+        out = StepTimes(
+            np.empty(len(costs), np.int64),
+            *(np.full(len(durs), fill, np.int64) for fill in (0, 0, LAUNCH, -1, -1)),
+            (),
+            rank.ops,
+            program,
+        )
+        rank.ops += len(durs)
+        wakes: list[Wake] = []
+        first = played = 0
+        for sync in program.syncs:
+            out.host[first : sync.end] = rank.now + np.cumsum(costs[first : sync.end])
+            yield from self._run(rank, played, sync.ops, out, durs)
+            wakes.append(self._wake(rank, sync, out.host, costs))
+            first, played = sync.end + 1, sync.ops
+        out.host[first:] = rank.now + np.cumsum(costs[first:])
+        yield from self._run(rank, played, len(durs), out, durs)
+        rank.now = int(out.host[-1])
+        last = int(np.argmax(out.end))
+        rank.step_ends.append((int(out.end[last]), out.first_op + last))
+        return StepTimes(
+            out.host, out.start, out.end, out.why, out.by, out.last_rank, tuple(wakes), out.first_op, program
+        )
 
-    def step(self, number: int) -> list[StepTimes]:
-        """Play one step on every rank."""
-        ranks = range(self.options.ranks)
-        costs = [self._draw(rank, self.program.costs, STALL_FACTOR) for rank in ranks]
-        durs = [self._draw(rank, self._base) for rank in ranks]
-        for rank in ranks:
-            costs[rank][0] += BETWEEN_STEPS_NS
-            if self.options.host_stall_step in (None, number):
-                costs[rank][self.program.stall_point] += round(self.options.host_stall_us * 1000)
-            if rank == self.options.straggler:
-                own = np.array([op.category == "kernel" and not op.collective for op in self.program.ops])
-                durs[rank][own] = np.rint(durs[rank][own] * self.options.straggler_factor).astype(np.int64)
-        host = [np.empty(len(self.program.costs), np.int64) for _ in ranks]
-        starts: list[list[int]] = [[] for _ in ranks]
-        ends: list[list[int]] = [[] for _ in ranks]
-        first = 0
-        for sync in self.program.syncs:
-            for rank in ranks:
-                host[rank][first : sync.end] = self.now[rank] + np.cumsum(costs[rank][first : sync.end])
-            self._run(len(starts[0]), sync.ops, host, durs, starts, ends)
-            for rank in ranks:
-                self.now[rank] = self._wake(rank, sync.end, sync.stream, host[rank], costs[rank])
-            first = sync.end + 1
-        for rank in ranks:
-            host[rank][first:] = self.now[rank] + np.cumsum(costs[rank][first:])
-            self.now[rank] = int(host[rank][-1])
-        return [StepTimes(host[rank], np.array(starts[rank]), np.array(ends[rank])) for rank in ranks]
-
-    def _wake(self, rank: int, end: int, stream: int | None, host: Int64s, costs: Int64s) -> int:
+    def _wake(self, rank: _Rank, sync: Sync, host: Int64s, costs: Int64s) -> Wake:
         """Set the host point at which a wait is over."""
-        waited = self._free[rank].values() if stream is None else [self._free[rank].get(stream, 0)]
-        host[end] = max(int(host[end - 1] + costs[end]), max(waited, default=0) + WAKE_NS)
-        return int(host[end])
+        own = int(host[sync.end - 1] + costs[sync.end])
+        if sync.back:
+            awaited = rank.step_ends[-sync.back :][:1] if len(rank.step_ends) >= sync.back else []
+        else:
+            streams = rank.free if sync.stream is None else {sync.stream} & rank.free.keys()
+            awaited = [(rank.free[stream], rank.newest[stream]) for stream in streams]
+        ended, by = max(awaited, default=(0, -1))
+        rank.now = max(own, ended + WAKE_NS)
+        host[sync.end] = rank.now
+        return Wake(rank.now, by if ended + WAKE_NS > own else -1)
 
     def _run(
-        self,
-        first: int,
-        last: int,
-        host: list[Int64s],
-        durs: list[Int64s],
-        starts: list[list[int]],
-        ends: list[list[int]],
-    ) -> None:
-        """Operations ``first`` to ``last`` of every rank, each after its stream's last and what it waits for."""
-        ranks = range(self.options.ranks)
-        arrivals = [(host[rank][self._launches[first:last]] + LAUNCH_LATENCY_NS).tolist() for rank in ranks]
-        lengths = [durs[rank][first:last].tolist() for rank in ranks]
-        pauses = [self._draw(rank, np.full(last - first, float(NEXT_KERNEL_NS))).tolist() for rank in ranks]
-        for index in range(first, last):
-            op = self.program.ops[index]
-            for rank in ranks:
-                ready = max(
-                    arrivals[rank][index - first], self._free[rank].get(op.stream, 0) + pauses[rank][index - first]
-                )
-                for other in op.waits:
-                    ready = max(ready, ends[rank][other] + WAIT_NS)
-                starts[rank].append(ready)
-            together = max(starts[rank][index] for rank in ranks) + lengths[0][index - first] if op.collective else 0
-            for rank in ranks:
-                end = together or starts[rank][index] + lengths[rank][index - first]
-                if together and self.options.end_spread_ns:
-                    end += round(self._random[rank].normal(0.0, self.options.end_spread_ns))
-                ends[rank].append(end)
-                self._free[rank][op.stream] = end
+        self, rank: _Rank, first: int, last: int, out: StepTimes, durs: Int64s
+    ) -> Generator[_Meeting, tuple[int, int], None]:
+        """Operations ``first`` to ``last``, each after its stream's last and what it waits for."""
+        ops = out.program.ops
+        arrivals = (out.host[[op.launch for op in ops[first:last]]] + LAUNCH_LATENCY_NS).tolist()
+        pauses = self._draw(rank, np.full(last - first, float(NEXT_KERNEL_NS))).tolist()
+        for index, arrival, pause in zip(range(first, last), arrivals, pauses, strict=True):
+            op, ready, why, by = ops[index], arrival, LAUNCH, -1
+            free = rank.free.get(op.stream, 0) + pause
+            if free >= ready:
+                ready, why, by = free, STREAM, rank.newest.get(op.stream, -1)
+            for other in op.waits:
+                if int(out.end[other]) + WAIT_NS >= ready:
+                    ready, why, by = int(out.end[other]) + WAIT_NS, EVENT, out.first_op + other
+            end = ready + int(durs[index])
+            if op.collective:
+                end, out.last_rank[index] = yield _Meeting(index, ready, int(durs[index]))
+                if self.options.end_spread_ns:
+                    end += round(rank.random.normal(0.0, self.options.end_spread_ns))
+            out.start[index], out.end[index], out.why[index], out.by[index] = ready, end, why, by
+            rank.free[op.stream], rank.newest[op.stream] = end, out.first_op + index

@@ -1,17 +1,18 @@
 """The true figures, summed step by step from the simulator's own times.
 
-Every step ends with the host waiting for the device, so nothing of one step overlaps the next: sums over steps are
-the figures of the whole file, and the memory needed is that of one step.
+Where every step ends with the host waiting for the device, nothing of one step overlaps the next: sums over steps are
+the figures of the whole file, and the memory needed is that of one step. Else all steps are counted as one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from simulator.program import GpuOp, Int64s, Program
+from simulator.program import Bools, GpuOp, Int64s
 
 TYPES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
 CATEGORIES = ("host_wait", "kernel_wait", "other")
@@ -73,11 +74,10 @@ class _Stream:
 class Truth:
     """The figures of one device, with the keys of a slow reading of its file."""
 
-    def __init__(self, program: Program, device: str) -> None:
+    def __init__(self, ops: Sequence[GpuOp], device: str, launched: Bools | None = None) -> None:
         self.device = device
-        ops = program.ops
+        self._all_launched = launched is None or bool(launched.all())
         self._types = np.array([TYPES.index(_type_of(op)) for op in ops], np.int64)
-        self._calls = np.array([(op.launch, op.launch_end) for op in ops], np.int64)
         self._streams = {
             stream: _Stream(np.flatnonzero([op.stream == stream for op in ops]))
             for stream in sorted({op.stream for op in ops})
@@ -101,14 +101,13 @@ class Truth:
     def _kind(op: GpuOp) -> str:
         return "Memset" if op.category == "gpu_memset" else " ".join(re.split(r"\s", op.name)[:2])
 
-    def add(self, host: Int64s, start: Int64s, end: Int64s) -> None:
-        """Count one step."""
+    def add(self, start: Int64s, end: Int64s, call: Int64s, call_end: Int64s) -> None:
+        """Count one step: its operations, and the calls that launched them."""
         self._first = int(start.min()) if self._first is None else self._first
         self._last = int(end.max())
         self._device_time(start, end)
         for stream in self._streams.values():
-            calls = self._calls[stream.ops]
-            stream.add(start[stream.ops], end[stream.ops], host[calls[:, 0]], host[calls[:, 1]])
+            stream.add(start[stream.ops], end[stream.ops], call[stream.ops], call_end[stream.ops])
         for key, rows in self._names.items():
             durs = end[rows] - start[rows]
             new = [len(rows), int(durs.sum()), int(durs.min()), int(durs.max())]
@@ -136,7 +135,10 @@ class Truth:
             self._sums[key] += int(held[when].sum())
 
     def figures(self) -> dict[str, Any]:
-        """Everything so far."""
+        """Everything so far; without what takes launches, if some are not recorded."""
+        return self._device_figures() | (self._launch_figures() if self._all_launched else {})
+
+    def _device_figures(self) -> dict[str, Any]:
         sums, device = self._sums, {"device": self.device}
         span = self._last - (self._first or 0)
         communication = sums["communication"]
@@ -152,17 +154,6 @@ class Truth:
                     "exposed_memory_ns": sums["exposed_memory"],
                     "non_compute_ns": sums["busy"] - sums["compute"],
                 }
-            ],
-            "idle_time_breakdown": [
-                {
-                    **device,
-                    "stream": str(number),
-                    "category": category,
-                    "idle_ns": stream.idle[category],
-                    "gap_count": stream.gaps[category],
-                }
-                for number, stream in self._in_order()
-                for category in CATEGORIES
             ],
             "communication_computation_overlap": [
                 {
@@ -188,6 +179,22 @@ class Truth:
             "memory_bandwidth": [
                 {**device, "kind": kind, "count": count, "bytes": size, "busy_ns": busy}
                 for kind, (count, size, busy) in sorted(self._copies.items())
+            ],
+        }
+
+    def _launch_figures(self) -> dict[str, Any]:
+        device = {"device": self.device}
+        return {
+            "idle_time_breakdown": [
+                {
+                    **device,
+                    "stream": str(number),
+                    "category": category,
+                    "idle_ns": stream.idle[category],
+                    "gap_count": stream.gaps[category],
+                }
+                for number, stream in self._in_order()
+                for category in CATEGORIES
             ],
             "queue_length": [self._queue_row(number, stream) for number, stream in self._in_order()],
             "launch_statistics": [

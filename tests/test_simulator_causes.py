@@ -1,0 +1,198 @@
+"""Simulated jobs as unkind as real ones: their files hold what was recorded, and the causes told of them are true."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import sys
+from collections import defaultdict
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+
+import simulate as command  # noqa: E402
+from simulator import JobOptions, simulate  # noqa: E402
+from simulator.timing import LAUNCH_LATENCY_NS, WAIT_NS  # noqa: E402
+
+SMALL = JobOptions(steps=6, layers=2, causes=True)
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+CALLS = ("cuda_runtime", "cuda_driver")
+
+
+def change(**options: Any) -> JobOptions:
+    return dataclasses.replace(SMALL, **options)
+
+
+JOBS = {
+    "waits": SMALL,
+    "runs ahead": change(run_ahead=2),
+    "waits now and then": change(sync_every=3, collectives="fsdp", warmup=2.0),
+    "cut": change(run_ahead=2, record_from=(2.4, 3.1), record_until=(5.5, 5.9), side_streams=2),
+    "never waits": change(sync_every=0, record_from=(1.5,), record_until=(5.2,), stacks=True, memory=True, ranks=1),
+    "crossing": change(cross_ns=1, cross_every=3),
+    "crossing much": change(cross_ns=60_000, cross_every=5, record_from=(0.3,), layout="lines"),
+    "host bound": change(work=0.02, side_streams=1, straggler=1),
+}
+
+
+def nanoseconds(microseconds: str) -> int:
+    whole, _, part = microseconds.partition(".")
+    return int(whole) * 1000 + int(part.ljust(3, "0")[:3])
+
+
+@lru_cache(maxsize=32)
+def slices(path: Path, *categories: str) -> list[dict[str, Any]]:
+    """The file's slices of these categories, with times in ns."""
+    document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str, parse_int=str)
+    found = [one for one in document["traceEvents"] if one["ph"] == "X" and one["cat"] in categories]
+    for one in found:
+        one["start"] = nanoseconds(one["ts"])
+        one["end"] = one["start"] + nanoseconds(one["dur"])
+    return sorted(found, key=lambda one: (one["start"], one["end"]))
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Any]]:
+    return simulate(JOBS[request.param], tmp_path_factory.mktemp("job"))
+
+
+def test_figures_are_those_of_the_recorded_work(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        work = slices(path, *WORK)
+        figures = truth["temporal_breakdown"][0]
+        assert figures["span_ns"] == max(one["end"] for one in work) - work[0]["start"]
+        assert sum(row["count"] for row in truth["kernel_breakdown"]) == len(work)
+        busy = until = 0
+        for one in work:
+            busy += max(0, one["end"] - max(until, one["start"]))
+            until = max(until, one["end"])
+        assert figures["busy_ns"] == busy
+
+
+def test_work_launched_before_has_no_call_in_the_file(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        calls = {one["args"]["correlation"] for one in slices(path, *CALLS)}
+        early = [one for one in slices(path, *WORK) if one["args"]["correlation"] not in calls]
+        assert [one for one in slices(path, *WORK) if "External id" not in one["args"]] == early
+        before = truth["causes"]["before_recording"]
+        assert (before["count"], before["ns"]) == (len(early), sum(one["end"] - one["start"] for one in early))
+        assert bool(early) == (bool(truth["file"]["options"]["record_from"]) and before["until"] is not None)
+
+
+def test_each_gap_is_there_and_ends_when_what_it_waited_for_did(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        free: dict[str, int] = {}
+        found = set()
+        calls = {one["args"]["correlation"]: one for one in slices(path, *CALLS)}
+        launches = {}
+        for one in slices(path, *WORK):
+            stream = one["args"]["stream"]
+            if stream in free and one["start"] > free[stream]:
+                found.add((stream, free[stream], one["start"]))
+                launches[stream, one["start"]] = calls.get(one["args"]["correlation"])
+            free[stream] = one["end"]
+        gaps = truth["causes"]["gaps"]
+        assert {(row["stream"], row["start"], row["end"]) for row in gaps} == found
+        for row in gaps:
+            call = launches[row["stream"], row["end"]]
+            assert row["launch_recorded"] == (call is not None)
+            if row["why"] == "other_stream":
+                assert row["waited_for"]["end"] + WAIT_NS == row["end"]
+            elif row["why"] == "host":
+                assert sum(row["host_in"].values()) == row["host_ns"] == row["end"] - LAUNCH_LATENCY_NS - row["start"]
+                assert call is None or call["start"] > row["start"]
+            elif call is not None and row["why"] == "launch_latency":
+                assert row["start"] >= call["start"] == row["end"] - LAUNCH_LATENCY_NS
+
+
+def test_launches_are_in_the_slice_that_began_last(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        operators = defaultdict(list)
+        for one in slices(path, "cpu_op"):
+            operators[one["tid"]].append(one)
+        work = {one["args"]["correlation"]: one for one in slices(path, *WORK)}
+        found = []
+        for call in slices(path, *CALLS):
+            if call["args"]["correlation"] in work:
+                inside = [one for one in operators[call["tid"]] if one["start"] <= call["start"] < one["end"]]
+                name = max(inside, key=lambda one: one["start"])["name"] if inside else ""
+                found.append((work[call["args"]["correlation"]]["start"], name))
+        assert sorted(found) == sorted((row["start"], row["operator"]) for row in truth["causes"]["launched_in"])
+
+
+def test_slices_cross_as_asked(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        crossed = 0
+        for tid in {one["tid"] for one in slices(path, "cpu_op")}:
+            open_until: list[int] = []
+            for one in slices(path, "cpu_op"):
+                if one["tid"] == tid:
+                    open_until = [end for end in open_until if end > one["start"]]
+                    crossed += any(end < one["end"] for end in open_until)
+                    open_until.append(one["end"])
+        assert bool(crossed) == bool(truth["file"]["options"]["cross_ns"])
+
+
+def test_steps_and_paths_add_up(ranks: list[tuple[Path, Any]]) -> None:
+    for _, truth in ranks:
+        causes, options = truth["causes"], truth["file"]["options"]
+        steps = causes["steps"]
+        last = max(steps[-1]["host_finish"], steps[-1]["device_end"])
+        assert sum(step["ns"] for step in steps) == last - steps[0]["host_begin"]
+        assert sum(causes["path_shares"].values()) == pytest.approx(1)
+        path = causes["job"]["path"]
+        assert all(one["end"] == other["start"] for one, other in pairwise(path))
+        assert path[-1]["end"] - path[0]["start"] >= max(step["ns"] for step in steps)
+        if options["straggler"] is not None:
+            assert causes["job"]["straggler"] == options["straggler"]
+
+
+def test_a_host_that_runs_ahead_leaves_a_backlog_and_the_device_is_what_counts(tmp_path: Path) -> None:
+    (_, waits), *_ = simulate(SMALL, tmp_path / "waits")
+    (_, ahead), *_ = simulate(JOBS["runs ahead"], tmp_path / "ahead")
+    assert not any(step["backlog_ns"] for step in waits["causes"]["steps"])
+    assert all(step["backlog_ns"] for step in ahead["causes"]["steps"][1:])
+    assert ahead["causes"]["path_shares"]["kernel"] > 0.8
+    assert "host" in {row["why"] for row in waits["causes"]["gaps"]}
+
+
+def test_two_runs_have_the_jitter_of_steps_in_common(tmp_path: Path) -> None:
+    def lengths(name: str, **options: Any) -> list[int]:
+        asked = change(steps=8, step_jitter=0.3, step_seed=5, warmup=2.0, jitter=0.02, ranks=1, **options)
+        return [step["ns"] for step in simulate(asked, tmp_path / name)[0][1]["causes"]["steps"]]
+
+    control, slower = lengths("a", seed=1), lengths("b", seed=2, work=1.1)
+    ratios = [one / other for one, other in zip(slower, control, strict=True)]
+    assert max(control) > 1.5 * min(control)
+    assert 1.05 < min(ratios) <= max(ratios) < 1.12
+    stretched = lengths("c", seed=1, stretch=3.0)
+    assert stretched == [3 * ns for ns in control]
+
+
+def test_same_options_same_bytes(tmp_path: Path) -> None:
+    first, again = (simulate(JOBS["cut"], tmp_path / name) for name in "ab")
+    assert [path.read_bytes() for path, _ in first] == [path.read_bytes() for path, _ in again]
+    assert [truth for _, truth in first] == [truth for _, truth in again]
+
+
+def test_command(tmp_path: Path) -> None:
+    arguments = ["-o", str(tmp_path), "--run-ahead", "1", "--record-from", "0.5,1.2", "--side-streams", "1"]
+    assert command.main([*arguments, "--layers", "1", "--cross-ns", "1", "--warmup", "1.5"]) == 0
+    truth = json.loads((tmp_path / "rank1.truth.json").read_text())
+    assert truth["causes"]["before_recording"]["count"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--run-ahead", "0"], ["--record-from", "2", "--record-until", "1"], ["--warmup", "0"]]
+)
+def test_command_refuses(wrong: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as refused:
+        command.main(["-o", str(tmp_path), *wrong])
+    assert refused.value.code == 2
