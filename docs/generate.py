@@ -29,13 +29,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "server"), str(ROOT / "examples")]
 import click  # noqa: E402
 
 from augment import __version__  # noqa: E402
-from augment.analyses import ANALYSES, Analysis  # noqa: E402
+from augment.analyses import ANALYSES, Analysis, options_of  # noqa: E402
 from augment.commands import COMMANDS, group  # noqa: E402
 from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
 from augment.derived.kernel_types import PATTERNS  # noqa: E402
 from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
 from augment.job.sidecar import job_schema  # noqa: E402
-from augment.pipeline import augment, options_of  # noqa: E402
+from augment.pipeline import augment  # noqa: E402
 from augment.readers import READERS, read  # noqa: E402
 from augment.readers.dialects import ASCEND_DEVICE, CATEGORIES, UNCATEGORISED_NAMES  # noqa: E402
 from augment.writers import WRITERS  # noqa: E402

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import augment.pipeline
+import augment.analyses
 from augment.analyses import ANALYSES
 from augment.commands import COMMANDS
 from augment.readers import read
@@ -168,7 +168,7 @@ def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.Monke
     example: Any = module_from("step_time", traces / "step_time.py")
     for check in CHECKS:
         check(example)
-    monkeypatch.setattr(augment.pipeline, "ANALYSES", (*ANALYSES, example))
+    monkeypatch.setattr(augment.analyses, "ANALYSES", (*ANALYSES, example))
     outcome = augment.augment(read("rank0.pt.trace.json.gz"), only=["step_time"])
     sidecar = json.loads(metrics.encode(metrics.document(outcome)))
     ((step,), status) = (sidecar["analyses"]["step_time"][name] for name in ("rows", "status"))

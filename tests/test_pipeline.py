@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from augment.analyses import ANALYSES, idle_time_breakdown, queue_length, temporal_breakdown
+from augment.analyses import ANALYSES, idle_time_breakdown, options_of, queue_length, temporal_breakdown
 from augment.errors import UsageError
 from augment.findings import Findings, Skipped
-from augment.pipeline import augment, options_of
+from augment.pipeline import augment
 from augment.trace import Trace
 from tables import call, copy, kernel, op, trace_of
 

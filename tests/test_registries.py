@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.analyses import ANALYSES
+from augment.analyses import ANALYSES, options_of
 from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
 from augment.derived.clock_correction import trace_on_clock
 from augment.errors import UnknownFormat
 from augment.execution_trace import with_execution_trace
 from augment.findings import UNITS, AugmentedTrace, Findings, Skipped
 from augment.memory_timeline import with_memory_timeline
-from augment.pipeline import augment, options_of
+from augment.pipeline import augment
 from augment.readers import READERS, read
 from augment.trace import NO_CORRELATION, Trace
 from augment.writers import WRITERS, metrics

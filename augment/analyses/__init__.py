@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -88,4 +89,11 @@ ANALYSES: tuple[Analysis, ...] = (
     cupti_counters,
 )
 
-__all__ = ["ANALYSES", "Analysis", "Outcome"]
+
+def options_of(analysis: Analysis) -> dict[str, Any]:
+    """The options of an analysis and their defaults."""
+    parameters = inspect.signature(analysis.analyze).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+__all__ = ["ANALYSES", "Analysis", "Outcome", "options_of"]

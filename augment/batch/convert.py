@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from augment.batch import places
-from augment.batch.beside import Beside
 from augment.batch.inputs import Input
 from augment.errors import AugmentError, UnknownFormat
+from augment.request import Request
 
 if TYPE_CHECKING:
     from augment.batch.stages import Stage
@@ -26,16 +26,11 @@ Told = Callable[[str], None]  #: told, in a sentence, of what takes long
 
 @dataclass(frozen=True)
 class Settings:
-    """What to make of every input, and what lies beside them."""
+    """What to make of every input: what the user asks for, what is left for whole jobs, what is too large."""
 
-    formats: tuple[str, ...] = ("chrome",)
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    steps: tuple[int, int] | None = None
+    request: Request = Request()
     stages: tuple[Stage, ...] = ()
     limits: Limits | None = None
-    beside: Beside = Beside()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class Result:
 
     ``done_before`` says that a manifest told so, and nothing had to be done. ``sha256``, ``rank`` and ``world_size``
     are the input's; ``summaries`` are files for the job's stages. ``drawn`` is a name for what of the job is drawn in
-    the outputs; empty: nothing. ``beside`` changes with the files beside it; empty: there are none.
+    the outputs; empty: nothing. ``evidence_state`` changes with the files recorded with it; empty: there are none.
     """
 
     path: str
@@ -72,7 +67,7 @@ class Result:
     world_size: int | None = None
     summaries: tuple[File, ...] = ()
     drawn: str = ""
-    beside: str = ""
+    evidence_state: str = ""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -120,33 +115,27 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
     from augment.pipeline import augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
-    from augment.writers import write_seamed
+    from augment.writers import DEFAULT_FORMATS, write_seamed
 
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
         trace = read(path, announce=announce, limits=settings.limits or UNLIMITED)
-        beside = settings.beside.state(trace.rank)
-        trace = settings.beside.added_to(trace)
-        augmented = augment(
-            trace,
-            only=settings.only,
-            skip=settings.skip,
-            options=settings.options,
-            steps=settings.steps,
-            progress=lambda name, _done, _of: stage(name),
-        )
-        for why in settings.beside.unused(augmented):
+        evidence = settings.request.evidence
+        evidence_state = evidence.state(trace.rank)
+        trace = evidence.added_to(trace)
+        augmented = augment(trace, settings.request, progress=lambda name, _done, _of: stage(name))
+        for why in evidence.unused(augmented):
             announce(why)
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
-        written = dict(write_seamed(augmented, folder, settings.formats, sorted(under)))
+        written = dict(write_seamed(augmented, folder, settings.request.formats or DEFAULT_FORMATS, sorted(under)))
         files = delivered([*summaries, *written], one, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
     rank, world_size = trace.rank, _world_size(trace)
     return Result(
         one.path, "augmented", files[count:], sha256=trace.source.sha256, rank=rank, world_size=world_size,
-        summaries=files[:count], beside=beside,
+        summaries=files[:count], evidence_state=evidence_state,
     )  # fmt: skip
 
 

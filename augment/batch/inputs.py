@@ -12,12 +12,14 @@ from typing import Any
 
 from augment.batch import places
 from augment.errors import AugmentError, InputError, OutputError, UsageError
+from augment.evidence import Evidence
 from augment.writers.files import is_output, remove_unfinished, stem
 from augment.writers.perfetto.several import is_of_several
 
 #: how the names of files end that may be traces; of a folder only these are looked at
 SUFFIXES = (".json", ".gz", ".zst", ".zip", ".pftrace")
 _WEB_WILD = re.compile(r"\*")
+_NO_EVIDENCE = Evidence()
 _OWN = "was written by augment itself; name the trace that it was made from"
 
 
@@ -59,12 +61,12 @@ class Plan:
     passed_over: list[tuple[str, str]] = field(default_factory=list)
 
 
-def plan(names: Sequence[str], out: str | None) -> Plan:
+def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE) -> Plan:
     """Expand ``names`` and settle where outputs go.
 
     A file's outputs go into ``out``, else beside the file. Of a folder, and of a glob from its first wildcard on, the
     folders below are kept below ``out``. A file that is named twice is converted once; of two files with the same
-    outputs the second is refused.
+    outputs the second is refused. Files of ``evidence`` are no traces, unless they are named as such.
     """
     made = Plan()
     seen: set[str] = set()
@@ -78,7 +80,7 @@ def plan(names: Sequence[str], out: str | None) -> Plan:
             continue
         for one in found:
             real = places.real(one.path)
-            if real not in seen:
+            if real not in seen and (one.named or not evidence.is_one(one.path)):
                 seen.add(real)
                 _admit(made, one, taken)
     return made

@@ -29,9 +29,10 @@ _ALWAYS = ("path", "size", "sha256")  #: what is told of every file
 
 def digest_of(settings: Settings) -> str:
     """The same for settings of which the same outputs come."""
+    asked = settings.request
     told = [
-        _FORM, settings.formats, sorted(settings.only), sorted(settings.skip), settings.options, settings.steps,
-        [stage.suffix for stage in settings.stages], *filter(None, [settings.beside.named]),
+        _FORM, asked.formats, sorted(asked.only), sorted(asked.skip), asked.options, asked.steps,
+        [stage.suffix for stage in settings.stages], *filter(None, [asked.evidence.paths]),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -50,15 +51,15 @@ class Manifest:
 
     def __init__(self, root: str, settings: Settings, shard: str = "") -> None:
         self._root, self._digest = root, digest_of(settings)
-        self._beside = settings.beside
+        self._evidence = settings.request.evidence
         places.expect_writable(root)
         self._journal = journal(places.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
 
     def done(self, one: Input) -> Result | None:
         """What came of ``one`` before, if it need not be done again.
 
-        That is so if neither the file nor what lies beside it nor the settings nor this program changed, and what was
-        made of it is still there.
+        That is so if neither the file nor what was recorded with it nor the settings nor this program changed, and
+        what was made of it is still there.
         """
         told = self._known.get(one.key)
         if told is None or told["status"] != "augmented" or not one.modified:
@@ -67,7 +68,7 @@ class Manifest:
             one.size, one.modified, self._digest, __version__
         ):  # fmt: skip
             return None
-        if told.get("beside", "") != self._beside.state(told["rank"]):
+        if told.get("beside", "") != self._evidence.state(told["rank"]):
             return None
         outputs, summaries = self._files(told["outputs"]), self._files(told["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]
@@ -75,7 +76,8 @@ class Manifest:
             return None
         return Result(
             one.path, "done_before", outputs, sha256=told["sha256"], rank=told["rank"], world_size=told["world_size"],
-            summaries=summaries, drawn=drawing.NOT_KNOWN if changed else told["drawn"], beside=told.get("beside", ""),
+            summaries=summaries, drawn=drawing.NOT_KNOWN if changed else told["drawn"],
+            evidence_state=told.get("beside", ""),
         )  # fmt: skip
 
     def record(self, one: Input, result: Result) -> None:
@@ -87,7 +89,7 @@ class Manifest:
             "options": self._digest, "tool": __version__, "status": result.status, "message": result.message,
             "rank": result.rank, "world_size": result.world_size, "finished_ns": time.time_ns(),
             "outputs": self._relative(result.files), "summaries": self._relative(result.summaries),
-            "drawn": result.drawn, "beside": result.beside,
+            "drawn": result.drawn, "beside": result.evidence_state,
         }  # fmt: skip
         self._journal.append(json.dumps(told).encode())
 

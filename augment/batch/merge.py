@@ -9,18 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from augment.batch import places
-from augment.batch.beside import Beside
 from augment.batch.fitting import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
+from augment.request import Request
 from augment.trace import Diagnostic, Int64s, Trace
 
 if TYPE_CHECKING:
@@ -37,19 +37,15 @@ if TYPE_CHECKING:
 class Choice:
     """What to merge of a job, and how.
 
-    ``steps`` None: all that fit into a browser, which holds ``limit_bytes`` of text; None: whether they do or not.
+    A request without ``steps``: all that fit into a browser, which holds ``limit_bytes`` of text; None: all.
     ``fixed_ranks`` says that the ranks were chosen already, and none is left out. ``align``: onto one clock, as far as
-    collectives tell the clocks apart. ``beside`` are the files recorded with the traces.
+    collectives tell the clocks apart.
     """
 
-    only: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    steps: tuple[int, int] | None = None
+    request: Request = Request()
     fixed_ranks: bool = False
     limit_bytes: int | None = BROWSER_TEXT_BYTES
     align: bool = True
-    beside: Beside = Beside()
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,9 @@ def merge(job: Job, out: str, choice: Choice, told: Told = lambda _: None) -> Me
         raise OutputError(f"{out}: is one of the inputs; choose another name")
     ranks, failed = _looked_at(job, told)
     answers = answer([one.summary for one in ranks], [one.label for one in ranks])
-    chosen = fit([one.extent for one in ranks], choice.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes)
+    chosen = fit(
+        [one.extent for one in ranks], choice.request.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes
+    )
     timeline = _Timeline(ranks, answers, choice, chosen)
     with _written(out) as path:
         diagnostics = timeline.write(path, told)
@@ -251,15 +249,15 @@ class _Timeline:
 
         rank = self._ranks[at]
         with _read(rank.member) as trace:
-            trace = self._choice.beside.added_to(trace)
+            trace = self._choice.request.evidence.added_to(trace)
             part = trace if self._chosen.steps is None else within(trace, *self._chosen.steps)
             augmented = on_clock(self._augmented(at, part), self._clock(at))
-            self._unused += self._choice.beside.unused(augmented)
+            self._unused += self._choice.request.evidence.unused(augmented)
             links = self._links(at, trace, part), *self._handovers(augmented)
             return target.add(augmented, Group(rank.label, self._description(at)), *links)
 
     def notes(self) -> tuple[str, ...]:
-        """What became of the clocks, what is linked, and which files beside the ranks are not used."""
+        """What became of the clocks, what is linked, and which files recorded with the ranks are not used."""
         chosen = self._chosen.ranks
         linked = len(np.unique(self._instance[np.isin(self._member, chosen)]))
         return (f"clocks: {self._clocks()}", f"{linked:,} collectives linked across ranks", *self._unused)
@@ -295,7 +293,7 @@ class _Timeline:
         from augment.pipeline import augment
 
         choice = self._choice
-        found = augment(part, only=choice.only, skip=choice.skip, options=choice.options)
+        found = augment(part, choice.request, steps=None)
         across = [one for one in map(_cut(part), self._answers.annotations(at)) if len(one.ts)]
         return AugmentedTrace(part, {**found.outcomes, "across ranks": Findings([], across)}, found.window)
 

@@ -52,11 +52,7 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
         with places.at_hand(one.path, one.folder, one.size) as (path, folder):
             augmented = client.augment(
                 path,
-                formats=settings.formats,
-                only=settings.only,
-                skip=settings.skip,
-                options=settings.options,
-                steps=settings.steps,
+                settings.request,
                 summaries=bool(settings.stages),
                 out=folder,
                 progress=lambda what, done, of: stage(told(what, done, of)),

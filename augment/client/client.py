@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,8 @@ from augment.client.connection import Connection, Deadline, Patience, Tls, chann
 from augment.client.failures import job_failure
 from augment.client.transfers import Download, Upload, sent_name
 from augment.errors import InputError, ServiceError, UsageError
+from augment.messages import spec_of
+from augment.request import Request
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
@@ -89,16 +91,13 @@ class Client:
     def augment(
         self,
         path: str | os.PathLike[str],
+        request: Request | None = None,
         *,
-        formats: Sequence[str] = ("chrome",),
-        only: Collection[str] = (),
-        skip: Collection[str] = (),
-        options: Mapping[str, Mapping[str, Any]] | None = None,
-        steps: tuple[int, int] | None = None,
         summaries: bool = False,
         out: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         timeout_s: float | None = None,
+        **fields: Any,
     ) -> Augmented:
         """Send a trace, have it augmented, and write what comes back: the same files as ``augment run`` writes.
 
@@ -107,16 +106,13 @@ class Client:
 
         Args:
             path: of the trace.
-            formats: names of writers.
-            only: names of analyses; empty means all.
-            skip: names of analyses.
-            options: ``{analysis: {option: value}}``.
-            steps: the first and the last to be analysed, by number; all if not given.
+            request: what is asked for; None means all analyses and the default format.
             summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``), and have told
                 where its tracks can be added to the files.
             out: the folder to write into; the trace's own if it is not given.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: for all of it.
+            fields: of :class:`augment.request.Request`, as of ``augment.augment``: ``formats=["perfetto"]``.
 
         Raises:
             InputError: the trace cannot be read, here or there.
@@ -128,12 +124,8 @@ class Client:
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, name)
         upload = self._upload(name, deadline, tell)
-        spec = resources_pb2.AugmentSpec(
-            input=resources_pb2.Input(upload=upload), formats=formats, only=only, skip=skip,
-            options=[f"{of}.{one}={value}" for of, values in (options or {}).items() for one, value in values.items()],
-            steps=resources_pb2.StepRange(first=steps[0], last=steps[1]) if steps else None,
-            summaries=summaries,
-        )  # fmt: skip
+        spec = spec_of(Request.of(request, fields), summaries=summaries)
+        spec.input.upload = upload
         return self._done(resources_pb2.JobSpec(augment=spec), name, out, deadline, tell)
 
     def diff(

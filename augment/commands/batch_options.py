@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from augment.batch.inputs import Plan
     from augment.batch.running import Manner
     from augment.client import Client
+    from augment.evidence import Evidence
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _SHARD = re.compile(r"(\d+)/(\d+)")
@@ -31,15 +32,18 @@ class Batch:
     ranks: tuple[range, ...]
     shard: tuple[int, int] | None
 
-    def plan(self, names: tuple[str, ...], out: str | None) -> Plan:
-        """The inputs that are asked for; by absolute paths if others than this process shall read them."""
+    def plan(self, names: tuple[str, ...], out: str | None, evidence: Evidence) -> Plan:
+        """The inputs that are asked for; by absolute paths if others than this process shall read them.
+
+        The files of ``evidence`` are no inputs of a folder that holds them.
+        """
         from augment.batch.inputs import plan
         from augment.batch.places import protocol
 
         if self.scheduler:
             names = tuple(name if protocol(name) else os.path.abspath(name) for name in names)
             out = out if out is None or protocol(out) else os.path.abspath(out)
-        made = plan(names, out)
+        made = plan(names, out, evidence)
         if self.ranks or self.shard:
             from augment.batch.selection import of_ranks, share
 

@@ -33,8 +33,7 @@ def command(schema: bool, as_json: bool) -> None:
 
 def everything() -> dict[str, list[dict[str, Any]]]:
     """The registries as plain data."""
-    from augment.analyses import ANALYSES
-    from augment.pipeline import options_of
+    from augment.analyses import ANALYSES, options_of
     from augment.readers import READERS
     from augment.writers import WRITERS
 

@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from augment.commands.batch_options import ranks_option
-from augment.commands.options import (
-    check_analyses,
-    check_beside,
-    choice_of_analyses,
-    debug,
-    files_beside,
-    option_values,
-    without_beside,
-)
+from augment.commands.options import debug, requesting
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.inputs import Input
     from augment.batch.merge import Merged
+    from augment.evidence import Evidence
+    from augment.request import Request
 
 _SUFFIXES = (".pftrace", ".tar")
 
@@ -32,8 +26,7 @@ _SUFFIXES = (".pftrace", ".tar")
     help="Where to write: a .pftrace, or a .tar for Perfetto 58 and later.  [default: job.augmented.pftrace in DIR]",
 )  # fmt: skip
 @ranks_option
-@choice_of_analyses
-@files_beside
+@requesting()
 @click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
 @click.option("--all", "everything", is_flag=True, help="Leave nothing out, even if no browser can open the file.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the path written, and errors.")
@@ -42,12 +35,7 @@ def command(
     inputs: tuple[str, ...],
     out: str | None,
     ranks: tuple[range, ...],
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    options: tuple[str, ...],
-    steps: tuple[int, int] | None,
-    execution_trace: str | None,
-    memory_timeline: str | None,
+    request: Request,
     no_align: bool,
     everything: bool,
     quiet: bool,
@@ -58,21 +46,18 @@ def command(
     the ranks have in common, and each collective's kernels are linked by arrows. What is too much for a browser is left
     out and told of: steps, then ranks. The path written is printed on stdout.
     """
-    from augment.batch.beside import Beside
     from augment.batch.fitting import BROWSER_TEXT_BYTES
     from augment.batch.merge import Choice, default_output, merge, only_job
     from augment.commands.terminal import bar, complain, emit
 
-    values = option_values(options)
-    check_analyses(only, skip, values)
+    request.check()
     if out and not out.endswith(_SUFFIXES):
         raise UsageError(f"-o {out}: a timeline is written as {' or '.join(_SUFFIXES)}")
-    beside = Beside(execution_trace, memory_timeline)
-    job = only_job(without_beside(_inputs(inputs, ranks), beside))
-    check_beside(beside, len(job.members))
+    job = only_job(_inputs(inputs, ranks, request.evidence))
+    request.evidence.check(len(job.members))
     out = out or default_output(job)
     limit = None if everything else BROWSER_TEXT_BYTES
-    choice = Choice(only, skip, values, steps, bool(ranks), limit, not no_align, beside)
+    choice = Choice(request, bool(ranks), limit, not no_align)
     with bar(len(job.members), quiet=quiet) as shown:
         merged = merge(job, out, choice, shown.stage)
     emit(out)
@@ -83,11 +68,11 @@ def command(
     return 1 if merged.failed else 0
 
 
-def _inputs(names: tuple[str, ...], ranks: tuple[range, ...]) -> list[Input]:
+def _inputs(names: tuple[str, ...], ranks: tuple[range, ...], evidence: Evidence) -> list[Input]:
     from augment.batch.inputs import plan
     from augment.batch.selection import of_ranks
 
-    made = plan(names, None)
+    made = plan(names, None, evidence)
     for _, error in made.refused:
         raise error
     if not made.inputs:

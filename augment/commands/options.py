@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,8 +11,7 @@ import click
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.batch.beside import Beside
-    from augment.batch.inputs import Input
+    from augment.request import Request
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,113 +37,60 @@ def first_and_last(_context: click.Context, _parameter: click.Parameter, value: 
     return int(first), int(last or first)
 
 
-def choice_of_analyses(function: Function) -> Function:
-    """``--only``, ``--skip``, ``--option`` and ``--steps``."""
-    for option in (
-        click.option(
-            "--steps", metavar="N[-M]", callback=first_and_last,
-            help="Analyse these steps alone, with the GPU work that they launch.",
-        ),
-        click.option(
-            "--option", "options", multiple=True, metavar="ANALYSIS.NAME=VALUE",
-            help="Set an option of an analysis, as augment list shows it; may be given again.",
-        ),
-        click.option("--skip", multiple=True, metavar="NAME,…", callback=listed, help="Leave these analyses out."),
-        click.option("--only", multiple=True, metavar="NAME,…", callback=listed, help="Run these analyses alone."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
+    """The options that make a :class:`Request`, which the command gets as its argument ``request``.
+
+    Args:
+        formats: whether the command writes traces, and so takes ``--to``.
+    """
+
+    def decorated(function: Function) -> Function:
+        @functools.wraps(function)
+        def command(*args: Any, **values: Any) -> Any:
+            return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
+
+        names = ["only", "skip", "options", "steps", "execution_trace", "memory_timeline"] + ["formats"] * formats
+        for option in (*_REQUEST, *[_FORMATS] * formats):
+            command = option(command)
+        return command  # type: ignore[return-value]
+
+    return decorated
 
 
-def files_beside(function: Function) -> Function:
-    """``--execution-trace`` and ``--memory-timeline``: what was recorded with the trace."""
-    for option in (
-        click.option(
-            "--memory-timeline", metavar="FILE",
-            help="The *.raw.json.gz of export_memory_timeline recorded with it; {rank} as above.",
-        ),
-        click.option(
-            "--execution-trace", metavar="FILE",
-            help="The ExecutionTraceObserver's file recorded with it; of several, {rank} stands for the rank.",
-        ),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+_REQUEST: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--memory-timeline", metavar="FILE",
+        help="The *.raw.json.gz of export_memory_timeline recorded with it; {rank} as above.",
+    ),
+    click.option(
+        "--execution-trace", metavar="FILE",
+        help="The ExecutionTraceObserver's file recorded with it; of several, {rank} stands for the rank.",
+    ),
+    click.option(
+        "--steps", metavar="N[-M]", callback=first_and_last,
+        help="Analyse these steps alone, with the GPU work that they launch.",
+    ),
+    click.option(
+        "--option", "options", multiple=True, metavar="ANALYSIS.NAME=VALUE",
+        help="Set an option of an analysis, as augment list shows it; may be given again.",
+    ),
+    click.option("--skip", multiple=True, metavar="NAME,…", callback=listed, help="Leave these analyses out."),
+    click.option("--only", multiple=True, metavar="NAME,…", callback=listed, help="Run these analyses alone."),
+)  # fmt: skip
+_FORMATS = click.option(
+    "--to", "formats", multiple=True, metavar="FORMAT,…", callback=listed,
+    help="Formats to write, as augment list shows them.  [default: chrome]",
+)  # fmt: skip
 
 
-def without_beside(inputs: Sequence[Input], beside: Beside) -> list[Input]:
-    """The ``inputs`` without files of folders that lie beside traces: they are none."""
-    paths = {os.path.realpath(path) for path in beside.named.values()}
-    return [one for one in inputs if one.named or not paths or os.path.realpath(one.path) not in paths]
-
-
-def check_beside(beside: Beside, inputs: int, server: str | None = None) -> None:
-    """Refuse what cannot lie beside so many ``inputs``.
+def _request(values: dict[str, Any]) -> Request:
+    """The request that the options make.
 
     Raises:
-        UsageError: one file for several traces, no such file, or a server would have to read it.
+        UsageError: an option of an analysis has another form or type.
     """
-    from augment.batch.beside import RANK
+    from augment.evidence import Evidence
+    from augment.request import Request, option_values
 
-    for kind, path in beside.named.items():
-        option = f"--{kind.replace('_', '-')}"
-        if server:
-            raise UsageError(f"{option}: a server takes none; leave --server out")
-        if RANK in path:
-            continue
-        if inputs > 1:
-            raise UsageError(f"{option} {path}: there are several inputs; write {RANK} where names have the rank")
-        if not os.path.exists(path):
-            raise UsageError(f"{option} {path}: no such file")
-
-
-def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The values of ``--option``, of the types of the options' defaults.
-
-    Raises:
-        UsageError: no ``ANALYSIS.NAME=VALUE``, or a value of another type.
-    """
-    values: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        analysis, dot, option = name.strip().partition(".")
-        if not equals or not dot:
-            example = "idle_time_breakdown.consecutive_kernel_delay_ns=30000"
-            raise UsageError(f"--option {text}: must be ANALYSIS.NAME=VALUE, such as {example}")
-        values.setdefault(analysis, {})[option.strip()] = _typed(analysis, option.strip(), value.strip())
-    return values
-
-
-def _typed(analysis: str, option: str, text: str) -> Any:
-    """``text`` as the option's default is; as it stands where there is no such option: the pipeline says so."""
-    from augment.analyses import ANALYSES
-    from augment.pipeline import options_of
-
-    defaults = {one.NAME: options_of(one) for one in ANALYSES}.get(analysis, {})
-    default = defaults.get(option)
-    try:
-        if isinstance(default, bool):
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-        if isinstance(default, int):
-            return int(text.replace("_", ""))
-        if isinstance(default, float):
-            return float(text)
-    except (ValueError, KeyError) as error:
-        wanted = type(default).__name__
-        problem = f"must be of type {wanted} (such as {default!r}), not {text!r}"
-        raise UsageError(f"{analysis}: {option} {problem}") from error
-    return text
-
-
-def check_analyses(only: Sequence[str], skip: Sequence[str], options: dict[str, dict[str, Any]]) -> None:
-    """Refuse what the pipeline would refuse, before a large trace has been read.
-
-    Raises:
-        UsageError: an analysis or option that does not exist, or no analysis is left.
-    """
-    if not (only or skip or options):
-        return
-    from augment.pipeline import chosen
-
-    if not chosen(only, skip, options):
-        raise UsageError("no analysis is left to run: --skip names all of them")
+    evidence = Evidence(values.pop("execution_trace"), values.pop("memory_timeline"))
+    return Request(**{**values, "options": option_values(values["options"])}, evidence=evidence)

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from augment.commands.batch_options import Batch, batch_options
-from augment.commands.options import (
-    check_analyses,
-    check_beside,
-    choice_of_analyses,
-    debug,
-    files_beside,
-    listed,
-    option_values,
-    without_beside,
-)
+from augment.commands.options import debug, requesting
 from augment.commands.remote import client_of, server_options
 
 if TYPE_CHECKING:
@@ -27,6 +19,7 @@ if TYPE_CHECKING:
     from augment.batch.inputs import Input, Plan
     from augment.batch.running import Manner
     from augment.commands.terminal import Bar
+    from augment.request import Request
 
 _SEAMLESS = (
     "what ranks waited for is not drawn in the outputs of {} of them: the server that made these is too old for it; "
@@ -37,13 +30,8 @@ _SEAMLESS = (
 @click.command("run", short_help="Augment traces: files, folders of ranks, globs, URLs.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
 @click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside each input if not given.")
-@click.option(
-    "--to", "formats", multiple=True, metavar="FORMAT,…", callback=listed, default=["chrome"],
-    help="Formats to write, as augment list shows them.  [default: chrome]",
-)  # fmt: skip
-@choice_of_analyses
+@requesting(formats=True)
 @batch_options
-@files_beside
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
@@ -52,14 +40,8 @@ _SEAMLESS = (
 def command(
     inputs: tuple[str, ...],
     out: str | None,
-    formats: tuple[str, ...],
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    options: tuple[str, ...],
-    steps: tuple[int, int] | None,
+    request: Request,
     batch: Batch,
-    execution_trace: str | None,
-    memory_timeline: str | None,
     merge: bool,
     as_json: bool,
     quiet: bool,
@@ -73,21 +55,16 @@ def command(
     Of the ranks of a job, what each waited for, and its part of the critical path through all, is drawn in its own
     outputs when all are converted. The paths of the outputs are printed on stdout, one a line.
     """
-    from augment.batch.beside import Beside
     from augment.batch.convert import Settings
     from augment.batch.stages import STAGES
 
-    values = option_values(options)
-    check_analyses(only, skip, values)
-    _check_formats(formats)
-    made = batch.plan(inputs, out)
-    beside = Beside(execution_trace, memory_timeline)
-    made.inputs = without_beside(made.inputs, beside)
-    check_beside(beside, len(made.inputs), server["server"])
-    beside = beside.made_absolute() if batch.scheduler else beside
+    made = batch.plan(inputs, out, request.check().evidence)
+    request.evidence.check(len(made.inputs), server["server"])
+    if batch.scheduler:
+        request = replace(request, evidence=request.evidence.made_absolute())
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
     stages = () if alone else STAGES
-    settings = Settings(formats, only, skip, values, steps, stages, beside=beside)
+    settings = Settings(request, stages)
     with client_of(**server) as client:
         return _Run(made, settings, batch.manner(client), merge=merge, as_json=as_json, quiet=quiet).all()
 
@@ -151,8 +128,7 @@ class _Run:
         if self._merge:
             from augment.batch.merge import Choice, merge_all
 
-            one = self._settings
-            choice = Choice(one.only, one.skip, one.options, one.steps, beside=one.beside)
+            choice = Choice(self._settings.request)
             for path, merged in merge_all(self._plan.inputs, results, choice, shown.stage):
                 self._tell(path)
                 if merged and merged.left_out:
@@ -233,11 +209,3 @@ def _json(told: dict[str, Any]) -> str:
     import json
 
     return json.dumps(told, ensure_ascii=False)
-
-
-def _check_formats(formats: Sequence[str]) -> None:
-    if formats != ("chrome",):
-        from augment.writers import writer_named
-
-        for name in formats:
-            writer_named(name)

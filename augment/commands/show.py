@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import choice_of_analyses, debug, files_beside
+from augment.commands.options import debug, requesting
 from augment.errors import InputError, UnknownFormat
 
 if TYPE_CHECKING:
-    from augment.batch.beside import Beside
+    from augment.request import Request
 
 ROWS = 20  #: of a table, unless --limit says otherwise
 
@@ -20,8 +20,7 @@ ROWS = 20  #: of a table, unless --limit says otherwise
 @click.command("show", short_help="Show metrics as tables.")
 @click.argument("source", metavar="INPUT|METRICS.json")
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]")
-@choice_of_analyses
-@files_beside
+@requesting()
 @click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
               help="Rows of a table; 0: all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the analyses' part of the metrics file, all rows.")
@@ -29,26 +28,15 @@ ROWS = 20  #: of a table, unless --limit says otherwise
 def command(
     source: str,
     analyses: tuple[str, ...],
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    options: tuple[str, ...],
-    steps: tuple[int, int] | None,
-    execution_trace: str | None,
-    memory_timeline: str | None,
+    request: Request,
     limit: int,
     as_json: bool,
 ) -> None:
     """Show metrics as tables: of a metrics file, or of a trace, which is analysed now; nothing is written."""
-    from augment.batch.beside import Beside
     from augment.commands.terminal import emit
 
-    wanted = (*analyses, *only)
-    if is_sidecar(source):
-        anew = {"--option": options, "--steps": steps, "--execution-trace": execution_trace,
-                "--memory-timeline": memory_timeline}  # fmt: skip
-        sidecar = _chosen(read_sidecar(source), wanted, skip, anew)
-    else:
-        sidecar = _analysed(source, wanted, skip, options, steps, Beside(execution_trace, memory_timeline))
+    request = replace(request, only=(*analyses, *request.only))
+    sidecar = _chosen(read_sidecar(source), request) if is_sidecar(source) else _analysed(source, request)
     if as_json:
         import json
 
@@ -85,34 +73,33 @@ def read_sidecar(path: str) -> dict[str, Any]:
     return decoded
 
 
-def _chosen(
-    sidecar: dict[str, Any], wanted: Collection[str], skip: Collection[str], anew: Mapping[str, object]
-) -> dict[str, Any]:
-    """The sidecar with the wanted analyses alone. ``anew`` are options that only a trace can be asked with."""
+def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
+    """The sidecar with the requested analyses alone.
+
+    Raises:
+        UsageError: an analysis that the file does not have, or an option that needs the trace.
+    """
     from augment.errors import UsageError, expect_known
 
-    if given := next((name for name, value in anew.items() if value), None):
+    only, skip, evidence = request.only, request.skip, request.evidence
+    needs_trace = {
+        "--option": request.options,
+        "--steps": request.steps,
+        "--execution-trace": evidence.execution_trace,
+        "--memory-timeline": evidence.memory_timeline,
+    }
+    if given := next((name for name, value in needs_trace.items() if value), None):
         raise UsageError(f"{given}: these metrics are computed already; name the trace to compute them anew")
     known = sidecar["analyses"]
-    for name in (*wanted, *skip):
+    for name in (*only, *skip):
         expect_known(name, known, "analysis in this file")
-    chosen = {name: one for name, one in known.items() if (not wanted or name in wanted) and name not in skip}
+    chosen = {name: one for name, one in known.items() if (not only or name in only) and name not in skip}
     return {**sidecar, "analyses": chosen}
 
 
-def _analysed(
-    path: str,
-    wanted: Sequence[str],
-    skip: Sequence[str],
-    options: Sequence[str],
-    steps: tuple[int, int] | None,
-    beside: Beside,
-) -> dict[str, Any]:
+def _analysed(path: str, request: Request) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
-    from augment.commands.options import check_analyses, option_values
-
-    values = option_values(options)
-    check_analyses(wanted, skip, values)
+    request.check()
     import msgspec
 
     from augment.commands.terminal import bar
@@ -122,16 +109,9 @@ def _analysed(
 
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = beside.added_to(read(path, announce=lambda text: shown.say(f"augment: {text}")))
-        augmented = augment(
-            trace,
-            only=wanted,
-            skip=skip,
-            options=values,
-            steps=steps,
-            progress=lambda name, _done, _of: shown.stage(name),
-        )
-        for why in beside.unused(augmented):
+        trace = request.evidence.added_to(read(path, announce=lambda text: shown.say(f"augment: {text}")))
+        augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name))
+        for why in request.evidence.unused(augmented):
             shown.say(f"augment: {why}")
     decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
     return decoded

@@ -39,6 +39,7 @@ class Writer(Protocol):
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
+DEFAULT_FORMATS = (chrome.NAME,)  #: what is written where no format is asked for
 
 
 def writer_named(name: str) -> Writer:
@@ -53,7 +54,7 @@ def writer_named(name: str) -> Writer:
     raise UsageError(f"no writer is called {name!r}; there are: {', '.join(w.NAME for w in WRITERS)}")
 
 
-def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = (chrome.NAME,)) -> list[Path]:
+def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = DEFAULT_FORMATS) -> list[Path]:
     """Write the trace in each of ``formats`` and the sidecar into ``folder``, under the input's STEM.
 
     The sidecar comes last, for it also tells what the writers had to change.
@@ -81,4 +82,4 @@ def write_seamed(
     return files
 
 
-__all__ = ["WRITERS", "Writer", "write_all", "write_seamed", "writer_named"]
+__all__ = ["DEFAULT_FORMATS", "WRITERS", "Writer", "write_all", "write_seamed", "writer_named"]

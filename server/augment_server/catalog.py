@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from augment.errors import UsageError
+from augment.messages import request_of
+from augment.request import Request
 from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
 
@@ -87,17 +89,10 @@ def check(spec: v1.AugmentSpec) -> None:
     Raises:
         Refusal: an analysis, an option or a format that does not exist, or no analysis is left.
     """
-    if spec.HasField("steps") and not 0 <= spec.steps.first <= spec.steps.last:
-        raise Refusal("USAGE", "steps: the first must not be beyond the last")
-    if not (spec.only or spec.skip or spec.options or spec.formats):
-        return  # and what is not needed is not loaded
-    from augment.commands.options import check_analyses, option_values
-
     try:
-        check_analyses(list(spec.only), list(spec.skip), option_values(list(spec.options)))
+        request_of(spec).check()
     except UsageError as error:
         raise Refusal("USAGE", str(error)) from error
-    _check_formats(spec.formats)
 
 
 def check_diff(spec: v1.DiffSpec) -> None:
@@ -106,23 +101,12 @@ def check_diff(spec: v1.DiffSpec) -> None:
     Raises:
         Refusal: a format that does not exist, or a number or text that is too large.
     """
-    _check_formats(spec.formats)
+    try:
+        Request(formats=tuple(spec.formats)).check()
+    except UsageError as error:
+        raise Refusal("USAGE", str(error)) from error
     if not (0 <= spec.min_delta_us <= MOST_DELTA_US and 0 <= spec.arrow_count <= MOST_ARROWS):
         most = f"min_delta_us at most {MOST_DELTA_US}, arrow_count at most {MOST_ARROWS}"
         raise Refusal("USAGE", f"{most}, and neither is negative")
     if len(spec.label) > MOST_LABEL or not (spec.label.isprintable() or not spec.label):
         raise Refusal("USAGE", f"label: at most {MOST_LABEL} printable characters")
-
-
-def _check_formats(formats: Sequence[str]) -> None:
-    if not formats:
-        return
-    from augment.writers import writer_named
-
-    try:
-        for name in formats:
-            writer_named(name)
-    except UsageError as error:
-        raise Refusal("USAGE", str(error)) from error
-    if len(set(formats)) != len(formats):
-        raise Refusal("USAGE", "formats: one is named twice")

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from augment.messages import request_of
 from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal, refusal_of
 from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Given, Jobs, Made, state_name
@@ -292,16 +295,7 @@ class Scheduler:
 
 
 def _augment_order(spec: v1.AugmentSpec) -> dict[str, Any]:
-    from augment.commands.options import option_values
-
-    return {
-        "formats": list(spec.formats) or ["chrome"],
-        "only": list(spec.only),
-        "skip": list(spec.skip),
-        "options": option_values(list(spec.options)),
-        "steps": [spec.steps.first, spec.steps.last] if spec.HasField("steps") else None,
-        "summaries": spec.summaries,
-    }
+    return {"request": msgspec.to_builtins(request_of(spec)), "summaries": spec.summaries}
 
 
 def _diff_order(spec: v1.DiffSpec) -> dict[str, Any]:

@@ -20,11 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from augment.batch.convert import Result, Settings, convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.stages import STAGES
 from augment.errors import InputError
 from augment.readers.limits import Limits
+from augment.request import Request
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
 
@@ -137,19 +140,9 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list[
 
 def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list[Path]:
     """Convert the trace."""
-    from augment.pipeline import chosen
-
-    limits = Limits(**order["limits"])
-    settings = Settings(
-        formats=tuple(order["formats"]),
-        only=tuple(order["only"]),
-        skip=tuple(order["skip"]),
-        options=order["options"],
-        steps=tuple(order["steps"]) if order["steps"] else None,
-        stages=STAGES if order["summaries"] else (),
-        limits=limits,
-    )
-    count = len(chosen(settings.only, settings.skip, settings.options)) + 2
+    request = msgspec.convert(order["request"], Request)
+    settings = Settings(request, STAGES if order["summaries"] else (), Limits(**order["limits"]))
+    count = len(request.analyses()) + 2
     done = iter(range(count))
 
     def stage(name: str) -> None:

@@ -28,6 +28,7 @@ from augment.findings import AugmentedTrace
 from augment.job.answer import Answer, answer
 from augment.job.summary import summarize
 from augment.readers import read
+from augment.request import Request
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
@@ -60,7 +61,7 @@ def batch(
     source: Path, out: Path | str, *, draw: bool = True, formats: Sequence[str] = FORMATS, **manner: Any
 ) -> tuple[list[Result], list[Result]]:
     """As ``augment run source -o out``: the results of converting, and of drawing."""
-    settings, how = Settings(tuple(formats), ("temporal_breakdown",), stages=STAGES), Manner(**manner)
+    settings, how = Settings(Request(formats=tuple(formats), only=("temporal_breakdown",)), STAGES), Manner(**manner)
     inputs = plan([str(source)], str(out)).inputs
     results = list(running.run(inputs, settings, how, Watch()))
     drawn = []

@@ -15,6 +15,7 @@ from augment.batch.merge import Choice, Merged, default_output, merge, only_job
 from augment.errors import AugmentError, OutputError, UsageError
 from augment.pipeline import augment
 from augment.readers import read
+from augment.request import Request
 from augment.trace import Trace
 from augment.writers import perfetto as native
 from perfetto_engine import Cell, PerfettoEngine
@@ -135,7 +136,7 @@ def by_time(slice_: tuple[Cell, ...]) -> tuple[str, ...]:
 
 def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     simulated(tmp_path / "job", 2, first_step=3)
-    merged(tmp_path / "job", tmp_path / "job.pftrace", steps=(4, 4))
+    merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(4, 4)))
     perfetto.load(tmp_path / "job.pftrace")
     assert perfetto.problems() == {}
     steps = "select distinct name from slice where name glob 'ProfilerStep*' and category = 'user_annotation'"
@@ -144,7 +145,7 @@ def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     (count,) = perfetto.rows("select count(*) from slice where name glob 'nccl*Dev*' and category = 'kernel'")
     assert 2 * len(rows) == count[0]
     with pytest.raises(UsageError, match="no rank has any step of 9 to 9"):
-        merged(tmp_path / "job", tmp_path / "job.pftrace", steps=(9, 9))
+        merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(9, 9)))
 
 
 def test_what_no_browser_holds_is_left_out(perfetto: PerfettoEngine, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from augment.findings import AugmentedTrace
 from augment.job.answer import answer
 from augment.job.summary import summarize
 from augment.readers import read
+from augment.request import Request
 from augment.trace import COMPLETE
 from perfetto_engine import PerfettoEngine
 
@@ -29,7 +30,7 @@ JOBS = {
 def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "job.pftrace"
     found = only_job(plan([str(shared_traces / job)], None).inputs)
-    told = merge(found, str(out), Choice(only=("idle_time_breakdown",)))
+    told = merge(found, str(out), Choice(Request(only=("idle_time_breakdown",))))
     assert (told.ranks, told.left_out, told.failed) == (JOBS[job], "", ())
     perfetto.load(out)
     assert perfetto.problems() == {}

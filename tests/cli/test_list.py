@@ -8,8 +8,7 @@ import jsonschema
 from running import Augment
 
 import augment as package
-from augment.analyses import ANALYSES
-from augment.pipeline import options_of
+from augment.analyses import ANALYSES, options_of
 from augment.readers import READERS
 from augment.writers import WRITERS
 

@@ -24,6 +24,7 @@ from augment.job.stragglers import imbalance
 from augment.job.summary import read_summary, summarize
 from augment.pipeline import augment
 from augment.readers import read
+from augment.request import Request
 from job_summaries import summary_of
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
@@ -34,7 +35,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     simulate(JobOptions(ranks=4, steps=2, collectives="fsdp", uneven_buckets=True, straggler=3), folder / "in")
     inputs = plan([str(folder / "in")], str(folder / "out")).inputs
-    settings = Settings(stages=STAGES, options={"collectives": {"link_gbps": 450.0}})
+    settings = Settings(Request(options={"collectives": {"link_gbps": 450.0}}), STAGES)
     results = {one.path: one for one in run(inputs, settings, Manner(), Watch())}
     (job,) = conclude(STAGES, inputs, results)
     assert job.written == [str(folder / "out" / "job.metrics.json")]

@@ -1,0 +1,145 @@
+"""What a user asks of a conversion: one record for the command, batches, merging, the service and Python.
+
+A new choice of a run needs a field here and the place where a user gives it: an option of the command, a field of
+``AugmentSpec``. An option of an analysis needs nothing here: ``options`` carries those of all analyses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from augment.errors import UsageError, expect_known
+from augment.evidence import Evidence
+
+if TYPE_CHECKING:
+    from augment.analyses import Analysis
+
+Options = Mapping[str, Mapping[str, Any]]  #: {analysis: {option: value}}
+
+_SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to make of a trace.
+
+    Args:
+        only: names of analyses; empty means all.
+        skip: names of analyses to leave out.
+        options: values of the analyses' options, as ``augment list`` shows them.
+        steps: the numbers of the first and the last step to analyse; None means all.
+        formats: names of writers, as ``augment list`` shows them; empty means the default.
+        evidence: files that were recorded with the trace.
+    """
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    options: Options = field(default_factory=dict)
+    steps: tuple[int, int] | None = None
+    formats: tuple[str, ...] = ()
+    evidence: Evidence = Evidence()
+
+    @classmethod
+    def of(cls, request: Request | None, fields: Mapping[str, Any]) -> Request:
+        """``request``, or one that asks for everything, with other values of some ``fields``.
+
+        Raises:
+            TypeError: there is no such field.
+        """
+        values = dict(fields)
+        for name in _TUPLES & values.keys():
+            values[name] = None if values[name] is None else tuple(values[name])
+        if values.get("options", {}) is None:
+            values["options"] = {}
+        return replace(request or cls(), **values)
+
+    def analyses(self) -> list[Analysis]:
+        """The analyses to run, in their order.
+
+        Raises:
+            UsageError: an analysis or an option that does not exist, or a value of another type than the default's.
+        """
+        from augment.analyses import ANALYSES
+
+        known = {analysis.NAME: analysis for analysis in ANALYSES}
+        for name in (*self.only, *self.skip, *self.options):
+            expect_known(name, known, "analysis")
+        for name, values in self.options.items():
+            _check_options(known[name], values)
+        return [one for one in ANALYSES if (not self.only or one.NAME in self.only) and one.NAME not in self.skip]
+
+    def check(self) -> Request:
+        """Refuse what cannot be done, before a large trace is read; loads only the registries that are needed.
+
+        Raises:
+            UsageError: as :meth:`analyses`; no analysis is left; a writer does not exist or is named twice.
+        """
+        if (self.only or self.skip or self.options) and not self.analyses():
+            raise UsageError("no analysis is left to run: --skip names all of them")
+        if self.formats:
+            from augment.writers import writer_named
+
+            for name in self.formats:
+                writer_named(name)
+        if len(set(self.formats)) != len(self.formats):
+            raise UsageError("formats: one is named twice")
+        return self
+
+    def option_texts(self) -> list[str]:
+        """The options as :func:`option_values` takes them."""
+        return [f"{name}.{option}={value}" for name, values in self.options.items() for option, value in values.items()]
+
+
+_TUPLES = {"only", "skip", "steps", "formats"}
+
+
+def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The values of ``ANALYSIS.NAME=VALUE``, of the types of the options' defaults.
+
+    Raises:
+        UsageError: a text of another form, or a value of another type.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        analysis, dot, option = name.strip().partition(".")
+        if not equals or not dot:
+            example = "idle_time_breakdown.consecutive_kernel_delay_ns=30000"
+            raise UsageError(f"--option {text}: must be ANALYSIS.NAME=VALUE, such as {example}")
+        values.setdefault(analysis, {})[option.strip()] = _typed(analysis, option.strip(), value.strip())
+    return values
+
+
+def _typed(analysis: str, option: str, text: str) -> Any:
+    """``text`` as the option's default is; as it stands where there is no such option, which the check refuses."""
+    from augment.analyses import ANALYSES, options_of
+
+    defaults = next((options_of(one) for one in ANALYSES if analysis == one.NAME), {})
+    default = defaults.get(option)
+    try:
+        if isinstance(default, bool):
+            return _SWITCHES[text.lower()]
+        if isinstance(default, int):
+            return int(text.replace("_", ""))
+        if isinstance(default, float):
+            return float(text)
+    except (ValueError, KeyError) as error:
+        raise _wrong_type(analysis, option, default, text) from error
+    return text
+
+
+def _check_options(analysis: Analysis, values: Mapping[str, Any]) -> None:
+    from augment.analyses import options_of
+
+    known = options_of(analysis)
+    for name, value in values.items():
+        expect_known(name, known, f"option of {analysis.NAME}")
+        if type(value) is not type(known[name]):
+            raise _wrong_type(analysis.NAME, name, known[name], value)
+
+
+def _wrong_type(analysis: str, option: str, default: Any, value: object) -> UsageError:
+    wanted = type(default).__name__
+    return UsageError(f"{analysis}: {option} must be of type {wanted} (such as {default!r}), not {value!r}")
