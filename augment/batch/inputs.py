@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -16,8 +17,6 @@ from augment.evidence import Evidence
 from augment.writers.files import is_output, remove_unfinished, stem
 from augment.writers.perfetto.several import is_of_several
 
-#: how the names of files end that may be traces; of a folder only these are looked at
-SUFFIXES = (".json", ".gz", ".zst", ".zip", ".pftrace")
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
 _OWN = "was written by augment itself; name the trace that it was made from"
@@ -155,12 +154,20 @@ def _folder(top: str, out: str, root: str) -> Iterator[Input]:
         raise _empty(top)
 
 
+@functools.cache
+def _suffixes() -> tuple[str, ...]:
+    """How the names of files end that may be traces: of a folder only these are looked at."""
+    from augment.readers import suffixes
+
+    return suffixes()
+
+
 def _likely(file: str) -> bool:
-    return not file.startswith(".") and file.lower().endswith(SUFFIXES)
+    return not file.startswith(".") and file.lower().endswith(_suffixes())
 
 
 def _empty(top: str) -> InputError:
-    return InputError(top, f"holds no file of the kinds {', '.join(SUFFIXES)}; name the trace itself")
+    return InputError(top, f"holds no file of the kinds {', '.join(_suffixes())}; name the trace itself")
 
 
 def _glob(pattern: str, out: str | None) -> Iterator[Input]:

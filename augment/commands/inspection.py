@@ -13,7 +13,7 @@ from augment.derived.arrow_correlations import correlations_of
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.findings import AugmentedTrace, Skipped
-from augment.readers import perfetto
+from augment.readers import reader_named
 from augment.readers.containers import OpenText, open_text
 from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Int64s, Trace
 from augment.writers.metrics import document
@@ -57,14 +57,14 @@ def _file(trace: Trace) -> Report:
     source = trace.source
     with open_text(source.path) as text:
         layers = _compression(text)
-        head = text.read(64).lstrip()[:1]
+        head = text.read(64)
     return {
         "path": source.path,
         "bytes": os.path.getsize(source.path),
         "compression": layers,
         "text_bytes": source.text_bytes,
         "format": source.format,
-        "layout": "packets" if source.format == perfetto.NAME else "array" if head == b"[" else "object",
+        "layout": reader_named(source.format).layout(head),
         "vendor": _vendor(trace),
         "schema_version": source.metadata.get("schemaVersion"),
         "elements": source.event_count,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from augment.errors import UnknownFormat
-from augment.readers import chrome, perfetto
+from augment.readers import chrome, containers, perfetto
 from augment.readers.containers import OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
 from augment.readers.raw import Announce
@@ -18,15 +18,30 @@ class Reader(Protocol):
     """What a module in this folder offers."""
 
     NAME: str
+    TITLE: str  #: what people call the format
+    SUFFIXES: tuple[str, ...]  #: how names of such files end, without the suffix of a compression
 
     def recognizes(self, head: bytes) -> bool:
         """Whether a decompressed text that begins with ``head`` is this reader's."""
+
+    def layout(self, head: bytes) -> str:
+        """The form of the format that the text has which begins with ``head``, for ``augment doctor``."""
 
     def read(self, path: str, text: OpenText, head: bytes, announce: Announce, engine: str = "auto") -> Trace:
         """The trace in ``text``, of which ``head`` has been taken already."""
 
 
 READERS: tuple[Reader, ...] = (chrome, perfetto)
+
+
+def reader_named(name: str) -> Reader:
+    """The reader with this name."""
+    return next(reader for reader in READERS if name == reader.NAME)
+
+
+def suffixes() -> tuple[str, ...]:
+    """How the names of files end that may be traces, compressed or not."""
+    return (*[suffix for reader in READERS for suffix in reader.SUFFIXES], *containers.SUFFIXES)
 
 
 def read(path: str, *, announce: Announce = lambda _: None, engine: str = "auto", limits: Limits = UNLIMITED) -> Trace:
@@ -55,4 +70,5 @@ def read(path: str, *, announce: Announce = lambda _: None, engine: str = "auto"
                 trace = reader.read(path, text, head, announce, engine)
                 limits.expect_names(path, trace.strings)
                 return trace
-    raise UnknownFormat(path, f"neither Chrome JSON nor Perfetto's protobuf; it begins with {head[:12]!r}")
+    titles = " nor ".join(reader.TITLE for reader in READERS)
+    raise UnknownFormat(path, f"neither {titles}; it begins with {head[:12]!r}")

@@ -18,6 +18,8 @@ from augment.readers.window import Window
 from augment.trace import Trace
 
 NAME = "chrome_json"
+TITLE = "Chrome JSON"
+SUFFIXES: tuple[str, ...] = (".json",)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GENERAL_CHUNK, COMPILED_CHUNK = 2 << 20, 4 << 20
 COMPILED_FROM = 24 << 20  #: bytes of text from which on it is worth to compile
@@ -34,6 +36,11 @@ _load = Load()
 def recognizes(head: bytes) -> bool:
     """Whether ``head``, the first bytes of a text, begin a JSON object or array."""
     return head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[")
+
+
+def layout(head: bytes) -> str:
+    """Whether the events are a bare array or the member of an object."""
+    return "array" if head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"[" else "object"
 
 
 def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str = "auto") -> Trace:

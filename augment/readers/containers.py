@@ -15,6 +15,7 @@ from augment.trace import Int32s, Int64s
 
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")
+SUFFIXES = (".gz", ".zst", ".zip")
 MAX_LAYERS = 4
 
 

@@ -23,6 +23,8 @@ from augment.readers.raw import Announce, Broken
 from augment.trace import Trace
 
 NAME = "perfetto"
+TITLE = "Perfetto's protobuf"
+SUFFIXES: tuple[str, ...] = (".pftrace",)
 _WINDOW = 2 << 20  #: bytes of whole packets that are looked at together
 COMPILED_FROM = 400 << 10  #: bytes of text from which on compiled code earns its start
 TYPICAL_RATIO = 5  #: text bytes to compressed bytes
@@ -92,6 +94,11 @@ def _unfinished(head: bytes, at: int) -> int:
     except DamagedError:
         pass
     return 0
+
+
+def layout(head: bytes) -> str:  # noqa: ARG001 - as all readers
+    """Always packets."""
+    return "packets"
 
 
 def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str = "auto") -> Trace:
