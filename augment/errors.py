@@ -11,7 +11,7 @@
     ├── OutputError           the output cannot be written (exit code 1)
     └── ServiceError          a server cannot be reached, or cannot do it (exit code 1)
 
-Any other exception is a bug and propagates.
+``UsageError`` and ``InputError`` are ``ValueError``, too. Any other exception is a bug and propagates.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class AugmentError(Exception):
     exit_code = 1
 
 
-class UsageError(AugmentError):
+class UsageError(AugmentError, ValueError):
     """An option, an analysis or a writer that does not exist, or a value it cannot take."""
 
     exit_code = 2
 
 
-class InputError(AugmentError):
+class InputError(AugmentError, ValueError):
     """The input cannot be read.
 
     Args:

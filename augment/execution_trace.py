@@ -13,9 +13,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
-from augment.derived.execution_links import ExecutionLinks, attribute, execution_links
+from augment.derived.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.errors import UnknownFormat
 from augment.readers.document import read_document
 from augment.trace import Trace
@@ -30,12 +31,27 @@ def with_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Trace:
         InputError: the file cannot be read.
         UnknownFormat: it is no execution trace.
     """
+    return with_nodes(trace, read_nodes(path))
+
+
+def with_nodes(trace: Trace, nodes: Sequence[Node]) -> Trace:
+    """``trace`` and the ``nodes`` of an execution trace."""
+    return replace(trace, execution_nodes=nodes, facts=dict(trace.facts))
+
+
+def read_nodes(path: str | os.PathLike[str]) -> list[Node]:
+    """The nodes of the execution trace at ``path``, plain or compressed.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnknownFormat: it is no execution trace.
+    """
     path = os.fspath(path)
     document = read_document(path)
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, list):
         raise UnknownFormat(path, "no execution trace: it has no nodes; record one with ExecutionTraceObserver")
-    return replace(trace, execution_nodes=[node for node in nodes if isinstance(node, dict)], facts=dict(trace.facts))
+    return [node for node in nodes if isinstance(node, dict)]
 
 
 def link_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> ExecutionLinks:

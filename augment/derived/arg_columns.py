@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Texts
-from augment.args import RECORDED, SYNCS, WANTED, Arg
+from augment.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg
 from augment.derived.arg_columns_scan import Found, args_of_rows, found_in, has_category
 from augment.derived.kernel_types import KernelType, types_of
 from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
@@ -28,7 +28,7 @@ from augment.trace import (
 )
 
 IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
-#: columns of HTA's frames
+#: columns of HTA's frames that :data:`WANTED` does not have, or not of all these categories
 OF_FRAMES = (
     Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK, Category.GPU_USER_ANNOTATION), also=("external id",)),
     Arg("Input Dims", RECORDED, is_text=True, also=("Input dims",)),
@@ -36,6 +36,11 @@ OF_FRAMES = (
     Arg("Input Strides", RECORDED, is_text=True),
     Arg("wait_on_stream", SYNCS),
     Arg("wait_on_cuda_event_record_corr_id", SYNCS),
+    Arg("Python id", (Category.PYTHON_FUNCTION,)),
+    Arg("Python parent id", (Category.PYTHON_FUNCTION,)),
+    Arg("Rank", COLLECTIVES),
+    Arg("In split size", COLLECTIVES, is_text=True),
+    Arg("Out split size", COLLECTIVES, is_text=True),
 )
 
 

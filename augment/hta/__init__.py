@@ -14,26 +14,62 @@ from typing import TYPE_CHECKING
 
 from augment.hta.analysis import TraceAnalysis
 from augment.hta.counters import TimeSeriesTypes
+from augment.hta.execution_trace import add_et_column, correlate_execution_trace, load_execution_trace
 from augment.hta.memory import MemoryAnalysis
+from augment.hta.trace_filter import (
+    CompositeFilter,
+    CPUOperatorFilter,
+    Filter,
+    FirstIterationFilter,
+    GPUKernelFilter,
+    IterationFilter,
+    IterationIndexFilter,
+    MemCopyEventFilter,
+    NameFilter,
+    QueryFilter,
+    RankFilter,
+    TimeRangeFilter,
+    ZeroDurationFilter,
+)
 from augment.hta.tracediff import DeviceType, LabeledTrace, TraceDiff
 from augment.hta.traces import Trace
+from augment.hta.utils import CUDA_SASS_INSTRUCTION_COUNTER_FLOPS, flatten_column_names, shorten_name
 
 if TYPE_CHECKING:
     from augment.hta.cp_graph import CPEdge, CPEdgeType, CPGraph, CPNode, restore_cpgraph
 
 __all__ = [
+    "CUDA_SASS_INSTRUCTION_COUNTER_FLOPS",
     "CPEdge",
     "CPEdgeType",
     "CPGraph",
     "CPNode",
+    "CPUOperatorFilter",
+    "CompositeFilter",
     "DeviceType",
+    "Filter",
+    "FirstIterationFilter",
+    "GPUKernelFilter",
+    "IterationFilter",
+    "IterationIndexFilter",
     "LabeledTrace",
+    "MemCopyEventFilter",
     "MemoryAnalysis",
+    "NameFilter",
+    "QueryFilter",
+    "RankFilter",
+    "TimeRangeFilter",
     "TimeSeriesTypes",
     "Trace",
     "TraceAnalysis",
     "TraceDiff",
+    "ZeroDurationFilter",
+    "add_et_column",
+    "correlate_execution_trace",
+    "flatten_column_names",
+    "load_execution_trace",
     "restore_cpgraph",
+    "shorten_name",
 ]
 
 

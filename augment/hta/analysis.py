@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from augment import stragglers
+from augment.errors import UsageError
 from augment.hta import breakdowns, counters, critical_path, launches, plots
 from augment.hta.counters import TimeSeriesTypes
 from augment.hta.critical_path import Instance
@@ -70,12 +71,12 @@ class TraceAnalysis:
                 ``idx``, the symbol table, ``num_candidates`` and ``visualize``; a Series of counts by rank.
 
         Raises:
-            ValueError: none of ``profiler_steps`` is there.
+            UsageError: none of ``profiler_steps`` is there.
         """
         known, count = self.get_profiler_steps(), max(num_candidates, 1)
         chosen = known if profiler_steps is None else [step for step in profiler_steps if step in known]
         if profiler_steps is not None and not chosen:
-            raise ValueError(f"no step of {list(profiler_steps)}; there are {known}")
+            raise UsageError(f"no step of {list(profiler_steps)}; there are {known}")
         if straggler_identification_impl is not None:
             frames = pandas().concat(self.t.get_all_traces(), names=["rank", "idx"]).reset_index()
             frames = frames[frames["iteration"].isin(chosen)]
@@ -114,10 +115,18 @@ class TraceAnalysis:
         )
 
     def get_gpu_kernels_with_user_annotations(
-        self, rank: int, expand_names: bool = True, shortern_names: bool = True
+        self,
+        rank: int,
+        expand_names: bool = True,
+        shorten_names: bool = True,
+        shortern_names: bool | None = None,
     ) -> pd.DataFrame | None:
-        """The GPU work of ``rank`` in the order of time, with the innermost ``user_annotation`` of each."""
-        return breakdowns.gpu_kernels_with_user_annotations(self.t, rank, expand_names, shortern_names)
+        """The GPU work of ``rank`` in the order of time, with the innermost ``user_annotation`` of each.
+
+        ``shortern_names`` is the name of ``shorten_names`` before HTA 0.6.0; if it is given, it counts.
+        """
+        short = shorten_names if shortern_names is None else shortern_names
+        return breakdowns.gpu_kernels_with_user_annotations(self.t, rank, expand_names, short)
 
     def get_gpu_user_annotation_breakdown(
         self,
@@ -239,14 +248,19 @@ class TraceAnalysis:
 
     def critical_path_analysis(
         self, rank: int, annotation: str, instance_id: Instance, data_load_events: Sequence[str] | None = None
-    ) -> tuple[CPGraph, bool]:
+    ) -> tuple[CPGraph, bool] | None:
         """The critical path of an instance of an annotation, or of several; and whether there is one.
+
+        None, with a warning, if no name on the host contains ``annotation``.
 
         Args:
             rank: the rank.
             annotation: what the name contains; empty for the whole trace.
             instance_id: which instance, from 0; the first and the last; None means 0.
             data_load_events: not needed: data loaders are known by PyTorch's own annotation.
+
+        Raises:
+            UsageError: there is no such rank, or no such instance of the annotation.
         """
         if data_load_events:
             warnings.warn("data_load_events: data loaders are known by enumerate(DataLoader) alone", stacklevel=2)

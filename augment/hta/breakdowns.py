@@ -223,7 +223,7 @@ def _show_shares(frame: pd.DataFrame, title: str, renderer: str | None) -> None:
 
 
 def gpu_kernels_with_user_annotations(
-    t: Trace, rank: int, expand_names: bool, shortern_names: bool
+    t: Trace, rank: int, expand_names: bool, shorten_names: bool
 ) -> pd.DataFrame | None:
     """The frame of a rank's GPU work with the leaf annotation of each; None if the trace has no annotation."""
     trace = t.of_rank(rank)
@@ -239,7 +239,7 @@ def gpu_kernels_with_user_annotations(
     full, category = frame.pop("s_name"), frame.pop("s_cat")
     frame["user_annotation"] = pandas().Series(names, index=frame.index, dtype=object)
     if expand_names:
-        frame["s_name"] = full if shortern_names else frame["name"]
+        frame["s_name"] = full if shorten_names else frame["name"]
         frame["s_cat"] = category
         frame["s_user_annotation"] = frame["user_annotation"].replace(NO_ARG, "")
     return frame.sort_values("ts", kind="stable").reset_index(drop=True)

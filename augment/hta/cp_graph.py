@@ -17,7 +17,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import numpy as np
 
-from augment.derived.critical_events import event_graph
+from augment.derived.critical_events import EventGraph, event_graph
 from augment.derived.critical_path import BoundBy
 from augment.derived.window import rows_in_whole
 from augment.errors import InputError, UsageError
@@ -67,8 +67,8 @@ class CPEdge:
 
     begin: int
     end: int
+    type: CPEdgeType
     weight: float = 0
-    type: CPEdgeType = CPEdgeType.OPERATOR_KERNEL
 
 
 _TYPES = {
@@ -79,6 +79,11 @@ _TYPES = {
     BoundBy.THREAD_HANDOVER: CPEdgeType.DEPENDENCY,
     BoundBy.OUTSIDE_OPERATORS: CPEdgeType.DEPENDENCY,
 }
+_EDGE_TYPES = tuple(CPEdgeType)
+_OPERATOR, _KERNEL_DELAY = map(_EDGE_TYPES.index, (CPEdgeType.OPERATOR_KERNEL, CPEdgeType.KERNEL_KERNEL_DELAY))
+_TYPE_OF = np.full(max(BoundBy) + 1, _OPERATOR, np.int64)  #: places in the above, by :class:`BoundBy`
+for _kind, _type in _TYPES.items():
+    _TYPE_OF[_kind] = _EDGE_TYPES.index(_type)
 _WITHOUT_TIME = (CPEdgeType.DEPENDENCY, CPEdgeType.SYNC_DEPENDENCY)  #: HTA gives them no bound_by
 
 #: HTA's words; where it has none, ours
@@ -135,7 +140,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
 
     def _add(self, index: Int64s, origin_ns: int) -> None:
         """The nodes and edges; events are those of ``index``."""
-        found, trace = event_graph(self.events), self.events
+        (found, types), trace = _as_htas(event_graph(self.events)), self.events
         index = np.append(index, NO_EVENT)  # what has no row asks for the last
         blocking = np.array([name in self.BLOCKING_SYNC_CALLS for name in trace.strings], np.bool_)
         is_blocking = (found.row >= 0) & blocking[trace.events.name[found.row]]
@@ -143,10 +148,10 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         for idx, (event, *rest) in enumerate(zip(*(one.tolist() for one in nodes), strict=True)):
             self._take(CPNode(idx, event, *rest))
         self.add_nodes_from(range(len(self.node_list)))
-        edges = (found.source, found.target, found.weight / 1000, found.bound_by, index[found.event])
-        kinds = {kind.value: (_TYPES.get(kind, CPEdgeType.OPERATOR_KERNEL), _BOUND_BY[kind]) for kind in BoundBy}
-        for source, target, weight, kind, event in zip(*(one.tolist() for one in edges), strict=True):
-            self._join(CPEdge(source, target, weight, kinds[kind][0]), kinds[kind][1], event)
+        edges = (found.source, found.target, types, found.weight / 1000, found.bound_by, index[found.event])
+        bound_by = {kind.value: _BOUND_BY[kind] for kind in BoundBy}
+        for source, target, code, weight, kind, event in zip(*(one.tolist() for one in edges), strict=True):
+            self._join(CPEdge(source, target, _EDGE_TYPES[code], weight), bound_by[kind], event)
 
     def _take(self, node: CPNode) -> None:
         self.node_list.append(node)
@@ -225,7 +230,8 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         breakdown = self.get_critical_path_breakdown()
         if breakdown is None:
             return pandas().Series(dtype=float, name="duration")
-        return breakdown.groupby("bound_by")["duration"].sum() / breakdown["duration"].sum() * 100
+        named = breakdown[breakdown["bound_by"] != ""]  # what has no name takes no time
+        return named.groupby("bound_by")["duration"].sum() / breakdown["duration"].sum() * 100
 
     def show_critical_path(self) -> None:
         """Log the nodes of the path, as ``INFO`` of this module's logger."""
@@ -250,6 +256,36 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
         return path
 
 
+def _as_htas(found: EventGraph) -> tuple[EventGraph, Int64s]:
+    """The graph with synchronisations that take no time, as HTA has them, and the place of each edge's type.
+
+    The time from the end of what was awaited until the call returns, or the next work starts, gets an edge from a new
+    node, which the awaited work leads to. The edge that joined the two stays, without weight. New nodes come before
+    the last, new edges after all others: of equally long ways the first edge decides.
+    """
+    types = _TYPE_OF[found.bound_by]
+    waits = np.flatnonzero((found.bound_by == BoundBy.SYNC) & (found.weight > 0))
+    count, last = len(waits), len(found.ts) - 1
+    over = last + np.arange(count)
+    source, target = (np.where(nodes == last, last + count, nodes) for nodes in (found.source, found.target))
+    begin, end = source[waits], target[waits]
+    source[waits] = over
+    starts_work = found.is_start[found.target[waits]]
+    types[waits] = np.where(starts_work, _KERNEL_DELAY, _OPERATOR)
+    sync = np.full(2 * count, BoundBy.SYNC, np.uint8)
+    graph = EventGraph(
+        ts=np.insert(found.ts, last, found.ts[found.target[waits]] - found.weight[waits]),
+        row=np.insert(found.row, last, np.full(count, NO_EVENT)),
+        is_start=np.insert(found.is_start, last, np.zeros(count, np.bool_)),
+        source=np.concatenate((source, begin, begin)),
+        target=np.concatenate((target, over, end)),
+        weight=np.append(found.weight, np.zeros(2 * count, np.int64)),
+        bound_by=np.append(found.bound_by, sync),
+        event=np.concatenate((found.event, found.event[waits], found.event[waits])),
+    )
+    return graph, np.append(types, _TYPE_OF[sync])
+
+
 def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
     """The graph that :meth:`CPGraph.save` wrote, of the same trace.
 
@@ -268,7 +304,7 @@ def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
         graph._take(CPNode(*node))
     graph.add_nodes_from(range(len(graph.node_list)))
     for begin, end, weight, kind, now, bound_by, event in edges:
-        graph._join(CPEdge(begin, end, weight, CPEdgeType(kind)), bound_by, event)
+        graph._join(CPEdge(begin, end, CPEdgeType(kind), weight), bound_by, event)
         graph.edges[begin, end]["weight"] = now
     graph._follow(path)
     return graph

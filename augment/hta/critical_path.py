@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 from augment.errors import UsageError
 from augment.hta.traces import Trace, overlaid
 from augment.pipeline import augment
-from augment.trace import COMPLETE, Category
+from augment.trace import COMPLETE, Category, Int64s
 from augment.trace import Trace as Events
 from augment.writers import chrome
 
@@ -21,30 +22,44 @@ Instance = int | tuple[int, int] | None
 _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.PYTHON_FUNCTION)
 
 
-def critical_path_analysis(t: Trace, rank: int, annotation: str, instance: Instance) -> tuple[CPGraph, bool]:
+def critical_path_analysis(t: Trace, rank: int, annotation: str, instance: Instance) -> tuple[CPGraph, bool] | None:
     """The path within the chosen instances of what has ``annotation`` in its name; of all, if that is empty.
 
+    None, with a warning, if nothing has it.
+
     Raises:
-        UsageError: there is no such annotation or instance, or no networkx.
+        UsageError: there is no such instance, or no networkx.
     """
     from augment.hta.cp_graph import CPGraph
 
-    part = t.clipped(rank, *_window(t.of_rank(rank), annotation, instance)) if annotation else t
+    part = t
+    if annotation:
+        instances = _instances(t.of_rank(rank), annotation)
+        if not len(instances):
+            warnings.warn(f"rank {rank}: no critical path: nothing on the host is called {annotation!r}", stacklevel=3)
+            return None
+        part = t.clipped(rank, *_window(t.of_rank(rank), annotation, instances, instance))
     graph = CPGraph(part, t, rank)
     return graph, graph.critical_path()
 
 
-def _window(trace: Events, annotation: str, instance: Instance) -> tuple[int, int]:
-    """From when to when, ns."""
+def _instances(trace: Events, annotation: str) -> Int64s:
+    """The rows on the host with ``annotation`` in their names."""
     events = trace.events
     codes = [code for code, name in enumerate(trace.strings) if annotation in name]
     rows = np.flatnonzero(np.isin(events.name, codes) & (events.phase == COMPLETE))
-    on_host = rows[np.isin(events.category[rows], _ANNOTATIONS)]
+    on_host: Int64s = rows[np.isin(events.category[rows], _ANNOTATIONS)]
+    return on_host
+
+
+def _window(trace: Events, annotation: str, instances: Int64s, instance: Instance) -> tuple[int, int]:
+    """From when to when, ns."""
+    events = trace.events
     first, last = instance if isinstance(instance, tuple) else (instance or 0, instance or 0)
-    if not 0 <= first <= last or first >= len(on_host):  # a range may end beyond the last, as in HTA
+    if not 0 <= first <= last or first >= len(instances):  # a range may end beyond the last, as in HTA
         asked = first if first == last else f"{first} to {last}"
-        raise UsageError(f"{trace.source.path}: {annotation!r} occurs {len(on_host)} times: no instance {asked}")
-    chosen = on_host[first : last + 1]
+        raise UsageError(f"{trace.source.path}: {annotation!r} occurs {len(instances)} times: no instance {asked}")
+    chosen = instances[first : last + 1]
     return int(events.ts[chosen].min()), int((events.ts[chosen] + events.dur[chosen]).max())
 
 

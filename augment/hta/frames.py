@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.comparison.names import short_name
-from augment.derived.arg_columns import args_of_frames
+from augment.derived.arg_columns import ArgColumns, arg_columns, args_of_frames
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
 from augment.derived.steps import steps, steps_of_gpu_work
 from augment.errors import UsageError
 from augment.jsontext import lenient_json
-from augment.trace import COMPLETE, ON_DEVICE, Category, Int64s, Trace
+from augment.trace import COMPLETE, ON_DEVICE, Category, Int64s, SparseColumn, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,10 @@ class SymbolTable(dict[str, str]):
         return [name for name in self if found.search(name)]
 
     find_matches = find_matched_symbols  #: what the column ``name`` has of them: the same
+
+    def add_symbols_to_trace_df(self, trace_df: pd.DataFrame, col: str) -> None:
+        """Make names of what the column ``col`` has, in place: what is no name, such as -1, becomes empty."""
+        trace_df[col] = trace_df[col].where(trace_df[col].isin(list(self)), "")
 
 
 def pandas() -> Any:
@@ -116,7 +120,8 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
     as ``s_name`` (short) and ``s_cat``; ``pid``, ``tid``; ``stream``, -1 on the host; ``correlation``, and
     ``index_correlation``: of GPU work its launch, of a launch its first work, else -1; ``iteration``: the number of
     the step that it, or its launch, began in, else -1: also of GPU work without a known launch, unless all of it is.
-    Between them some args, -1 or "-1" of what has none; ``memory_bw_gbps`` is ``bytes`` over ``dur``, else 0.
+    Between them the args that HTA has by default, of what has none HTA's defaults: -1, "-1", of collectives also 0,
+    "" and "[]". ``memory_bw_gbps`` is ``bytes`` over ``dur``, else 0.
     """
     events, row = trace.events, framed(trace)
     strings = np.array([*trace.strings, ""], object)
@@ -154,28 +159,40 @@ def _args(trace: Trace, row: Int64s) -> dict[str, Any]:
     known = (size >= 0) & (dur > 0)
     rate = np.zeros(len(row))
     rate[known] = size[known] / dur[known]
-    args = args_of_frames(trace)
-
-    def listed(name: str) -> npt.NDArray[np.object_]:
-        rows, texts = args.texts(name)
-        values = np.full(len(texts.values) + 1, str(NO_ARG), object)
-        for place, text in enumerate(texts.values):
-            values[place] = _decoded(text)
-        code = np.full(len(trace.events), -1, np.int32)
-        code[rows] = texts.codes
-        found: npt.NDArray[np.object_] = values[code[row]]
-        return found
-
+    args, collective = args_of_frames(trace), arg_columns(trace)
     return {
         "bytes": size,
         "memory_bw_gbps": rate,
         "wait_on_stream": args.ints("wait_on_stream").at(row, NO_ARG),
         "wait_on_cuda_event_record_corr_id": args.ints("wait_on_cuda_event_record_corr_id").at(row, NO_ARG),
-        "input_dims": listed("Input Dims"),
-        "input_type": listed("Input type"),
-        "input_strides": listed("Input Strides"),
+        "input_dims": _texts(args, "Input Dims", row, decode=True),
+        "input_type": _texts(args, "Input type", row, decode=True),
+        "input_strides": _texts(args, "Input Strides", row, decode=True),
         "external_id": args.ints("External id").at(row, NO_ARG),
+        "python_id": args.ints("Python id").at(row, NO_ARG),
+        "python_parent_id": args.ints("Python parent id").at(row, NO_ARG),
+        "collective_name": _texts(collective, "Collective name", row, ""),
+        "in_msg_nelems": collective.ints("In msg nelems").at(row, 0),
+        "out_msg_nelems": collective.ints("Out msg nelems").at(row, 0),
+        "msg_dtype": _texts(collective, "dtype", row, ""),
+        "group_size": collective.ints("Group size").at(row, 0),
+        "process_rank": args.ints("Rank").at(row, NO_ARG),
+        "in_split_size": _texts(args, "In split size", row, "[]", decode=True),
+        "out_split_size": _texts(args, "Out split size", row, "[]", decode=True),
     }
+
+
+def _texts(
+    args: ArgColumns, name: str, row: Int64s, default: str = str(NO_ARG), *, decode: bool = False
+) -> npt.NDArray[np.object_]:
+    """An arg of each ``row`` as text, or as what JSON makes of it; ``default`` is never decoded."""
+    rows, texts = args.texts(name)
+    values = np.full(len(texts.values) + 1, default, object)
+    for place, text in enumerate(texts.values):
+        values[place] = _decoded(text) if decode and text != default else text
+    code = SparseColumn(rows, texts.codes.astype(np.int64)).at(row, -1)
+    found: npt.NDArray[np.object_] = values[code]
+    return found
 
 
 def _decoded(text: str) -> Any:

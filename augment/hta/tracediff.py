@@ -38,7 +38,7 @@ class LabeledTrace:
 
     def __init__(self, label: str | None = None, t: Trace | None = None, trace_dir: str | None = None) -> None:
         if t is None and trace_dir is None:
-            raise ValueError("LabeledTrace needs a Trace or a trace_dir")
+            raise UsageError("LabeledTrace needs a Trace or a trace_dir")
         self.label = label or f"t{next(_LABELS)}"
         self.t = t.unrestricted() if t is not None else Trace(trace_dir=str(trace_dir))
 
@@ -56,7 +56,7 @@ class LabeledTrace:
         """The slices of some ranks (the first) and steps (the first; of a trace without steps, all).
 
         Raises:
-            ValueError: no such rank or step.
+            UsageError: no such rank or step.
         """
         ranks = _chosen(rank, self.ranks(), "rank")
         frames = [self.t.get_trace(one) for one in ranks]
@@ -176,7 +176,7 @@ def _chosen(asked: Some, known: Sequence[int], what: str) -> list[int]:
     """``asked`` as a list; the first of the ``known``, if nothing is asked for."""
     chosen = list(known[:1]) if asked is None else [asked] if isinstance(asked, int) else list(asked)
     if unknown := [one for one in chosen if one not in known]:
-        raise ValueError(f"no {what} {unknown[0]}; there are {', '.join(map(str, known)) or 'none'}")
+        raise UsageError(f"no {what} {unknown[0]}; there are {', '.join(map(str, known)) or 'none'}")
     return chosen
 
 

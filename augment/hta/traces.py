@@ -19,6 +19,7 @@ from augment.derived.window import between
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.findings import Skipped
 from augment.hta.frames import SymbolTable, events_frame, framed
+from augment.hta.raw_events import counter_events, flow_event
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.document import read_document
@@ -81,6 +82,9 @@ class Trace:
     ) -> None:
         """Nothing: traces are read when they are named. HTA's users call it."""
 
+    def parse_single_rank(self, rank: int) -> None:
+        """Nothing, as :meth:`parse_traces`."""
+
     def decode_symbol_ids(self, use_shorten_name: bool = True) -> None:
         """Frames have ``s_name`` and ``s_cat`` in any case; without ``use_shorten_name`` the former is ``name``."""
         for rank in self.get_ranks():
@@ -97,6 +101,18 @@ class Trace:
         """Write ``trace_contents`` as JSON, compressed."""
         with gzip.open(output_file, "wt", encoding="utf-8") as file:
             json.dump(trace_contents, file)
+
+    def convert_time_series_to_events(
+        self, series: pd.DataFrame, counter_name: str, counter_col: str
+    ) -> list[dict[str, Any]]:
+        """A counter's events for the raw trace, of a frame with ``pid``, ``ts`` and ``counter_col``.
+
+        Times are those of the first rank's file, which may differ from another's by their ``baseTimeNanoseconds``.
+        """
+        base_ns = self.whole[self.get_ranks()[0]].source.base_ns
+        return counter_events(series, self.min_ts - base_ns, counter_name, counter_col)
+
+    flow_event = staticmethod(flow_event)
 
     def get_trace_start_unixtime_ns(self, rank: int) -> int:
         """The time of 0 us in the frame of ``rank``, ns."""
@@ -121,9 +137,9 @@ class Trace:
         return other
 
     def get_iterations(self, rank: int | None = None) -> list[int]:
-        """The numbers of a rank's steps; of the first rank's, if none is named."""
-        ranks = self.get_ranks()
-        found: list[int] = sorted(steps(self.of_rank(ranks[0] if rank is None else rank)).number.tolist())
+        """The numbers of a rank's steps; of the first rank's, if none is named. None of a rank that is not there."""
+        rank = self.get_ranks()[0] if rank is None else rank
+        found: list[int] = sorted(steps(self.events[rank]).number.tolist()) if rank in self.events else []
         return found
 
     def get_trace(self, rank: int) -> pd.DataFrame:

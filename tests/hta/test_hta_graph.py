@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -15,8 +16,9 @@ from augment.errors import InputError
 from augment.hta import CPEdge, CPEdgeType, CPGraph, CPNode, Trace, TraceAnalysis, restore_cpgraph
 from augment.pipeline import augment
 from simulator import JobOptions, simulate
-from traces import Event, kernel, launch, op, step, write_trace
+from traces import Event, event, kernel, launch, op, step, write_trace
 
+SYNC = CPEdgeType.SYNC_DEPENDENCY
 EVENTS: list[Event] = [
     step(1, 0, 100),
     step(2, 100, 100),
@@ -44,8 +46,12 @@ def row_of(t: Trace, name: str, number: int = 0) -> int:
 
 
 def graph_of(analyzer: TraceAnalysis, *asked: Any) -> CPGraph:
-    graph, found = analyzer.critical_path_analysis(0, *(asked or ("", None)))
+    answer = analyzer.critical_path_analysis(0, *(asked or ("", None)))
+    assert answer is not None
+    graph, found = answer
     assert found
+    weights = {one["object"].weight for *_, one in graph.edges(data=True) if one["object"].type == SYNC}
+    assert weights <= {0}, "a synchronisation takes no time; what follows it may"
     return graph
 
 
@@ -82,8 +88,40 @@ def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
     waits = graph.get_nodes_for_event(row_of(t, "cudaDeviceSynchronize"))
     assert waits[0] and waits[1] and waits[0].is_blocking and not begun.is_blocking  # noqa: PT018
     synced = graph.edges[end.idx, waits[1].idx]["object"]
-    assert synced.type == CPEdgeType.SYNC_DEPENDENCY
+    assert (synced.type, synced.weight) == (SYNC, 0)
+    returned = [edge for edge in graph.get_edges_attributed_to_event(waits[1].ev_idx) if edge.weight]
+    assert [(edge.type, edge.end, edge.weight) for edge in returned] == [
+        (CPEdgeType.OPERATOR_KERNEL, waits[1].idx, 2)
+    ], "from the end of the kernel until the call returns"  # fmt: skip
+    assert {one["object"].type for *_, one in graph.in_edges(returned[0].begin, data=True)} == {SYNC}
     assert graph.get_nodes_for_event(row_of(t, "ProfilerStep#1")) == (None, None)
+
+
+def test_work_that_waits_for_another_stream(tmp_path: Path) -> None:
+    wait = event("cuda_sync", "Stream Wait Event", 12, 1, 0, 8, correlation=3, device=0, stream=8,
+                 wait_on_stream=7, wait_on_cuda_event_record_corr_id=2)  # fmt: skip
+    events = [
+        op("aten::mm", 0, 14),
+        launch("cudaLaunchKernel", 1, 2, correlation=1),
+        kernel("first", 5, 40, correlation=1),
+        launch("cudaEventRecord", 4, 1, correlation=2),
+        launch("cudaStreamWaitEvent", 6, 1, correlation=3),
+        wait,
+        launch("cudaLaunchKernel", 8, 2, correlation=4),
+        event("kernel", "second", 49, 30, 0, 8, correlation=4, device=0, stream=8),
+    ]
+    path = write_trace(tmp_path / "rank0.json", *events)
+    analyzer = TraceAnalysis({0: str(path)})
+    graph = graph_of(analyzer)
+    first, second = (graph.get_nodes_for_event(row_of(analyzer.t, name)) for name in ("first", "second"))
+    assert first[1] and second[0]  # noqa: PT018
+    edge = graph.edges[first[1].idx, second[0].idx]["object"]
+    assert (edge.type, edge.weight) == (SYNC, 0)
+    path_edges = [graph.edges[pair]["object"] for pair in pairwise(graph.critical_path_nodes)]
+    late = [one for one in path_edges if one.end == second[0].idx]
+    assert [(one.type, one.weight) for one in late] == [(CPEdgeType.KERNEL_KERNEL_DELAY, 4)]
+    assert SYNC in {one.type for one in path_edges}
+    assert graph.summary().sum() == pytest.approx(100)
 
 
 def test_the_path_and_its_breakdown(analyzer: TraceAnalysis) -> None:

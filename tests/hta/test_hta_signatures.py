@@ -23,7 +23,7 @@ TraceAnalysis.get_potential_stragglers(profiler_steps=None, num_candidates=2, vi
     straggler_identification_impl=None)
 TraceAnalysis.get_gpu_kernel_breakdown(visualize=True, duration_ratio=0.8, num_kernels=10,
     include_memory_kernels=True, image_renderer='')
-TraceAnalysis.get_gpu_kernels_with_user_annotations(rank, expand_names=True, shortern_names=True)
+TraceAnalysis.get_gpu_kernels_with_user_annotations(rank, expand_names=True, shorten_names=True)
 TraceAnalysis.get_gpu_user_annotation_breakdown(use_gpu_annotation=True, visualize=True, duration_ratio=0.8,
     num_kernels=1000, allowlist_patterns=None, image_renderer=None)
 TraceAnalysis.get_temporal_breakdown(visualize=True)
@@ -70,6 +70,9 @@ Trace.get_raw_trace_for_one_rank(rank=0)
 Trace.write_raw_trace(output_file, trace_contents)
 Trace.decode_symbol_ids(use_shorten_name=True)
 Trace.get_trace_start_unixtime_ns(rank)
+Trace.parse_single_rank(rank)
+Trace.convert_time_series_to_events(series, counter_name, counter_col)
+Trace.flow_event(id, pid, tid, ts, is_start, name, cat, args=None)
 CPGraph.get_nodes_for_event(ev_id)
 CPGraph.get_events_for_edge(edge)
 CPGraph.get_event_attribution_for_edge(edge)
@@ -108,7 +111,9 @@ def test_members() -> None:
         "OPERATOR_KERNEL", "DEPENDENCY", "KERNEL_LAUNCH_DELAY", "KERNEL_KERNEL_DELAY", "SYNC_DEPENDENCY"
     }  # fmt: skip
     assert CPNode() == CPNode(-1, -1, 0, False, False)
-    assert CPEdge(1, 2) == CPEdge(1, 2, 0, CPEdgeType.OPERATOR_KERNEL)
+    edge = CPEdge(1, 2, CPEdgeType.SYNC_DEPENDENCY)
+    assert (edge.begin, edge.end, edge.type, edge.weight) == (1, 2, CPEdgeType.SYNC_DEPENDENCY, 0)
+    assert CPEdge(1, 2, CPEdgeType.DEPENDENCY, 7).weight == 7
     assert TraceAnalysis.get_queue_length_series is TraceAnalysis.get_queue_length_time_series
     assert TraceAnalysis.get_frequent_cuda_kernel_patterns is TraceAnalysis.get_frequent_cuda_kernel_sequences
 
@@ -117,7 +122,8 @@ STATISTICS = ["count", "mean", "std", "min", "25%", "50%", "75%", "max"]
 NAMED = ["name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)"]
 EVENTS = ["index", "cat", "name", "pid", "tid", "ts", "dur", "stream", "correlation", "bytes", "memory_bw_gbps",
           "wait_on_stream", "wait_on_cuda_event_record_corr_id", "input_dims", "input_type", "input_strides",
-          "external_id",
+          "external_id", "python_id", "python_parent_id", "collective_name", "in_msg_nelems", "out_msg_nelems",
+          "msg_dtype", "group_size", "process_rank", "in_split_size", "out_split_size",
           "index_correlation", "iteration", "end"]  # fmt: skip
 FRAMES: dict[str, tuple[Any, list[str]]] = {
     "temporal": (lambda t: t.get_temporal_breakdown(False), [
@@ -155,7 +161,7 @@ FRAMES: dict[str, tuple[Any, list[str]]] = {
 TEXTS = {
     "idle_category", "kernel_type", "name", "cat", "s_name", "s_cat", "s_user_annotation", "user_annotation",
     "aten_op_name", "kernel_sequence", "type", "bound_by", "counts_change_categories", "input_dims", "input_type",
-    "input_strides",
+    "input_strides", "collective_name", "msg_dtype", "in_split_size", "out_split_size",
 }  # fmt: skip
 
 
