@@ -1,0 +1,135 @@
+"""Changes of a trace whose effect on a figure is known: cut launches, cut milliseconds, stretch all times.
+
+document = load(path)                               # exact: times are decimals of whole nanoseconds
+save(stretched(document, 3), tmp_path / "slow.json")  # every time times 3
+save(without_first_launches(document, 20), …)       # as if the recording began later: the work stays, its calls do not
+save(without_first_ns(document, 5_000_000), …)      # the recording begins so much later
+
+``REAL`` names real traces to try them on; ``real_trace(name)`` skips the test where they are absent.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Document = dict[str, Any]
+Event = dict[str, Any]
+
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
+REAL = (
+    "h100_8rank_modded_nanogpt/rank1.json.gz",  # begins in a backlog
+    "hta_trace_diff_pair/control.json.gz",
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+    "hta_a100_rank0_of_16/negative_queue_length_rank0.json.gz",
+    "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz",
+    "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz",  # clocks of whole µs
+)
+_NS = Decimal("0.001")
+
+
+def real_trace(name: str) -> Path:
+    """The path of a real trace."""
+    path = TRACES / name
+    if not path.is_file():
+        pytest.skip(f"no real trace at {path}")
+    return path
+
+
+@lru_cache(maxsize=2)
+def load(path: Path) -> Document:
+    """A Kineto file, its times rounded to whole nanoseconds as our readers do it; not to be changed in place."""
+    data = path.read_bytes()
+    text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    document: Document = json.loads(text, parse_float=Decimal)
+    return document | {"traceEvents": [_of_whole_ns(one) for one in document["traceEvents"]]}
+
+
+def _of_whole_ns(event: Event) -> Event:
+    times = {key: event[key] for key in ("ts", "dur") if isinstance(event.get(key), Decimal | int)}
+    return event | {key: Decimal(value).quantize(_NS, ROUND_HALF_EVEN) for key, value in times.items()}
+
+
+def save(document: Document, path: Path) -> Path:
+    """Write the document, every decimal with all its digits."""
+    text = json.dumps(document, default=lambda number: f"@decimal {number}@")
+    path.write_text(re.sub(r'"@decimal ([^"@]+)@"', r"\1", text))
+    return path
+
+
+def stretched(document: Document, factor: int) -> Document:
+    """All times since the first, and all durations, ``factor`` times as long."""
+    first = _first(document)
+
+    def longer(event: Event) -> Event:
+        out = dict(event)
+        if "ts" in event:
+            out["ts"] = first + (event["ts"] - first) * factor
+        if "dur" in event:
+            out["dur"] = event["dur"] * factor
+        return out
+
+    return document | {"traceEvents": [longer(one) for one in document["traceEvents"]]}
+
+
+def without_first_launches(document: Document, count: int) -> Document:
+    """Without the first ``count`` calls that launched recorded GPU work, and their arrows' starts; the work stays."""
+    events = document["traceEvents"]
+    work = {_correlation(one) for one in events if one.get("cat") in GPU_WORK}
+    calls = [one for one in events if one.get("cat") in CALLS and _correlation(one) in work]
+    gone = {_correlation(one) for one in sorted(calls, key=lambda one: one["ts"])[:count]}
+    return document | {
+        "traceEvents": [
+            one
+            for one in events
+            if not (one.get("cat") in CALLS and _correlation(one) in gone)
+            and not (one.get("cat") == "ac2g" and one.get("ph") == "s" and one.get("id") in gone)
+        ]
+    }
+
+
+def without_first_ns(document: Document, ns: int) -> Document:
+    """Without all that began in the first ``ns``, as if the recording began so much later; names stay."""
+    begin = _first(document) + Decimal(ns) / 1000
+    kept = [one for one in document["traceEvents"] if one.get("ph") == "M" or "ts" not in one or one["ts"] >= begin]
+    return document | {"traceEvents": kept}
+
+
+def _correlation(event: Event) -> Any:
+    return (event.get("args") or {}).get("correlation")
+
+
+def _first(document: Document) -> Decimal:
+    """The start of the first slice."""
+    first: Decimal = min(one["ts"] for one in document["traceEvents"] if one.get("ph") == "X")
+    return first
+
+
+def differences(
+    before: list[Any], after: list[Any], change: Callable[[str, Any], Any] = lambda _, value: value
+) -> list[str]:
+    """Where the rows ``after`` are not those ``before`` with each value put through ``change(column, value)``."""
+    wanted = [{column: change(column, value) for column, value in _columns(row)} for row in before]
+    found = [dict(_columns(row)) for row in after]
+    if len(wanted) != len(found):
+        return [f"{len(found)} rows, not {len(wanted)}"]
+    return [
+        f"row {place}: {column} is {one[column]!r}, not {value!r}"
+        for place, (row, one) in enumerate(zip(wanted, found, strict=True))
+        for column, value in row.items()
+        if one[column] != (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
+    ]
+
+
+def _columns(row: Any) -> list[tuple[str, Any]]:
+    return [(column, getattr(row, column)) for column in row.__dataclass_fields__]

@@ -1,0 +1,141 @@
+"""Figures obey the changes whose effect is known, on real traces and on simulated ones."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.findings import Findings
+from augment.pipeline import augment
+from augment.readers import read
+from metamorphic import (
+    GPU_WORK,
+    Document,
+    differences,
+    load,
+    real_trace,
+    save,
+    stretched,
+    without_first_launches,
+    without_first_ns,
+)
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+
+from simulator import JobOptions, simulate
+
+SIMULATED = {
+    "waits": JobOptions(ranks=1, steps=4, layers=2),
+    "cut in a backlog": JobOptions(ranks=1, steps=5, layers=2, run_ahead=1, record_from=(1.3,), side_streams=1),
+    "crossing": JobOptions(ranks=1, steps=3, layers=2, cross_ns=1, collectives="fsdp"),
+}
+RECORDED = (
+    "h100_8rank_modded_nanogpt/rank1.json.gz",
+    "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
+    "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz",
+)
+FACTOR, LAUNCHES = 3, 40
+Figures = dict[str, list[Any]]
+#: what an analysis compares times with is stretched with them
+CUTOFFS = {
+    "idle_time_breakdown": {"consecutive_kernel_delay_ns": 30_000, "arrow_min_gap_ns": 100_000},
+    "launch_statistics": {"runtime_cutoff_ns": 50_000, "launch_delay_cutoff_ns": 100_000},
+    "launch_outliers": {"runtime_cutoff_ns": 50_000, "launch_delay_cutoff_ns": 100_000},
+}
+#: of work alone, whatever launched it
+OF_WORK = (
+    "temporal_breakdown",
+    "communication_computation_overlap",
+    "kernel_type_breakdown",
+    "kernel_breakdown",
+    "memory_bandwidth",
+)
+#: the critical path holds launch latencies of its own, which do not stretch
+SKIPPED = ("critical_path", "critical_path_operators")
+
+
+@pytest.fixture(scope="module", params=[*SIMULATED, *RECORDED])
+def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Document:
+    if request.param in RECORDED:
+        return load(real_trace(request.param))
+    return load(simulate(SIMULATED[request.param], tmp_path_factory.mktemp("job"))[0][0])
+
+
+@pytest.fixture(scope="module")
+def before(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Figures:
+    """The figures of the document as it is."""
+    return figures(document, tmp_path_factory.mktemp("before"))
+
+
+def figures(document: Document, folder: Path, factor: int = 1) -> Figures:
+    """Every analysis's rows, or what it was skipped for."""
+    options = {name: {key: ns * factor for key, ns in asked.items()} for name, asked in CUTOFFS.items()}
+    trace = read(str(save(document, folder / f"{factor}.json")))
+    outcomes = augment(trace, options=options, skip=SKIPPED).outcomes
+    return {name: list(one.rows) if isinstance(one, Findings) else [] for name, one in outcomes.items()}
+
+
+def in_stretched_time(column: str, value: Any) -> Any:
+    if value is None or column in ("kernel_wait_ns", "other_wait_ns"):  # parted by a cutoff that is no option
+        return value
+    return value * FACTOR if column.endswith("_ns") else value / FACTOR if column.endswith("_gbps") else value
+
+
+def test_stretched_times_stretch_every_figure(document: Document, before: Figures, tmp_path: Path) -> None:
+    after = figures(stretched(document, FACTOR), tmp_path, FACTOR)
+    assert before.keys() == after.keys()
+    found = [
+        f"{name}, {one}"
+        for name, rows in before.items()
+        for one in differences(rows, after[name], in_stretched_time)
+        if "_wait_ns is" not in one
+    ]
+    assert not found
+    for row, other in zip(before["step_figures"], after["step_figures"], strict=True):
+        waited, longer = (one.kernel_wait_ns + one.other_wait_ns for one in (row, other))
+        assert longer == FACTOR * waited
+
+
+def test_cut_launches_change_what_counts_launches_alone(document: Document, before: Figures, tmp_path: Path) -> None:
+    after = figures(without_first_launches(document, LAUNCHES), tmp_path)
+    assert not [f"{name}, {one}" for name in OF_WORK for one in differences(before[name], after[name])]
+    counts = [sum(row.launch_count for row in one["launch_statistics"]) for one in (before, after)]
+    if counts[0] > LAUNCHES:
+        assert counts[0] - counts[1] == LAUNCHES
+
+
+def test_work_after_a_cut_is_all_there(document: Document, tmp_path: Path) -> None:
+    ns = 2_000_000
+    cut = without_first_ns(document, ns)
+    work = Counter(one["name"] for one in cut["traceEvents"] if one.get("cat") in GPU_WORK)
+    durations: Counter[str] = Counter()
+    for one in cut["traceEvents"]:
+        if one.get("cat") in GPU_WORK:
+            durations[one["name"]] += int(one["dur"] * 1000)
+    rows = figures(cut, tmp_path)["kernel_breakdown"]
+    assert {row.name: row.count for row in rows} == work
+    assert {row.name: row.sum_ns for row in rows} == durations
+
+
+def test_steps_after_a_cut_are_as_before(tmp_path: Path) -> None:
+    options = JobOptions(ranks=1, steps=5, layers=2, causes=True)
+    path, truth = simulate(options, tmp_path)[0]
+    document, steps = load(path), truth["causes"]["steps"]
+    middle = (steps[1]["host_begin"] + steps[1]["host_finish"]) // 2 - steps[0]["host_begin"]
+    before, after = figures(document, tmp_path), figures(without_first_ns(document, middle), tmp_path)
+    assert [row.step for row in after["step_figures"]] == [2, 3, 4]
+    assert not differences(before["step_figures"][2:], after["step_figures"])
+
+
+def test_files_say_what_documents_do(document: Document, tmp_path: Path) -> None:
+    again = load(save(document, tmp_path / "again.json"))
+    assert list(times(again)) == list(times(document))
+
+
+def times(document: Document) -> Iterator[tuple[Any, Any]]:
+    return ((one.get("ts"), one.get("dur")) for one in document["traceEvents"])
