@@ -14,8 +14,14 @@ the end of the recording back to its start: what did each moment have to wait fo
   that: most traces do not record the waits of streams (``cuda_sync``). Work of unknown launch counts as launched with
   what is before it on its stream, or before the recording.
 
-The path is divided where steps begin and end, so that ``time_ns`` over ``bound_by`` sums up to the step's duration
-(of the recording's, as ``step`` null, where there are no steps):
+Where both the launch and the work before it on the stream could have decided, the launch did if its call began less
+than the latency of a launch before that work ended. The latency is the least time from a launch to its work among the
+256 launches that begin with this one, at most 30 µs. So a device that lags behind its host is bound by itself. Work
+that starts while the work before it still runs followed its launch if that was at most 30 µs ago, else that work.
+
+The path is divided where steps begin and end, so that ``time_ns`` over ``bound_by`` sums up to ``span_ns``, the step's
+duration. Without steps there is one ``span_ns`` with ``step`` null: from the first to the last event of the threads
+that launch or hand over work, of those that they start, and of the devices. Marks of the profiler itself lie outside.
 
 | bound_by | time |
 | --- | --- |
@@ -33,7 +39,9 @@ The path is divided where steps begin and end, so that ``time_ns`` over ``bound_
 It is drawn as ``Critical path`` under the thread that drives: slices named after ``bound_by``, each with its
 ``source`` (the outermost operator, the call, the kernel; of a delay, what came late). Where the path goes from one
 track to another, an arrow leads from the event that it leaves (the launch, the work waited for) to the path's slice
-that could begin then. Stretches of one kind within one outermost operator are one slice.
+that could begin then. Stretches of one kind within one outermost operator are one slice. A stretch outside operators
+is one slice, too; its ``source`` is the annotation or Python function that was innermost for most of it, or
+``nothing recorded``.
 
 How HTA's ``critical_path_analysis`` differs: it takes the longest path through one annotation, which leaves out the
 times between operators and may begin and end anywhere; it does not know CUDA graphs, full queues, or waits between
@@ -54,13 +62,15 @@ from augment.derived.critical_graph import critical_graph
 from augment.derived.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings
 from augment.derived.gpu_work import gpu_work
 from augment.derived.handovers import NO_TRACK, main_track
+from augment.derived.ordering import combinations, sums
 from augment.derived.steps import steps
 from augment.derived.what_if import windows
 from augment.findings import Findings, Skipped, column
-from augment.trace import LAUNCHES, Category, Int64s, Trace
+from augment.trace import LAUNCHES, Bools, Category, Int64s, Trace
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)
+_UNRECORDED = "nothing recorded"  #: the source of time in which a thread is in no slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,8 @@ class Row:
     step: int | None = column("The step's number; null: the whole recording, which has no steps.")
     bound_by: str = column("What the time on the path consists of.")
     time_ns: int = column("Time of that kind on the critical path.", "ns")
-    time_ratio: float = column("Share of the step's duration.", "ratio")
+    time_ratio: float = column("Share of `span_ns`.", "ratio")
+    span_ns: int = column("Duration of the step, or of all that the path covers if there are no steps.", "ns")
 
 
 ROW = Row
@@ -91,13 +102,13 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
     start, end = windows(trace)
     window = path.step if len(number) else np.zeros(len(path), np.int64)
     inside = window >= 0
-    sums = np.zeros((len(start), len(BoundBy)), np.int64)
-    np.add.at(sums, (window[inside], path.bound_by[inside]), path.dur[inside])
+    time = np.zeros((len(start), len(BoundBy)), np.int64)
+    np.add.at(time, (window[inside], path.bound_by[inside]), path.dur[inside])
     numbers = number.number.tolist() if len(number) else [None]
     lengths = (end - start).tolist()
     return [
-        Row(trace.rank, numbers[place], KINDS[kind], int(sums[place, kind]), int(sums[place, kind]) / lengths[place])
-        for place, kind in np.argwhere(sums).tolist()
+        Row(trace.rank, numbers[place], KINDS[kind], ns := int(time[place, kind]), ns / lengths[place], lengths[place])
+        for place, kind in np.argwhere(time).tolist()
     ]
 
 
@@ -108,8 +119,11 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     first[1:] = (source[1:] != source[:-1]) | (path.bound_by[1:] != path.bound_by[:-1])
     first[1:] |= path.step[1:] != path.step[:-1]
     places = np.flatnonzero(first)
-    ts, source = path.ts[places], source[places]
+    ts, kinds, source = path.ts[places], path.bound_by[places].astype(np.int32), source[places]
+    outside = kinds == BoundBy.OUTSIDE_OPERATORS
+    source[outside] = _longest(path, first)
     known = source >= 0
+    unnamed = np.where(outside, np.int32(len(trace.strings)), np.int32(-1))
     main = main_track(trace)
     track = SliceTrack(
         analysis=NAME,
@@ -117,9 +131,9 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
         under=gpu_work(trace).streams[0].track if main == NO_TRACK else main,
         ts=ts,
         dur=np.diff(ts, append=path.ts[-1:] + path.dur[-1:]),
-        names=Texts(path.bound_by[places].astype(np.int32), KINDS),
+        names=Texts(kinds, KINDS),
         args={
-            "source": Texts(np.where(known, trace.events.name[source], np.int32(-1)), trace.strings),
+            "source": Texts(np.where(known, trace.events.name[source], unnamed), [*trace.strings, _UNRECORDED]),
             "correlation": np.where(known, trace.events.correlation[source], np.int64(-1)),
         },
         description="the chain of events that decided how long the recording took",
@@ -131,10 +145,20 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
 
 
 def _sources(trace: Trace, path: CriticalPath) -> Int64s:
-    """What each piece is shown as: of an operator the outermost that it is part of."""
+    """What each piece is shown as: of an operator the outermost that it is part of; outside of operators, all one."""
     within = np.isin(path.bound_by, (BoundBy.CPU_OPERATOR, BoundBy.DATA_LOADING))
     source: Int64s = path.row.copy()
     outer = outermost(trace, path.row[within], (Category.CPU_OP,))
     source[within] = np.where(outer >= 0, outer, source[within])
     source[path.bound_by == BoundBy.OUTSIDE_OPERATORS] = -1
     return source
+
+
+def _longest(path: CriticalPath, first: Bools) -> Int64s:
+    """Of each stretch outside operators (``first``: a stretch begins), the row that most of its time belongs to."""
+    outside = np.flatnonzero(path.bound_by == BoundBy.OUTSIDE_OPERATORS)
+    (stretch, row), which = combinations(np.cumsum(first)[outside], path.row[outside])
+    ns = sums(which, path.dur[outside], len(row))
+    order = np.lexsort((row, -ns, stretch))
+    longest: Int64s = row[order[np.diff(stretch[order], prepend=-1) > 0]]
+    return longest

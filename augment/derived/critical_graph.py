@@ -23,6 +23,7 @@ from augment.derived.dependencies import (
 from augment.derived.gpu_work import gpu_work
 from augment.derived.handovers import NO_TRACK, handovers, main_track
 from augment.derived.host_segments import host_segments
+from augment.derived.launch_latencies import LONGEST_NS, launch_latencies
 from augment.derived.launches import NO_ROW
 from augment.derived.ordering import compressed, distinct, each, group_bounds, grouped
 from augment.derived.steps import steps
@@ -232,10 +233,11 @@ def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
     runs[found.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
     own = np.minimum(runs, took)
     least = own.copy()
-    least[(found.kind == Kind.STREAM) & (runs > took)] = 0  # it did not wait for the end
+    overlapping = np.flatnonzero((found.kind == Kind.STREAM) & (runs > took))
+    lag = work.ts - launched_at(trace)
+    least[overlapping[lag[found.to_work[overlapping]] <= LONGEST_NS]] = 0  # its launch decided, not what still runs
     launched = found.kind == Kind.LAUNCH
-    lag = took[launched]
-    least[launched] = np.minimum(lag, lag[lag > 0].min(initial=np.iinfo(np.int64).max))  # none was ever faster
+    least[launched] = np.minimum(took[launched], launch_latencies(trace)[found.to_work[launched]])
     rows = found.from_row.astype(np.int32), found.to_row.astype(np.int32)
     return _Edges(found.kind, source, target, own, least, *rows)
 

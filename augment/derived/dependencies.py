@@ -167,8 +167,8 @@ def order_on_streams(trace: Trace) -> Waits:
     later[[stream.start for stream in work.streams]] = False
     places = np.flatnonzero(later)
     last = last_to_end(trace)[places - 1]
-    over = (last != places - 1) & (work.end[last] <= work.ts[places])
-    before, places = np.concatenate((places - 1, last[over])), np.concatenate((places, places[over]))
+    other = last != places - 1
+    before, places = np.concatenate((places - 1, last[other])), np.concatenate((places, places[other]))
     return _waits(dependencies_of(Kind.STREAM, work.row[before], work.row[places], from_work=before, to_work=places))
 
 

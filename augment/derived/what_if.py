@@ -34,7 +34,8 @@ NAMED = (
 
 @dataclass(frozen=True, slots=True)
 class NamedTimes:
-    """One name and kind of time in one window: equal-length columns, ascending window, then most time on the path.
+    """One name and kind of time in one window: equal-length columns, ascending window, then most time on the path, then
+    name.
 
     ``window`` int64 (a place in ``steps``, or 0 where there are none), ``name`` int32 (into ``Trace.strings``),
     ``bound_by`` uint8, ``count`` int64 (slices on the path), ``ns`` (on the path), ``total_ns`` (on the path or not),
@@ -83,8 +84,8 @@ def longest_names(trace: Trace, name_count: int) -> NamedTimes:
     (window, name, kind), which = combinations(window[named], trace.events.name[path.row[named]], path.bound_by[named])
     codes = (window * len(trace.strings) + name) * len(BoundBy) + kind
     ns, count = sums(which, path.dur[named], len(codes)), sums(which, new.astype(np.int64), len(codes))
-    order = np.lexsort((-ns, codes // _size(trace)))
-    window = codes[order] // _size(trace)
+    order = np.lexsort((kind, _by_name(trace, name), -ns, window))
+    window = window[order]
     rank = np.arange(len(order)) - np.searchsorted(window, window, side="left")
     order = order[rank < name_count]
     codes, ns, count = codes[order], ns[order], count[order]
@@ -94,6 +95,16 @@ def longest_names(trace: Trace, name_count: int) -> NamedTimes:
     window, key = np.divmod(codes, _size(trace))
     name, kind = np.divmod(key, len(BoundBy))
     return NamedTimes(window, name.astype(np.int32), kind.astype(np.uint8), count, ns, total, slack, gained)
+
+
+def _by_name(trace: Trace, name: Int64s) -> Int64s:
+    """The place of each of ``name`` in the order of the alphabet, whatever the order of ``Trace.strings``."""
+    used, which = np.unique(name, return_inverse=True)
+    place = np.empty(len(used), np.int64)
+    names = [trace.strings[code] for code in used.tolist()]
+    place[sorted(range(len(used)), key=names.__getitem__)] = np.arange(len(used))
+    found: Int64s = place[which]
+    return found
 
 
 def _size(trace: Trace) -> int:

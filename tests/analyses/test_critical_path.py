@@ -80,7 +80,7 @@ def test_slices_tell_their_source_and_correlation() -> None:
     assert told["launch_delay", 10] == ("gemm", 1)
     assert told["kernel_computation", 17] == ("gemm", 1)
     assert told["sync", 80] == ("cudaDeviceSynchronize", None)
-    assert told["outside_operators", 0] == (None, None)
+    assert told["outside_operators", 0] == ("ProfilerStep#3", None)
 
 
 def test_a_late_host_holds_the_path() -> None:
