@@ -8,9 +8,12 @@ STAMP := $(VENV)/.installed
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
+# the tools that build the kernels come first: so they are not installed once more, for this build alone
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	sed -n '/^requires = \[/,/^\]/s/^ *"\(.*\)",$$/\1/p' pyproject.toml > $(VENV)/build-tools.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/build-tools.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
 	touch $@
 
 demo: $(STAMP)   ## an example job, augmented: its main figures and what to open

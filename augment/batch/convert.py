@@ -119,7 +119,7 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
 
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
-        trace = read(path, announce=announce, limits=settings.limits or UNLIMITED)
+        trace = read(path, limits=settings.limits or UNLIMITED)
         evidence = settings.request.evidence
         evidence_state = evidence.state(trace.rank)
         trace = evidence.added_to(trace)

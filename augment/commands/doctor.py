@@ -57,7 +57,7 @@ def examine(path: str) -> Report:
 
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = read(path, announce=lambda text: shown.say(f"augment: {text}"))
+        trace = read(path)
         shown.stage("examining")
         return inspect(augment(trace))
 

@@ -25,7 +25,7 @@ def traces_of(path: str, shown: Bar) -> list[Trace]:
     for name, named in _files(path):
         shown.stage(f"reading {name}")
         try:
-            traces.append(read(name, announce=lambda text: shown.say(f"augment: {text}")))
+            traces.append(read(name))
         except UnknownFormat:
             if named:
                 raise

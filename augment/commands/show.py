@@ -109,7 +109,7 @@ def _analysed(path: str, request: Request) -> dict[str, Any]:
 
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = request.evidence.added_to(read(path, announce=lambda text: shown.say(f"augment: {text}")))
+        trace = request.evidence.added_to(read(path))
         augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name))
         for why in request.evidence.unused(augmented):
             shown.say(f"augment: {why}")

@@ -166,14 +166,10 @@ def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg], engine: str 
     job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     scan: Scan = plain
     if engine == "compiled" or (engine == "auto" and _load.pays(len(rows), COMPILED_FROM)):
-        try:
-            if decode is json_event:
-                taken = _compiled(job, trace.source.text)
-                return {arg.name: found_in(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
-            scan = decode.arg_scan() if hasattr(decode, "arg_scan") else plain
-        except ImportError:  # no compiler on this machine, and nothing that it compiled
-            if engine == "compiled":
-                raise
+        if decode is json_event:
+            taken = _compiled(job, trace.source.text)
+            return {arg.name: found_in(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
+        scan = decode.arg_scan() if hasattr(decode, "arg_scan") else plain
     for block in blocks(trace.source.text, job.offsets, job.lengths):
         scan(job, block)
     return {column.arg.name: column.found() for column in columns}

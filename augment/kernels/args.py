@@ -1,6 +1,6 @@
 """The compiled reading of an event's args from its own JSON: where they are, and which of them are wanted.
 
-Wanted args go where ``wanted_args.py`` tells. Importing this module imports numba.
+Wanted args go where ``wanted_args.py`` tells.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loops of ``derived/critical_loops.py``, compiled: line by line the same. Importing this module imports numba.
+"""The loops of ``derived/critical_loops.py``, compiled: line by line the same.
 
 All arguments are addresses of columns, but for counts and a node: of int32 columns where they hold nodes or edges of
 the graph (``cut_edge`` and ``leaving`` are int64), else of int64.

@@ -1,7 +1,6 @@
 """Dictionaries of byte strings: open-addressing slots (int32) over hashes (uint64), all by address.
 
-Those of ``known_bytes.py`` Python fills, those of ``interned.py`` compiled code itself. Importing this module imports
-numba.
+Those of ``known_bytes.py`` Python fills, those of ``interned.py`` compiled code itself.
 """
 
 from __future__ import annotations

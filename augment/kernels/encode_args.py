@@ -1,18 +1,12 @@
 """Compiled code of the Perfetto writer: args from the events' own JSON, without a Python object an event.
 
 Integers are encoded as they stand. Any other value is looked up with its key, by their bytes, in a dictionary that
-Python fills; so is the key of an integer. Events of odd forms are left to Python as a whole. Importing this module
-imports numba.
+Python fills; so is the key of an integer. Events of odd forms are left to Python as a whole.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from augment.kernels.args import find_args, find_args_by_member
 from augment.kernels.dictionary import hash_bytes, look_up
@@ -50,6 +44,7 @@ from augment.kernels.memory import (
     load_int,
     load_int32,
     load_word,
+    quotient_bits,
     store_byte,
     store_int,
 )
@@ -73,17 +68,6 @@ from augment.kernels.tokens import (
 IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: tells a key from a key with its value
 SIGN = np.iinfo(np.int64).min  #: the bit of a float's sign
 MOST_DIGITS = 15  #: of a float that is the quotient of two exact ones
-
-
-@intrinsic
-def quotient_bits(typing_context: Any, dividend: Any, divisor: Any) -> Any:  # noqa: ARG001 - numba gives them
-    """The bits of ``float64(dividend) / float64(divisor)``, both int64, as an int64; numba's own division may raise."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        left, right = (builder.sitofp(argument, ir.DoubleType()) for argument in arguments)
-        return builder.bitcast(builder.fdiv(left, right), ir.IntType(64))
-
-    return types.int64(types.int64, types.int64), generate
 
 
 @compiled

@@ -1,6 +1,6 @@
 """Compiled code of the Perfetto writer: packets and args from columns.
 
-All arguments are numbers and addresses, as ``memory.py`` says why. Importing this module imports numba.
+All arguments are numbers and addresses, as ``memory.py`` says why.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.encode_layout import PACKET_ROOM
-from augment.kernels.memory import compiled, load_int, store_byte, store_int
+from augment.kernels.memory import as_word, compiled, load_int, store_byte, store_int
 from augment.kernels.tokens import ZERO
 
 SEVEN = np.uint64(7)
@@ -20,7 +20,7 @@ WORD = 8
 @compiled
 def put_varint(at: int, value: int) -> int:
     """Write a varint; the address after it."""
-    rest = np.uint64(value)
+    rest = as_word(value)
     while rest > LOW_SEVEN:
         store_byte(at, np.int64((rest & LOW_SEVEN) | MORE_BYTES))
         rest >>= SEVEN
@@ -32,7 +32,7 @@ def put_varint(at: int, value: int) -> int:
 @compiled
 def varint_size(value: int) -> int:
     """How many bytes :func:`put_varint` writes."""
-    rest = np.uint64(value) >> SEVEN
+    rest = as_word(value) >> SEVEN
     size = 1
     while rest != ZERO:
         rest >>= SEVEN

@@ -1,4 +1,4 @@
-"""The loop of ``derived/host_segments.py``, compiled. Importing this module imports numba."""
+"""The loop of ``derived/host_segments.py``, compiled."""
 
 from __future__ import annotations
 

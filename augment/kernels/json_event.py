@@ -1,7 +1,4 @@
-"""The compiled reading of one event into a few integers.
-
-Importing this module imports numba.
-"""
+"""The compiled reading of one event into a few integers."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 It takes the forms that Kineto and its kin write. An event in any other form (escaped keys, exponents, string
 correlations, broken JSON) is noted by its place, a row is kept free for it, and the general reader fills it.
 Kineto writes the same first line for each call of an operator: a line whose exact bytes are known is not read again.
-Importing this module imports numba.
 """
 
 from __future__ import annotations

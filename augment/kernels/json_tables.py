@@ -1,7 +1,4 @@
-"""The compiled scanner's tables: its places and its pairs.
-
-Importing this module imports numba.
-"""
+"""The compiled scanner's tables: its places and its pairs."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from augment.kernels.json_layout import (
     PLACES,
 )
 from augment.kernels.memory import (
+    as_word,
     compiled,
     load_int,
     load_int32,
@@ -27,8 +25,8 @@ from augment.kernels.memory import (
 @compiled
 def place_hash(kinds: int, pid: int, tid: int, device: int, stream: int) -> int:
     """Where to look for a place first, before the mask."""
-    hashed = np.uint64(pid) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(tid + kinds)
-    hashed = (hashed * np.uint64(0xC2B2AE3D27D4EB4F)) ^ (np.uint64(device) + np.uint64(stream) * np.uint64(31))
+    hashed = as_word(pid) * np.uint64(0x9E3779B97F4A7C15) ^ as_word(tid + kinds)
+    hashed = (hashed * np.uint64(0xC2B2AE3D27D4EB4F)) ^ (as_word(device) + as_word(stream) * np.uint64(31))
     hashed *= np.uint64(0x9E3779B97F4A7C15)
     return np.int64(hashed >> np.uint64(32))
 

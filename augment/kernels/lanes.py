@@ -1,4 +1,4 @@
-"""The loop of ``writers/perfetto/lanes.py``, compiled: line by line the same. Importing this module imports numba."""
+"""The loop of ``writers/perfetto/lanes.py``, compiled: line by line the same."""
 
 from __future__ import annotations
 

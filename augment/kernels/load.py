@@ -17,11 +17,5 @@ class Load:
         return self._without >= least
 
     def native(self, name: str, size: int, least: int) -> Native | None:
-        """See :func:`augment.kernels.native.native`; None if it does not pay, or there is no compiler on this machine
-        and nothing that it compiled."""
-        if not self.pays(size, least):
-            return None
-        try:
-            return native(name)
-        except ImportError:
-            return None
+        """See :func:`augment.kernels.native.native`; None if it does not pay."""
+        return native(name) if self.pays(size, least) else None

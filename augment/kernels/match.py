@@ -1,7 +1,4 @@
-"""``readers/perfetto/match.py``, compiled: one pass in the order of time, with a stack for each track.
-
-Importing this module imports numba.
-"""
+"""``readers/perfetto/match.py``, compiled: one pass in the order of time, with a stack for each track."""
 
 from __future__ import annotations
 

@@ -1,74 +1,77 @@
-"""What compiled code is made with: numba's decorator and memory by address.
+"""What kernels are made with: their decorators, memory by address, words.
 
-Addresses, so that compiled code handles scalars alone: each use of an array costs numba atomic reference counts, more
-than most tokens take. Importing this module imports numba.
+As they stand these are plain Python, and so is every kernel: tests run them like that, as oracles of the compiled
+ones. The build (``building/emit.py``) puts numba's in their place before it imports the kernels.
 """
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """``function`` compiled by numba into its compiled callers; ``native.py`` makes it callable from Python.
-
-    A call of numba's costs several nanoseconds, which is most of what a JSON token costs: all is one piece of code.
-    """
-    made: Function = njit(nogil=True, forceinline=True)(function)
-    return made
+    """``function``, compiled into its compiled callers: a call takes most of what a JSON token costs."""
+    return function
 
 
 def compiled_apart(function: Function) -> Function:
-    """``function`` compiled by numba once, to be called: for what is rare, and would only make its callers large."""
-    made: Function = njit(nogil=True)(function)
-    return made
+    """``function``, compiled once, to be called: for what is rare, and would only make its callers large."""
+    return function
 
 
-def _load(bits: int, result: Any, signed: bool) -> Any:
-    def load(typing_context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            loaded = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
-            if bits == 64:
-                return loaded
-            return (builder.sext if signed else builder.zext)(loaded, ir.IntType(64))
-
-        return result(types.int64), generate
-
-    return intrinsic(load)
+def load_byte(address: int) -> int:
+    """The byte at an address."""
+    return ctypes.c_uint8.from_address(address).value
 
 
-def _store(bits: int) -> Any:
-    def store(typing_context: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kind = ir.IntType(bits)
-            value = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
-            builder.store(value, builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), generate
-
-    return intrinsic(store)
+def load_word(address: int) -> np.uint64:
+    """The 8 bytes at an address, little-endian, at any alignment."""
+    return np.uint64(ctypes.c_uint64.from_address(address).value)
 
 
-load_byte = _load(8, types.int64, False)  #: the byte at an address
-load_word = _load(64, types.uint64, False)  #: the 8 bytes at an address, little-endian, at any alignment
-load_int = _load(64, types.int64, False)  #: the int64 at an address
-load_int32 = _load(32, types.int64, True)  #: the int32 at an address
-store_byte, store_int32, store_int = _store(8), _store(32), _store(64)  #: (address, value)
+def load_int(address: int) -> int:
+    """The int64 at an address."""
+    return ctypes.c_int64.from_address(address).value
 
 
-@intrinsic
-def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """How many low bits of the uint64 ``word`` are 0; ``word`` must not be 0."""
+def load_int32(address: int) -> int:
+    """The int32 at an address."""
+    return ctypes.c_int32.from_address(address).value
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
-    return types.uint64(types.uint64), generate
+def store_byte(address: int, value: int) -> None:
+    """Store the low byte of ``value``."""
+    ctypes.c_uint8.from_address(address).value = int(value)
+
+
+def store_int32(address: int, value: int) -> None:
+    """Store the low four bytes of ``value``."""
+    ctypes.c_int32.from_address(address).value = int(value)
+
+
+def store_int(address: int, value: int) -> None:
+    """Store ``value``."""
+    ctypes.c_int64.from_address(address).value = int(value)
+
+
+def as_word(value: int) -> np.uint64:
+    """The word of the same bits as an int64."""
+    return np.uint64(int(value) & 0xFFFFFFFFFFFFFFFF)
+
+
+def trailing_zeros(word: np.uint64) -> np.uint64:
+    """How many low bits of ``word`` are 0; ``word`` must not be 0."""
+    return np.uint64((int(word) & -int(word)).bit_length() - 1)
+
+
+def quotient_bits(dividend: int, divisor: int) -> int:
+    """The bits of ``float64(dividend) / float64(divisor)`` as an int64; numba's own division may raise."""
+    bits: int = struct.unpack("<q", struct.pack("<d", float(dividend) / float(divisor)))[0]
+    return bits

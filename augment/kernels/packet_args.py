@@ -1,4 +1,4 @@
-"""Compiled code of ``readers/perfetto/arg_scan.py``: few args of many packets. Importing this module imports numba.
+"""Compiled code of ``readers/perfetto/arg_scan.py``: few args of many packets.
 
 It takes annotations of a key by number and one value, an integer or a string by number; packets with others among the
 wanted ones it leaves to Python as a whole.

@@ -1,4 +1,4 @@
-"""Compiled code of the reader: where the scan of packets puts what it takes. Importing this module imports numba."""
+"""Compiled code of the reader: where the scan of packets puts what it takes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The packet scan, compiled: what ``readers/perfetto/scan.py`` does for the packets that are nearly all of a file.
 
 It takes packets with a track event and nothing else, whose track, place and strings are known; any other it leaves to
-Python, byte for byte where it is. Importing this module imports numba.
+Python, byte for byte where it is.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.kernels.memory import (
+    as_word,
     compiled,
     compiled_apart,
     load_byte,
@@ -123,8 +124,8 @@ def skip(tag: int, at: int, stop: int) -> int:
 @compiled
 def slot_of(first: int, second: int, third: int) -> int:
     """Where to look for a key first, before the mask."""
-    hashed = (np.uint64(first) * MANY) ^ (np.uint64(second) * OTHER_MANY)
-    hashed = (hashed ^ np.uint64(third)) * MANY
+    hashed = (as_word(first) * MANY) ^ (as_word(second) * OTHER_MANY)
+    hashed = (hashed ^ as_word(third)) * MANY
     return np.int64(hashed >> SHIFT)
 
 

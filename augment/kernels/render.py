@@ -1,10 +1,10 @@
-"""The loop of ``writers/render_native.py``: rows of integers to text. Importing this module imports numba."""
+"""The loop of ``writers/render_native.py``: rows of integers to text."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.memory import compiled, load_byte, load_int, store_byte, store_int
+from augment.kernels.memory import as_word, compiled, load_byte, load_int, store_byte, store_int
 
 LITERAL, NUMBER, CHOICE = 0, 1, 2  #: kinds of steps
 # what a step holds: its int64 at these byte offsets
@@ -26,7 +26,7 @@ def copy(target: int, source: int, size: int) -> int:
 @compiled
 def write_number(out: int, value: int, decimals: int, trim: bool) -> int:
     """Write ``value * 10 ** -decimals`` at ``out``; the place after it."""
-    rest = np.uint64(value)
+    rest = as_word(value)
     if value < 0:
         rest = np.uint64(0) - rest  # also right for the least int64, which has no positive
         store_byte(out, MINUS)

@@ -7,13 +7,12 @@ import re
 from collections import deque
 
 from augment.errors import MalformedTrace, UnknownFormat
-from augment.kernels.load import Load
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.general_scan import GeneralScanner
 from augment.readers.limits import Limits
 from augment.readers.members import Ended, Members, TooDeep
-from augment.readers.raw import Announce, Broken, Scanner
+from augment.readers.raw import Broken, Scanner
 from augment.readers.window import Window
 from augment.trace import Trace
 
@@ -22,15 +21,12 @@ TITLE = "Chrome JSON"
 SUFFIXES: tuple[str, ...] = (".json",)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GENERAL_CHUNK, COMPILED_CHUNK = 2 << 20, 4 << 20
-COMPILED_FROM = 24 << 20  #: bytes of text from which on it is worth to compile
-LOADED_FROM = 1 << 20  #: from which on compiled code earns its load, if it is on disk
-WORTH_COMPILING = 240 << 20  #: bytes of smaller texts that a process reads without before it compiles all the same
+COMPILED_FROM = 1 << 20  #: bytes of text from which on compiled code earns its load
 TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OPENING_AT_MOST = 64  #: bytes, with blanks
-_load = Load()
 
 
 def recognizes(head: bytes) -> bool:
@@ -43,7 +39,7 @@ def layout(head: bytes) -> str:
     return "array" if head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"[" else "object"
 
 
-def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str = "auto") -> Trace:
+def read(path: str, text: OpenText, head: bytes, engine: str = "auto") -> Trace:
     """The trace in ``text``, of which ``head`` has been taken already.
 
     Args:
@@ -54,7 +50,7 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         MalformedTrace: broken where nothing after it can be trusted.
     """
     stream = _Counted(head, text)
-    scanner, chunk = _scanner(path, engine, announce, text.limits.nesting)
+    scanner, chunk = _scanner(path, engine, text.limits.nesting)
     window = Window(stream, chunk)
     try:
         outline = _Reading(path, window, scanner, text.limits).all()
@@ -93,26 +89,13 @@ class _Counted:
         return b"".join(self._last)
 
 
-def _scanner(path: str, engine: str, announce: Announce, nesting: int) -> tuple[Scanner, int]:
+def _scanner(path: str, engine: str, nesting: int) -> tuple[Scanner, int]:
     likely = _likely_text_bytes(path)
-    if engine == "compiled" or (engine == "auto" and _is_worth_compiled_code(likely)):
-        try:
-            from augment.readers.compiled_scanner import CompiledScanner
+    if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
+        from augment.readers.compiled_scanner import CompiledScanner
 
-            return CompiledScanner(announce, nesting, likely), COMPILED_CHUNK
-        except ImportError:
-            if engine == "compiled":
-                raise
-            announce("numba is not installed: reading takes some ten times as long")
+        return CompiledScanner(nesting, likely), COMPILED_CHUNK
     return GeneralScanner(nesting), GENERAL_CHUNK
-
-
-def _is_worth_compiled_code(likely: int) -> bool:
-    if likely < LOADED_FROM:
-        return False
-    from augment.readers.compiled_scanner import is_at_hand
-
-    return likely >= COMPILED_FROM or is_at_hand() or _load.pays(likely, WORTH_COMPILING)
 
 
 def _likely_text_bytes(path: str) -> int:

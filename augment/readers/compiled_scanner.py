@@ -1,8 +1,4 @@
-"""The fast event scanner's Python side: makes room, follows the notes, hands on the columns.
-
-Making one raises ImportError where there is neither numba nor the code that it compiled; the general scanner then
-serves.
-"""
+"""The fast event scanner's Python side: makes room, follows the notes, hands on the columns."""
 
 from __future__ import annotations
 
@@ -14,14 +10,13 @@ import numpy as np
 from augment.args import WANTED, TakenArgs
 from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
-from augment.kernels.native import at_hand, native
+from augment.kernels.native import native
 from augment.readers.events import read_row
-from augment.readers.raw import ABSENT, COLUMNS, Announce, Broken, Names, Place, RawEvents, Tally, Text, clean
+from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text, clean
 from augment.trace import Identity, Int32s, Int64s, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
-SCAN = "json_scan.scan"
 ARG_FIELDS = {
     "correlation": (layout.CORRELATION, 0),
     "device": (layout.DEVICE, layout.HAS_DEVICE),
@@ -30,22 +25,17 @@ ARG_FIELDS = {
 }  #: args that all rows may have: where the event at hand keeps them, and their bit
 
 
-def is_at_hand() -> bool:
-    """Whether it would not have to be compiled first."""
-    return at_hand(SCAN)
-
-
 class CompiledScanner:
     """See :class:`augment.readers.raw.Scanner`."""
 
-    def __init__(self, announce: Announce, nesting: int, likely_bytes: int = 0) -> None:
+    def __init__(self, nesting: int, likely_bytes: int = 0) -> None:
         """Take elements that nest no deeper than ``nesting``.
 
         Columns are reserved for a text of ``likely_bytes``: memory that is not written to is not taken.
         """
         self._nesting = nesting
         self.last_end: int | None = None
-        self._scan = native(SCAN, announce)
+        self._scan = native("json_scan.scan")
         self._state = np.zeros(layout.STATE, np.int64)
         self._fields = np.zeros(layout.FIELDS, np.int64)
         self._tables = np.zeros(layout.TABLES, np.int64)

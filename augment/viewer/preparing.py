@@ -53,7 +53,7 @@ def prepare(name: str, folder: Path, say: Told, stage: Told) -> Prepared:
         say(f"opening {made.name}, which lies beside {path.name} and is newer")
         path = made
     stage(f"reading {path}")
-    return Prepared(path, _view(path, say))
+    return Prepared(path, _view(path))
 
 
 def is_augmented(name: str) -> bool:
@@ -79,20 +79,20 @@ def _writers() -> list[Writer]:
 def _augmented(name: str, folder: Path, say: Told, stage: Told) -> Prepared:
     """Augment into ``folder``."""
     stage(f"reading {name}")
-    augmented = augment(read(name, announce=say), progress=lambda analysis, _done, _of: stage(analysis))
+    augmented = augment(read(name), progress=lambda analysis, _done, _of: stage(analysis))
     stage("writing")
     form = _writers()[0].NAME
     path = write_all(augmented, folder, (form,))[0]
     say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")
     if form == "perfetto":
         return Prepared(path, native_view(augmented.trace, augmented.annotations))
-    return Prepared(path, _view(path, say))
+    return Prepared(path, _view(path))
 
 
-def _view(path: Path, say: Told) -> View:
+def _view(path: Path) -> View:
     """The view of a file that augment wrote."""
     try:
-        trace: Trace = read(str(path), announce=say)
+        trace: Trace = read(str(path))
     except UnknownFormat:
         return UNKNOWN
     return chrome_view(trace) if trace.source.format == chrome.NAME else native_view(trace, None)

@@ -1,7 +1,7 @@
 """Columns to JSON text: a template of an event and its columns in, one text a row out.
 
 There are two ways that give the same bytes: :func:`_plain`, and for many rows the compiled one of
-``render_native.py``, where numba can be had.
+``render_native.py``.
 """
 
 from __future__ import annotations
@@ -115,21 +115,11 @@ Renderer: TypeAlias = Callable[[Template], Iterator[Rendered]]
 
 def renderer(total: int) -> Renderer:
     """How to make the texts of every row of a template, in order and in bounded pieces, if ``total`` rows will come."""
-    compiled = _compiled() if _load.pays(total, _MANY_ROWS) else None
-    if compiled is None:
+    if not _load.pays(total, _MANY_ROWS):
         return _plain
-    return lambda template: (compiled if rows_of(template) >= _FEW_ROWS else _plain)(template)
+    from augment.writers.render_native import render_native
 
-
-def _compiled() -> Renderer | None:
-    """The compiled way, if there is a compiler or what it once compiled."""
-    try:
-        from augment.writers import render_native
-
-        render_native.load()
-    except ImportError:
-        return None
-    return render_native.render_native
+    return lambda template: (render_native if rows_of(template) >= _FEW_ROWS else _plain)(template)
 
 
 def _plain(template: Template) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from augment.kernels.native import Native, native
+from augment.kernels.native import native
 from augment.trace import Int64s
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
@@ -54,11 +54,7 @@ class _Program:
 
 
 def render_native(template: Template) -> Iterator[memoryview]:
-    """The text of every row, in pieces that are valid until the next.
-
-    Raises:
-        ImportError: there is no compiler on this machine, and nothing that it compiled.
-    """
+    """The text of every row, in pieces that are valid until the next."""
     program = _Program()
     for piece in template:
         if isinstance(piece, Args):
@@ -72,13 +68,8 @@ def render_native(template: Template) -> Iterator[memoryview]:
     yield from _run(program, rows_of(template))
 
 
-def load() -> Native:
-    """The compiled loop."""
-    return native("render.render_rows")
-
-
 def _run(program: _Program, count: int) -> Iterator[memoryview]:
-    render_rows = load()
+    render_rows = native("render.render_rows")
     steps = np.array(program.steps, np.int64)
     prefixes, pool = (np.frombuffer(bytes(text) + bytes(_SLACK), np.uint8) for text in (program.prefixes, program.pool))
     ends = np.array(program.ends, np.int64)

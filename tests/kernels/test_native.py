@@ -1,73 +1,132 @@
+"""The library of the kernels: what it holds, and when a checkout builds it again."""
+
 from __future__ import annotations
 
-import ast
+import importlib
+import inspect
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-import augment
-from augment.kernels.native import at_hand, compiled_sources
-
-pytest.importorskip("numba", reason="machine code is made by numba")
-
-CALL = """
-import sys
 from augment.kernels.catalogue import KERNELS
-from augment.kernels.native import native
-KERNELS["tokens.eight_digits"] = 1
-said = []
-words = native("tokens.eight_digits", said.append)
-numbers = [words(int.from_bytes(text, "little")) for text in (b"12345678", b"1234567x")]
-print(*numbers, said, "numba" in sys.modules)
+from augment.kernels.native import digest, is_current, native, own_target
+
+ROOT = Path(__file__).parents[2]
+CALL = "from augment.kernels.native import native; native('dictionary.fill_slots')"
+#: instead of compiling and linking: the checkout's own library, with the digest that it would have
+EMIT = "def object_file(target, digest): return digest.encode()"
+LINK = """
+import shutil, time
+from pathlib import Path
+def link(object_file, target, library):
+    with Path(__file__).with_name("count").open("a") as file:
+        file.write("x")
+    time.sleep(0.3)
+    made = library.with_name("made")
+    made.write_bytes(Path(%r).read_bytes() + object_file)
+    made.replace(library)
 """
 
 
-def run(cache: Path) -> str:
-    environment = {"KINETO_AUGMENT_CACHE": str(cache), "PYTHONPATH": ":".join(sys.path), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", CALL], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_catalogue_tells_how_many_arguments_a_kernel_takes(name: str) -> None:
+    module, function = name.split(".")
+    kernel = getattr(importlib.import_module(f"augment.kernels.{module}"), function)
+    assert len(inspect.signature(kernel).parameters) == KERNELS[name]
+    assert native(name) is native(name)
 
 
-def test_the_second_process_needs_no_compiler(tmp_path: Path) -> None:
-    assert run(tmp_path) == '12345678 -1 ["compiling for this machine\'s processor (some 15 s, once)"] True'
-    assert run(tmp_path) == "12345678 -1 [] False"
+def test_a_kernel_runs() -> None:
+    slots, hashes = np.full(8, -1, np.int32), np.array([3 << 20, 3 << 20, 5 << 20], np.int64)
+    assert native("dictionary.fill_slots")(slots.ctypes.data, 7, hashes.ctypes.data, 3) == 0
+    assert slots.tolist() == [-1, -1, -1, 0, 1, 2, -1, -1]
 
 
-def test_at_hand_is_what_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KINETO_AUGMENT_CACHE", str(tmp_path))
-    function = "tokens.eight_digits"
-    assert not at_hand(function)
-    run(tmp_path)
-    assert at_hand(function)
-    assert not at_hand("tokens.read_int")
-    (kept,) = tmp_path.iterdir()
-    kept.rename(tmp_path / "tokens.eight_digits-ofanotherversion.o")
-    assert not at_hand(function)
+def own_library() -> Path:
+    native("dictionary.fill_slots")
+    (library,) = (ROOT / "augment" / "kernels").glob("kernels.*")
+    return library
 
 
-def test_code_is_compiled_anew_when_any_constant_changes_that_is_compiled_in() -> None:
-    sources = compiled_sources()
-    package = Path(augment.__file__).parent
-    trees = {path: ast.parse(path.read_text()) for path in sources}
-    taken = {
-        path: [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-        for path, tree in trees.items()
-    }
-    by_numba = {path: names for path, names in taken.items() if "augment.kernels.memory" in names}
-    named = {name for names in by_numba.values() for name in names if name.startswith("augment.")}
-    assert named
-    assert {package.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in named} <= set(sources)
+def test_the_library_is_that_of_the_sources() -> None:
+    assert is_current(own_library(), own_target())
+    assert not is_current(own_library(), "another-platform")
+    assert len(digest(own_target())) == 64
 
 
-def test_nothing_need_be_writable(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert run(tmp_path / "file" / "below").startswith("12345678 -1")
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "augment").mkdir()
+    shutil.copy(ROOT / "augment" / "__init__.py", tmp_path / "augment")
+    for folder in ("augment/kernels", "building"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("kernels.*", "__pycache__"))
+    (tmp_path / "building" / "emit.py").write_text(EMIT)
+    (tmp_path / "building" / "link.py").write_text(LINK % str(own_library()))
+    return tmp_path
 
 
-def test_damaged_code_is_made_again(tmp_path: Path) -> None:
-    run(tmp_path)
-    (kept,) = tmp_path.iterdir()
-    kept.write_bytes(kept.read_bytes()[:-1])
-    assert run(tmp_path).startswith('12345678 -1 ["compiling')
+def start(checkout: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {[str(checkout), *sys.path]!r}; {CALL}"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def call(checkout: Path) -> str:
+    """What a process says that calls a kernel."""
+    with start(checkout) as process:
+        assert process.stderr is not None
+        return process.stderr.read()
+
+
+def builds(checkout: Path) -> int:
+    return len((checkout / "building" / "count").read_text())
+
+
+def test_a_checkout_is_built_when_there_is_no_library_and_when_a_source_changed(checkout: Path) -> None:
+    assert call(checkout) == "augment: the kernels changed and are built again (some 20 s)\n"
+    assert call(checkout) == ""
+    assert builds(checkout) == 1
+    tokens = checkout / "augment" / "kernels" / "tokens.py"
+    tokens.touch()
+    assert call(checkout) == ""
+    tokens.write_text(tokens.read_text() + "CHANGED = 1\n")
+    assert "built again" in call(checkout)
+    assert (call(checkout), builds(checkout)) == ("", 2)
+
+
+def test_of_many_processes_one_builds(checkout: Path) -> None:
+    processes = [start(checkout) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert builds(checkout) == 1
+    for process in processes:
+        assert process.stderr is not None
+        process.stderr.close()
+    left = {path.name for path in (checkout / "augment" / "kernels").iterdir() if path.suffix != ".py"}
+    assert left <= {own_library().name, ".kernels.lock", "__pycache__"}
+
+
+def test_where_nothing_can_be_built_the_command_is_told(checkout: Path) -> None:
+    (checkout / "building" / "emit.py").write_text("import no_such_compiler")
+    told = call(checkout).splitlines()[-1]
+    assert told.startswith("ImportError: the kernels are older than their sources: ")
+    assert f"{checkout / 'building'} fails: ModuleNotFoundError: No module named 'no_such_compiler'" in told
+
+
+def test_an_installed_package_asks_for_no_sources(checkout: Path) -> None:
+    shutil.rmtree(checkout / "building")
+    assert "install the wheel of this platform" in call(checkout)
+    shutil.copy(own_library(), checkout / "augment" / "kernels")
+    tokens = checkout / "augment" / "kernels" / "tokens.py"
+    tokens.write_text(tokens.read_text() + "CHANGED = 1\n")
+    assert call(checkout) == ""
+
+
+def test_the_pins_of_the_build_are_those_of_development() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    build = text[text.index("[build-system]") : text.index("build-backend")]
+    pins = [line.strip() for line in build.splitlines() if line.startswith("    ")]
+    assert len(pins) >= 5
+    assert all(text.count(pin) == 2 for pin in pins)

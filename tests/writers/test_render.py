@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 from augment.annotations import Texts
 from augment.writers import render as way
-from augment.writers.render import Args, Column, Number, Template, choice, json_text, micros, number, renderer, rows_of
+from augment.writers.render import Args, Column, Number, Template, choice, json_text, micros, number, rows_of
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -96,9 +95,3 @@ def test_only_texts_that_occur_are_encoded() -> None:
 )
 def test_strings_that_perfetto_takes(text: str, expected: str) -> None:
     assert json_text(text).decode() == expected
-
-
-def test_numba_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "augment.writers.render_native", None)
-    template = random_template(5000)
-    assert b"".join(renderer(10**9)(template)) == plain(template)

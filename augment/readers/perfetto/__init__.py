@@ -19,7 +19,7 @@ from augment.readers.perfetto.slices import raw_events
 from augment.readers.perfetto.state import Sequence
 from augment.readers.perfetto.values import as_event
 from augment.readers.perfetto.wire import DamagedError, fields, varint
-from augment.readers.raw import Announce, Broken
+from augment.readers.raw import Broken
 from augment.trace import Trace
 
 NAME = "perfetto"
@@ -101,7 +101,7 @@ def layout(head: bytes) -> str:  # noqa: ARG001 - as all readers
     return "packets"
 
 
-def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str = "auto") -> Trace:
+def read(path: str, text: OpenText, head: bytes, engine: str = "auto") -> Trace:
     """The trace in ``text``, of which ``head`` has been taken already.
 
     Raises:
@@ -109,7 +109,7 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
         LimitExceeded: it decompresses to more than a trace of its size would.
     """
     likely = os.path.getsize(path) * (TYPICAL_RATIO if text.layers else 1)
-    scanner = _scanner(likely, engine, announce)
+    scanner = _scanner(likely, engine)
     outline = Outline()
     try:
         _scan(path, _Counted(head, text), scanner, outline, text.limits)
@@ -123,16 +123,11 @@ def read(path: str, text: OpenText, head: bytes, announce: Announce, engine: str
     return assemble(path, NAME, text.stored.sha256(), again, raw, outline, _Decoder(scanner.sequences))
 
 
-def _scanner(likely: int, engine: str, announce: Announce) -> PacketScanner:
+def _scanner(likely: int, engine: str) -> PacketScanner:
     if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
-        try:
-            from augment.readers.perfetto.fast import FastScanner
+        from augment.readers.perfetto.fast import FastScanner
 
-            return FastScanner(announce)
-        except ImportError:
-            if engine == "compiled":
-                raise
-            announce("numba is not installed: reading takes some fifty times as long")
+        return FastScanner()
     return PacketScanner()
 
 
@@ -191,7 +186,7 @@ class _Decoder:
         self._sequences = sequences
 
     def arg_scan(self) -> Scan:
-        """A quick way to few args of many packets; raises ImportError where there is no compiler."""
+        """A quick way to few args of many packets."""
         from augment.readers.perfetto.arg_scan import ArgScan
 
         return ArgScan(self._sequences)

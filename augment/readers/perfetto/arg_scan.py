@@ -19,11 +19,7 @@ _LARGEST = 1 << 54  #: of the values of strings: they share 64 bits with a flag
 
 
 class ArgScan:
-    """Fills the columns of a job, block by block.
-
-    Raises:
-        ImportError: there is no compiler on this machine, and nothing that it compiled.
-    """
+    """Fills the columns of a job, block by block."""
 
     def __init__(self, sequences: Mapping[int, Sequence]) -> None:
         self._scan: Native = native("packet_args.scan_args")

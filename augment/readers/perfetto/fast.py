@@ -11,7 +11,7 @@ from augment.kernels import packet_layout as at
 from augment.kernels.native import native
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.state import KEYS, Sequence
-from augment.readers.raw import ABSENT, Announce
+from augment.readers.raw import ABSENT
 
 _MOST_IIDS = 1 << 20  #: of one kind; what has a larger one is left to Python
 _MOST_SEQUENCES = 1 << 16
@@ -19,15 +19,11 @@ _MASK = (1 << 64) - 1
 
 
 class FastScanner(PacketScanner):
-    """Takes packets in the order of the file, nearly all of them by compiled code.
+    """Takes packets in the order of the file, nearly all of them by compiled code."""
 
-    Raises:
-        ImportError: there is no compiler on this machine, and nothing that it compiled.
-    """
-
-    def __init__(self, announce: Announce) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._scan = native("packet_scan.scan_packets", announce)
+        self._scan = native("packet_scan.scan_packets")
         self._state = np.zeros(at.STATE, np.int64)
         self._tables = np.zeros(at.TABLES, np.int64)
         self._texts = [np.frombuffer(key.encode(), np.uint8) for key in KEYS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -31,19 +30,14 @@ def matched(ts: Int64s, track: Int32s, end_ts: Int64s, end_track: Int32s, before
         track_count: tracks are numbered below it.
     """
     if len(ts) + len(end_ts) >= COMPILED_FROM:
-        with contextlib.suppress(ImportError):
-            return in_one_pass(ts, track, end_ts, end_track, before, track_count)
+        return in_one_pass(ts, track, end_ts, end_track, before, track_count)
     return by_depth(ts, track, end_ts, end_track, before)
 
 
 def in_one_pass(
     ts: Int64s, track: Int32s, end_ts: Int64s, end_track: Int32s, before: Int64s, track_count: int
 ) -> Int64s:
-    """:func:`matched`, compiled.
-
-    Raises:
-        ImportError: there is no compiler on this machine, and nothing that it compiled.
-    """
+    """:func:`matched`, compiled."""
     match = native("match.match")
     end_of, below = np.full(len(ts), NONE, np.int64), np.empty(len(ts), np.int64)
     columns: list[npt.NDArray[Any]] = [

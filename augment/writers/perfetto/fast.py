@@ -19,17 +19,6 @@ from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs, Events, text_args
 
 _OUT_BYTES = 4 << 20
-_KERNELS = ("encode_packets.encode_rows", "encode_packets.columns_to_args", "encode_args.scan_args")
-
-
-def load() -> None:
-    """Have the compiled code at hand.
-
-    Raises:
-        ImportError: there is no compiler on this machine, and nothing that it compiled.
-    """
-    for name in _KERNELS:
-        native(name)
 
 
 def encode(events: Events) -> Iterator[memoryview]:

@@ -1,7 +1,7 @@
 """Columns of track events to bytes: one packet a row.
 
 There are two ways that give the same bytes: :func:`_plain`, and for many rows the compiled one of
-``fast.py``, where numba can be had.
+``fast.py``.
 """
 
 from __future__ import annotations
@@ -114,15 +114,11 @@ def encode(events: Events, engine: Any = None) -> Iterator[bytes | memoryview]:
 
 
 def engine_for(rows: int) -> Any:
-    """The compiled engine if it is worth its load for so many rows more and can be had; else None."""
+    """The compiled engine if it is worth its load for so many rows more; else None."""
     if not _load.pays(rows, COMPILED_FROM):
         return None
-    try:
-        from augment.writers.perfetto import fast
+    from augment.writers.perfetto import fast
 
-        fast.load()
-    except ImportError:
-        return None
     return fast
 
 

@@ -1,0 +1,181 @@
+"""From kernels to an object file: numba makes intermediate code of each, LLVM one piece of machine code of all.
+
+numba's intermediate code for integers is the same for every 64-bit little-endian platform, so that the target's name is
+all that is changed in it. Much of numba that is used here is not documented: its version is pinned.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import sys
+from typing import Any
+
+# what numba asks of this machine must not enter the code; it is read once, at import
+os.environ |= {
+    "NUMBA_CPU_NAME": "x86-64" if platform.machine() in ("x86_64", "AMD64") else "generic",
+    "NUMBA_CPU_FEATURES": "",
+    "NUMBA_OPT": "0",
+}
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from augment.kernels.catalogue import KERNELS
+from building.targets import TARGETS
+
+DIGEST = "kernels_digest"
+_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_ENTRY = "DllMainCRTStartup"
+#: a DLL without a C runtime has an entry of its own
+_WINDOWS_ENTRY = f"define i32 @{_ENTRY}(ptr %a, i32 %b, ptr %c) {{\n  ret i32 1\n}}\n"
+_WRAPPER = """
+declare void @kernel_raised()
+define i64 @{symbol}({parameters}) nounwind {{
+  %value = alloca i64
+  %error = alloca ptr
+  %status = call i32 @"{native}"(ptr %value, ptr %error{arguments})
+  %bad = icmp ne i32 %status, 0
+  br i1 %bad, label %raised, label %fine
+raised:
+  call void @kernel_raised()
+  unreachable
+fine:
+  %result = load i64, ptr %value
+  ret i64 %result
+}}
+"""
+
+
+def object_file(target: str, digest: str) -> bytes:
+    """All kernels as an object file that needs nothing from outside.
+
+    Raises:
+        RuntimeError: a kernel does: it can raise (``kernel_raised``), allocates (``NRT_…``), or calls Python.
+    """
+    _use_numba()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    platform_ = TARGETS[target]
+    machine = llvm.Target.from_triple(platform_.triple).create_target_machine(
+        cpu=platform_.cpu, opt=3, reloc="pic", codemodel="default"
+    )
+    head = f'target datalayout = "{machine.target_data}"\ntarget triple = "{platform_.triple}"\n'
+    own = f'@{DIGEST} = constant [{len(digest) + 1} x i8] c"{digest}\\00"\n'
+    whole = llvm.parse_assembly(head + own + _WINDOWS_ENTRY * target.startswith("win32"))
+    exported = {DIGEST}
+    for kernel in KERNELS:
+        text, symbol = _intermediate(kernel)
+        exported.add(symbol)
+        whole.link_in(llvm.parse_assembly(head + re.sub(r"(?m)^target (?:datalayout|triple) = .*\n", "", text)))
+    _export(whole, exported, target)
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(whole, passes)
+    if wanted := [one.name for one in whole.functions if one.is_declaration and not one.name.startswith("llvm.")]:
+        raise RuntimeError(f"kernels need {', '.join(wanted)}")
+    return bytes(machine.emit_object(whole))
+
+
+def _export(whole: Any, exported: set[str], target: str) -> None:
+    """Keep all but the kernels to the library itself."""
+    for one in [*whole.functions, *whole.global_variables]:
+        if one.is_declaration:
+            continue
+        one.linkage = "external" if one.name in exported or one.name == _ENTRY else "internal"
+        if target.startswith("win32") and one.name in exported:
+            one.storage_class = "dllexport"
+
+
+def _intermediate(kernel: str) -> tuple[str, str]:
+    """The intermediate code of a kernel behind a plain C function, and that function's name."""
+    module, name = kernel.split(".")
+    function = getattr(importlib.import_module(f"augment.kernels.{module}"), name).py_func
+    arity = KERNELS[kernel]
+    if function.__code__.co_argcount != arity:
+        raise RuntimeError(f"{kernel} takes {function.__code__.co_argcount} arguments, the catalogue says {arity}")
+    kind = types.int64(*[types.int64] * arity)
+    made = njit(kind, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function).overloads[kind.args]
+    symbol = kernel.replace(".", "_")
+    numbered = [f"i64 %a{i}" for i in range(arity)]
+    wrapper = _WRAPPER.format(
+        symbol=symbol,
+        native=made.fndesc.llvm_func_name,
+        parameters=", ".join(numbered),
+        arguments="".join(f", {one}" for one in numbered),
+    )
+    return made.library.get_llvm_str() + wrapper, symbol
+
+
+def _use_numba() -> None:
+    """Have the kernels, which are not imported yet, made with numba instead of plain Python."""
+    from augment.kernels import memory
+
+    early = {f"augment.kernels.{name}" for name in ("native", "catalogue", "memory")}
+    if others := [name for name in sys.modules if name.startswith("augment.kernels.") and name not in early]:
+        raise RuntimeError(f"imported as plain Python: {', '.join(others)}")
+    made: dict[str, Any] = {
+        "compiled": njit(forceinline=True, **_OPTIONS),
+        "compiled_apart": njit(**_OPTIONS),
+        "load_byte": _load(8, types.int64, signed=False),
+        "load_word": _load(64, types.uint64, signed=False),
+        "load_int": _load(64, types.int64, signed=True),
+        "load_int32": _load(32, types.int64, signed=True),
+        "store_byte": _store(8),
+        "store_int32": _store(32),
+        "store_int": _store(64),
+        "as_word": njit(forceinline=True, **_OPTIONS)(_as_word),
+        "trailing_zeros": _trailing_zeros,
+        "quotient_bits": _quotient_bits,
+    }
+    for name, function in made.items():
+        setattr(memory, name, function)
+
+
+def _load(bits: int, result: Any, *, signed: bool) -> Any:
+    def load(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            loaded = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
+            if bits == 64:
+                return loaded
+            return (builder.sext if signed else builder.zext)(loaded, ir.IntType(64))
+
+        return result(types.int64), generate
+
+    return intrinsic(load)
+
+
+def _store(bits: int) -> Any:
+    def store(typing_context: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            value = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
+            builder.store(value, builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(store)
+
+
+def _as_word(value: Any) -> Any:
+    return types.uint64(value)
+
+
+@intrinsic
+def _trailing_zeros(typing_context: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def _quotient_bits(typing_context: Any, dividend: Any, divisor: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        left, right = (builder.sitofp(argument, ir.DoubleType()) for argument in arguments)
+        return builder.bitcast(builder.fdiv(left, right), ir.IntType(64))
+
+    return types.int64(types.int64, types.int64), generate
