@@ -102,6 +102,12 @@ def add_unkind(group: argparse._ArgumentGroup) -> None:
     add("--record-until", type=drifts, default=(), metavar="4.7,5.2", help="and ends after so many steps")
     add("--cross-ns", type=int, default=0, metavar="N", help="operators end so long after one that they are in")
     add("--cross-every", type=int, default=default.cross_every, metavar="N", help="every Nth of those inside another")
+    add("--whole-us", action="store_true", help="clocks of whole microseconds")
+    add("--graphs", action="store_true", help="a CUDA graph for each layer's forward and backward")
+    told = ("full", "no_seq", "no_group", "none")
+    add("--collective-args", choices=told, default="full", help="what the args of collectives lack")
+    add("--lost-rank", type=int, metavar="RANK", help="its recording lacks kernels of collectives")
+    add("--lost-every", type=int, default=default.lost_every, metavar="N", help="every Nth")
     add("--stretch", type=float, default=1.0, metavar="X", help="factor on all times")
     add("--host-stall-rank", type=int, metavar="RANK", help="where --host-stall-us is")
 

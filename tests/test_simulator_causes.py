@@ -38,6 +38,9 @@ JOBS = {
     "never waits": change(sync_every=0, record_from=(1.5,), record_until=(5.2,), stacks=True, memory=True, ranks=1),
     "crossing": change(cross_ns=1, cross_every=3),
     "crossing much": change(cross_ns=60_000, cross_every=5, record_from=(0.3,), layout="lines"),
+    "whole µs": change(whole_us=True, run_ahead=1, record_from=(1.4, 2.2), cross_ns=1000),
+    "graphs": change(graphs=True, run_ahead=1, record_from=(1.3, 1.6), memory=True, stacks=True),
+    "lost kernels": change(lost_rank=1, lost_every=4, collective_args="none", ranks=3),
     "host bound": change(work=0.02, side_streams=1, straggler=1),
 }
 
@@ -100,16 +103,19 @@ def test_each_gap_is_there_and_ends_when_what_it_waited_for_did(ranks: list[tupl
             free[stream] = one["end"]
         gaps = truth["causes"]["gaps"]
         assert {(row["stream"], row["start"], row["end"]) for row in gaps} == found
+        blur = 1000 if truth["file"]["options"]["whole_us"] else 1
         for row in gaps:
             call = launches[row["stream"], row["end"]]
             assert row["launch_recorded"] == (call is not None)
             if row["why"] == "other_stream":
-                assert row["waited_for"]["end"] + WAIT_NS == row["end"]
+                assert abs(row["waited_for"]["end"] + WAIT_NS - row["end"]) < 2 * blur
             elif row["why"] == "host":
-                assert sum(row["host_in"].values()) == row["host_ns"] == row["end"] - LAUNCH_LATENCY_NS - row["start"]
-                assert call is None or call["start"] > row["start"]
+                assert sum(row["host_in"].values()) == row["host_ns"]
+                assert abs(row["host_ns"] - (row["end"] - LAUNCH_LATENCY_NS - row["start"])) < 2 * blur
+                assert call is None or call["start"] > row["start"] - blur
             elif call is not None and row["why"] == "launch_latency":
-                assert row["start"] >= call["start"] == row["end"] - LAUNCH_LATENCY_NS
+                assert row["start"] >= call["start"] - blur
+                assert abs(call["start"] - (row["end"] - LAUNCH_LATENCY_NS)) < 2 * blur
 
 
 def test_launches_are_in_the_slice_that_began_last(ranks: list[tuple[Path, Any]]) -> None:
@@ -117,14 +123,19 @@ def test_launches_are_in_the_slice_that_began_last(ranks: list[tuple[Path, Any]]
         operators = defaultdict(list)
         for one in slices(path, "cpu_op"):
             operators[one["tid"]].append(one)
-        work = {one["args"]["correlation"]: one for one in slices(path, *WORK)}
-        found = []
+        work = defaultdict(list)
+        for one in slices(path, *WORK):
+            work[one["args"]["correlation"]].append(one["start"])
+        starts, names = [], defaultdict(set)  # on clocks of whole µs several slices, and operations, begin at once
         for call in slices(path, *CALLS):
-            if call["args"]["correlation"] in work:
-                inside = [one for one in operators[call["tid"]] if one["start"] <= call["start"] < one["end"]]
-                name = max(inside, key=lambda one: one["start"])["name"] if inside else ""
-                found.append((work[call["args"]["correlation"]]["start"], name))
-        assert sorted(found) == sorted((row["start"], row["operator"]) for row in truth["causes"]["launched_in"])
+            inside = [one for one in operators[call["tid"]] if one["start"] <= call["start"] < one["end"]]
+            newest = max((one["start"] for one in inside), default=0)
+            for start in work[call["args"]["correlation"]]:
+                starts.append(start)
+                names[start] |= {one["name"] for one in inside if one["start"] == newest} or {""}
+        told = truth["causes"]["launched_in"]
+        assert sorted(row["start"] for row in told) == sorted(starts)
+        assert all(row["operator"] in names[row["start"]] for row in told)
 
 
 def test_slices_cross_as_asked(ranks: list[tuple[Path, Any]]) -> None:
@@ -174,6 +185,33 @@ def test_two_runs_have_the_jitter_of_steps_in_common(tmp_path: Path) -> None:
     assert 1.05 < min(ratios) <= max(ratios) < 1.12
     stretched = lengths("c", seed=1, stretch=3.0)
     assert stretched == [3 * ns for ns in control]
+
+
+def test_what_old_and_damaged_recordings_lack(tmp_path: Path) -> None:
+    def collectives(name: str, **options: Any) -> list[list[dict[str, Any]]]:
+        written = simulate(change(steps=3, **options), tmp_path / name)
+        return [[one["args"] for one in slices(path, "kernel") if "nccl" in one["name"]] for path, _ in written]
+
+    whole = collectives("full")
+    assert {"Seq", "Process Group Name"} <= whole[0][0].keys()
+    no_seq = collectives("no seq", collective_args="no_seq")[0][0]
+    assert "Seq" not in no_seq
+    assert "Process Group Name" in no_seq
+    assert "Process Group Name" not in collectives("no group", collective_args="no_group")[0][0]
+    assert "Collective name" not in collectives("none", collective_args="none")[0][0]
+    lost = collectives("lost", lost_rank=1, lost_every=3)
+    assert [[len(one) for one in ranks] for ranks in (whole, lost)] == [[6, 6], [6, 4]]
+    (path, _), *_ = simulate(change(whole_us=True), tmp_path / "whole")
+    assert not any("." in one["ts"] + one["dur"] for one in slices(path, "kernel", "cpu_op"))
+
+
+def test_a_graph_is_one_launch_of_many_kernels(tmp_path: Path) -> None:
+    (path, _), *_ = simulate(change(graphs=True), tmp_path)
+    calls = {one["args"]["correlation"] for one in slices(path, "cuda_runtime") if one["name"] == "cudaGraphLaunch"}
+    nodes = [one["args"] for one in slices(path, "kernel") if one["args"]["correlation"] in calls]
+    assert len(calls) == 6 * 2 * 2
+    assert len(nodes) > 8 * len(calls)
+    assert all("graph node id" in one for one in nodes)
 
 
 def test_same_options_same_bytes(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ class StepBuilder:
         self._external: list[int] = []
         self._frames: list[int] = []
         self._allocated = 1 << 30
+        self._graph: tuple[int, int, Slot] | None = None  #: the launch of the graph that is played
+        self._arrows: set[Slot] = set()
 
     @property
     def tid(self) -> int:
@@ -117,6 +119,9 @@ class StepBuilder:
         forward_thread: int | None = None,
     ) -> Iterator[int]:
         """A ``cpu_op`` that lasts as long as its block."""
+        if self._graph:
+            yield self._graph[0]
+            return
         external, event = self.new_id("external"), self.new_id("event")
         args, slots = '"External id": %d,', [external]
         if sequence is not None:
@@ -150,7 +155,7 @@ class StepBuilder:
     @contextmanager
     def frame(self, name: str, module: int | None = None) -> Iterator[None]:
         """A Python function on the stack, if stacks are asked for."""
-        if not self.stacks:
+        if not self.stacks or self._graph:
             yield
             return
         python, event = self.new_id("python"), self.new_id("event")
@@ -183,7 +188,21 @@ class StepBuilder:
 
     def call(self, name: str, cbid: int, cost: float = 1800) -> None:
         """A CUDA API call that starts nothing on the GPU."""
-        self._call(("cuda_runtime", name, cbid), cost, self.new_id("correlation"))
+        if not self._graph:
+            self._call(("cuda_runtime", name, cbid), cost, self.new_id("correlation"))
+
+    @contextmanager
+    def graph(self, wanted: bool = True) -> Iterator[None]:
+        """One call that launches all of its block, which no operator of the host shows."""
+        if not wanted:
+            yield
+            return
+        with self.op("cuda_graph_replay"):
+            correlation = self.new_id("correlation")
+            self._graph = *self._call(("cuda_runtime", "cudaGraphLaunch", 311), 9000, correlation), correlation
+            self._gpu.add(kineto.flow_text("s", "ac2g", self.pid, self.tid), correlation, ("host", self._graph[0]))
+            yield
+            self._graph = None
 
     def launch(
         self,
@@ -194,17 +213,20 @@ class StepBuilder:
         category: Kind = "kernel",
         size: int = 0,
         waits: Sequence[int] = (),
-        collective: str = "",
+        collective: str | None = None,
         cost: float = 4600,
     ) -> int:
         """Queue an operation on ``stream``; its index."""
-        correlation = self.new_id("correlation")
-        call = DRIVER_CALL if name.startswith("nvjet") else LAUNCH_CALLS[category]
-        start, end = self._call(call, cost, correlation)
-        self._gpu.add(kineto.flow_text("s", "ac2g", self.pid, self.tid), correlation, ("host", start))
-        self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), bool(collective)))
-        self._show(len(self.ops) - 1, correlation, collective)
-        self.spend(500)
+        if self._graph:
+            start, end, correlation = self._graph
+        else:
+            correlation = self.new_id("correlation")
+            call = DRIVER_CALL if name.startswith("nvjet") else LAUNCH_CALLS[category]
+            start, end = self._call(call, cost, correlation)
+            self._gpu.add(kineto.flow_text("s", "ac2g", self.pid, self.tid), correlation, ("host", start))
+        self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), collective is not None))
+        self._show(len(self.ops) - 1, correlation, collective or "")
+        self.spend(0 if self._graph else 500)
         return len(self.ops) - 1
 
     def _show(self, index: int, correlation: Slot, collective: str) -> None:
@@ -219,7 +241,9 @@ class StepBuilder:
                 + self._shape_of(op)
                 + (collective and ", " + collective)
             )
-            slots += [correlation, *([("collective", self._counts["collective"] - 1)] if collective else [])]
+            if self._graph:
+                args += f', "graph id": 1, "graph node id": {index + 1}'
+            slots += [correlation, *([("collective", self._counts["collective"] - 1)] if "%d" in collective else [])]
         else:
             args += f'"bytes": {op.bytes}, "memory bandwidth (GB/s)": %d.%09d'
             slots += [correlation, ("rate", index)]
@@ -264,12 +288,15 @@ class StepBuilder:
         self._gpu.add(text, *slots, ("note_start", number), ("note_dur", number), external)
 
     def flow(self, phase: str, flow: Slot, start: int) -> None:
-        """One end of a forward-backward arrow, at the host point ``start``."""
+        """One end of a forward-backward arrow, at the host point ``start``; a graph has none."""
+        if self._graph or (phase == "f" and flow not in self._arrows):
+            return
+        self._arrows.add(flow)
         self._host.add(kineto.flow_text(phase, "fwdbwd", self.pid, self.tid), flow, ("host", start))
 
     def allocate(self, size: int, address: Slot | None = None) -> Slot | None:
         """A ``[memory]`` instant, if asked for: ``size`` below zero frees ``address``."""
-        if not self.memory:
+        if not self.memory or self._graph:
             return None
         where = address or self.new_id("address")
         self._allocated += size
@@ -292,24 +319,26 @@ class StepBuilder:
         ends: list[int] = []
         ids: dict[Slot, int] = {}
         pages = [*self._host.slots, *self._gpu.slots]
+        whole = self.options.whole_us
         for slots in pages:
             for slot in slots:
                 kind, index = slot
                 if kind in first:
-                    take += (first[kind] + index, times + first[kind] + index)
+                    take += [first[kind] + index, times + first[kind] + index][: 1 if whole else 2]
                 elif kind == "rate":
                     take += (2 * times + index, 2 * times + ops + index)
                 else:
                     take.append(2 * (times + ops) + ids.setdefault(slot, len(ids)))
             ends.append(len(take))
-        lines = self.options.layout == "lines"
         texts = self._host.texts + self._gpu.texts
+        if whole:
+            texts = [text.replace(kineto.TIME, "%d") for text in texts]
         return Program(
             np.array(self._costs),
             tuple(self.ops),
             tuple(self._syncs),
             self.stall_point,
-            tuple(map(kineto.one_key_a_line, texts) if lines else texts),
+            tuple(map(kineto.one_key_a_line, texts) if self.options.layout == "lines" else texts),
             np.array(take, np.int64),
             np.array(ends, np.int64),
             tuple(map(self._anchor, pages)),
@@ -320,6 +349,7 @@ class StepBuilder:
             np.array([index for _, index in ids], np.int64),
             np.array([self._counts[kind] for kind in ID_KINDS], np.int64),
             self.options.cross_ns,
+            2 if whole else 4,
         )
 
     @staticmethod

@@ -41,7 +41,7 @@ class Ledger:
         self.in_step = _joined([np.full(len(step.start), place, np.int64) for place, step in enumerate(steps)])
         self.recorded = np.concatenate([one.ops for one in kept])
         self.launched = np.concatenate([one.launched for one in kept])
-        self.slices = sorted(self._slices())
+        self.slices = sorted(self._slices(), key=lambda one: one[0])  # those of one moment as they began
         self._host = list(innermost(self.slices))
 
     def _slices(self) -> Iterator[Slice]:
@@ -55,7 +55,8 @@ class Ledger:
     def device_truth(self, device: str) -> Truth:
         """The figures of what was recorded."""
         rows = np.flatnonzero(self.recorded)
-        truth = Truth([self.ops[row] for row in rows.tolist()], device, self.launched[rows])
+        launched = self.launched[rows] & (not self.options.graphs)  # one call of many operations is not counted here
+        truth = Truth([self.ops[row] for row in rows.tolist()], device, launched)
         truth.add(self.start[rows], self.end[rows], self.call[rows], self.call_end[rows])
         return truth
 
@@ -155,18 +156,18 @@ class Ledger:
                 "launch_recorded": bool(self.launched[place]),
                 "device_idle_ns": end - begin - busy.between(begin, end),
             }
-            yield row | self._why(place, begin)
+            yield row | self._why(place, before)
 
-    def _why(self, place: int, since: int) -> Row:
-        """What an operation waited for after ``since``."""
-        call, why = int(self.call[place]), int(self.why[place])
+    def _why(self, place: int, before: int) -> Row:
+        """What an operation waited for after the end of the one ``before``."""
+        call, since, why = int(self.call[place]), int(self.end[before]), int(self.why[place])
         if why == EVENT:
             by = int(self.by[place])
             waited_for = {"stream": str(self.ops[by].stream), "name": self.ops[by].name, "end": int(self.end[by])}
             return {"why": "other_stream", "waited_for": waited_for}
         if why != LAUNCH:
             return {"why": "stream"}
-        if call <= since:
+        if self.shared_call(place) <= self.shared(before)[0]:
             return {"why": "launch_latency"}
         return {"why": "host", "host_ns": call - since, "host_in": self._host_in(since, call)}
 
@@ -237,11 +238,12 @@ def innermost(slices: list[Slice]) -> Iterator[tuple[int, int, str]]:
     """The pieces of the host's time with the slice that began last among those open; ``slices`` ascend."""
     moments = sorted({moment for one in slices for moment in one[:2]})
     coming = iter(slices)
-    following = next(coming, None)
+    following, number = next(coming, None), 0
     inside: list[tuple[int, int, str]] = []  # newest first
     for begin, end in pairwise(moments):
         while following is not None and following[0] <= begin:
-            heapq.heappush(inside, (-following[0], following[1], following[4]))
+            number += 1
+            heapq.heappush(inside, (-number, following[1], following[4]))
             following = next(coming, None)
         while inside and inside[0][1] <= begin:
             heapq.heappop(inside)

@@ -63,6 +63,7 @@ class _RankFile:
         return kineto.names(start, self.pid, threads, self.device, streams)
 
     def _write(self, text: str) -> None:
+        text = kineto.whole_us(text) if self.options.whole_us else text
         self._file.write(text.encode())
         self.raw_bytes += len(text)  # the simulator writes ASCII alone
 
@@ -72,7 +73,8 @@ class _RankFile:
             times = START_NS + np.rint((times - START_NS) * self.options.stretch).astype(np.int64)
         drift = self.options.drift_of(self.rank)
         ahead = np.rint(drift * (times - START_NS)).astype(np.int64) if drift else 0
-        return times + self.options.offset_of(self.rank) + ahead
+        out = times + self.options.offset_of(self.rank) + ahead
+        return out // 1000 * 1000 if self.options.whole_us else out
 
     def step(self, number: int, times: StepTimes) -> None:
         """Write one step and count it, or keep it for later."""
@@ -92,7 +94,8 @@ class _RankFile:
     def write_kept(self) -> Ledger:
         """Write what was recorded of all steps; what is true of the rank."""
         window = window_of(self.options, self.rank, self.played)
-        kept = [kept_of(step, window) for step in self.played]
+        lost = self.options.lost_every if self.rank == self.options.lost_rank else None
+        kept = [kept_of(step, window, lost) for step in self.played]
         for step, one in zip(self.played, kept, strict=True):
             texts = step.program.render_part(step.host, step.start, step.end, self._bases, one)
             self._write("".join(texts))

@@ -200,12 +200,7 @@ class _Model:
         shard = whole // ranks
         sent, received = (shard, whole) if kind == "allgather" else (whole, shard) if what.shards else (whole, whole)
         b.new_id("collective")
-        group = (
-            f'"Collective name": "{what.api}", "In msg nelems": {sent}, "Out msg nelems": {received}, '
-            f'"Group size": {ranks}, "dtype": "BFloat16", "In split size": "[]", "Out split size": "[]", '
-            '"Process Group Name": "0", '
-            f'"Process Group Description": "default_pg", "Process Group Ranks": "{json.dumps(list(range(ranks)))}"'
-        )
+        group = self.told(what.api, sent, received)
         traffic = 2 * whole * (1 if what.shards else 2) * (ranks - 1) / ranks
         before = len(b.ops) - 1
         compute = [i for i in range(before, -1, -1) if b.ops[i].stream == COMPUTE][:1] if after_compute else []
@@ -215,11 +210,24 @@ class _Model:
             b.call("cudaEventRecord", 135)
             b.call("cudaStreamWaitEvent", 147)
             external = stack.enter_context(b.annotation(what.annotation))
-            args = group.replace("%", "%%") + ', "Seq": %d'
+            args = group.replace("%", "%%") + (', "Seq": %d' if self.options.collective_args == "full" else "")
             ns = LATENCY_NS + traffic / GPUS[self.options.gpu].link_gbps
             index = b.launch(what.kernel, ns, COLLECTIVE, waits=compute, collective=args, cost=7500)
         b.note_on_gpu(what.annotation, COLLECTIVE, index, index, external)
         return index
+
+    def told(self, api: str, sent: int, received: int) -> str:
+        """What a collective's args say, less its ``Seq``."""
+        ranks, args = self.options.ranks, self.options.collective_args
+        size = (
+            f'"Collective name": "{api}", "In msg nelems": {sent}, "Out msg nelems": {received}, '
+            f'"Group size": {ranks}, "dtype": "BFloat16", "In split size": "[]", "Out split size": "[]"'
+        )
+        group = (
+            ', "Process Group Name": "0", '
+            f'"Process Group Description": "default_pg", "Process Group Ranks": "{json.dumps(list(range(ranks)))}"'
+        )
+        return "" if args == "none" else size if args == "no_group" else size + group
 
     def gather(self, layer: int) -> int | None:
         """FSDP's all-gather of a layer's parameters; nothing for the others or past the last layer."""
@@ -238,7 +246,8 @@ class _Model:
             following = self.gather(layer + 1)
             self.await_op(pending)
             pending = following
-            self.forward_layer(layer)
+            with self.b.graph(self.options.graphs):
+                self.forward_layer(layer)
         self.unary("loss", "aten::_log_softmax", kernels.SOFTMAX, 60)
 
     def backward(self) -> None:
@@ -252,7 +261,8 @@ class _Model:
             following = self.gather(layer - 1)
             self.await_op(pending)
             pending = following
-            self.backward_layer(layer)
+            with self.b.graph(self.options.graphs):
+                self.backward_layer(layer)
             if self.options.collectives == "ddp":
                 self.bucket()
                 sent.append(self.collective("allreduce", after_compute=True))

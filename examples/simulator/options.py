@@ -7,6 +7,7 @@ from math import ceil
 from typing import Literal
 
 Collectives = Literal["ddp", "fsdp", "none"]
+CollectiveArgs = Literal["full", "no_seq", "no_group", "none"]
 Layout = Literal["classic", "lines"]
 
 
@@ -77,6 +78,11 @@ class JobOptions:
     record_until: tuple[float, ...] = ()  #: and ends so many steps after it
     cross_ns: int = 0  #: operators end so long after one that they are in
     cross_every: int = 7  #: of those inside another, every so many
+    whole_us: bool = False  #: clocks of whole microseconds, as Kineto had until 2023
+    graphs: bool = False  #: a CUDA graph for each layer's forward and backward
+    collective_args: CollectiveArgs = "full"  #: "no_seq"; "no_group": no name or ranks of the group either; "none"
+    lost_rank: int | None = None  #: the recording of this rank lacks kernels of collectives ...
+    lost_every: int = 5  #: ... every so many
     stretch: float = 1.0  #: factor on all times of the written job
 
     def __post_init__(self) -> None:
@@ -94,8 +100,8 @@ class JobOptions:
 
         if self.sync_every < 0 or (self.run_ahead is not None and self.run_ahead < 1):
             raise ValueError("sync_every must be at least 0, run_ahead at least 1")
-        if self.cross_every < 1 or self.cross_ns < 0:
-            raise ValueError("cross_every must be at least 1, cross_ns at least 0")
+        if min(self.cross_every, self.lost_every) < 1 or self.cross_ns < 0:
+            raise ValueError("cross_every and lost_every must be at least 1, cross_ns at least 0")
         if min(self.warmup, self.stretch) <= 0:
             raise ValueError("warmup and stretch must be above 0")
         if any(self.window_of(rank)[0] >= self.window_of(rank)[1] for rank in range(self.ranks)):
@@ -109,7 +115,8 @@ class JobOptions:
     def keeps_all(self) -> bool:
         """Whether steps overlap, or something is asked that takes all steps to tell."""
         waits = self.sync_every == 1 and self.run_ahead is None
-        return self.causes or not waits or bool(self.record_from or self.record_until or self.cross_ns)
+        cut = self.record_from or self.record_until or self.lost_rank is not None
+        return self.causes or not waits or bool(cut or self.cross_ns or self.graphs)
 
     @property
     def first_recorded(self) -> int:

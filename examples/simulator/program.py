@@ -17,7 +17,6 @@ Bools = npt.NDArray[np.bool_]
 Slot = tuple[str, int]
 ID_KINDS = ("external", "event", "correlation", "sequence", "fwdbwd", "python", "step", "collective", "address")
 EXTERNAL_ID = '"External id": %d,      '  #: what an operation lacks whose launch was not recorded
-EXTERNAL_PLACE = 4  #: of the value of that, after two times of two parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,7 @@ class Program:
     id_offsets: Int64s
     id_counts: Int64s
     cross_ns: int  #: by how much slices outlast those that they cross
+    external_place: int  #: of the external id among the values of an operation, after its two times
 
     @property
     def event_count(self) -> int:
@@ -123,7 +123,7 @@ class Program:
                 kind, index = self.anchors[place]
                 if kind == "gpu_dur" and not kept.launched[index]:
                     text = text.replace(EXTERNAL_ID, "", 1)
-                    del own[EXTERNAL_PLACE]
+                    del own[self.external_place]
                 out.append(text % tuple(own))
             begin = until
         return out

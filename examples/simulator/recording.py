@@ -55,12 +55,16 @@ def _moment(steps: list[Played], place: float) -> int:
     return int(host[int((place - int(place)) * (len(host) - 1))])
 
 
-def kept_of(step: Played, window: Window) -> Kept:
-    """What of a step is recorded."""
+def kept_of(step: Played, window: Window, lost_every: int | None = None) -> Kept:
+    """What of a step is recorded; every so many collectives have lost their kernel."""
     program = step.program
     first, last = program.slice_times(step.host)
     slices = window.holds(first, last)
     ops = window.holds(step.start, step.end)
+    if lost_every:
+        collectives = np.flatnonzero([op.collective for op in program.ops])
+        number = step.number * len(collectives) + np.arange(len(collectives))
+        ops[collectives[number % lost_every == lost_every - 1]] = False
     calls = np.array([(op.launch, op.launch_end) for op in program.ops], np.int64)
     launched = window.holds(step.host[calls[:, 0]], step.host[calls[:, 1]])
     note_times, notes = _notes(step, ops & launched)
