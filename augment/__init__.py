@@ -94,14 +94,14 @@ __all__ = [
 
 
 def write(
-    augmented: AugmentedTrace, folder: str | os.PathLike[str] | None = None, *, formats: Sequence[str] = ("chrome",)
+    augmented: AugmentedTrace, folder: str | os.PathLike[str] | None = None, *, formats: Sequence[str] = ()
 ) -> list[Path]:
     """Write the augmented trace in each of ``formats``, and its metrics, under the input's STEM.
 
     Args:
         augmented: what :func:`augment` returned.
         folder: where to; beside the input if it is not given.
-        formats: names of writers, as ``augment list`` shows them.
+        formats: names of writers, as ``augment list`` shows them; none means the one for the input's own format.
 
     Returns:
         The files written, the metrics last.

@@ -109,3 +109,18 @@ def expect_known(name: str, known: Collection[str], what: str) -> None:
     meant = f"; did you mean {near[0]}?" if near else ""
     names = f"known: {', '.join(known)}" if known else "it has none"
     raise UsageError(f"no {what} is called {name!r}{meant} ({names})")
+
+
+def expect_regular(path: str) -> None:
+    """Refuse what may block for ever, or never end, and can be read but once; folders are for others to refuse.
+
+    Raises:
+        InputError: ``path`` is a pipe, a socket or a device.
+        OSError: there is no such file.
+    """
+    import os
+    import stat
+
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(path, "is no regular file, and a trace is read twice; save it as a file")

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _strict = msgspec.json.Decoder()
 
 
@@ -40,6 +41,17 @@ def mended_json(text: bytes | memoryview) -> Any:
         return lenient_json(text)
     except ValueError:
         return lenient_json(mended(bytes(text).decode("utf-8", "replace")).encode("utf-8", "replace"))
+
+
+def storable(name: str) -> str:
+    """The name of a file or folder as text that any file can hold: bytes that are no UTF-8 become ``\\xff``."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def json_line(value: Any) -> str:
+    """``value`` as JSON on one line; names of files can be read back whatever bytes they are of."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isascii() else _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def mended(text: str) -> str:

@@ -30,7 +30,7 @@ class Request:
         skip: names of analyses to leave out.
         options: values of the analyses' options, as ``augment list`` shows them.
         steps: the numbers of the first and the last step to analyse; None means all.
-        formats: names of writers, as ``augment list`` shows them; empty means the default.
+        formats: names of writers, as ``augment list`` shows them; empty means the trace's own format.
         evidence: files that were recorded with the trace.
     """
 

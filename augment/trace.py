@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from augment.jsontext import mended_json
+from augment.jsontext import mended_json, storable
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -239,6 +239,11 @@ class Source:
     metadata: dict[str, Any] = field(default_factory=dict)
     devices: tuple[tuple[Identity, str], ...] = ()
     decode: Decode = json_event
+
+    @property
+    def label(self) -> str:
+        """``name`` as text that any file can hold."""
+        return storable(self.name)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Result:
     ``done_before`` says that a manifest told so, and nothing had to be done. ``sha256``, ``rank`` and ``world_size``
     are the input's; ``summaries`` are files for the job's stages. ``drawn`` is a name for what of the job is drawn in
     the outputs; empty: nothing. ``evidence_state`` changes with the files recorded with it; empty: there are none.
+    ``partial`` is why the trace is not whole, if it is not.
     """
 
     path: str
@@ -68,6 +69,7 @@ class Result:
     summaries: tuple[File, ...] = ()
     drawn: str = ""
     evidence_state: str = ""
+    partial: str = ""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -115,7 +117,7 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
     from augment.pipeline import augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
-    from augment.writers import DEFAULT_FORMATS, write_seamed
+    from augment.writers import write_seamed
 
     stage("reading")
     with places.at_hand(one.path, one.folder, one.size) as (path, folder):
@@ -129,13 +131,14 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
-        written = dict(write_seamed(augmented, folder, settings.request.formats or DEFAULT_FORMATS, sorted(under)))
+        written = dict(write_seamed(augmented, folder, settings.request.formats, sorted(under)))
         files = delivered([*summaries, *written], one, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
     rank, world_size = trace.rank, _world_size(trace)
     return Result(
         one.path, "augmented", files[count:], sha256=trace.source.sha256, rank=rank, world_size=world_size,
         summaries=files[:count], evidence_state=evidence_state,
+        partial=trace.partial or "",
     )  # fmt: skip
 
 

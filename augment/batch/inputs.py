@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.batch import places
-from augment.errors import AugmentError, InputError, OutputError, UsageError
+from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
 from augment.evidence import Evidence
 from augment.writers.files import is_output, remove_unfinished, stem
 from augment.writers.perfetto.several import is_of_several
@@ -96,6 +96,16 @@ def sweep(inputs: Iterable[Input]) -> None:
 
 
 def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
+    try:
+        expect_regular(one.path)
+    except InputError as error:
+        if one.named:
+            made.refused.append((one.path, error))
+        else:
+            made.passed_over.append((one.path, error.because))
+        return
+    except OSError:  # not there, or a URL: whoever reads it says why
+        pass
     if is_output(one.basename) or _is_timeline(one.path):
         if one.named:
             made.passed_over.append((one.path, _OWN))

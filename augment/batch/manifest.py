@@ -77,7 +77,7 @@ class Manifest:
         return Result(
             one.path, "done_before", outputs, sha256=told["sha256"], rank=told["rank"], world_size=told["world_size"],
             summaries=summaries, drawn=drawing.NOT_KNOWN if changed else told["drawn"],
-            evidence_state=told.get("beside", ""),
+            evidence_state=told.get("beside", ""), partial=told.get("partial", ""),
         )  # fmt: skip
 
     def record(self, one: Input, result: Result) -> None:
@@ -89,7 +89,7 @@ class Manifest:
             "options": self._digest, "tool": __version__, "status": result.status, "message": result.message,
             "rank": result.rank, "world_size": result.world_size, "finished_ns": time.time_ns(),
             "outputs": self._relative(result.files), "summaries": self._relative(result.summaries),
-            "drawn": result.drawn, "beside": result.evidence_state,
+            "drawn": result.drawn, "beside": result.evidence_state, "partial": result.partial,
         }  # fmt: skip
         self._journal.append(json.dumps(told).encode())
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from dataclasses import dataclass
 from typing import Any
 
 from augment.batch import places
-from augment.errors import AugmentError, InputError
+from augment.errors import AugmentError
 from augment.readers.assembly import distributed
 from augment.readers.chrome import BYTE_ORDER_MARK
 from augment.readers.containers import CHUNK, OpenText, open_text
@@ -63,8 +62,6 @@ def _members_before_events(path: str) -> dict[str, Any]:
 def _opened(path: str) -> OpenText:
     """The text of the file; of a remote one, of its head."""
     if not places.protocol(path):
-        if not os.path.isfile(path):
-            raise InputError(path, "is no file")  # a pipe could be read but once
         return open_text(path)
     head = tempfile.TemporaryFile()  # noqa: SIM115 - OpenText closes it
     head.write(places.head(path))

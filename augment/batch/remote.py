@@ -65,7 +65,7 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
             world = identify(path).world_size  # the sidecar does not tell
             return Result(
                 one.path, "augmented", files[count:], sha256=source["sha256"], rank=rank, world_size=world,
-                summaries=files[:count],
+                summaries=files[:count], partial=source["partial"] or "",
             )  # fmt: skip
 
     return result_of(one, work)

@@ -106,7 +106,7 @@ class Client:
 
         Args:
             path: of the trace.
-            request: what is asked for; None means all analyses and the default format.
+            request: what is asked for; None means all analyses and the trace's own format.
             summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``), and have told
                 where its tracks can be added to the files.
             out: the folder to write into; the trace's own if it is not given.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ def command(files: tuple[str, ...], as_json: bool) -> int:
     """Tell what is in each FILE, what is odd in it, and what of it will be lost; nothing is written."""
     from augment.commands.terminal import complain, emit
     from augment.errors import AugmentError
+    from augment.jsontext import json_line
 
     failed: list[AugmentError] = []
     for path in files:
@@ -38,7 +38,7 @@ def command(files: tuple[str, ...], as_json: bool) -> int:
             complain(str(error))
             continue
         if as_json:
-            emit(json.dumps(report, ensure_ascii=False))
+            emit(json_line(report))
         else:
             print_report(report)
     return 1 if failed else 0

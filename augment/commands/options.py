@@ -79,7 +79,7 @@ _REQUEST: tuple[Callable[..., Any], ...] = (
 )  # fmt: skip
 _FORMATS = click.option(
     "--to", "formats", multiple=True, metavar="FORMAT,…", callback=listed,
-    help="Formats to write, as augment list shows them.  [default: chrome]",
+    help="Formats to write, as augment list shows them; if not given, that of each input.",
 )  # fmt: skip
 
 

@@ -202,10 +202,12 @@ def _as_json(result: Result) -> str:
     told: dict[str, Any] = {"input": result.path, "status": result.status, "outputs": list(result.outputs)}
     if result.message:
         told["message"] = result.message
+    if result.partial:
+        told["partial"] = result.partial
     return _json(told)
 
 
 def _json(told: dict[str, Any]) -> str:
-    import json
+    from augment.jsontext import json_line
 
-    return json.dumps(told, ensure_ascii=False)
+    return json_line(told)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.commands.options import debug, requesting
-from augment.errors import InputError, UnknownFormat
+from augment.errors import InputError, UnknownFormat, expect_regular
 
 if TYPE_CHECKING:
     from augment.request import Request
@@ -50,6 +50,7 @@ def command(
 def is_sidecar(path: str) -> bool:
     """Whether the file at ``path`` holds metrics; told from its first bytes, or else its name."""
     try:
+        expect_regular(path)
         with open(path, "rb") as file:
             return b'"schema_version"' in file.read(64) or path.endswith(".metrics.json")
     except OSError as error:

@@ -27,15 +27,24 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
     elif augmented:
         yield from _many(augmented)
     if len(results) > 1:
-        if passed_over:
-            yield "passed over:"
-            yield from (f"  {one.message}" for one in passed_over[:SHOWN])
-            if len(passed_over) > SHOWN:
-                yield f"  … and {len(passed_over) - SHOWN} more"
+        partial = [one for one in augmented if one.partial]
+        yield from _listed("passed over", [one.message for one in passed_over])
+        yield from _listed("read in part", [f"{one.path}: {one.partial}" for one in partial])
         failed = len(results) - len(augmented) - len(passed_over)
         before = sum(one.status == "done_before" for one in augmented)
         done_before = f"{before} done before, " if before else ""
-        yield f"{len(augmented) - before} augmented, {done_before}{len(passed_over)} passed over, {failed} failed"
+        in_part = f"; {len(partial)} read in part" if partial else ""
+        passed = f"{len(passed_over)} passed over"
+        yield f"{len(augmented) - before} augmented, {done_before}{passed}, {failed} failed{in_part}"
+
+
+def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """The first of ``lines`` below a title; nothing if there are none."""
+    if lines:
+        yield f"{title}:"
+        yield from (f"  {line}" for line in lines[:SHOWN])
+    if len(lines) > SHOWN:
+        yield f"  … and {len(lines) - SHOWN} more"
 
 
 def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from augment.comparison.overlay import ARROW_COUNT, write_overlay
 from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
 from augment.errors import OutputError
 from augment.trace import Diagnostic
-from augment.writers import chrome, perfetto, writer_named
+from augment.writers import own_format, writer_named
 from augment.writers.files import output_path, stem
 
 
@@ -71,15 +71,15 @@ def suffix_of(format_name: str) -> str:
 
 def _write_pair(pair: Pair, folder: Path, drawing: Drawing) -> list[tuple[Path, list[Diagnostic]]]:
     source = pair.test.trace.source
-    label = drawing.label or stem(pair.control.trace.source.name)
+    label = drawing.label or stem(pair.control.trace.source.label)
     augmented = drawn(pair, label, drawing.min_delta_ns)
     written = []
-    for name in drawing.formats or [perfetto.NAME if source.insert_at is None else chrome.NAME]:
+    for name in drawing.formats or [own_format(pair.test.trace)]:
         path = output_path(source.name, folder, suffix_of(name))
         written.append((path, writer_named(name).write(augmented, path)))
     if drawing.overlay:
         path = output_path(source.name, folder, OVERLAY_SUFFIX)
-        labels = label, stem(source.name)
+        labels = label, stem(source.label)
         written.append((path, write_overlay(pair, augmented, labels, path, drawing.arrow_count)))
     return written
 

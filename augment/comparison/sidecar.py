@@ -74,4 +74,4 @@ def diff_schema(*, closed: bool = False) -> Schema:
 def _side(side: Side) -> dict[str, Any]:
     source = side.trace.source
     steps = [number for number in side.steps.number.tolist() if number >= 0]
-    return {"name": source.name, "sha256": source.sha256, "rank": side.trace.rank, "steps": steps}
+    return {"name": source.label, "sha256": source.sha256, "rank": side.trace.rank, "steps": steps}

@@ -19,6 +19,7 @@ from augment.job.summary import RankSummary, read_summary
 from augment.job.waits import Waits, apart, waits
 from augment.trace import Diagnostic, Int64s
 
+_NAMED = 5  #: traces that are not whole
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
     "clock_alignment": alignment.Row,
@@ -134,6 +135,11 @@ def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diag
     if twice := len(claimed) - len(set(claimed)):
         why = "traces that claim the rank of another of the job; each is taken for a rank of its own"
         yield Diagnostic("rank_claimed_twice", twice, why)
+    if cut := [f"{one.name} ({one.partial})" for one in summaries if one.partial]:
+        named = "; ".join(cut[:_NAMED]) + (f"; and {len(cut) - _NAMED} more" if len(cut) > _NAMED else "")
+        yield Diagnostic(
+            "truncated_rank", len(cut), f"traces that are not whole; what they lost is in no figure: {named}"
+        )
     untold = [not one.identity for one in matched.groups]
     of_three = np.flatnonzero(matched.members > 2)
     if doubtful := int(np.count_nonzero(np.array(untold, np.bool_)[matched.group[of_three]])):

@@ -6,6 +6,7 @@ from typing import Any
 
 from augment.findings import Findings
 from augment.job.answer import ROWS, Answer
+from augment.jsontext import storable
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, tool
 from augment.writers.metrics_schema import Schema, schema
 
@@ -26,8 +27,8 @@ def document(found: Answer, name: str, window: str = "", world_size: int | None 
         "schema_version": SCHEMA_VERSION,
         "tool": tool(),
         "source": {
-            "name": name,
-            "window": window,
+            "name": storable(name),
+            "window": storable(window),
             "world_size": world_size,
             "ranks": sorted({one.rank for one in found.summaries if one.rank is not None}),
             "traces": [{"name": one.name, "sha256": one.sha256, "rank": one.rank} for one in found.summaries],

@@ -88,6 +88,7 @@ class RankSummary(msgspec.Struct):
     link_gbps: float
     left_out: int
     rows_left_out: int
+    partial: str | None = None  #: why the trace is not whole, if it is not
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -127,7 +128,8 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
     one = RankSummary(
         version=VERSION,
-        name=trace.source.name,
+        name=trace.source.label,
+        partial=trace.partial,
         sha256=trace.source.sha256,
         rank=trace.rank,
         host=_host(trace),
@@ -185,7 +187,7 @@ def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
 
 def _host(trace: Trace) -> str:
     told = (trace.source.metadata.get(key) for key in _HOST_KEYS)
-    in_name = _HOST_IN_NAME.match(trace.source.name)
+    in_name = _HOST_IN_NAME.match(trace.source.label)
     return next((one for one in told if isinstance(one, str) and one), in_name[1] if in_name else "")
 
 

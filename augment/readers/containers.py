@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol
 
-from augment.errors import InputError, UnknownFormat
+from augment.errors import InputError, UnknownFormat, expect_regular
 from augment.readers.limits import UNLIMITED, Limits
 from augment.trace import Int32s, Int64s
 
@@ -264,11 +264,12 @@ def open_text(path: str, limits: Limits = UNLIMITED) -> OpenText:
     """Open ``path`` and look through its layers of compression.
 
     Raises:
-        InputError: there is no such file, or it may not be read.
+        InputError: there is no such file, or it may not be read, or it is a pipe or device.
         UnknownFormat: a zip that does not hold exactly one file.
         LimitExceeded: even its beginning is more than ``limits`` allow.
     """
     try:
+        expect_regular(path)
         file = open(path, "rb")  # noqa: SIM115 - OpenText closes it
     except OSError as error:
         raise InputError.of(path, error) from error

@@ -147,7 +147,7 @@ class AugmentSpec(google.protobuf.message.Message):
 
     @property
     def formats(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The formats to write, by name: "chrome", "perfetto", …. Empty means "chrome"."""
+        """The formats to write, by name: "chrome", "perfetto", …. Empty means the trace's own."""
 
     @property
     def only(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:

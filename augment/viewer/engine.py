@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from augment.errors import AugmentError, InputError, UsageError
+from augment.errors import AugmentError, InputError, UsageError, expect_regular
 from augment.viewer.packages import engine_folder, node
 
 Cell = int | float | str | bytes | None
@@ -50,6 +50,7 @@ def query(path: str, sql: str, engine: str | None = None) -> Answer:
 def _readable(path: str) -> Iterator[str]:
     """The file in a form that the engine reads: zstd, which it does not know, is unpacked."""
     try:
+        expect_regular(path)
         with open(path, "rb") as file:
             packed = file.read(len(_ZSTD)) == _ZSTD
     except OSError as error:

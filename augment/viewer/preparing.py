@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from augment.errors import InputError, UnknownFormat, UsageError
+from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.pipeline import augment
 from augment.readers import chrome, read
 from augment.trace import Trace
@@ -44,6 +44,7 @@ def prepare(name: str, folder: Path, say: Told, stage: Told) -> Prepared:
     path = Path(name)
     if not path.exists():
         raise InputError(name, "no such file")
+    expect_regular(name)
     if is_of_several(path):
         return Prepared(path, TIMELINE)
     if not is_augmented(name):

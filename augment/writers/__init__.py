@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 
 from augment.errors import UsageError
 from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic
+from augment.trace import Diagnostic, Trace
 from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.files import output_path
 from augment.writers.seams import Addable, Described, Written, described
@@ -39,7 +39,6 @@ class Writer(Protocol):
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
-DEFAULT_FORMATS = (chrome.NAME,)  #: what is written where no format is asked for
 
 
 def writer_named(name: str) -> Writer:
@@ -54,8 +53,13 @@ def writer_named(name: str) -> Writer:
     raise UsageError(f"no writer is called {name!r}; there are: {', '.join(w.NAME for w in WRITERS)}")
 
 
-def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = DEFAULT_FORMATS) -> list[Path]:
-    """Write the trace in each of ``formats`` and the sidecar into ``folder``, under the input's STEM.
+def own_format(trace: Trace) -> str:
+    """The name of the writer that keeps the format of the source."""
+    return perfetto.NAME if trace.source.insert_at is None else chrome.NAME
+
+
+def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = ()) -> list[Path]:
+    """Write the trace in each of ``formats``, none means its own, and the sidecar into ``folder``, under its STEM.
 
     The sidecar comes last, for it also tells what the writers had to change.
 
@@ -72,7 +76,7 @@ def write_seamed(
     name = augmented.trace.source.name
     files: list[tuple[Path, Described | None]] = []
     diagnostics: list[Diagnostic] = []
-    for writer in [writer_named(format_name) for format_name in formats]:
+    for writer in [writer_named(format_name) for format_name in formats or [own_format(augmented.trace)]]:
         path = output_path(name, folder, writer.SUFFIX)
         written = writer.write_seamed(augmented, path)
         diagnostics += written.diagnostics
@@ -82,4 +86,4 @@ def write_seamed(
     return files
 
 
-__all__ = ["DEFAULT_FORMATS", "WRITERS", "Writer", "write_all", "write_seamed", "writer_named"]
+__all__ = ["WRITERS", "Writer", "own_format", "write_all", "write_seamed", "writer_named"]

@@ -63,7 +63,7 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     if os.path.exists(source.path) and os.path.getsize(source.path) > _MOST_BYTES:
         raise OutputError(f"{path}: Perfetto reads no zip with more than 2 GiB; compress {source.name} first")
     with replacing(path, source.path) as file:
-        own = _stored(file, source.path, source.name)
+        own = _stored(file, source.path, source.label)
         added_at = file.tell()
         file.write(Member(ANNOTATIONS, DEFLATED, added_at).header)
         out = DeflateWriter(file)

@@ -106,7 +106,7 @@ def source_of(trace: Trace, window: Window | None = None) -> dict[str, Any]:
     source = trace.source
     start_ns, duration_ns = _extent(trace)
     return {
-        "name": source.name,
+        "name": source.label,
         "sha256": source.sha256,
         "format": source.format,
         "events": source.event_count,

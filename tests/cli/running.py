@@ -41,5 +41,10 @@ def start(*args: object) -> subprocess.Popen[str]:
     """``augment ARGS…`` in a process of its own, under way."""
     command = [sys.executable, "-m", "augment", *map(str, args)]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="surrogateescape",
+        env=environment(),
     )

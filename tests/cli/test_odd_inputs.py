@@ -1,0 +1,108 @@
+"""Inputs that are odd as files: pipes, names that are no UTF-8, texts that end early, traces of another format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Augment
+
+from simulator import JobOptions, simulate
+from traces import write_trace
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """What hangs fails."""
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("hangs")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def metrics(path: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(path.read_bytes())
+    return told
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_pipe_in_a_folder_is_passed_over(tmp_path: Path, augment: Augment) -> None:
+    write_trace(tmp_path / "rank0.json.gz")
+    os.mkfifo(tmp_path / "pipe.json")
+    os.mkfifo(tmp_path / "pipe.pftrace")
+    ended = augment("run", tmp_path, "-o", tmp_path / "out")
+    assert ended.code == 0
+    assert ended.err.count("is no regular file") == 2
+    assert "1 augmented, 2 passed over, 0 failed" in ended.err
+    assert (tmp_path / "out" / "rank0.metrics.json").exists()
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("command", ["run", "doctor", "show", "open", "query", "diff", "merge"])
+@pytest.mark.parametrize("name", ["pipe.json", "pipe.pftrace"])
+def test_a_pipe_is_refused(tmp_path: Path, augment: Augment, command: str, name: str) -> None:
+    os.mkfifo(pipe := tmp_path / name)
+    more = {"diff": [pipe], "merge": [pipe, "-o", tmp_path / "all.pftrace"], "query": ["select 1"]}.get(command, [])
+    ended = augment(command, pipe, *more)
+    assert ended.code in (1, 3)
+    assert "is no regular file" in ended.err
+
+
+def test_a_name_that_is_no_utf_8(tmp_path: Path, augment_apart: Augment) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    write_trace(folder / "rank0.json.gz")
+    name = os.fsdecode(b"bad\xff\xferank1.json.gz")
+    try:
+        os.rename(write_trace(folder / "rank1.json.gz"), folder / name)
+    except OSError as error:
+        pytest.skip(f"this file system takes no such name: {error}")
+    ended = augment_apart("run", folder, "-o", out, "--to", "chrome,perfetto,bundle", "--merge", "--json")
+    assert ended.code == 0, ended.err
+    inputs = {json.loads(line).get("input") for line in ended.out.splitlines()}
+    assert str(folder / name) in inputs, "it can be read back"
+    stem = os.fsdecode(b"bad\xff\xferank1")
+    assert metrics(out / f"{stem}.metrics.json")["source"]["name"] == "bad\\xff\\xferank1.json.gz"
+    told = [json.loads(line) for line in (out / "augment-manifest.jsonl").read_text().splitlines()]
+    assert name in {one["input"] for one in told}
+    assert "2 done before" in augment_apart("run", folder, "-o", out, "--to", "chrome,perfetto,bundle", "--merge").err
+    for args in (["doctor", "--json"], ["doctor"], ["show"], ["diff", folder / "rank0.json.gz"]):
+        ended = augment_apart(*args, folder / name)
+        assert (ended.code, "internal error" in ended.err) == (0, False), ended.err
+    assert augment_apart("diff", folder / "rank0.json.gz", folder / name, "-o", out, "--overlay").code == 0
+
+
+def test_a_rank_that_is_cut_off(tmp_path: Path, augment: Augment) -> None:
+    simulate(JobOptions(ranks=4), tmp_path / "job")
+    path = tmp_path / "job" / "rank2.pt.trace.json.gz"
+    text = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(text[: len(text) * 6 // 10]))
+    for line in ("4 augmented, 4 passed over, 0 failed; 1 read in part", "4 done before"):
+        ended = augment("run", tmp_path / "job", "-o", tmp_path / "out")
+        assert line in ended.err, ended.err
+        assert f"  {path}: the text ends inside the event" in ended.err, "also of what was done before"
+    told = metrics(tmp_path / "out" / "job.metrics.json")["diagnostics"]
+    (cut,) = (one for one in told if one["code"] == "truncated_rank")
+    assert cut["count"] == 1
+    assert path.name in cut["message"]
+    manifest = [json.loads(line) for line in (tmp_path / "out" / "augment-manifest.jsonl").read_text().splitlines()]
+    assert {one["rank"] for one in manifest if one["partial"]} == {2}
+
+
+def test_the_format_follows_the_input(tmp_path: Path, augment: Augment) -> None:
+    source = write_trace(tmp_path / "a.json")
+    assert augment("run", source).lines[0].endswith("a.augmented.json.gz")
+    native = augment("run", source, "--to", "perfetto").lines[0]
+    os.rename(native, tmp_path / "b.pftrace")
+    assert augment("run", tmp_path / "b.pftrace").lines[0].endswith("b.augmented.pftrace")
+    assert augment("run", tmp_path / "b.pftrace", "--to", "chrome").code == 1
