@@ -57,9 +57,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
-from augment.derived.call_stacks import outermost
 from augment.derived.critical_graph import critical_graph
 from augment.derived.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings
+from augment.derived.enclosing import outermost
 from augment.derived.gpu_work import gpu_work
 from augment.derived.handovers import NO_TRACK, main_track
 from augment.derived.ordering import combinations, sums

@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
-from augment.derived.call_stacks import call_stacks
+from augment.derived.call_stacks import call_stacks, nesting
+from augment.derived.enclosing import outermost_of
 from augment.derived.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.derived.ordering import combinations, compressed, each, group_bounds, sums
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Diagnostic, Int32s, Int64s, Trace
+from augment.trace import Category, Diagnostic, Int64s, Trace
 
 NAME = "execution_trace"
 NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)
@@ -101,7 +102,7 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
     stacks, events = call_stacks(trace), trace.events
     order = np.argsort(stacks.place_of[links.row], kind="stable")
     row, node = links.row[order], links.node[order]
-    ts, end = events.ts[row], _cut(trace, stacks.place_of[row])
+    ts, end = events.ts[row], _cut(trace, row)
     threads, table = compressed(events.track[row], len(trace.tracks))
     thread = table[events.track[row]]
     bounds = group_bounds(thread, len(threads))
@@ -144,14 +145,14 @@ def _track(trace: Trace, under: int, ts: Int64s, dur: Int64s, row: Int64s, nodes
 _TOLD = ("input_shapes", "input_types", "output_shapes", "output_types")
 
 
-def _cut(trace: Trace, place: Int32s) -> Int64s:
-    """The ends of slices of the call stacks; of what overlaps another in part, where that begins."""
-    stacks, events = call_stacks(trace), trace.events
-    end = events.ts[stacks.row[place]] + events.dur[stacks.row[place]]
-    stop = stacks.stop[place].astype(np.int64)
-    following = np.minimum(stop, len(stacks) - 1)
-    beside = (stop < len(stacks)) & (events.track[stacks.row[following]] == events.track[stacks.row[place]])
-    return np.where(beside, np.minimum(end, events.ts[stacks.row[following]]), end)
+def _cut(trace: Trace, row: Int64s) -> Int64s:
+    """The ends of ``row``, in the order of the call stacks; of what overlaps another in part, where that begins."""
+    ts, track = trace.events.ts[row], trace.events.track[row]
+    end = ts + trace.events.dur[row]
+    stop = nesting(ts, end, track)[2]
+    following = np.minimum(stop, len(row) - 1)
+    beside = (stop < len(row)) & (track[following] == track)
+    return np.where(beside, np.minimum(end, ts[following]), end)
 
 
 def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s) -> tuple[Int64s, Int64s]:
@@ -177,13 +178,9 @@ def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s)
 
 def _outermost(trace: Trace, row: Int64s) -> Int64s:
     """Of each of ``row`` (in the order of the call stacks) the place of the outermost operator around it; -1: none."""
-    stacks = call_stacks(trace)
-    place = stacks.place_of[row]
-    is_operator = trace.events.category[row] == Category.CPU_OP
-    until = np.maximum.accumulate(np.where(is_operator, stacks.stop[place], 0))
-    first = is_operator & (place >= np.concatenate(([0], until[:-1])))
-    owner: Int64s = np.maximum.accumulate(np.where(first, np.arange(len(row)), -1))
-    owner[place >= until] = -1
+    place = call_stacks(trace).place_of[row].astype(np.intp)
+    operators = np.flatnonzero(trace.events.category[row] == Category.CPU_OP)
+    owner: Int64s = np.append(operators, -1)[outermost_of(trace, place[operators])[place]]
     return owner
 
 

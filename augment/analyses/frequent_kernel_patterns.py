@@ -32,6 +32,7 @@ import numpy as np
 
 from augment.annotations import SliceTrack, Texts
 from augment.derived.call_stacks import call_stacks, places_of
+from augment.derived.enclosing import directly_around
 from augment.derived.gpu_work import Stream, gpu_work
 from augment.derived.launched_work import launched_work
 from augment.derived.ordering import combinations, group_bounds, grouped, run_starts
@@ -64,7 +65,7 @@ ROW = Row
 @dataclass(frozen=True, slots=True)
 class Occurrences:
     """Equal-length columns: ``operator``, an ascending place of the call stacks, launched ``[start, stop)`` of
-    ``launched_work(trace).place``."""
+    ``launched_work(trace).listed``."""
 
     operator: Places
     start: Places
@@ -106,19 +107,19 @@ def _named(trace: Trace, text: str, at_minimum_depth: bool) -> Places:
     if at_minimum_depth:
         depth = stacks.depth[place]
         return place[np.flatnonzero(depth == depth.min())]
-    until = np.maximum.accumulate(stacks.stop[place])
-    outermost: Places = place[np.concatenate(([True], place[1:] >= until[:-1]))]
+    outermost: Places = place[directly_around(trace, place) < 0]
     return outermost
 
 
 def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) -> Occurrences:
     """Those of ``operator`` that launched at least ``least`` pieces of work; of several the same, the innermost."""
-    before = launched_work(trace).before
-    start, stop = before[operator], before[call_stacks(trace).stop[operator]]
+    start, stop = launched_work(trace).spans(operator)
     chosen = stop - start >= max(least, 1)
     operator, start, stop = operator[chosen], start[chosen], stop[chosen]
-    if distinct:  # one within another follows it, and what lies between has launched nothing: it was not chosen
-        innermost = np.append((start[1:] != start[:-1]) | (stop[1:] != stop[:-1]), True)[: len(start)]
+    if distinct:
+        order = np.lexsort((stop, start))  # stable: of those that launched the same, the innermost is the last
+        last = np.append((start[order][1:] != start[order][:-1]) | (stop[order][1:] != stop[order][:-1]), True)
+        innermost = np.sort(order[last[: len(order)]])
         operator, start, stop = operator[innermost], start[innermost], stop[innermost]
     return Occurrences(operator, start, stop)
 
@@ -126,7 +127,7 @@ def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) 
 def _patterns(trace: Trace, found: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Places]]:
     """The ``most`` patterns that occur most often, at least ``least`` times; and where in ``found`` they do."""
     work, events = gpu_work(trace), trace.events
-    place = launched_work(trace).place
+    place = launched_work(trace).listed
     row = call_stacks(trace).row[found.operator]
     name = events.name[work.row[place]]
     keys, code = combinations(events.name[row], sequence_hashes(name, found.start, found.stop))
@@ -157,7 +158,7 @@ def _tracks(trace: Trace, found: Occurrences, rows: list[Row], patterns: list[Pl
     pattern = np.repeat(np.arange(len(rows)), [len(one) for one in patterns])[:DRAWN_AT_MOST]
     whose, index = expand(found.start[drawn], found.stop[drawn])
     mark = np.full(len(work), -1, np.int64)
-    mark[launched_work(trace).place[index[::-1]]] = whose[::-1]  # of several, the last assigned stays
+    mark[launched_work(trace).listed[index[::-1]]] = whose[::-1]  # of several, the last assigned stays
     tracks = []
     for stream in work.streams:
         marks = mark[stream.places]

@@ -2,6 +2,8 @@
 
 Each kernel, copy and memset belongs to one annotation, the leaf: the innermost ``gpu_user_annotation`` of its stream in
 which it begins; where there is none, the innermost annotation of the host around its launch (on the launching thread).
+The innermost is the one that began last of those that are open when the work begins, or that enclose the launch wholly;
+annotations that cross are counted in the diagnostics.
 The durations of a device's rows add up to the sum of the durations of all its work; the row without an annotation has
 what belongs to none. Steps (``ProfilerStep#n``) do not count, unless asked for: they hold everything.
 
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.annotated_work import annotations_of_work
+from augment.derived.annotated_work import annotation_diagnostics, annotations_of_work
 from augment.derived.call_stacks import NO_ROW
 from augment.derived.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
 from augment.findings import Findings, Skipped, column
@@ -61,4 +63,4 @@ def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
         )
         for one in sorted(shares, key=lambda one: (one.device.start, -one.gpu_ns, one.key))
     ]
-    return Findings(rows)
+    return Findings(rows, (), annotation_diagnostics(trace))

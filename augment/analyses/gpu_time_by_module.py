@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.call_stacks import crossing_diagnostics
 from augment.derived.gpu_time import Share, gpu_time_by
 from augment.derived.gpu_work import Device
 from augment.derived.module_work import module_work
@@ -56,7 +57,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     rows = []
     for device in dict.fromkeys(one.device for one in parts):
         rows += _rows(device, [one for one in parts if one.device == device], found.paths, found.parent, calls)
-    return Findings(rows)
+    return Findings(rows, (), crossing_diagnostics(trace))
 
 
 def _rows(device: Device, parts: list[Share], paths: list[str], parent: list[int], calls: list[int]) -> list[Row]:

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.call_stacks import NO_ROW, innermost
+from augment.derived.call_stacks import NO_ROW
+from augment.derived.enclosing import innermost
 from augment.derived.gpu_work import Device, GpuWork, gpu_work
 from augment.derived.launch_delays import LaunchDelays, launch_delays
 from augment.derived.ordering import distinct, each, run_starts

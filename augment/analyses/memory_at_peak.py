@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import NO_ROW, enclosing, innermost, outermost
+from augment.derived.call_stacks import NO_ROW
+from augment.derived.enclosing import around_moments
 from augment.derived.memory_events import DeviceMemory, memory_events
 from augment.derived.ordering import combinations, sums
 from augment.findings import Findings, Skipped, column
@@ -58,9 +59,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 def _rows(trace: Trace, one: DeviceMemory) -> Iterator[Row]:
     live = one.live_at(one.peak)
-    around = enclosing(trace, one.ts[live], trace.events.track[one.row[live]])
-    inner = _names(trace, innermost(trace, around, [Category.CPU_OP]))
-    outer = _names(trace, outermost(trace, around, [Category.CPU_OP]))
+    around = around_moments(trace, one.ts[live], trace.events.track[one.row[live]], [Category.CPU_OP])
+    inner, outer = (_names(trace, rows) for rows in around)
     columns, which = combinations(outer, inner)
     groups = np.stack(columns, axis=1)
     size = sums(which, one.size[live], len(groups))

@@ -7,8 +7,10 @@ how often it was called, its time on the host, and the durations of the GPU work
   both count;
 - ``self_cpu_ns`` leaves out the operators directly within it, ``self_gpu_ns`` and ``kernel_count`` what they launch.
 
-What was launched belongs to the innermost operator around the launch. So ``self_gpu_ns`` of all rows adds up to the sum
-of the durations of all GPU work; the row without an operator has what was launched in none, or by nothing known.
+What was launched belongs to the innermost operator around the launch: the one that began last of those that enclose it
+wholly. So ``self_gpu_ns`` of all rows adds up to the sum of the durations of all GPU work; the row without an operator
+has what was launched in none, or by nothing known. Slices that cross are counted in the diagnostics: one is in no other
+that it outlasts.
 
 These are the figures of ``torch.profiler``'s ``key_averages(group_by_input_shape=True)``, for which calls of the
 runtime are operators, too, and so not part of ``self_cpu_ns``.
@@ -23,7 +25,8 @@ import numpy as np
 
 from augment.annotations import Texts
 from augment.derived.arg_columns import arg_columns
-from augment.derived.call_stacks import call_stacks
+from augment.derived.call_stacks import call_stacks, crossing_diagnostics
+from augment.derived.enclosing import directly_around, enclosing
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launched_work import launched_work
 from augment.derived.ordering import combinations, sums
@@ -61,20 +64,21 @@ def analyze(trace: Trace) -> Findings:
     row = stacks.row[place]
     shape, shapes = _shapes(trace, row)
     keys, code = combinations(events.name[row], shape)
-    inner, outer = _nested(trace, place)
-    columns = [np.bincount(code, minlength=len(keys[0]))]
-    for total in _totals(trace, place):
-        summed = sums(code, total, len(keys[0]))
-        own = summed.copy()
-        np.subtract.at(own, code[outer], total[inner])
-        columns += [summed, own]
+    count = len(keys[0])
+    cpu, gpu = events.dur[row], _launched_within(trace, place)
+    outer = directly_around(trace, place)
+    inside = outer >= 0
+    self_cpu = sums(code, cpu, count) - sums(code[outer[inside]], cpu[inside], count)
+    owner, gpu_ns = _launched_itself(trace, place)
+    columns = [np.bincount(code, minlength=count), sums(code, cpu, count), self_cpu, sums(code, gpu, count)]
+    columns += [sums(code[owner], gpu_ns, count), np.bincount(code[owner], minlength=count)]
     rows = list(_rows(trace, keys, shapes, columns))
     rows.sort(key=lambda one: (-(one.self_gpu_ns or 0), -one.self_cpu_ns, one.operator or "", one.input_shapes or ""))
     work = gpu_work(trace)
     if (rest := len(work) - sum(one.kernel_count or 0 for one in rows)) > 0:
         ns = int((work.end - work.ts).sum()) - sum(one.self_gpu_ns or 0 for one in rows)
         rows.append(Row(trace.rank, None, None, 0, 0, 0, ns, ns, rest))
-    return Findings(rows, (), arg_columns(trace).diagnostics([SHAPES]))
+    return Findings(rows, (), [*crossing_diagnostics(trace), *arg_columns(trace).diagnostics([SHAPES])])
 
 
 def _shapes(trace: Trace, row: Int64s) -> tuple[Int32s, Texts]:
@@ -85,26 +89,26 @@ def _shapes(trace: Trace, row: Int64s) -> tuple[Int32s, Texts]:
     return code_of[row], shapes
 
 
-def _totals(trace: Trace, place: Places) -> tuple[Int64s, Int64s, Int64s]:
-    """Of the operators at ``place`` in the call stacks, and all in them: time, GPU time, pieces of GPU work."""
-    stacks, launched, work = call_stacks(trace), launched_work(trace), gpu_work(trace)
-    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.place])))
-    start, stop = launched.before[place], launched.before[stacks.stop[place]]
-    return trace.events.dur[stacks.row[place]], until[stop] - until[start], stop - start
+def _launched_within(trace: Trace, place: Places) -> Int64s:
+    """Of the operators at ``place`` in the call stacks, and all in them: GPU time."""
+    launched, work = launched_work(trace), gpu_work(trace)
+    until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.listed])))
+    start, stop = launched.spans(place)
+    within: Int64s = until[stop] - until[start]
+    return within
 
 
-def _nested(trace: Trace, place: Places) -> tuple[Places, Int32s]:
-    """Which of the operators at ``place`` lie in another, and in which directly; as indexes into ``place``."""
-    stacks = call_stacks(trace)
-    above = stacks.parent[place]
-    outer = np.where(above >= 0, stacks.enclosing(place)[above], np.int32(-1))
-    inner = np.flatnonzero(outer >= 0)
-    return inner, outer[inner]
+def _launched_itself(trace: Trace, place: Places) -> tuple[Int32s, Int64s]:
+    """Of each piece of work that an operator launched: which of ``place`` that is, and how long the work took."""
+    launched, work = launched_work(trace), gpu_work(trace)
+    owner = enclosing(trace, place)[call_stacks(trace).place_of[work.launch[launched.place]]]
+    known = launched.place[owner >= 0]
+    return owner[owner >= 0], work.end[known] - work.ts[known]
 
 
 def _rows(trace: Trace, keys: list[Int64s], shapes: Texts, sums: list[Int64s]) -> Iterator[Row]:
     has_gpu = len(gpu_work(trace)) > 0
-    for name, shape, count, cpu, self_cpu, gpu, self_gpu, _, kernels in zip(
+    for name, shape, count, cpu, self_cpu, gpu, self_gpu, kernels in zip(
         *(one.tolist() for one in (*keys, *sums)), strict=True
     ):
         text = None if shape < 0 else shapes.values[shape]

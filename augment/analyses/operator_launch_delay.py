@@ -1,14 +1,15 @@
 """Which operators launch which kernels, and how long does it take until they run?
 
-A launch belongs to the innermost operator that encloses it on its thread. For each operator and each sequence of work
-that it launches itself (what the operators within it launch is theirs)::
+A launch belongs to the innermost operator that encloses it wholly on its thread, the one that began last. For each
+operator and each sequence of work that it launches itself (what the operators within it launch is theirs)::
 
     op_to_launch_ns     = start of its first launch - start of the operator
     launch_to_kernel_ns = start of the first work   - start of its launch
 
 The first is the host's overhead before anything is launched, the second is the launch itself and the queue; 0 where the
-work began before its launch, by the clocks. ``kernel_sequence`` is in the order of the launches, the work of a CUDA
-graph in the order in which it began. Work launched outside of any operator is counted in the diagnostics.
+work began before its launch, by the clocks. ``kernel_sequence`` is in the order of the launches (of those that
+begin at one moment, of their correlations), the work of a CUDA graph in the order in which it began. Work launched
+outside of any operator is counted in the diagnostics.
 
 How HTA's ``get_aten_op_kernels_and_delay`` differs: it knows operators whose name begins with ``aten::`` alone (here
 ``operator_prefix``) and some launching calls; ignores threads, so that the operator of another thread may get a launch;
@@ -25,7 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import NO_ROW, call_stacks, innermost
+from augment.derived.call_stacks import NO_ROW, call_stacks
+from augment.derived.enclosing import innermost
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launch_delays import launch_diagnostics
 from augment.derived.launched_work import launched_work

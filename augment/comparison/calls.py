@@ -9,10 +9,12 @@ import numpy.typing as npt
 
 from augment.comparison.names import NO_PATH, Names, Paths
 from augment.derived.call_stacks import CallStacks, call_stacks
+from augment.derived.enclosing import directly_around, enclosing
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.derived.step_windows import StepWindows, step_of_work
 from augment.derived.steps import steps
+from augment.intervals import Places
 from augment.trace import Bools, Bytes, Category, Int32s, Int64s, Trace
 
 NONE = -1  #: no call, no step, no partner
@@ -90,11 +92,9 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
     stacks = call_stacks(trace)
     kept = _kept(trace, stacks, functions)
     places = np.flatnonzero(kept)
-    place_of = np.full(len(stacks) + 1, NONE, np.int32)  # the last is of NONE
-    place_of[places] = np.arange(len(places), dtype=np.int32)
-    parent = place_of[_climb(stacks, stacks.parent[places], kept)]
+    parent = directly_around(trace, places)
     row = stacks.row[places]
-    work = _work(trace, stacks, kept, place_of, chosen, names)
+    work = _work(trace, places, chosen, names)
     depth = _depths(parent)
     name = names.of(trace.events.name[row], trace.strings)
     dur = np.maximum(trace.events.dur[row], 0)
@@ -135,25 +135,14 @@ def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
     return kept
 
 
-def _climb(stacks: CallStacks, places: Int32s, kept: Bools) -> Int32s:
-    """The innermost kept slice at or above each of ``places``; :data:`NONE` where there is none."""
-    found: Int32s = places.copy()
-    climbing = np.flatnonzero(found >= 0)
-    while len(climbing):
-        climbing = climbing[~kept[found[climbing]]]
-        found[climbing] = stacks.parent[found[climbing]]
-        climbing = climbing[found[climbing] >= 0]
-    return found
-
-
-def _work(trace: Trace, stacks: CallStacks, kept: Bools, place_of: Int32s, chosen: StepWindows, names: Names) -> Work:
+def _work(trace: Trace, places: Places, chosen: StepWindows, names: Names) -> Work:
     found = gpu_work(trace)
     launched = found.launch != NO_ROW
-    stack_place = np.full(len(found), NONE, np.int32)
-    stack_place[launched] = stacks.place_of[found.launch[launched]]
+    call = np.full(len(found), NONE, np.int32)
+    call[launched] = enclosing(trace, places)[call_stacks(trace).place_of[found.launch[launched]]]
     return Work(
         row=found.row,
-        call=place_of[_climb(stacks, stack_place, kept)],
+        call=call,
         step=step_of_work(trace, chosen).astype(np.int32),
         name=names.of(trace.events.name[found.row], trace.strings),
         type=found.type,

@@ -14,8 +14,8 @@ import numpy as np
 
 from augment.annotations import Texts
 from augment.derived.arg_columns import ArgColumns, arg_columns
-from augment.derived.call_stacks import innermost
 from augment.derived.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
+from augment.derived.enclosing import innermost
 from augment.derived.gpu_work import gpu_work
 from augment.derived.kernel_types import KernelType
 from augment.derived.launches import NO_ROW

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.derived.call_stacks import call_stacks
+from augment.derived.call_stacks import call_stacks, is_of
+from augment.derived.enclosing import outermost
 from augment.derived.launches import launches
 from augment.trace import Category, Int64s, Trace, derived
 
@@ -38,7 +39,7 @@ def counter_ranges(trace: Trace) -> CounterRanges:
     counters = [_numbers(args) for args in trace.args_of(ranges)]
     calls = _launches(trace)
     if len(calls) == len(ranges):
-        return CounterRanges(ranges, counters, [_operators(trace, call) for call in calls.tolist()], None)
+        return CounterRanges(ranges, counters, _operators(trace, calls), None)
     problem = f"{len(ranges)} ranges and {len(calls)} launches of kernels: nothing tells which belongs to which"
     return CounterRanges(ranges, counters, None, problem)
 
@@ -50,16 +51,17 @@ def _launches(trace: Trace) -> Int64s:
     return rows[np.isin(trace.events.name[rows], is_launch)]
 
 
-def _operators(trace: Trace, call: int) -> tuple[str, ...]:
-    """The operators around one call; such traces are short, for each kernel is run many times over."""
+def _operators(trace: Trace, calls: Int64s) -> list[tuple[str, ...]]:
+    """The operators around each call, the outermost first; all lie between the outermost and the call."""
     stacks, events = call_stacks(trace), trace.events
-    place, names = int(stacks.place_of[call]), []
-    while place >= 0:
-        row = int(stacks.row[place])
-        if events.category[row] == Category.CPU_OP:
-            names.append(trace.strings[events.name[row]])
-        place = int(stacks.parent[place])
-    return tuple(reversed(names))
+    is_operator = is_of(trace, [Category.CPU_OP])
+    found = []
+    for call, outer in zip(calls.tolist(), outermost(trace, calls, [Category.CPU_OP]).tolist(), strict=True):
+        first, last = (int(stacks.place_of[row]) for row in (outer, call)) if outer >= 0 else (0, 0)
+        row = stacks.row[first:last][is_operator[first:last]]
+        around = events.ts[row] + events.dur[row] >= events.ts[call] + events.dur[call]
+        found.append(tuple(trace.names_of(row[around])))
+    return found
 
 
 def _numbers(args: dict[str, Any]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from augment.derived.arg_columns import arg_columns
 from augment.derived.call_stacks import NO_ROW, call_stacks, thread_bounds
+from augment.derived.enclosing import around_moments
 from augment.derived.ordering import each
 from augment.trace import Category, Int32s, Int64s, Trace, derived
 
@@ -87,7 +88,7 @@ def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
     stacks, events = call_stacks(trace), trace.events
     is_op = events.category[stacks.row] == Category.CPU_OP
     bounds = thread_bounds(trace)
-    found = np.full(len(ts), NO_ROW, np.int64)
+    found, _ = around_moments(trace, ts, track, (Category.CPU_OP,))
     for one, asked in each(track, len(trace.tracks)):
         low, high = bounds[one : one + 2]
         place = low + np.flatnonzero(is_op[low:high])
@@ -96,14 +97,5 @@ def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
         start = events.ts[stacks.row[place]]
         where = np.searchsorted(start, ts[asked])
         here = np.minimum(where, len(place) - 1)
-        exact = start[here] == ts[asked]
-        inner = np.where(exact, place[here], np.where(where > 0, place[where - 1], -1))
-        climbing = np.flatnonzero(~exact & (inner >= 0))
-        while len(climbing):
-            row = stacks.row[inner[climbing]]
-            around = is_op[inner[climbing]] & (events.ts[row] + events.dur[row] > ts[asked[climbing]])
-            climbing = climbing[~around]
-            inner[climbing] = stacks.parent[inner[climbing]]
-            climbing = climbing[inner[climbing] >= 0]
-        found[asked] = np.where(inner >= 0, stacks.row[inner], NO_ROW)
+        found[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], found[asked])
     return found

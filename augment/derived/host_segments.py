@@ -43,13 +43,24 @@ def host_segments(trace: Trace) -> HostSegments:
     ts = events.ts[stacks.row]
     end = events.dur[stacks.row]
     end += ts
-    when, place, stop, count = _segments(ts, end, events.track[stacks.row], len(trace.tracks))
+    when, place, stop, count = segments(ts, end, events.track[stacks.row], len(trace.tracks))
     row = np.append(stacks.row.astype(np.int32), np.int32(NO_ROW))[place[:count]]  # no place takes the last
     return HostSegments(when[:count], row, np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop))))
 
 
-def _segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int64s, Int32s, Int64s, int]:
-    """Times, places in the call stacks, the stop of each track, and how many segments there are."""
+def segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int64s, Int32s, Int64s, int]:
+    """When each thread's innermost slice changes, and to which.
+
+    Args:
+        ts: int64 ns, of slices by ascending ``thread``, then ``ts``, then from outer to inner.
+        end: int64 ns.
+        thread: int32.
+        tracks: how many threads there may be.
+
+    Returns:
+        Times; the place of the innermost slice from then on, -1 if there is none; the stop of each thread; how many
+        segments there are: room behind them is not filled.
+    """
     when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int32)
     stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int32)
     if divide := _load.native("host_segments.divide", len(ts), COMPILED_FROM):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.arrow_correlations import correlations_of
+from augment.derived.ordering import settled
 from augment.trace import NO_CORRELATION, Category, Int64s, Trace, derived
 
 NO_ROW = -1  #: the launch of work that has none
@@ -44,7 +45,7 @@ class Launches:
 
 @derived
 def launches(trace: Trace) -> Launches:
-    """The call that launched each correlation: of several, a runtime's before a driver's, then the earliest.
+    """The call that launched each correlation: of several, a runtime's before a driver's, the earliest, the longest.
 
     A runtime call such as ``cudaLaunchKernel`` makes a driver call with the same correlation; the runtime's spans both.
     """
@@ -55,7 +56,10 @@ def launches(trace: Trace) -> Launches:
     if not linked.all():
         rows, correlation = rows[linked], correlation[linked]
     order = np.argsort(correlation, kind="stable")  # stable: the first of equals is the one preferred
-    correlation = correlation[order]
+    correlation, category, ts = correlation[order], events.category[rows[order]], events.ts[rows[order]]
+    tied = (correlation[1:] == correlation[:-1]) & (category[1:] == category[:-1]) & (ts[1:] == ts[:-1])
+    if (longest_first := settled(tied, -events.dur[rows[order]])) is not None:
+        order = order[longest_first]
     first = np.ones(len(order), np.bool_)
     first[1:] = correlation[1:] != correlation[:-1]
     return Launches(correlation[first], rows[order[first]], _disputed(trace, correlation, rows[order]))

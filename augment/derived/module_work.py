@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.call_stacks import call_stacks
+from augment.derived.enclosing import enclosing
 from augment.derived.forward_backward import forward_backward
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
@@ -38,7 +39,7 @@ def module_work(trace: Trace) -> ModuleWork:
     backward = np.zeros(len(known), np.bool_)
     if len(links):
         target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
-        which = stacks.enclosing(target)[place]
+        which = enclosing(trace, target)[place]
         around = np.where(which >= 0, target[which], -1)
         forward = links.forward_of(np.where(which >= 0, stacks.row[around], NO_ROW))
         linked = found.path_of(found.frame_of[stacks.place_of[forward]])

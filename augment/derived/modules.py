@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.call_stacks import call_stacks, places_of
+from augment.derived.enclosing import directly_around, enclosing
 from augment.derived.ordering import combinations
 from augment.intervals import Places
 from augment.trace import Category, Int32s, Int64s, Trace, derived
@@ -42,10 +43,9 @@ def modules(trace: Trace) -> Modules:
     """The trace's modules."""
     stacks = call_stacks(trace)
     frame = places_of(trace, *_CATEGORIES).where(lambda name: name.startswith(PREFIX))
-    frame_of = stacks.enclosing(frame)
+    frame_of = enclosing(trace, frame)
     name = trace.events.name[stacks.row[frame]]
-    above = stacks.parent[frame]
-    outer = np.where(above >= 0, frame_of[above], np.int32(-1))
+    outer = directly_around(trace, frame)
     path = np.full(len(frame), NO_MODULE, np.int64)
     paths: list[str] = []
     parent: list[int] = []

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from augment.derived.host_segments import segments
 from augment.derived.ordering import compressed, group_bounds, grouped, settled
 from augment.intervals import Intervals, Places, expand, touched, union
 from augment.trace import Category, Int32s, Int64s, Trace
@@ -32,34 +33,35 @@ class Occupants(NamedTuple):
 
 
 def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
-    """The innermost of nested slices at each moment.
+    """The innermost slice at each moment, of one thread: as :func:`timelines`."""
+    return timelines(row, start, end, np.zeros(len(row), np.int32), 1)[0]
 
-    After a slice ends, the innermost is the one that last began at the depth that is left. So the ends need no
-    owner, only their times; one stable sort by depth and a forward fill replace a stack. Slices that overlap
-    without nesting give, while they do, either of them.
+
+def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: int) -> tuple[Timeline, Places]:
+    """The innermost slice at each moment: the one that began last among those open, whether slices nest or cross.
+
+    Of those that began at once it is the shortest, of those the last.
 
     Args:
         row: int64, any id.
-        start: int64 ns, ascending.
+        start: int64 ns, ascending in each group.
         end: int64 ns.
+        group: int32, ascending: the thread or stream that each lies on.
+        groups: how many there are.
+
+    Returns:
+        The timelines of all groups, and where each group's begins, and the end.
     """
     real = end > start  # an empty slice is innermost at no moment
-    row, start, end = row[real], start[real], end[real]
-    if (outer_first := settled(start[1:] == start[:-1], -end)) is not None:
+    row, start, end, group = row[real], start[real], end[real], group[real]
+    tied = (start[1:] == start[:-1]) & (group[1:] == group[:-1])
+    if (outer_first := settled(tied, -end)) is not None:
         row, start, end = row[outer_first], start[outer_first], end[outer_first]
-    ends = np.sort(end)
-    begins = np.zeros(2 * len(row), np.bool_)
-    begins[np.arange(len(row)) + np.searchsorted(ends, start, side="right")] = True
-    ts = np.empty(len(begins), np.int64)
-    ts[begins], ts[~begins] = start, ends
-    depth = np.cumsum(np.where(begins, np.int8(1), np.int8(-1)), dtype=np.int32)
-    order = grouped(depth, int(depth.max(initial=0)) + 1)
-    begun = np.where(begins, np.cumsum(begins, dtype=np.int32) - 1, np.int32(-1))[order]  # which slice begins there
-    last_begun = np.maximum.accumulate(np.where(begun >= 0, np.arange(len(order), dtype=np.int32), 0))
-    inner = np.empty(len(order), np.int32)
-    inner[order] = begun[last_begun]
-    busy = np.flatnonzero((depth[:-1] > 0) & (ts[1:] > ts[:-1]))
-    return Timeline(ts[busy], ts[busy + 1], row[inner[busy]])
+    when, place, stop, count = segments(start, end, np.ascontiguousarray(group, np.int32), groups)
+    when, place = when[:count], place[:count]
+    busy = np.flatnonzero(place >= 0)  # what is last in a group is none
+    bounds = np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop)))
+    return Timeline(when[busy], when[busy + 1], row[place[busy]]), np.searchsorted(busy, bounds)
 
 
 def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: Int64s, thread: Int32s) -> Occupants:
@@ -84,12 +86,19 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     asked = grouped(code_of_track[thread], len(threads))
     slice_bounds = group_bounds(code, len(threads)).tolist()
     asked_bounds = group_bounds(code_of_track[thread], len(threads)).tolist()
+    near: list[Int64s] = []
     for index in range(len(threads)):
         own = asked[asked_bounds[index] : asked_bounds[index + 1]]
-        near = _near(trace, slices[slice_bounds[index] : slice_bounds[index + 1]], union(start[own], end[own]))
-        if not len(near):
-            continue
-        timeline = innermost(near, trace.events.ts[near], trace.events.ts[near] + trace.events.dur[near])
+        mine = slices[slice_bounds[index] : slice_bounds[index + 1]]
+        near.append(_near(trace, mine, union(start[own], end[own])))
+    group = np.repeat(np.arange(len(near), dtype=np.int32), [len(rows) for rows in near])
+    rows = np.concatenate((*near, none[:0]))
+    line, bounds = timelines(
+        rows, trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows], group, len(near)
+    )
+    for index in np.flatnonzero(np.diff(bounds)).tolist():
+        own = asked[asked_bounds[index] : asked_bounds[index + 1]]
+        timeline = Timeline(*(column[bounds[index] : bounds[index + 1]] for column in line))
         for some, names, ns, rows in _longest(trace, timeline, start[own], end[own]):
             found.name[own[some]] = names
             found.ns[own[some]] = ns

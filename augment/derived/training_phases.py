@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from augment.derived.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
+from augment.derived.enclosing import enclosing
 from augment.derived.forward_backward import ForwardBackward, forward_backward
 from augment.derived.modules import modules
 from augment.derived.ordering import each, run_starts
@@ -38,7 +39,8 @@ def training_phases(trace: Trace) -> Bytes | None:
     ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
 
     def within(*places: Places) -> Bools:
-        return stacks.within(np.concatenate(places))
+        found: Bools = enclosing(trace, np.unique(np.concatenate(places))) >= 0
+        return found
 
     optimizer = within(ops.where(_OPTIMIZER.match), annotations.where(_OPTIMIZER.match))
     source, target = (stacks.place_of[rows].astype(np.intp) for rows in (links.forward, links.backward))

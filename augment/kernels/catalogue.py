@@ -13,6 +13,7 @@ KERNELS: dict[str, int] = {
     "encode_args.scan_args": 12,
     "encode_packets.columns_to_args": 6,
     "encode_packets.encode_rows": 13,
+    "enclosing.around": 8,
     "host_segments.divide": 8,
     "json_scan.scan": 6,
     "json_tables.fill_place_slots": 4,

@@ -8,7 +8,7 @@ import pytest
 
 from augment.analyses import gpu_time_by_annotation
 from augment.derived.gpu_work import gpu_work
-from augment.findings import Skipped
+from augment.findings import Findings, Skipped
 from augment.readers import read
 from augment.trace import Category, Track
 from simulator import JobOptions, simulate
@@ -45,6 +45,15 @@ def test_the_hosts_annotation_where_there_is_none_on_the_gpu() -> None:
     assert times_of(*events) == expected
     expected[2] = (0, "ProfilerStep#1", 1, 2)
     assert times_of(*events, include_steps=True) == expected
+
+
+def test_of_annotations_that_cross_the_one_that_began_last_goes_on() -> None:
+    events = (on_gpu("A", 0, 10_001), on_gpu("B", 10_000, 110_000))
+    kernels = [kernel("k", start, start + 5_000) for start in range(20_000, 70_000, 10_000)]
+    assert times_of(*events, *kernels) == [(0, "B", 5, 25_000)]
+    outcome = gpu_time_by_annotation.analyze(trace_of(*events, *kernels))
+    assert isinstance(outcome, Findings)
+    assert [(one.code, one.count) for one in outcome.diagnostics] == [("gpu_annotations_cross", 1)]
 
 
 def test_nothing_annotated_is_skipped() -> None:

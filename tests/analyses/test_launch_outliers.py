@@ -23,6 +23,13 @@ def outliers_of(*events: Event, **options: Any) -> list[tuple[Any, ...]]:
     return rows_of(outcome, "kind", "name", "launch_name", "ts_ns", "cpu_ns", "gpu_ns", "launch_delay_ns")
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_calls_of_one_correlation_and_start_the_longer_is_the_launch(order: int) -> None:
+    calls = [call("hipMemsetAsync", 100, 193, correlation=1), call("hipArray3DCreate", 100, 184, correlation=1)]
+    found = outliers_of(op("copy_", 90, 250), *calls[::order], copy("Memset (Device)", 220, 240, correlation=1))
+    assert {one[2] for one in found} == {"hipMemsetAsync"}
+
+
 def test_each_kind_is_named() -> None:
     events = (
         op("aten::mm", 0, 90),

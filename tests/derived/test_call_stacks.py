@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from typing import Any
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.derived import call_stacks as module
-from augment.derived.call_stacks import OUTER_FIRST, call_stacks, enclosing, innermost, outermost
+from augment.derived.call_stacks import OUTER_FIRST, call_stacks, crossed_places, crossing_diagnostics
 from augment.trace import Category, Track
 from tables import Event, kernel, trace_of
 
@@ -64,98 +59,25 @@ def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Categ
         for other in range(place + 1, len(found)):
             below += [other] if stacks.parent[other] in below else []
         assert below == list(range(place, stacks.stop[place]))
-    some = [place for place in range(len(found)) if place % 3 == 1]
-    inside = {other for place in some for other in range(place, stacks.stop[place])}
-    assert np.flatnonzero(stacks.within(np.array(some, np.intp))).tolist() == sorted(inside)
-    innermost_of = stacks.enclosing(np.array(some, np.intp)).tolist()
-    for place, which in enumerate(innermost_of):
-        around = [index for index, other in enumerate(some) if other <= place < stacks.stop[other]]
-        assert which == max(around, default=-1)
     assert sorted(stacks.place_of.tolist()) == sorted([-1, *range(len(events))])
 
 
-def test_ancestors_by_category() -> None:
-    trace = trace_of(
-        host(Category.PYTHON_FUNCTION, 0, 100, name="main"),
-        host(Category.CPU_OP, 10, 50, name="aten::linear"),
-        host(Category.CPU_OP, 15, 45, name="aten::addmm"),
-        host(Category.CUDA_RUNTIME, 20, 30, name="cudaLaunchKernel"),
-        host(Category.CUDA_RUNTIME, 60, 70, name="cudaMemcpyAsync"),
-        kernel("gemm", 40, 90),
-    )
-    rows = np.array(
-        [trace.names_of(np.arange(6)).index(name) for name in ("cudaLaunchKernel", "cudaMemcpyAsync", "gemm")]
-    )
-    rows = np.append(rows, -1)
-
-    def named(found: np.ndarray) -> list[str | None]:  # type: ignore[type-arg]
-        return [None if row < 0 else trace.names_of(np.array([row]))[0] for row in found.tolist()]
-
-    assert named(innermost(trace, rows, [Category.CPU_OP])) == ["aten::addmm", None, None, None]
-    assert named(outermost(trace, rows, [Category.CPU_OP])) == ["aten::linear", None, None, None]
-    linear = np.array([name == "aten::linear" for name in trace.strings])
-    assert named(innermost(trace, rows, [Category.CPU_OP], linear)) == ["aten::linear", None, None, None]
-    assert named(outermost(trace, rows, [Category.CPU_OP], ~linear)) == ["aten::addmm", None, None, None]
-    assert named(outermost(trace, rows, [Category.PYTHON_FUNCTION])) == ["main", "main", None, None]
+@pytest.mark.usefixtures("_loop")
+@given(SLICES)
+def test_crossed_is_what_one_that_begins_in_it_outlasts(drawn: list[tuple[int, int, Category, int]]) -> None:
+    trace = trace_of(*(host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn))
+    stacks, events = call_stacks(trace), trace.events
+    spans = [(events.track[row], events.ts[row], events.end[row]) for row in stacks.row.tolist()]
+    expected = [
+        place
+        for place, (track, ts, end) in enumerate(spans)
+        if any(one == track and begin < end < stop for one, begin, stop in spans[place + 1 :])
+    ]
+    assert crossed_places(trace).tolist() == expected
+    assert [one.count for one in crossing_diagnostics(trace)] == ([len(expected)] if expected else [])
 
 
 def test_no_host_at_all() -> None:
     trace = trace_of(kernel("k", 0, 12))
     assert len(call_stacks(trace)) == 0
-    assert innermost(trace, np.array([0]), [Category.CPU_OP]).tolist() == [-1]
-
-
-@pytest.mark.usefixtures("_loop")
-@given(SLICES, st.lists(st.tuples(TIMES, st.integers(0, 1)), min_size=1, max_size=5))
-def test_enclosing_a_moment(drawn: list[tuple[int, int, Category, int]], asked: list[tuple[int, int]]) -> None:
-    events = [host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn]
-    trace = trace_of(*events, host(Category.OTHER, 0, 1), host(Category.OTHER, 0, 1, 1))
-    threads = {one.tid: index for index, one in enumerate(trace.tracks)}
-    found = enclosing(trace, np.array([ts for ts, _ in asked]), np.array([threads[tid] for _, tid in asked], np.int32))
-    stacks, table = call_stacks(trace), trace.events
-    for (ts, tid), row in zip(asked, found.tolist(), strict=True):
-        around = [
-            place
-            for place, one in enumerate(stacks.row.tolist())
-            if table.track[one] == threads[tid] and table.ts[one] <= ts < table.ts[one] + table.dur[one]
-        ]
-        if not around:
-            assert row == -1
-            continue
-        # what overlaps in part is in none of the others: then it may be any that has not ended
-        assert stacks.place_of[row] in around
-        if all(stacks.parent[inner] == outer for outer, inner in itertools.pairwise(around)):
-            assert stacks.place_of[row] == around[-1]
-
-
-class _Counted(np.ndarray[Any, np.dtype[np.int32]]):
-    """A column that counts what is taken of it."""
-
-    taken = 0
-
-    def __getitem__(self, key: Any) -> Any:
-        found = np.asarray(self)[key]
-        _Counted.taken += np.size(found)
-        return found
-
-
-def test_a_deep_stack_is_not_climbed_by_each_slice_in_it() -> None:
-    depth, leaves = 300, 3000
-    end = depth + 2 * leaves
-    frames = [host(Category.PYTHON_FUNCTION, i, end - i, name=f"f{i}") for i in range(depth)]
-    outer = host(Category.CPU_OP, 0, end, name="op")
-    calls = [host(Category.CUDA_RUNTIME, depth + i, depth + i + 1) for i in range(leaves)]
-    trace = trace_of(*frames, outer, *calls)
-    stacks = call_stacks(trace)
-    counted = dataclasses.replace(stacks, parent=stacks.parent.view(_Counted))
-    trace.facts[f"{module.__name__}.call_stacks"] = counted
-    rows = trace.events.slices_of(Category.CUDA_RUNTIME)
-    (op,) = trace.events.slices_of(Category.CPU_OP)
-    _Counted.taken = 0
-    for find in (innermost, outermost):
-        assert set(find(trace, rows, [Category.CPU_OP]).tolist()) == {op}
-        assert (find(trace, rows, [Category.USER_ANNOTATION]) == -1).all()
-    after = np.full(leaves, end - 1)  # the leaf that began last has ended, and so have all frames but the first
-    around = enclosing(trace, after, np.zeros(leaves, np.int32))
-    assert (around == op).all()
-    assert _Counted.taken <= 6 * len(stacks)  # each took depth * leaves, 300 times as much
+    assert crossing_diagnostics(trace) == []

@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived import occupancy
+from augment.derived import host_segments, occupancy
 from augment.trace import Category
 from tables import Event, op, trace_of
 
 END = 40
 
 
-@st.composite
-def nested(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Distinct intervals that nest: each cut is kept only if it crosses none before it."""
-    kept: list[tuple[int, int]] = []
-    for low, high in draw(st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=25, unique=True)):
-        one = (min(low, high), max(low, high))
-        crosses = any(a < one[0] < b < one[1] or one[0] < a < one[1] < b for a, b in kept)
-        if not crosses and one not in kept:
-            kept.append(one)
-    return kept
+SLICES = st.lists(
+    st.tuples(st.integers(0, END), st.integers(0, END)).map(lambda ends: (min(ends), max(ends))),
+    max_size=25,
+    unique=True,
+)  #: whether they nest or cross
 
 
-@given(nested(), st.lists(st.tuples(st.integers(0, END), st.integers(1, 20)), min_size=1, max_size=8), st.booleans())
+@given(SLICES, st.lists(st.tuples(st.integers(0, END), st.integers(1, 20)), min_size=1, max_size=8), st.booleans())
 def test_occupants_are_those_of_each_moment(
     slices: list[tuple[int, int]], asked: list[tuple[int, int]], in_pieces: bool
 ) -> None:
@@ -44,13 +40,13 @@ def test_occupants_are_those_of_each_moment(
         stretches = Counter[tuple[str, int, int]]()  # of one slice without a break: its name, its start, when it began
         before, began = None, low
         for moment in range(low, high):
-            around = [(one.end - one.ts, one.name, one.ts) for one in events if one.ts <= moment < one.end]
-            inner = min(around, default=None)
+            around = [(-one.ts, one.end, one.name, one.ts) for one in events if one.ts <= moment < one.end]
+            inner = min(around, default=None)  # that began last, of those the shortest
             began = moment if inner != before else began
             before = inner
             if inner:
-                held[inner[1]] += 1
-                stretches[inner[1], inner[2], began] += 1
+                held[inner[2]] += 1
+                stretches[inner[2], inner[3], began] += 1
         if not held:
             assert (found.name[index], found.ns[index], found.row[index]) == (-1, -1, -1)
         else:
@@ -63,6 +59,27 @@ def test_occupants_are_those_of_each_moment(
             assert trace.events.ts[found.row[index]] == starts[0]
 
 
-def test_slices_that_cross_lose_no_time() -> None:
-    timeline = occupancy.innermost(np.array([0, 1]), np.array([0, 5]), np.array([10, 15]))
-    assert int((timeline.end - timeline.start).sum()) == 15
+def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
+    timeline = occupancy.innermost(np.array([0, 1]), np.array([0, 9]), np.array([10, 100]))
+    assert [column.tolist() for column in timeline] == [[0, 9], [9, 100], [0, 1]]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@given(drawn=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 20)), max_size=20))
+def test_timelines_of_many_threads(compiled: bool, drawn: list[tuple[int, int, int]]) -> None:
+    slices = sorted((group, min(a, b), max(a, b)) for group, a, b in drawn)
+    group, start, end = (np.array(column, np.int64) for column in (zip(*slices, strict=True) if slices else ([],) * 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_segments, "COMPILED_FROM", 0 if compiled else 1 << 60)
+        line, bounds = occupancy.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
+    for thread in range(3):
+        own = slice(*bounds[thread : thread + 2])
+        pieces = list(zip(*(column[own].tolist() for column in line), strict=True))
+        for moment in range(21):
+            open_ = [
+                (one[1], -one[2], row)
+                for row, one in enumerate(slices)
+                if one[0] == thread and one[1] <= moment < one[2]
+            ]
+            found = [row for begin, stop, row in pieces if begin <= moment < stop]
+            assert found == ([max(open_)[2]] if open_ else [])

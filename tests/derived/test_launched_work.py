@@ -1,0 +1,67 @@
+"""What each operator launched, against its definition, for any set of slices."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from augment.analyses import operator_breakdown
+from augment.derived.call_stacks import call_stacks
+from augment.derived.gpu_work import gpu_work
+from augment.derived.launched_work import launched_work
+from augment.findings import Findings
+from augment.trace import Category
+from tables import Event, annotation, call, kernel, op, python, trace_of
+
+TIMES = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(lambda ends: (min(ends), max(ends)))
+HOST = st.lists(st.tuples(TIMES, st.sampled_from([op, annotation, python])), max_size=8)
+CALLS = st.lists(st.tuples(TIMES, st.integers(0, 99), st.integers(1, 2)), max_size=6, unique_by=lambda one: one[1])
+
+
+@given(HOST, CALLS)
+def test_spans_hold_what_lies_within_in_the_order_of_launch(
+    host: list[tuple[tuple[int, int], object]], calls: list[tuple[tuple[int, int], int, int]]
+) -> None:
+    events: list[Event] = [make(f"o{index}", *ends) for index, (ends, make) in enumerate(host)]  # type: ignore[operator]
+    for ends, number, pieces in calls:
+        events.append(call("cudaLaunchKernel", *ends, correlation=number))
+        events += [kernel("k", 20 + piece, 21 + piece, correlation=number) for piece in range(pieces)]
+    trace = trace_of(*events, op("last", 30, 31))
+    stacks, launched, table = call_stacks(trace), launched_work(trace), trace.events
+    assert len(launched.place) == sum(pieces for _, _, pieces in calls)
+    launch = gpu_work(trace).launch[launched.listed]
+    own: dict[str, tuple[int, int]] = {}
+    for place, row in enumerate(stacks.row.tolist()):
+        if table.category[row] == Category.CUDA_RUNTIME:
+            continue
+        (start,), (stop,) = launched.spans(stacks.place_of[[row]].astype(int))
+        within = [
+            one
+            for one in set(launch.tolist())
+            if stacks.place_of[one] > place
+            and table.ts[row] <= table.ts[one] < table.end[row]
+            and table.end[one] <= table.end[row]
+        ]
+        pieces = {number: count for _, number, count in calls}
+        found = launch[start:stop].tolist()
+        assert sorted(set(found)) == sorted(within)
+        assert len(found) == sum(pieces[int(table.correlation[one])] for one in within)
+        assert [table.ts[one] for one in found] == sorted(table.ts[one] for one in found)
+        own[trace.names_of(stacks.row[[place]])[0]] = int(start), int(stop)
+    found_rows = operator_breakdown.analyze(trace)
+    assert isinstance(found_rows, Findings)
+    for one in found_rows.rows:
+        if one.operator is not None:
+            assert (one.gpu_ns or 0) == own[one.operator][1] - own[one.operator][0]  # each piece takes 1 ns
+    assert sum(one.self_gpu_ns or 0 for one in found_rows.rows) == len(launched.place)
+
+
+def test_launches_of_one_moment_stand_by_correlation() -> None:
+    trace = trace_of(
+        op("aten::addmm", 100, 120),
+        call("cudaLaunchKernel", 105, 113, correlation=12),
+        call("cudaMemsetAsync", 105, 105, correlation=11),
+        kernel("memset", 120, 122, correlation=11),
+        kernel("sgemm", 123, 132, correlation=12),
+    )
+    assert trace.names_of(gpu_work(trace).row[launched_work(trace).place]) == ["memset", "sgemm"]
