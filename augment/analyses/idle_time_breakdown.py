@@ -12,21 +12,47 @@ of one category, by the work that ends it:
 ``idle_ratio`` is the category's share of the idle time of the stream; the time before its first and after its last
 work is not counted. The deviation is a sample's (over n - 1), percentiles are interpolated linearly.
 
-The gaps are drawn on ``Idle stream N`` and, for the device as a whole (no stream works), on ``Idle``. A slice has the
-``correlation`` of the work that ends it, and what is known of the cause:
+A stream that idles while another stream of its device works is no alarm. Four columns therefore split ``idle_ns`` by
+what the device does meanwhile, and add up to it: ``other_stream_busy_ns`` while another stream works;
+``device_host_wait_ns``, ``device_kernel_wait_ns`` and ``device_other_ns`` while no stream works, by the cause of that
+gap of the device. The cause is the category by the work that ends the device's gap, with one exception: if that work
+started ``consecutive_kernel_delay_ns`` or more after its launch returned, and this delay is more than half of the gap,
+the cause is ``other``, not ``host_wait``.
 
-- host_wait: ``launch_delay_ns`` (on a stream) from the end of the launch that came late to the work's start, and the
-  ``owner``: the operator or annotation in which its thread spent most of the gap (innermost at each moment, summed by
-  name; steps do not count), for ``owner_ns``; likewise the ``python_function``, if functions were recorded.
-- kernel_wait and other: the ``previous_kernel`` (on a stream), and the ``sync_call`` that overlaps the gap most and
-  what it ``waited_for``.
+The track ``Idle`` shows the gaps of the device, named by their cause. A track ``Idle stream N`` shows the gaps of a
+stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on
+``Idle``: so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``, with
+``device_idle_ns``: the shorter gaps of the device within it. The args of a slice:
 
-An arrow links each gap of at least ``arrow_min_gap_ns`` with what made the device wait: for host_wait the owner's slice
-that took most of the gap, else the function's, else the launch; for the others the ``sync_call``, if there is one.
+- ``correlation``: of the work that ends the device's gap; of ``other_stream_busy``, of the work that ends the stream's.
+- ``hta_category``: the category of the stream's gap, where the slice has another name.
+- ``launch_delay_ns``: from the end of the launch to the work's start, if the launch began within the device's gap.
+- ``owner``, ``owner_ns`` (host_wait): the operator or annotation in which the launching thread spent most of the time
+  from the start of the gap to the end of the launch (innermost at each moment, summed by name; steps do not count).
+  ``python_function`` and ``python_function_ns``: likewise, if functions were recorded.
+- ``previous_kernel`` (all but host_wait): what ran last before the device's gap; of ``other_stream_busy``, before the
+  stream's.
+- ``waited_for``, ``waited_for_stream``, ``known_by`` (other_stream_busy): the work of another stream that the work at
+  the end of the gap waited for, in the slice in which that work ended. No such args: it cannot be told.
+
+A call of the host never explains why work started late that was in the queue already. ``known_by`` names the evidence:
+
+- ``recorded event``: a ``Stream Wait Event`` says it; of several events the one that was fulfilled last. The event was
+  fulfilled after the gap began and after the launch of the waiting work returned.
+- ``ended just before``: inferred, for work that starts more than 30 µs after the gap began and its launch returned. It
+  waited for the last work of another stream of the device to end before it started (or up to 2 µs later, by the
+  clocks), if that was launched no later, and ended at most 30 µs before the start and in the second half of the wait.
+  No work of a third stream may fit as well. As work ends all the time, one more thing must hold: it is the last that
+  was launched on its stream until the launch of the waiting work; or no other work fits, and it ran at least ten times
+  as long as the delay from its end to the start.
+
+An arrow leads from what was waited for to each slice of at least ``arrow_min_gap_ns``. Of host_wait that is the owner's
+slice that took most of the time, else the function's, else the launch; on ``Idle stream N`` only if the stream's own
+work ends the gap. Of ``other_stream_busy`` it is the work ``waited_for``.
 
 Options:
     consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait; 30,000 as in HTA.
-    arrow_min_gap_ns: gaps shorter than this get no arrow: 100,000 leaves about one for a hundred events.
+    arrow_min_gap_ns: slices shorter than this get no arrow.
 
 How HTA's ``get_idle_time_breakdown`` differs: it compares each kernel with the one before it alone, so that overlapping
 kernels give negative gaps; it keys streams by number, mixing devices; kernels without a launch count as launched by
@@ -42,10 +68,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Ends, Flows, SliceTrack, Texts
-from augment.derived.gap_causes import KERNEL_DELAY_NS, Cause, GapCategory, causes
+from augment.derived.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
 from augment.derived.gpu_work import Stream, gpu_work
 from augment.derived.launches import NO_ROW
 from augment.derived.statistics import distribution
+from augment.derived.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
@@ -64,6 +91,10 @@ class Row:
     idle_ns: int = column("Sum of the gaps of this category.", "ns")
     gap_count: int = column("How many gaps of this category there are.", "count")
     idle_ratio: float | None = column("Share of the stream's idle time.", "ratio")
+    other_stream_busy_ns: int = column("Of ``idle_ns``, while another stream of the device works.", "ns")
+    device_host_wait_ns: int = column("Of ``idle_ns``, while the whole device waits for the host.", "ns")
+    device_kernel_wait_ns: int = column("Of ``idle_ns``, while the whole device idles at its own pace.", "ns")
+    device_other_ns: int = column("Of ``idle_ns``, while the whole device idles for another reason.", "ns")
     mean_ns: float | None = column("Mean length of the gaps.", "ns")
     std_ns: float | None = column("Standard deviation of their lengths, of a sample; 0 of one gap.", "ns")
     min_ns: int | None = column("Least length.", "ns")
@@ -81,49 +112,53 @@ def analyze(
 ) -> Findings:
     """Divide the gaps of each stream, and draw them with their evidence."""
     work = gpu_work(trace)
-    of_streams, of_devices = causes(trace, consecutive_kernel_delay_ns)
-    rows = [row for one, cause in zip(work.streams, of_streams, strict=True) for row in _rows(one, cause)]
-    drawn = [(f"Idle stream {one.stream}", one.track, cause)
-             for one, cause in zip(work.streams, of_streams, strict=True)]  # fmt: skip
-    drawn += [("Idle", one.track, cause) for one, cause in zip(work.devices, of_devices, strict=True)]
-    annotations = [one for each in drawn if len(each[2].gaps) for one in _drawn(*each, arrow_min_gap_ns)]
+    of_devices = device_idle(trace, consecutive_kernel_delay_ns)
+    of_streams = stream_idle(trace, of_devices, consecutive_kernel_delay_ns)
+    rows = [row for one, idle in zip(work.streams, of_streams, strict=True) for row in _rows(one, idle)]
+    drawn = [(f"Idle stream {one.stream}", one.track, idle.pieces)
+             for one, idle in zip(work.streams, of_streams, strict=True)]  # fmt: skip
+    drawn += [("Idle", one.track, idle) for one, idle in zip(work.devices, of_devices, strict=True)]
+    annotations = [one for each in drawn if len(each[2]) for one in _drawn(*each, arrow_min_gap_ns)]
     overlapping = sum(one.gaps.overlapping for one in of_streams)
     message = "pieces of GPU work begin before earlier ones on their stream have ended"
     found = [Diagnostic("overlapping_gpu_work", overlapping, message)] if overlapping else []
     return Findings(rows, annotations, found)
 
 
-def _rows(stream: Stream, cause: Cause) -> Iterator[Row]:
+def _rows(stream: Stream, found: StreamIdle) -> Iterator[Row]:
     """The row of each category."""
-    dur = cause.gaps.end - cause.gaps.start
+    dur = found.gaps.end - found.gaps.start
     idle = int(dur.sum())
     for category in GapCategory:
-        own = dur[cause.category == category]
-        own_idle = int(own.sum())
+        own = found.category == category
+        own_idle = int(dur[own].sum())
+        parts = found.parts[:, own].sum(axis=1).tolist()
         yield Row(
             stream.rank,
             stream.device,
             stream.stream,
             category.name.lower(),
             own_idle,
-            len(own),
+            int(own.sum()),
             own_idle / idle if idle else None,
-            *(distribution(own) or (None,) * 7),
+            parts[OTHER_STREAM_BUSY],
+            *parts[:OTHER_STREAM_BUSY],
+            *(distribution(dur[own]) or (None,) * 7),
         )
 
 
-def _drawn(name: str, under: int, cause: Cause, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
-    """The gaps, and the arrows of the long ones."""
-    dur = cause.gaps.end - cause.gaps.start
+def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
+    """The idle time, and the arrows to what the long pieces waited for."""
+    dur = idle.end - idle.start
     track = SliceTrack(
         analysis=NAME,
         name=name,
         under=under,
-        ts=cause.gaps.start,
+        ts=idle.start,
         dur=dur,
-        names=Texts(cause.category.astype(np.int32), [category.name.lower() for category in GapCategory]),
-        args=cause.evidence,
+        names=Texts(idle.cause.astype(np.int32), CAUSES),
+        args=idle.evidence,
         description="no GPU work runs between two pieces of it",
     )
-    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (cause.row != NO_ROW))
-    return track, Flows(NAME, "waits for", Ends(linked, track), Ends(cause.row[linked]))
+    linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_ROW))
+    return track, Flows(NAME, "waits for", Ends(idle.row[linked]), Ends(linked, track))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.gap_causes import GapCategory, categories_of
+from augment.derived.gap_causes import GapCategory, device_categories
 from augment.derived.gpu_work import gpu_work
 from augment.derived.idle_gaps import device_gaps
 from augment.derived.launches import NO_ROW
@@ -43,7 +43,7 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     start = np.concatenate(([-_FOREVER], gaps.start, [max(work.end[own].max(), work.ts[own[-1]])]))
     end = np.concatenate(([work.ts[own[0]]], gaps.end, [_FOREVER]))
     category = np.full(len(start), GapCategory.HOST_WAIT, np.uint8)
-    category[1:-1] = categories_of(trace, gaps)
+    category[1:-1] = device_categories(trace, gaps)
     launch = np.concatenate((work.launch[own[:1]], work.launch[gaps.next], [NO_ROW]))
     which, step, pieces = clip(Intervals(start, end), Intervals(windows.start, windows.end))
     return StepIdle(pieces.start, pieces.end, step, category[which], launch[which])

@@ -22,7 +22,7 @@ from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
 from augment.derived.ordering import each
 from augment.derived.sync_calls import sync_calls
-from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Int64s, Trace
+from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Int64s, Trace, derived
 
 _EVENT = "Event Sync"
 _STREAM_WAITS = "Stream Wait Event"
@@ -41,7 +41,7 @@ class _Scope:
 
 def synchronizations(trace: Trace) -> Waits:
     """Calls that wait for work, copies that wait for themselves, and streams that wait for another's event."""
-    return joined_waits([_waiting_streams(trace), _waiting_calls(trace), _blocking_copies(trace)])
+    return joined_waits([waiting_streams(trace), _waiting_calls(trace), _blocking_copies(trace)])
 
 
 def _waiting_calls(trace: Trace) -> Waits:
@@ -153,7 +153,8 @@ def _blocking_copies(trace: Trace) -> Waits:
     return Waits(found, events.track[call], events.ts[call], returned)
 
 
-def _waiting_streams(trace: Trace) -> Waits:
+@derived
+def waiting_streams(trace: Trace) -> Waits:
     """What is launched onto a stream after it was told to wait for an event, and the last work before that event."""
     work, events = gpu_work(trace), trace.events
     slices = events.slices_of(Category.CUDA_SYNC)

@@ -25,6 +25,14 @@ def gaps_of(findings: Findings, name: str = "Idle stream 7") -> list[dict[str, A
     return slices_of(track)
 
 
+def parts_of(findings: Findings) -> dict[Any, tuple[int, int, int, int]]:
+    """Of each stream and category: another stream works; the device waits for the host, at its pace, for others."""
+    parts = ("other_stream_busy_ns", "device_host_wait_ns", "device_kernel_wait_ns", "device_other_ns")
+    rows = rows_of(findings, "stream", "category", "idle_ns", *parts)
+    assert all(row[2] == sum(row[3:]) for row in rows)
+    return {row[:2]: row[3:] for row in rows if row[2]}
+
+
 def one_is(track: object, name: str) -> bool:
     return isinstance(track, SliceTrack) and track.name == name
 
@@ -107,7 +115,7 @@ def test_the_owner_of_a_host_wait_is_the_operator_that_took_most_of_it() -> None
         kernel("first", 0, 100),
         op("aten::outer", 50, 400),
         op("aten::inner", 110, 150),
-        op("aten::inner", 160, 230),  # 110 in all; outer alone has 100..110, 150..160, 230..300 = 90
+        op("aten::inner", 160, 230),  # 110 in all; outer alone has 100..110, 150..160, 230..260 = 50
         op("aten::elsewhere", 100, 300, thread=2),
         python("train.py(3): step", 0, 1000),
         python("model.py(7): forward", 120, 390),
@@ -124,10 +132,39 @@ def test_the_owner_of_a_host_wait_is_the_operator_that_took_most_of_it() -> None
             "owner": "aten::inner",
             "owner_ns": 110,
             "python_function": "model.py(7): forward",
-            "python_function_ns": 180,
+            "python_function_ns": 140,
         }
     ]
     assert gaps_of(findings, "Idle") == gaps_of(findings)
+
+
+def test_what_the_host_does_after_the_launch_owns_nothing() -> None:
+    findings = findings_of(
+        kernel("a", 0, 10),
+        op("aten::mm", 40, 52),
+        call("cudaLaunchKernel", 45, 50, correlation=1),
+        op("aten::item", 52, 200),
+        call("cudaStreamSynchronize", 53, 199, correlation=2),
+        kernel("b", 75, 200, correlation=1),
+    )
+    (gap,) = gaps_of(findings)
+    assert (gap["name"], gap["owner"], gap["owner_ns"]) == ("host_wait", "aten::mm", 10)
+
+
+def test_a_late_start_after_a_launch_in_the_gap_is_not_the_hosts() -> None:
+    findings = findings_of(
+        kernel("a", 0, 10),
+        op("aten::mm", 5, 30),
+        call("cudaLaunchKernel", 15, 20, correlation=1),
+        kernel("b", 120, 130, correlation=1),  # 100 of the 110 are after the launch
+    )
+    assert idle_of(findings) == {(0, 7, "host_wait"): (110, 1)}  # as HTA has it
+    assert parts_of(findings) == {(7, "host_wait"): (0, 0, 0, 110)}
+    for track in ("Idle", "Idle stream 7"):
+        (gap,) = gaps_of(findings, track)
+        assert (gap["name"], gap["launch_delay_ns"], gap["previous_kernel"]) == ("other", 100, "a")
+        assert "owner" not in gap
+    assert gaps_of(findings)[0]["hta_category"] == "host_wait"
 
 
 def test_without_operators_a_gap_has_no_owner() -> None:
@@ -137,56 +174,17 @@ def test_without_operators_a_gap_has_no_owner() -> None:
     assert not {"owner", "owner_ns", "python_function"} & set(gaps_of(findings)[0])
 
 
-def test_a_gap_that_the_host_did_not_cause_names_the_longest_wait() -> None:
+def test_a_call_after_the_launch_explains_nothing() -> None:
     findings = findings_of(
         call("cudaLaunchKernel", 0, 1, correlation=1),
         kernel("a", 0, 10),
         call("cudaEventSynchronize", 5, 15, correlation=2, thread=2),
         call("cudaStreamSynchronize", 12, 45, correlation=3),
         sync("Event Sync", 13, 45, correlation=3, wait_on_stream=20, wait_on_cuda_event_id=8),
-        sync("Stream Wait Event", 10, 50, stream=9),  # of another stream
         kernel("b", 50, 60, correlation=1),
     )
-    (gap,) = gaps_of(findings)
-    assert (gap["name"], gap["previous_kernel"]) == ("other", "a")
-    assert (gap["sync_call"], gap["waited_for"]) == ("cudaStreamSynchronize", "event 8 of stream 20")
-
-
-@pytest.mark.parametrize(
-    ("name", "waits"),
-    [
-        ("hipStreamSynchronize", True), ("zeEventHostSynchronize", True), ("urQueueFinish", True),
-        ("urEventWait", True), ("cnrtQueueSync", True), ("urEnqueueEventsWaitWithBarrier", False),
-        ("cudaStreamWaitEvent", False),
-    ],
-)  # fmt: skip
-def test_calls_that_wait_for_other_vendors_devices(name: str, waits: bool) -> None:
-    findings = findings_of(
-        call("urEnqueueKernelLaunch", 0, 1, correlation=1), kernel("a", 0, 10), call(name, 12, 45), kernel("b", 50, 60)
-    )
-    assert gaps_of(findings)[0].get("sync_call") == (name if waits else None)
-
-
-def test_a_sync_slice_of_the_stream_speaks_for_itself() -> None:
-    findings = findings_of(
-        kernel("a", 0, 10), sync("Stream Wait Event", 10, 20, stream=7, wait_on_stream=3), kernel("b", 50, 60)
-    )
-    assert gaps_of(findings)[0]["sync_call"] == "Stream Wait Event"
-    assert gaps_of(findings)[0]["waited_for"] == "stream 3"
-
-
-def test_an_unsigned_minus_one_is_no_stream() -> None:
-    nowhere = 2**32 - 1
-    findings = findings_of(
-        kernel("a", 0, 10),
-        call("cudaDeviceSynchronize", 8, 30, correlation=2),
-        sync(
-            "Context Sync", 9, 30, stream=nowhere, correlation=2, wait_on_stream=nowhere, cuda_sync_kind="Context Sync"
-        ),
-        kernel("b", 50, 60),
-    )
-    assert gaps_of(findings)[0]["sync_call"] == "cudaDeviceSynchronize"
-    assert gaps_of(findings)[0]["waited_for"] == "every stream"
+    gap = {"ts": 10, "dur": 40, "name": "other", "correlation": 1, "previous_kernel": "a"}
+    assert gaps_of(findings) == gaps_of(findings, "Idle") == [gap]
 
 
 def test_one_piece_of_work_has_no_gap() -> None:
@@ -208,18 +206,18 @@ def test_an_annotation_owns_what_no_operator_does_but_a_step_owns_nothing() -> N
     assert (gap["owner"], gap["owner_ns"]) == ("enumerate(DataLoader)", 170)
 
 
-def test_long_gaps_point_at_what_made_the_device_wait() -> None:
+def test_arrows_lead_from_what_the_device_waited_for() -> None:
     trace = trace_of(
         kernel("a", 0, 10),
         op("load", 5, 200),
         op("aten::mm", 205, 230),
         call("cudaLaunchKernel", 210, 220, correlation=1),
         kernel("b", 240, 250, correlation=1),  # host_wait: "load" took most of it
-        call("cudaLaunchKernel", 300, 301, correlation=2, thread=2),
+        call("cudaLaunchKernel", 380, 381, correlation=2, thread=2),
         kernel("c", 400, 410, correlation=2),  # host_wait, of a thread that says nothing but its launch
         call("cudaLaunchKernel", 401, 402, correlation=3),
         call("cudaDeviceSynchronize", 405, 600),
-        kernel("d", 590, 600, correlation=3),  # other: a call waited
+        kernel("d", 590, 600, correlation=3),  # other: nothing on the device says why
         kernel("e", 605, 610),  # short
         kernel("f", 900, 910),  # nothing is known
     )
@@ -228,7 +226,7 @@ def test_long_gaps_point_at_what_made_the_device_wait() -> None:
     flows = [one for one in findings.annotations if isinstance(one, Flows)]
     assert [one.name for one in tracks] == ["Idle stream 7", "Idle"]
     for track, arrows in zip(tracks, flows, strict=True):
-        assert arrows.out.track is track
-        assert arrows.into.track is None
-        found = zip(track.ts[arrows.out.rows].tolist(), trace.names_of(arrows.into.rows), strict=True)
-        assert list(found) == [(10, "load"), (250, "cudaLaunchKernel"), (410, "cudaDeviceSynchronize")]
+        assert arrows.into.track is track
+        assert arrows.out.track is None
+        found = zip(track.ts[arrows.into.rows].tolist(), trace.names_of(arrows.out.rows), strict=True)
+        assert list(found) == [(10, "load"), (250, "cudaLaunchKernel")]
