@@ -32,6 +32,11 @@ OURS = """
     select t.name, s.name, count(*), sum(s.dur) from slice s join thread_track on thread_track.id = s.track_id
     join thread t using (utid) where s.category = '{}' group by 1, 2
 """
+IDLE = """
+    select t.name, coalesce(extract_arg(arg_set_id, 'args.hta_category'), s.name), sum(s.dur) from slice s
+    join thread_track on thread_track.id = s.track_id join thread t using (utid)
+    where s.category = 'augment.idle_time_breakdown' group by 1, 2
+"""
 GAP_ARROWS = """
     with idle as (select * from slice where category = 'augment.idle_time_breakdown'),
     pairs as (select slice_out gap, slice_in other from flow union all select slice_in, slice_out from flow)
@@ -81,14 +86,20 @@ def rows_of(sidecar: dict[str, Any], analysis: str) -> list[dict[str, Any]]:
 
 def test_perfetto_sees_the_idle_time(job: Any, perfetto: PerfettoEngine) -> None:
     path, sidecar, _ = job
-    seen = {(track, name): (count, ns) for track, name, count, ns in perfetto.load(path).rows(
-        OURS.format("augment.idle_time_breakdown"))}  # fmt: skip
+    seen = {(track, name): ns for track, name, ns in perfetto.load(path).rows(IDLE)}
     assert perfetto.problems() == {}
     for row in rows_of(sidecar, "idle_time_breakdown"):
-        drawn = seen.get((f"Idle stream {row['stream']}", row["category"]), (0, 0))
-        assert drawn == (row["gap_count"], row["idle_ns"])
-    device = [ns for (track, _), (_, ns) in seen.items() if track == "Idle"]
+        assert seen.get((f"Idle stream {row['stream']}", row["category"]), 0) == row["idle_ns"]
+    device = [ns for (track, _), ns in seen.items() if track == "Idle"]
     assert sum(device) == rows_of(sidecar, "temporal_breakdown")[0]["idle_ns"]
+
+
+def test_host_wait_is_drawn_where_the_whole_device_waits(job: Any, perfetto: PerfettoEngine) -> None:
+    seen = perfetto.load(job[0]).rows(OURS.format("augment.idle_time_breakdown"))
+    waits = {track: ns for track, name, _, ns in seen if name == "host_wait"}
+    assert waits["Idle"] > 0
+    assert all(ns <= waits["Idle"] for ns in waits.values())
+    assert "other_stream_busy" in {name for _, name, *_ in seen}
 
 
 def test_perfetto_sees_the_critical_path_of_each_step(job: Any, perfetto: PerfettoEngine, tmp_path: Path) -> None:
@@ -110,8 +121,8 @@ def test_arrows_lead_from_gaps_to_their_owners(job: Any, perfetto: PerfettoEngin
     wanted = []
     for flows in trace.annotations:
         if isinstance(flows, Flows):
-            times = (ends.times(trace.trace) - base_ns for ends in (flows.out, flows.into))
-            wanted += zip(*(one.tolist() for one in times), trace.trace.names_of(flows.into.rows), strict=True)
+            times = (ends.times(trace.trace) - base_ns for ends in (flows.into, flows.out))
+            wanted += zip(*(one.tolist() for one in times), trace.trace.names_of(flows.out.rows), strict=True)
     assert len(wanted) > 5
     rows = perfetto.load(tmp_path / f"t{writer.SUFFIX}").rows(GAP_ARROWS)
     assert perfetto.problems() == {}

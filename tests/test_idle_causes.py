@@ -1,0 +1,170 @@
+"""Why streams stood idle: against the truth of simulated jobs, and unmoved by what cannot matter."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from collections import defaultdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.annotations import SliceTrack
+from augment.findings import Findings
+from augment.pipeline import augment
+from augment.readers import read
+from tables import slices_of
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+
+from simulator import JobOptions, simulate  # noqa: E402
+
+NAME = "idle_time_breakdown"
+RECORDED = ROOT.parent / "shared" / "traces"
+JOBS = {
+    "waits": JobOptions(steps=4, layers=2, causes=True),
+    "runs ahead": JobOptions(steps=6, layers=2, causes=True, run_ahead=2),
+    "fully sharded": JobOptions(steps=6, layers=4, causes=True, run_ahead=3, collectives="fsdp", work=3.0, straggler=1),
+    "side streams": JobOptions(steps=6, layers=2, causes=True, run_ahead=2, side_streams=3, work=2.0),
+    "cut": JobOptions(
+        steps=6, layers=2, causes=True, run_ahead=2, side_streams=2, record_from=(2.4, 3.1), record_until=(5.5, 5.9)
+    ),
+    "host bound": JobOptions(steps=4, layers=2, causes=True, work=0.02, side_streams=1, straggler=1),
+    "stalled": JobOptions(steps=4, layers=2, causes=True, side_streams=1, host_stall_us=3000, collectives="fsdp"),
+}
+Slice = dict[str, Any]
+
+
+@lru_cache(maxsize=1)
+def idle_of(path: Path) -> tuple[list[Any], dict[str, list[Slice]]]:
+    """The rows, and the slices of each track; times count as in the file."""
+    trace = read(str(path))
+    outcome = augment(trace, only=[NAME]).outcomes[NAME]
+    assert isinstance(outcome, Findings)
+    drawn: dict[str, list[Slice]] = {}
+    for track in outcome.annotations:
+        if isinstance(track, SliceTrack):
+            drawn[track.name] = slices_of(track)
+    for one in (one for slices in drawn.values() for one in slices):
+        one["ts"] -= trace.source.base_ns
+        one["end"] = one["ts"] + one["dur"]
+    return outcome.rows, drawn  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Any]]:
+    return simulate(JOBS[request.param], tmp_path_factory.mktemp("job"))
+
+
+def gaps_of(truth: Any) -> dict[str, list[Slice]]:
+    """The gaps of each stream, ascending."""
+    found = defaultdict(list)
+    for gap in sorted(truth["causes"]["gaps"], key=lambda one: int(one["start"])):
+        found[gap["stream"]].append(gap)
+    return found
+
+
+def test_what_a_gap_is_said_to_have_waited_for_is_true(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        drawn = idle_of(path)[1]
+        asked = named = 0
+        for stream, gaps in gaps_of(truth).items():
+            for gap in gaps:
+                pieces = [one for one in drawn[f"Idle stream {stream}"] if gap["start"] <= one["ts"] < gap["end"]]
+                told = [(one["waited_for"], one["waited_for_stream"]) for one in pieces if "waited_for" in one]
+                waited = gap.get("waited_for")
+                assert told in ([], [(waited["name"], waited["stream"])] if waited else []), gap
+                if waited and gap["launch_recorded"] and gap["end"] - gap["start"] > 100_000:
+                    asked, named = asked + 1, named + len(told)
+        assert named >= 0.9 * asked
+
+
+def test_host_wait_of_a_stream_is_late_launching_while_nothing_runs(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        drawn = idle_of(path)[1]
+        waits = {(one["ts"], one["end"]) for one in drawn["Idle"] if one["name"] == "host_wait"}
+        for stream, gaps in gaps_of(truth).items():
+            why = {gap["end"]: gap["why"] for gap in gaps}
+            for one in drawn.get(f"Idle stream {stream}", []):
+                if one["name"] == "host_wait":
+                    assert (one["ts"], one["end"]) in waits
+                    assert why.get(one["end"], "host") == "host"
+
+
+def test_the_time_in_which_another_stream_works(ranks: list[tuple[Path, Any]]) -> None:
+    for path, truth in ranks:
+        rows = idle_of(path)[0]
+        for stream, gaps in gaps_of(truth).items():
+            own = [row for row in rows if str(row.stream) == stream]
+            busy = sum(gap["end"] - gap["start"] - gap["device_idle_ns"] for gap in gaps)
+            assert sum(row.other_stream_busy_ns for row in own) == busy
+
+
+def copies(path: Path, folder: Path, change: Any) -> Path:
+    """The trace with its events put through ``change``; numbers keep their digits."""
+    data = path.read_bytes()
+    text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    document = json.loads(text, parse_float=lambda digits: f"@{digits}@")
+    document["traceEvents"] = change(document["traceEvents"])
+    out = folder / "changed.json"
+    out.write_text(re.sub(r'"@([^"@]+)@"', r"\1", json.dumps(document)))
+    return out
+
+
+def without_synchronizations(events: list[Slice]) -> list[Slice]:
+    return [one for one in events if "Synchronize" not in one["name"] and one.get("cat") != "cuda_sync"]
+
+
+def with_a_stream_on_a_device_of_its_own(events: list[Slice]) -> list[Slice]:
+    """All but stream 7 is work of device 99."""
+    for one in events:
+        args = one.get("args", {})
+        if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and args.get("stream") != 7:
+            one["pid"] = args["device"] = 99
+    return events
+
+
+SOME = [
+    pytest.param(JOBS["stalled"], id="simulated"),
+    pytest.param("hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz", id="hta_ns_resolution"),
+    pytest.param("rtx3060_luatil/trace_04.json.gz", id="rtx3060_luatil"),
+]
+
+
+def trace_at(source: Any, folder: Path) -> Path:
+    if isinstance(source, JobOptions):
+        return simulate(source, folder)[0][0]
+    if not (RECORDED / source).is_file():
+        pytest.skip(f"no recorded trace at {RECORDED / source}")
+    return RECORDED / source  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("source", SOME)
+def test_calls_that_wait_explain_no_gap(source: Any, tmp_path: Path) -> None:
+    """Whether they are recorded or not, nothing is told otherwise."""
+    path = trace_at(source, tmp_path)
+    rows, drawn = idle_of(path)
+    changed = idle_of(copies(path, tmp_path, without_synchronizations))
+    assert changed[0] == rows
+    told = {track: [one for one in slices if one["name"] != "host_wait"] for track, slices in drawn.items()}
+    assert {
+        track: [one for one in slices if one["name"] != "host_wait"] for track, slices in changed[1].items()
+    } == told
+
+
+def test_a_stream_alone_on_its_device_has_no_other_to_wait_for(tmp_path: Path) -> None:
+    path = trace_at(JOBS["runs ahead"], tmp_path)
+    before, after = (
+        {(row.stream, row.category): row for row in idle_of(one)[0]}
+        for one in (path, copies(path, tmp_path, with_a_stream_on_a_device_of_its_own))
+    )
+    assert before.keys() == after.keys()
+    for key, row in after.items():
+        assert (row.idle_ns, row.gap_count) == (before[key].idle_ns, before[key].gap_count)
+    assert any(row.other_stream_busy_ns for key, row in before.items() if key[0] == 7)
+    assert not any(row.other_stream_busy_ns for key, row in after.items() if key[0] == 7)
