@@ -52,8 +52,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [Path(line) for line in told.splitlines() if "rank0.augmented." in line]
 
 
-def test_there_are_eleven_queries() -> None:
-    assert len(QUERIES) == 11
+def test_there_are_twelve_queries() -> None:
+    assert len(QUERIES) == 12
 
 
 def test_every_query_of_the_page_answers(outputs: list[Path], perfetto: PerfettoEngine) -> None:
