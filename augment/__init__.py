@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from augment.memory_timeline import read_memory_timeline, with_memory_timeline
     from augment.pipeline import augment
     from augment.readers import read
+    from augment.tables import with_tables
     from augment.trace import Trace
     from augment.version import __version__
 
@@ -52,6 +53,7 @@ _HOMES = {
     "with_execution_trace": "augment.execution_trace",
     "read_memory_timeline": "augment.memory_timeline",
     "with_memory_timeline": "augment.memory_timeline",
+    "with_tables": "augment.tables",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
     "Findings": "augment.findings",
@@ -88,6 +90,7 @@ __all__ = [
     "read_memory_timeline",
     "with_execution_trace",
     "with_memory_timeline",
+    "with_tables",
     "within",
     "write",
 ]

@@ -13,6 +13,7 @@ from augment.annotations import Ends, Flows
 from augment.derived.window import rows_in_whole, within
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.request import Request
+from augment.tables import with_tables
 from augment.trace import COMPLETE, Trace, derived
 
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, how many are done, and of how many
@@ -37,6 +38,7 @@ def augment(
     request = Request.of(request, fields)
     analyses = request.analyses()
     outcomes = {}
+    trace = with_tables(trace, *request.tables)
     part = trace if request.steps is None else within(trace, *request.steps)
     window = None if request.steps is None else Window(*request.steps, int(part.events.ts[0]))
     for done, analysis in enumerate(analyses):

@@ -32,6 +32,7 @@ class Request:
         steps: the numbers of the first and the last step to analyse; None means all.
         formats: names of writers, as ``augment list`` shows them; empty means the trace's own format.
         evidence: files that were recorded with the trace.
+        tables: paths of the user's own tables, as :func:`augment.with_tables` takes them.
     """
 
     only: tuple[str, ...] = ()
@@ -40,6 +41,7 @@ class Request:
     steps: tuple[int, int] | None = None
     formats: tuple[str, ...] = ()
     evidence: Evidence = Evidence()
+    tables: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, request: Request | None, fields: Mapping[str, Any]) -> Request:
@@ -71,10 +73,11 @@ class Request:
         return [one for one in ANALYSES if (not self.only or one.NAME in self.only) and one.NAME not in self.skip]
 
     def check(self) -> Request:
-        """Refuse what cannot be done, before a large trace is read; loads only the registries that are needed.
+        """Refuse what cannot be done, before a large trace is read; loads only what is needed for it.
 
         Raises:
-            UsageError: as :meth:`analyses`; no analysis is left; a writer does not exist or is named twice.
+            UsageError: as :meth:`analyses`; no analysis is left; a writer does not exist or is named twice; a table
+                cannot be used.
         """
         if (self.only or self.skip or self.options) and not self.analyses():
             raise UsageError("no analysis is left to run: --skip names all of them")
@@ -83,6 +86,10 @@ class Request:
 
             for name in self.formats:
                 writer_named(name)
+        if self.tables:
+            from augment.tables import read_tables
+
+            read_tables(self.tables)
         if len(set(self.formats)) != len(self.formats):
             raise UsageError("formats: one is named twice")
         return self
@@ -92,7 +99,7 @@ class Request:
         return [f"{name}.{option}={value}" for name, values in self.options.items() for option, value in values.items()]
 
 
-_TUPLES = {"only", "skip", "steps", "formats"}
+_TUPLES = {"only", "skip", "steps", "formats", "tables"}
 
 
 def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

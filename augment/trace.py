@@ -260,6 +260,8 @@ class Trace:
     execution_nodes: Sequence[dict[str, Any]] | None = field(default=None, repr=False)
     #: of the memory timeline recorded with it, if one is given
     memory_changes: MemoryChanges | None = field(default=None, repr=False)
+    #: the user's own tables, by key: rows that come before the package's (augment/tables.py)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict, repr=False)
     facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

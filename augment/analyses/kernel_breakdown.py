@@ -4,6 +4,10 @@ A row for every name of GPU work on each device: how often it ran, and the sum, 
 deviation (of a sample, over n - 1; 0 where it ran once) of its durations. Durations are added, not united: kernels that
 run at the same time both count.
 
+``family`` is the kind of work, as [kernel_family_breakdown](#kernel_family_breakdown) tells it; of a name that
+different operators launch, the family in which it runs longest. ``matrix_units`` tells of a matrix product whether
+tensor cores or matrix cores did it: ``used``, ``not_used``, or ``unknown`` where the name does not tell.
+
 How HTA's ``get_gpu_kernel_breakdown`` differs: beyond its ``num_kernels`` it makes a row "others" and then
 aggregates once more over the sums, so that least, greatest and mean of every kernel become its sum and the deviation
 becomes 0; its durations are rounded to microseconds. Here every name has its row, with its own figures.
@@ -16,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.derived.gpu_work import gpu_work, sort_key
+from augment.derived.kernel_families import MatrixUnits, kernel_families
 from augment.derived.kernel_types import KernelType
-from augment.derived.ordering import combinations, group_bounds, grouped
+from augment.derived.ordering import combinations, group_bounds, grouped, sums
 from augment.derived.statistics import grouped_statistics
 from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.trace import GPU_WORK, Identity, Int64s, Trace
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)
@@ -33,6 +38,8 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     kernel_type: str = column("COMPUTATION, COMMUNICATION or MEMORY.")
+    family: str = column("The kind of work: gemm, attention, elementwise and so on.")
+    matrix_units: str | None = column("Of a matrix product: used, not_used or unknown; none of other work.")
     name: str = column("The name of the kernel, copy or memset.")
     count: int = column("How often it ran.", "count")
     sum_ns: int = column("Sum of its durations.", "ns")
@@ -52,9 +59,26 @@ def analyze(trace: Trace) -> Findings:
     keys, code = combinations(device, work.type, trace.events.name[work.row])
     count = len(keys[0])
     statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
+    kinds = _kinds(trace, code, count)
     rows = []
-    for index, kernel_type, name, figures in zip(*(key.tolist() for key in keys), statistics, strict=True):
-        one = work.devices[index]
-        rows.append(Row(one.rank, one.device, KernelType(kernel_type).name, trace.strings[name], *figures))
+    columns = (*(key.tolist() for key in keys), kinds, statistics)
+    for index, kernel_type, name, (family, units), figures in zip(*columns, strict=True):
+        one, type_name = work.devices[index], KernelType(kernel_type).name
+        rows.append(Row(one.rank, one.device, type_name, family, units, trace.strings[name], *figures))
     rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.kernel_type, -row.sum_ns, row.name))
     return Findings(rows)
+
+
+_UNITS = {MatrixUnits.USED: "used", MatrixUnits.NOT_USED: "not_used", MatrixUnits.UNTOLD: "unknown"}
+
+
+def _kinds(trace: Trace, code: Int64s, count: int) -> list[tuple[str, str | None]]:
+    """The family in which each code of a piece of work runs longest, and what its name tells of matrix units then."""
+    work, families = gpu_work(trace), kernel_families(trace)
+    keys, part = combinations(code, families.family, families.matrix_units)
+    ns = sums(part, work.end - work.ts, len(keys[0]))
+    kinds: list[tuple[str, str | None]] = [("", None)] * count
+    for place in np.lexsort((ns, keys[0])).tolist():  # of each code the longest comes last
+        own, family, units = (int(key[place]) for key in keys)
+        kinds[own] = families.names[family], _UNITS.get(MatrixUnits(units))
+    return kinds

@@ -21,6 +21,7 @@ from augment.batch import drawing, places
 from augment.batch.convert import File, Result, Settings
 from augment.batch.inputs import Input
 from augment.batch.journal import journal
+from augment.tables import read_tables
 from augment.writers.files import MANIFEST, is_manifest
 
 _FORM = 2  #: of summaries and seams; what has another is done again
@@ -32,7 +33,7 @@ def digest_of(settings: Settings) -> str:
     asked = settings.request
     told = [
         _FORM, asked.formats, sorted(asked.only), sorted(asked.skip), asked.options, asked.steps,
-        [stage.suffix for stage in settings.stages], *filter(None, [asked.evidence.paths]),
+        [stage.suffix for stage in settings.stages], *filter(None, [asked.evidence.paths, read_tables(asked.tables)]),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

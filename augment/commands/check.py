@@ -104,19 +104,9 @@ def _samples(path: str, region: str | None, shown: Bar) -> dict[str, Floats]:
 def _config(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
-    import sys
+    from augment.toml import read_toml
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        config: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
-    return config
+    return read_toml(path)
 
 
 def _pair(text: str) -> tuple[str, str]:

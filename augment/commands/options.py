@@ -49,7 +49,9 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = ["only", "skip", "options", "steps", "execution_trace", "memory_timeline"] + ["formats"] * formats
+        names = ["only", "skip", "options", "steps", "tables", "execution_trace", "memory_timeline"] + [
+            "formats"
+        ] * formats
         for option in (*_REQUEST, *[_FORMATS] * formats):
             command = option(command)
         return command  # type: ignore[return-value]
@@ -65,6 +67,10 @@ _REQUEST: tuple[Callable[..., Any], ...] = (
     click.option(
         "--execution-trace", metavar="FILE",
         help="The ExecutionTraceObserver's file recorded with it; of several, {rank} stands for the rank.",
+    ),
+    click.option(
+        "--tables", metavar="FILE", multiple=True,
+        help="Your own rules for kernels, TOML; before those that come with augment. May be given again.",
     ),
     click.option(
         "--steps", metavar="N[-M]", callback=first_and_last,

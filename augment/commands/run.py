@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import click
 from augment.commands.batch_options import Batch, batch_options
 from augment.commands.options import debug, requesting
 from augment.commands.remote import client_of, server_options
+from augment.errors import UsageError
 
 if TYPE_CHECKING:
     from augment.batch.convert import Result, Settings
@@ -60,8 +62,11 @@ def command(
 
     made = batch.plan(inputs, out, request.check().evidence)
     request.evidence.check(len(made.inputs), server["server"])
+    if server["server"] and request.tables:
+        raise UsageError("--tables: a server takes none; leave --server out")
     if batch.scheduler:
-        request = replace(request, evidence=request.evidence.made_absolute())
+        tables = tuple(os.path.abspath(path) for path in request.tables)
+        request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
     stages = () if alone else STAGES
     settings = Settings(request, stages)

@@ -1,0 +1,95 @@
+"""What kind of work does the GPU do?
+
+A row for every family of kernels on each device: ``gemm``, ``grouped_gemm``, ``attention``, ``convolution``, ``norm``,
+``softmax``, ``elementwise``, ``reduction``, ``embedding``, ``moe_routing``, ``optimizer``, ``quantization``,
+``rope_kv``, ``sampling``, ``sort``, ``copy_transpose``, ``graph``, the kinds of collectives (``all_reduce``, …),
+``memory`` for copies and memsets, and ``unknown``. The operator that launched a kernel decides, where one is known
+whose name tells it; else the name of the kernel does. Rules of your own teach it other names: see [tables](tables.md).
+
+``sum_ns`` adds up to the durations of all work of the device. ``busy_ns`` counts a moment once in which several kernels
+of a family run; families that run beside each other both count it.
+
+``matrix_used_ns`` is the time of matrix products whose kernels' names tell that matrix units (tensor cores, matrix
+cores) did the work, ``matrix_not_used_ns`` of those whose names tell that they did not. A name that does not tell
+counts in neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment import intervals
+from augment.derived.gpu_time import device_of_work, gpu_time_by, gpu_time_of
+from augment.derived.gpu_work import gpu_work, sort_key
+from augment.derived.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families
+from augment.derived.ordering import each
+from augment.findings import Findings, column
+from augment.trace import GPU_WORK, Identity, Int64s, Trace
+
+NAME = "kernel_family_breakdown"
+NEEDS = (GPU_WORK,)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One family on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    family: str = column("The kind of work.")
+    count: int = column("How many kernels, copies and memsets ran.", "count")
+    sum_ns: int = column("Sum of their durations.", "ns")
+    busy_ns: int = column("Time in which at least one of them ran.", "ns")
+    time_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
+    matrix_used_ns: int | None = column("Durations of those that used matrix units; none of other families.", "ns")
+    matrix_not_used_ns: int | None = column("Durations of those that did not; none of other families.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings:
+    """Add up the work of each device by family."""
+    families = kernel_families(trace)
+    shares = gpu_time_by(trace, families.family.astype(np.int64))
+    total = gpu_time_of(shares)
+    busy, used, not_used = _by_key(trace)
+    rows = []
+    for share in shares:
+        key = (share.device.start, share.key)
+        name = families.names[share.key]
+        matrix = (used.get(key, 0), not_used.get(key, 0)) if name in MATRIX_FAMILIES else (None, None)
+        rows.append(Row(
+            share.device.rank, share.device.device, name, share.kernel_count, share.gpu_ns, busy[key],
+            share.ratio(total[share.device]), *matrix,
+        ))  # fmt: skip
+    rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), -row.sum_ns, row.family))
+    return Findings(rows)
+
+
+_Sums = dict[tuple[int, int], int]
+
+
+def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums]:
+    """Of each (start of a device, family): the union of its times, and the durations with and without matrix units."""
+    work, families, device = gpu_work(trace), kernel_families(trace), device_of_work(trace)
+    code = device * len(families.names) + families.family
+    busy: _Sums = {}
+    used: _Sums = {}
+    not_used: _Sums = {}
+    order = work.by_time
+    for value, places in each(code[order], len(work.devices) * len(families.names)):
+        own = order[places]
+        index, family = divmod(value, len(families.names))
+        key = (work.devices[index].start, family)
+        busy[key] = intervals.total(intervals.union(work.ts[own], work.end[own]))
+        told = families.matrix_units[own]
+        used[key] = _ns(work.ts, work.end, own[told == MatrixUnits.USED])
+        not_used[key] = _ns(work.ts, work.end, own[told == MatrixUnits.NOT_USED])
+    return busy, used, not_used
+
+
+def _ns(ts: Int64s, end: Int64s, places: Int64s) -> int:
+    return int((end[places] - ts[places]).sum())

@@ -1,0 +1,58 @@
+"""A user's own tables beside those that come with the package: rules for kernels that it does not know.
+
+::
+
+    trace = augment.with_tables(augment.read("rank0.json.gz"), "ours.toml")
+
+with such a file::
+
+    [[kernel]]
+    family = "attention"
+    pattern = "my_attention"
+
+Rules of the user come before the package's, those of the first file before those of the next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from augment.derived.kernel_families import RULES, rules_of
+from augment.errors import UsageError, expect_known
+from augment.toml import read_toml
+from augment.trace import Trace
+
+__all__ = ["read_tables", "with_tables"]
+
+
+def with_tables(trace: Trace, *paths: str | os.PathLike[str]) -> Trace:
+    """``trace`` with the tables in the files at ``paths``, which its analyses then use.
+
+    Raises:
+        UsageError: a file cannot be read, or holds something else.
+    """
+    return replace(trace, tables=read_tables([os.fspath(path) for path in paths]), facts={}) if paths else trace
+
+
+def read_tables(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The tables in the files at ``paths``, by key.
+
+    Raises:
+        UsageError: as :func:`with_tables`.
+    """
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for path in paths:
+        document = read_toml(path)
+        for key, rows in document.items():
+            expect_known(key, RULES, "table")
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise UsageError(f"{path}: {key} must be a list of tables: write [[{key}]]")
+            tables.setdefault(key, []).extend(rows)
+        try:
+            rules_of(document)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+    return tables

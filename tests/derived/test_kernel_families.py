@@ -1,0 +1,143 @@
+"""What kind of work kernels are, and whether matrix units did it."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import augment
+from augment.derived.gpu_work import gpu_work
+from augment.derived.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
+from augment.derived.kernel_types import KernelType
+from augment.errors import UsageError
+from tables import call, kernel, op, trace_of
+
+SHARED = Path(__file__).parents[3] / "shared"
+LABELLED = SHARED / "prototypes" / "kernel_names_tc.tsv.gz"
+
+
+@pytest.fixture
+def kernels() -> augment.Trace:
+    """Kernels of no known name, the second launched by an operator that is known."""
+    return trace_of(
+        kernel("first_one", 0, 10, correlation=1),
+        op("aten::mm", 0, 8),
+        call("cudaLaunchKernel", 2, 4, correlation=2),
+        kernel("second_one", 20, 30, correlation=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator_name", "kernel_name", "family"),
+    [
+        ("aten::addmm", "ampere_sgemm_32x128_tn", "gemm"),
+        ("aten::addmm", "void splitKreduce_kernel<32, 16>(cublasSplitKParams<float>)", "gemm"),
+        ("aten::cudnn_convolution", "void cudnn::ops::nchwToNhwcKernel<float>()", "convolution"),
+        ("aten::_flash_attention_forward", "attn_fwd", "attention"),
+        ("AddmmBackward0", "volta_sgemm_128x64_nt", "gemm"),
+        ("autograd::engine::evaluate_function: ReluBackward0", "vectorized_elementwise_kernel", "elementwise"),
+        ("aten::_foreach_add_", "multi_tensor_apply_kernel", "optimizer"),
+        ("aten::upsample_bilinear2d", "upsample_bilinear2d_out_frame", "copy_transpose"),
+        ("CompiledFunction", "triton_poi_fused__scaled_mm__to_copy_clone_div_3", "elementwise"),
+        ("Torch-Compiled Region: 0/0", "triton_per_fused_add_native_layer_norm_20", "norm"),
+        ("triton_red_fused_sum_1", "triton_red_fused_sum_1", "reduction"),
+        (None, "triton_poi_fused__to_copy_permute_t_4", "copy_transpose"),
+        (None, "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "gemm"),
+        (None, "Cijk_Alik_Bljk_BBS_BH_MT128x64x32_MI32x32x1", "gemm"),
+        (None, "void flash::flash_fwd_splitkv_kernel<…>", "attention"),
+        (None, "void ck::kernel_moe_gemm<ck::GridwiseMoeGemm<…>>", "grouped_gemm"),
+        (None, "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128", "grouped_gemm"),
+        (None, "igemm_wrw_gtcx3_nhwc_bf16_bx0", "convolution"),
+        (None, "void vllm::rms_norm_kernel<c10::BFloat16>", "norm"),
+        (None, "void vllm::rotary_embedding_kernel<c10::BFloat16, true>", "rope_kv"),
+        (None, "void cub::DeviceRadixSortOnesweepKernel<…>", "sort"),
+        (None, "a_kernel_of_nobody", "unknown"),
+    ],
+)
+def test_family(operator_name: str | None, kernel_name: str, family: str) -> None:
+    assert shipped_rules().family(operator_name, kernel_name) == family
+
+
+def test_matrix_units_of_labelled_names() -> None:
+    if not LABELLED.exists():
+        pytest.skip("the labelled names are not at hand")
+    wrong, count = [], 0
+    wanted = {"yes": MatrixUnits.USED, "no": MatrixUnits.NOT_USED}
+    with gzip.open(LABELLED, "rt") as file:
+        for line in file:
+            if line.startswith("#"):
+                continue
+            label, _, _, _, name = line.rstrip("\n").split("\t")
+            count += 1
+            found = shipped_rules().matrix("gemm", name)
+            if label in wanted and found != wanted[label]:
+                wrong.append((label, found, name))
+    assert len(wrong) <= 0.02 * count, wrong[:10]
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "units"),
+    [
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", MatrixUnits.USED),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_ffma_aligna4", MatrixUnits.NOT_USED),
+        ("volta_sgemm_128x64_nt", MatrixUnits.NOT_USED),
+        ("void splitKreduce_kernel<32, 16>()", MatrixUnits.NO_QUESTION),
+        ("a_summary_of_gemm", MatrixUnits.UNTOLD),
+    ],
+)
+def test_matrix_units(kernel_name: str, units: MatrixUnits) -> None:
+    assert shipped_rules().matrix("gemm", kernel_name) == units
+    assert shipped_rules().matrix("norm", kernel_name) == MatrixUnits.NO_QUESTION
+
+
+def test_unknown_is_rare_in_recorded_traces() -> None:
+    """Less than 5 % of the computation of all of them; the shortest of each folder stand for the rest."""
+    folders = sorted(folder for folder in (SHARED / "traces").glob("*") if folder.is_dir())
+    if not folders:
+        pytest.skip("no recorded traces are at hand")
+    unknown = total = 0
+    for folder in folders:
+        paths = sorted((path for path in folder.rglob("*.json*") if path.stat().st_size < 3 << 20), key=str)
+        for path in paths[:1]:
+            try:
+                trace = augment.read(str(path))
+            except augment.InputError:
+                continue
+            work, families = gpu_work(trace), kernel_families(trace)
+            dur = (work.end - work.ts) * (work.type == KernelType.COMPUTATION)
+            total += int(dur.sum())
+            if "unknown" in families.names:
+                unknown += int(dur[families.family == families.names.index("unknown")].sum())
+    assert unknown < 0.05 * total
+
+
+def test_tables_of_a_user_come_first(tmp_path: Path, kernels: augment.Trace) -> None:
+    table = tmp_path / "ours.toml"
+    table.write_text(
+        "[[kernel]]\nfamily = 'ours'\npattern = 'first'\n[[operator]]\nfamily = 'theirs'\npattern = '^mm'\n"
+    )
+    families = kernel_families(augment.with_tables(kernels, table))
+    assert {families.names[code] for code in families.family} == {"ours", "gemm"}
+    assert "ours" not in kernel_families(kernels).names
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        ("[[kernel]]\nfamily = 'x'\n", "must have the texts pattern and family"),
+        ("[[kernel]]\nfamily = 'x'\npattern = '('\n", "no regular expression"),
+        ("kernel = 5\n", "must be a list of tables"),
+        ("[[kernels]]\nfamily = 'x'\n", "did you mean kernel?"),
+        ("no toml", "ours.toml: "),
+    ],
+)
+def test_tables_that_are_wrong(tmp_path: Path, kernels: augment.Trace, text: str, because: str) -> None:
+    table = tmp_path / "ours.toml"
+    table.write_text(text)
+    with pytest.raises(UsageError, match=because.replace("?", r"\?")):
+        augment.with_tables(kernels, table)
+
+
+def test_families_that_ask_about_matrix_units_are_known() -> None:
+    known = {family for _, family in (*shipped_rules().operators, *shipped_rules().kernels)}
+    assert set(MATRIX_FAMILIES) <= known
