@@ -26,7 +26,11 @@ ROWS = 10  #: of a table, unless --limit says otherwise
 @click.argument("test", metavar="TEST")
 @click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside TEST if not given.")
 @click.option("--step", metavar="N|N:M", help="Compare step N, or the control's step N with the test's M; else all.")
-@click.option("--region", metavar="NAME", help="Take the occurrences of this annotation as steps, numbered from 0.")
+@click.option(
+    "--region",
+    metavar="PATTERN",
+    help="Take the annotations of this name, or pattern with * and ?, as steps, numbered from 0.",
+)
 @click.option("--control-rank", type=int, metavar="R", help="Of a folder, take this rank alone.")
 @click.option("--test-rank", type=int, metavar="R", help="Compare it with this rank of the test.")
 @click.option("--short-names", is_flag=True, help="Call operators and kernels by their short names, as HTA.")

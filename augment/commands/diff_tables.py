@@ -9,7 +9,7 @@ from typing import Any
 from augment.commands.tables import NOTHING, Column, print_columns
 from augment.commands.terminal import emit
 from augment.commands.units import counted
-from augment.comparison.gate_files import value_text
+from augment.comparison.values import signed_text, value_text
 
 NAME_WIDTH = 64
 NAMES_SHOWN = 2  #: of each side of a part
@@ -64,7 +64,7 @@ def _figures(rows: Sequence[dict[str, Any]], of: str) -> None:
         ),
         Column(("control", ""), [value_text(row["control"], row["unit"]) for row in rows]),
         Column(("test", ""), [value_text(row["test"], row["unit"]) for row in rows]),
-        Column(("difference", ""), [_signed(row["delta"], row["unit"]) for row in rows]),
+        Column(("difference", ""), [signed_text(row["delta"], row["unit"]) for row in rows]),
         Column(
             ("", ""),
             [NOTHING if row["change_ratio"] is None else f"{100 * row['change_ratio']:+.1f} %" for row in rows],
@@ -72,7 +72,7 @@ def _figures(rows: Sequence[dict[str, Any]], of: str) -> None:
     ]
     if known:
         columns += [
-            Column(("noise of the difference", ""), [_interval(row) for row in rows]),
+            Column(("95 % confidence interval", ""), [_interval(row) for row in rows]),
             Column(("", ""), [_MARKS[row["verdict"]] for row in rows], text=True),
         ]
     print_columns("Figures", columns)
@@ -203,13 +203,7 @@ def _counts(row: dict[str, Any]) -> str:
     return f"{row['control_count']:,} → {row['test_count']:,}"
 
 
-def _signed(value: float, unit: str) -> str:
-    if unit == "ratio":
-        return f"{100 * value:+.1f} points"
-    return f"{'+' if value > 0 else ''}{value_text(value, unit)}"
-
-
 def _interval(row: dict[str, Any]) -> str:
     if row["low"] is None:
         return NOTHING
-    return f"{_signed(row['low'], row['unit'])} … {_signed(row['high'], row['unit'])}"
+    return f"{signed_text(row['low'], row['unit'])} … {signed_text(row['high'], row['unit'])}"

@@ -9,6 +9,7 @@ import numpy as np
 
 from augment.comparison.alignment import Alignment, align_sides
 from augment.comparison.calls import Side, side_of
+from augment.comparison.first_step import outlying_first_step
 from augment.comparison.ledger import CONTROL, TEST
 from augment.comparison.names import Names, Paths
 from augment.comparison.rows import StepRow
@@ -67,7 +68,8 @@ def diff(
         control: what it was before.
         test: what it is now.
         step: the number of the step to compare, or one for each side; without it all steps, as many as both have.
-        region: the name of an annotation whose occurrences are to be the steps; they are numbered from 0.
+        region: the name of an annotation whose occurrences are to be the steps, or a pattern (``*``, ``?``); they are
+            numbered from 0.
         control_rank: compare this rank alone.
         test_rank: compare this rank alone; any rank may be compared with any.
         short_names: call operators and kernels by HTA's short names.
@@ -153,12 +155,16 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
             by_path.add(which, side, pair.alignment)
             for device in devices:
                 waterfall.add(which, tiles_of(side, names, device))
-    figures = figures_outcome(mean_of_ranks(samples[CONTROL]), mean_of_ranks(samples[TEST]))
+    wholes = mean_of_ranks(samples[CONTROL]), mean_of_ranks(samples[TEST])
+    judged_from = 0
+    if why := outlying_first_step(*wholes):
+        judged_from = 1
+        told.append(Diagnostic("first_step_outlying", 1, f"{why}; of intervals and verdicts, not of sums"))
     outcomes: dict[str, Outcome] = {
-        "diff_figures": figures,
-        "diff_waterfall": Findings(waterfall.rows(by_path.operators)),
+        "diff_figures": figures_outcome(*wholes, judged_from),
+        "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
         "diff_steps": Findings(_step_rows(pairs)),
-        "diff_names": Findings(by_name.rows()),
+        "diff_names": Findings(by_name.rows(judged_from)),
         "diff_call_paths": Findings(by_path.rows()),
     }
     return outcomes, told

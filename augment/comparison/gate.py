@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from augment.comparison.noise import Noise, noise_of
+from augment.comparison.noise import Noise, noise_of, steps_lacking
 from augment.comparison.totals import FIGURES, Figure, Samples
+from augment.comparison.values import signed_text
 from augment.errors import UsageError, expect_known
 
 ALPHA = 0.05  #: how often equal jobs may fail
 WHOLE = "step_ns"
-ENOUGH_STEPS = 4  #: a side: with fewer, true regressions pass more often (docs/diff.md, by benchmarks/gate_power.py)
-FLOOR = 0.01  #: of the step: a part of the time that grew by less fails nothing
+GATED = (WHOLE, "memory_peak_bytes")  #: unless more is asked for: a step's parts always trade against each other
+FLOOR = 0.01  #: of the step: a part of the time that grew by less fails nothing, and explains nothing
 _UNITS = {
     "": 1, "ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30,
 }  # fmt: skip
 _LIMIT = re.compile(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
 
-Status = Literal["pass", "fail", "skipped"]
+Status = Literal["pass", "fail", "uncertain", "skipped", "info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,64 +35,63 @@ class Limit:
 
 @dataclass(frozen=True)
 class Limits:
-    """``max_regress`` for each figure that ``figures`` does not name; None there leaves the figure out."""
+    """``figures`` are gated as it says, None leaving one out; :data:`GATED`, and with ``parts`` all others that can be
+    better or worse, by ``max_regress``."""
 
     max_regress: Limit = Limit(share=0.05)
     figures: Mapping[str, Limit | None] = field(default_factory=dict)
     alpha: float = ALPHA
+    parts: bool = False
 
     def of(self, figure: Figure) -> Limit | None:
         """The limit of ``figure``; None if it is not gated."""
         if figure.name in self.figures:
             return self.figures[figure.name]
-        return None if figure.better == "neither" else self.max_regress
+        gated = figure.name in GATED or (self.parts and figure.better != "neither")
+        return self.max_regress if gated else None
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure. The change lies between ``low`` and ``high``; None where the noise is not known."""
+    """One figure; ``limit`` is None of one that only explains (``info``).
+
+    ``change`` lies between ``low`` and ``high``, with ``confidence``; None where the noise is not known. ``paired``
+    says that steps were compared in pairs; then ``change`` is the mean of the pairs' ratios, times the baseline.
+    """
 
     figure: Figure
-    limit: Limit
+    limit: Limit | None
     status: Status
     reason: str
     control: float | None = None
     test: float | None = None
+    change: float | None = None
     low: float | None = None
     high: float | None = None
+    confidence: float | None = None
+    paired: bool = False
 
 
 def check(control: Samples, test: Samples, limits: Limits | None = None) -> list[Line]:
-    """A line for each figure that is gated.
+    """A line for each figure that is gated, then one for each other that explains the change of the step.
 
-    The change of each figure lies in an interval: Welch's, over the steps, so wide that all of them together are wrong
-    no more often than ``limits.alpha``; half of that is the step's own, half all others'. A figure fails if every
-    change in its interval is for the worse, and some are as bad as its limit. So noise alone seldom fails, and a true
-    regression of the limit's size seldom passes. With one step on a side no noise is known, and the limit alone
-    decides. A part of the step's time that grew by less than :data:`FLOOR` of the step fails nothing.
+    The change of each figure has a confidence interval (:func:`~augment.comparison.noise.noise_of`), so wide that all
+    gated figures together are worse by chance no more often than ``limits.alpha``; half of that is the step's own, half
+    all others'. A figure fails if every change in its interval is for the worse, and some are as bad as its limit. It
+    is uncertain if the interval holds both no change and one as bad as the limit. Else it passes. With one step on a
+    side no noise is known, and the limit alone decides. A part of the step's time that grew by less than :data:`FLOOR`
+    of the step fails nothing.
     """
     limits = limits or Limits()
     asked = [(one, limit) for one in FIGURES if (limit := limits.of(one)) is not None]
-    both = [one.name for one, _ in asked if one.name in control and one.name in test]
-    chance = dict.fromkeys(both, limits.alpha / 2 / max(len(both) - 1, 1)) | {WHOLE: limits.alpha / 2}
-    noises = {name: noise_of(control[name], test[name], 1 - chance[name]) for name in both}
-    return [_line(one, limit, control, test, noises.get(one.name)) for one, limit in asked]
-
-
-def doubt(control: Samples, test: Samples, lines: Sequence[Line]) -> str:
-    """Why a regression may have passed, in a sentence: too few steps; empty if there are enough, or all limits bounds.
-
-    Args:
-        control: as of :func:`check`, and ``test``, too.
-        test: its figures.
-        lines: what :func:`check` found.
-    """
-    counts = len(control[WHOLE]), len(test[WHOLE])
-    relative = any(one.control is not None and one.limit.bound is None for one in lines)
-    if min(counts) >= ENOUGH_STEPS or not relative:
-        return ""
-    steps = f"{counts[0]} of the baseline, {counts[1]} of the test"
-    return f"few steps ({steps}): a true regression may pass as noise; record {ENOUGH_STEPS} or more on each side"
+    others = max(sum(one.name != WHOLE and one.name in control and one.name in test for one, _ in asked), 1)
+    lines = []
+    for figure, limit in asked:
+        confidence = 1 - limits.alpha / (1 if figure.name == WHOLE else others)
+        lines.append(_line(figure, limit, control, test, confidence))
+    told = [one for one in FIGURES if limits.of(one) is None and one.name in control and one.name in test]
+    explained = [_explanation(one, control, test) for one in told]
+    return lines + [one for one in explained if one is not None]
 
 
 def limit_of(text: str) -> Limit:
@@ -112,66 +112,135 @@ def limit_of(text: str) -> Limit:
 
 
 def limits_of(
-    config: Mapping[str, Any], max_regress: str | None = None, metrics: Mapping[str, str] | None = None
+    config: Mapping[str, Any],
+    max_regress: str | None = None,
+    metrics: Mapping[str, str] | None = None,
+    *,
+    parts: bool = False,
 ) -> Limits:
     """The limits of a configuration file, and over it those of the command line.
 
     Args:
-        config: ``max_regress``, ``alpha``, and a table ``metrics`` of limits by figure; ``false`` leaves one out.
+        config: ``max_regress``, ``alpha``, ``parts``, and a table ``metrics`` of limits by figure; ``true`` stands for
+            ``max_regress``, ``false`` leaves one out.
         max_regress: instead of the file's.
-        metrics: before the file's.
+        metrics: before the file's; an empty limit stands for ``max_regress``.
+        parts: let the step's parts fail, too.
 
     Raises:
         UsageError: a key or figure that does not exist, or no limit.
     """
     for key in config:
-        expect_known(key, ("max_regress", "alpha", "metrics"), "setting of the gate")
+        expect_known(key, ("max_regress", "alpha", "parts", "metrics"), "setting of the gate")
+    general = limit_of(str(max_regress or config.get("max_regress", "5%")))
+    if general.share is None:
+        raise UsageError("max_regress must be a share of the baseline, such as 5%")
     names = [one.name for one in FIGURES]
     figures: dict[str, Limit | None] = {}
     for name, value in {**config.get("metrics", {}), **(metrics or {})}.items():
         expect_known(name, names, "figure")
-        figures[name] = None if value is False else limit_of(str(value))
-    general = limit_of(str(max_regress or config.get("max_regress", "5%")))
-    if general.share is None:
-        raise UsageError("max_regress must be a share of the baseline, such as 5%")
+        figures[name] = _limit_told(value, general)
     alpha = config.get("alpha", ALPHA)
     if not isinstance(alpha, float) or not 0 < alpha < 1:
         raise UsageError(f"alpha must be a probability such as {ALPHA}, not {alpha!r}")
-    return Limits(general, figures, alpha)
+    in_file = config.get("parts", False)
+    if not isinstance(in_file, bool):
+        raise UsageError(f"parts must be true or false, not {in_file!r}")
+    return Limits(general, figures, alpha, parts or in_file)
 
 
-def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, noise: Noise | None) -> Line:
+def _limit_told(value: Any, general: Limit) -> Limit | None:
+    if isinstance(value, bool):
+        return general if value else None
+    return limit_of(str(value)) if value != "" else general
+
+
+def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confidence: float) -> Line:
     lacking = [side for side, samples in (("baseline", control), ("test", test)) if figure.name not in samples]
     if "test" in lacking or (lacking and limit.bound is None):
         return Line(figure, limit, "skipped", f"not recorded in the {' and the '.join(lacking)}")
     after = float(test[figure.name].mean())
-    before = None if lacking else float(control[figure.name].mean())
-    low, high = (noise.low, noise.high) if noise else (None, None)
-    failed, reason = _judged(figure, limit, before, after, noise, _floor(figure, control))
-    return Line(figure, limit, "fail" if failed else "pass", reason, before, after, low, high)
+    if lacking:
+        return Line(figure, limit, *_within_bound(figure, limit, after), test=after)
+    before = float(control[figure.name].mean())
+    noise = noise_of(control[figure.name], test[figure.name], confidence)
+    if limit.bound is not None:
+        status, reason = _within_bound(figure, limit, after)
+    elif noise is None:
+        status, reason = _by_limit_alone(figure, limit, before, after, control)
+    else:
+        status, reason = _judged(figure, limit, noise, control, test, confidence)
+    if noise is None:
+        return Line(figure, limit, status, reason, before, after, after - before)
+    interval = noise.delta, noise.low, noise.high, confidence, noise.paired
+    return Line(figure, limit, status, reason, before, after, *interval)
+
+
+def _within_bound(figure: Figure, limit: Limit, after: float) -> tuple[Status, str]:
+    failed = (after - (limit.bound or 0)) * _worse(figure) > 0
+    return ("fail", "beyond its bound") if failed else ("pass", "within its bound")
+
+
+def _by_limit_alone(figure: Figure, limit: Limit, before: float, after: float, control: Samples) -> tuple[Status, str]:
+    delta = _worse(figure) * (after - before)
+    failed = delta > 0 and delta >= max((limit.share or 0) * abs(before), _floor(figure, control))
+    return ("fail" if failed else "pass",
+            f"{'beyond' if failed else 'within'} the limit; one step a side, so the noise is not known")  # fmt: skip
 
 
 def _judged(
-    figure: Figure, limit: Limit, before: float | None, after: float, noise: Noise | None, floor: float
-) -> tuple[bool, str]:
-    """Whether it fails, and why."""
-    worse = -1 if figure.better == "higher" else 1
-    if limit.bound is not None or before is None:
-        failed = (after - (limit.bound or 0)) * worse > 0
-        return failed, "beyond its bound" if failed else "within its bound"
-    delta, allowed = worse * (after - before), (limit.share or 0) * abs(before)
-    if noise is None:
-        failed = delta > 0 and delta >= max(allowed, floor)
-        return failed, f"{'beyond' if failed else 'within'} the limit; one step a side, so the noise is not known"
+    figure: Figure, limit: Limit, noise: Noise, control: Samples, test: Samples, confidence: float
+) -> tuple[Status, str]:
+    """The status by the interval, and why."""
+    worse, floor = _worse(figure), _floor(figure, control)
+    allowed = (limit.share or 0) * abs(float(control[figure.name].mean()))
     least, most = sorted((worse * noise.low, worse * noise.high))
-    if least > 0 and most >= allowed and delta >= floor:
-        return True, "worse beyond the noise, and perhaps by as much as the limit"
+    if most <= 0:
+        return "pass", "better beyond the noise" if most < 0 else "no worse"
+    if most < allowed:
+        return "pass", "worse, but by less than the limit" if least > 0 else "within the noise, and within the limit"
+    if most < floor or (least > 0 and worse * noise.delta < floor):
+        return "pass", f"grew by less than {100 * FLOOR:g} % of the step"
     if least > 0:
-        return False, "worse, but by less than the limit"
-    return False, "better beyond the noise" if most < 0 else "within the noise"
+        sure = least >= allowed
+        return "fail", f"worse {'by more than' if sure else 'beyond the noise, and perhaps by as much as'} the limit"
+    lacking = steps_lacking(control[figure.name], test[figure.name], allowed, confidence)
+    return "uncertain", _uncertainty(limit, noise, float(control[figure.name].mean()), lacking)
+
+
+def _uncertainty(limit: Limit, noise: Noise, before: float, lacking: int | None) -> str:
+    """``cannot tell 5 %: noise ± 8 %; record 8 more steps on each side``."""
+    percent = 50 * (noise.high - noise.low) / abs(before) if before else 0.0
+    reach = f": noise ± {percent:,.{0 if percent >= 10 else 1}f} %" if before else ""
+    if lacking is None:
+        advice = "the steps vary too much for any number of them"
+    else:
+        advice = f"record {lacking} more step{'s' if lacking > 1 else ''} on each side"
+    return f"cannot tell {100 * (limit.share or 0):g} %{reach}; {advice}"
+
+
+def _explanation(figure: Figure, control: Samples, test: Samples) -> Line | None:
+    """What a figure that is not gated says about the change of the step; None if it hardly changed."""
+    before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
+    step = float(test[WHOLE].mean() - control[WHOLE].mean())
+    if figure.unit == "ns" and _is_part(figure):
+        small = abs(after - before) < FLOOR * float(control[WHOLE].mean())
+        reason = f"within a step that is {signed_text(step, 'ns')}"
+    else:
+        small = abs(after - before) < FLOOR * (1 if figure.unit == "ratio" else abs(before))
+        reason = "not gated"
+    return None if small else Line(figure, None, "info", reason, before, after, after - before)
+
+
+def _worse(figure: Figure) -> int:
+    return -1 if figure.better == "higher" else 1
+
+
+def _is_part(figure: Figure) -> bool:
+    """Whether it is a part of the step's time."""
+    return figure.unit == "ns" and figure.name not in (WHOLE, "mean_launch_delay_ns")
 
 
 def _floor(figure: Figure, control: Samples) -> float:
     """The least growth of a part of the step's time that matters."""
-    is_part = figure.unit == "ns" and figure.name not in (WHOLE, "mean_launch_delay_ns")
-    return FLOOR * float(control[WHOLE].mean()) if is_part else 0.0
+    return FLOOR * float(control[WHOLE].mean()) if _is_part(figure) else 0.0

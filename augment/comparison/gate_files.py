@@ -5,43 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from augment.comparison.gate import Limit, Line
+from augment.comparison.gate import Limit, Line, Status
 from augment.comparison.totals import Figure
+from augment.comparison.values import signed_text, value_text
 
-_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
-_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+WORDS: dict[Status, str] = {
+    "pass": "PASS", "fail": "FAIL", "uncertain": "CANNOT TELL", "skipped": "SKIPPED", "info": "INFO",
+}  # fmt: skip
+_MARKS: dict[Status, str] = {"pass": "✅", "fail": "❌", "uncertain": "❔", "skipped": "➖", "info": "ℹ️"}
 
 
-def markdown(lines: Sequence[Line], control: str, test: str, doubt: str = "") -> str:
-    """A heading that says how it went, a table, and under it the ``doubt`` about it."""
-    failed = sum(one.status == "fail" for one in lines)
-    verdict = f"{failed} of {len(lines)} figures regressed" if failed else "no regression"
-    rows = ["| | figure | baseline | test | change | noise of the change | limit | |", "|---" * 8 + "|"]
-    marks = {"pass": "✅", "fail": "❌", "skipped": "➖"}
+def markdown(lines: Sequence[Line], control: str, test: str, notes: Sequence[str] = ()) -> str:
+    """A heading that says how it went, a table, and under it the ``notes``."""
+    rows = ["| | figure | baseline | test | change | confidence interval | limit | |", "|---" * 8 + "|"]
     for one in lines:
-        cells = (
-            marks[one.status],
-            f"`{one.figure.name}`",
-            *figures_of(one),
-            limit_text(one.limit, one.figure),
-            one.reason,
-        )
+        limit = limit_text(one.limit, one.figure) if one.limit else ""
+        cells = (_MARKS[one.status], f"`{one.figure.name}`", *figures_of(one), limit, one.reason)
         rows.append(f"| {' | '.join(cells)} |")
-    below = ["", f"⚠️ {doubt}"] if doubt else []
-    return "\n".join([f"### {test} against {control}: {verdict}", "", *rows, *below, ""])
+    below = [text for note in notes for text in ("", f"⚠️ {note}")]
+    return "\n".join([f"### {test} against {control}: {_verdict(lines)}", "", *rows, *below, ""])
+
+
+def _verdict(lines: Sequence[Line]) -> str:
+    gated = [one.status for one in lines if one.limit]
+    if failed := gated.count("fail"):
+        return f"{failed} of {len(gated)} figures regressed"
+    if unknown := gated.count("uncertain"):
+        return f"cannot tell of {unknown} of {len(gated)} figures"
+    return "no regression"
 
 
 def junit(lines: Sequence[Line], control: str, test: str) -> str:
-    """A test suite with a case for each figure."""
-    counts = {status: sum(one.status == status for one in lines) for status in ("fail", "skipped")}
-    head = f'tests="{len(lines)}" failures="{counts["fail"]}" skipped="{counts["skipped"]}"'
+    """A test suite with a case for each gated figure; of which nothing can be told is skipped."""
+    lines = [one for one in lines if one.limit]
+    tags = {"fail": "failure", "skipped": "skipped", "uncertain": "skipped"}
+    counts = {tag: sum(tags.get(one.status) == tag for one in lines) for tag in tags.values()}
+    head = f'tests="{len(lines)}" failures="{counts["failure"]}" skipped="{counts["skipped"]}"'
     cases = []
     for one in lines:
         case = f'  <testcase classname="augment.check" name={quoteattr(one.figure.name)}'
         if one.status == "pass":
             cases.append(f"{case}/>")
         else:
-            tag = "failure" if one.status == "fail" else "skipped"
+            tag = tags[one.status]
             cases.append(
                 f"{case}>\n    <{tag} message={quoteattr(one.reason)}>{escape(text_of(one))}</{tag}>\n  </testcase>"
             )
@@ -52,27 +58,31 @@ def junit(lines: Sequence[Line], control: str, test: str) -> str:
 
 
 def text_of(line: Line) -> str:
-    """One figure with its noise: a line."""
+    """One figure with the interval of its change: a line."""
     if line.test is None:
         return f"{line.figure.name}: {line.reason}"
-    before, after, change, noise = figures_of(line)
-    noise = f" (noise {noise})" if noise else ""
-    limit = limit_text(line.limit, line.figure)
-    return f"{line.figure.name}: {before} → {after}, {change}{noise}; limit {limit}; {line.reason}"
+    before, after, change, interval = figures_of(line)
+    if interval and line.confidence is not None:
+        how = "pairs of steps" if line.paired else "independent steps"
+        interval = f" (with noise {interval}: {100 * line.confidence:g} % confidence interval, {how})"
+    limit = f" limit {limit_text(line.limit, line.figure)};" if line.limit else ""
+    return f"{line.figure.name}: {before} → {after}, {change}{interval};{limit} {line.reason}"
 
 
 def figures_of(line: Line) -> tuple[str, str, str, str]:
-    """Baseline, test, change, and the noise of the change."""
+    """Baseline, test, change, and the confidence interval of the change."""
     if line.test is None:
         return "–", "–", "–", ""
     after = value_text(line.test, line.figure.unit)
-    if line.control is None:
+    if line.control is None or line.change is None:
         return "–", after, "–", ""
-    delta = line.test - line.control
-    noise = ""
+    before = value_text(line.control, line.figure.unit)
+    if line.limit is None:
+        return before, after, signed_text(line.change, line.figure.unit), ""
+    interval = ""
     if line.low is not None and line.high is not None:
-        noise = f"{_change(line.low, line.control, line.figure)} … {_change(line.high, line.control, line.figure)}"
-    return value_text(line.control, line.figure.unit), after, _change(delta, line.control, line.figure), noise
+        interval = f"{_change(line.low, line.control, line.figure)} … {_change(line.high, line.control, line.figure)}"
+    return before, after, _change(line.change, line.control, line.figure), interval
 
 
 def limit_text(limit: Limit, figure: Figure) -> str:
@@ -82,23 +92,8 @@ def limit_text(limit: Limit, figure: Figure) -> str:
     return f"{'≥' if figure.better == 'higher' else '≤'} {value_text(limit.bound, figure.unit)}"
 
 
-def value_text(value: float, unit: str) -> str:
-    """A figure for people."""
-    if unit == "ratio":
-        return f"{100 * value:.1f} %"
-    if unit == "count":
-        return f"{value:,.1f}"
-    scale, sign = next(
-        (one for one in (_TIMES if unit == "ns" else _SIZES) if abs(value) >= one[0]),
-        (1, unit if unit == "ns" else "B"),
-    )
-    return f"{value / scale:,.3f} {sign}" if scale > 1 else f"{value:,.0f} {sign}"
-
-
 def _change(delta: float, control: float, figure: Figure) -> str:
     """As a share of the baseline; of ratios, and of nothing, as it is."""
-    if figure.unit == "ratio":
-        return f"{100 * delta:+.1f} points"
-    return (
-        f"{100 * delta / control:+.1f} %" if control else f"{'+' if delta >= 0 else ''}{value_text(delta, figure.unit)}"
-    )
+    if figure.unit == "ratio" or not control:
+        return signed_text(delta, figure.unit)
+    return f"{100 * delta / control:+.1f} %"

@@ -1,21 +1,33 @@
-"""Is a difference more than noise? Welch's t-test, a bootstrap interval, and Holm's correction.
+"""Is a difference more than noise? t-tests of pairs or of independent samples, bootstrap intervals, Holm's correction.
 
-The steps of each side are the samples. Student's distribution is computed here: the one thing that would be needed of
-SciPy, whose installation is larger than everything else together, on machines of CI that want nothing but the gate.
+The steps of each side are the samples, and steps at one position are a pair. What varies from step to step on both
+sides alike (warm-up, steps that depend on the data) is no noise of the difference:
+
+- samples that are all positive are compared by their logarithms, ``x`` of the control and ``y`` of the test, so that
+  differences are ratios. Others are compared as they are;
+- the pairs are *alike* if ``F = var(x + y) / var(x - y)`` is greater than the quantile :data:`ALIKE` of Fisher's
+  distribution of n - 1 and n - 1 degrees of freedom: of independent samples of equal variance it seldom is;
+- alike, the difference is ``mean(y - x) ± t(n - 1) * sd(y - x) / sqrt(n)``, Student's t-test of pairs;
+- else it is ``mean(y) - mean(x) ± t(v) * sqrt(var(x) / n + var(y) / m)``, Welch's t-test, with all samples of both
+  sides.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from augment.comparison.student import quantile_of_student, tail_of_fisher, tail_of_student
+
 ALPHA = 0.01  #: how often noise alone may be called a difference
 CONFIDENCE = 0.95  #: of an interval
+ALIKE = 0.95  #: of Fisher's F: how rarely independent steps may be taken for pairs
 ROUNDING = 1e-12  #: what is less beside the means is none
+MOST_STEPS = 10_000  #: more are never asked for
 RESAMPLES = 2000
 SEED = 20_240_501
 
@@ -24,36 +36,94 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Of the difference of means, test less control: the probability ``p`` of one as large by chance, the interval by
-    Welch, ``low`` to ``high``, and by resampling, ``bootstrap_low`` to ``bootstrap_high``, of the same confidence."""
+    """Of the difference, test less control, in the figure's unit.
+
+    ``p`` is the probability of one as large by chance; ``delta`` the estimate of the difference, of ratios their mean
+    times the control's mean; ``low`` to ``high`` its confidence interval by the t-test, ``bootstrap_low`` to
+    ``bootstrap_high`` by resampling. ``paired`` says that steps were compared in pairs.
+    """
 
     p: float
+    delta: float
     low: float
     high: float
     bootstrap_low: float
     bootstrap_high: float
+    paired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Samples as they are compared: ``unit`` is the control's mean if they are logarithms, else None.
+
+    ``error`` is the standard error of ``delta``, 0 of what never varies; ``freedom`` its degrees of freedom.
+    """
+
+    control: Floats
+    test: Floats
+    unit: float | None
+    paired: bool
+    delta: float
+    error: float
+    freedom: float
+
+    @property
+    def p(self) -> float:
+        if not self.error:
+            return 0.0 if self.delta else 1.0
+        return 2 * tail_of_student(abs(self.delta) / self.error, self.freedom)
+
+    def in_unit(self, difference: float) -> float:
+        """A difference in the figure's unit."""
+        return difference if self.unit is None else self.unit * math.expm1(difference)
 
 
 def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE) -> Noise | None:
-    """The noise of the difference of means; None if a side has fewer than two samples: then it is not known."""
-    p = chance_of(control, test)
-    if p is None:
+    """The noise of the difference; None if a side has fewer than two samples: then it is not known."""
+    one = _compared(control, test)
+    if one is None:
         return None
-    delta, error, freedom = _welch(control, test)
-    if not error:
-        return Noise(p, delta, delta, delta, delta)
-    reach = quantile_of_student((1 + confidence) / 2, freedom) * error
-    return Noise(p, delta - reach, delta + reach, *_bootstrap(control, test, confidence))
+    reach = quantile_of_student((1 + confidence) / 2, one.freedom) * one.error if one.error else 0.0
+    low, high = _bootstrap(one, confidence) if one.error else (one.delta, one.delta)
+    return Noise(
+        p=one.p,
+        delta=one.in_unit(one.delta),
+        low=one.in_unit(one.delta - reach),
+        high=one.in_unit(one.delta + reach),
+        bootstrap_low=one.in_unit(low),
+        bootstrap_high=one.in_unit(high),
+        paired=one.paired,
+    )
 
 
 def chance_of(control: Floats, test: Floats) -> float | None:
     """The ``p`` of :func:`noise_of` alone."""
-    if min(len(control), len(test)) < 2:
+    one = _compared(control, test)
+    return None if one is None else one.p
+
+
+def steps_lacking(control: Floats, test: Floats, allowed: float, confidence: float) -> int | None:
+    """How many more steps a side need for an interval narrower than from nothing to ``allowed``, in the figure's unit.
+
+    That is if they vary as those that there are; None if it is not known, or more than :data:`MOST_STEPS`.
+    """
+    one = _compared(control, test)
+    if one is None or allowed <= 0:
         return None
-    delta, error, freedom = _welch(control, test)
-    if not error:
-        return 0.0 if delta else 1.0
-    return 2 * tail_of_student(abs(delta) / error, freedom)
+    width = allowed if one.unit is None else math.log1p(allowed / one.unit)
+    have = min(len(one.control), len(one.test))
+
+    def narrow(count: int) -> bool:
+        freedom, error = one.freedom * (count - 1) / (have - 1), one.error * math.sqrt(have / count)
+        return 2 * quantile_of_student((1 + confidence) / 2, freedom) * error < width
+
+    low, high = have, MOST_STEPS
+    if not narrow(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if narrow(middle) else (middle, high)
+    return high - have
 
 
 def corrected(ps: Sequence[float | None]) -> list[float | None]:
@@ -67,65 +137,46 @@ def corrected(ps: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def _welch(control: Floats, test: Floats) -> tuple[float, float, float]:
-    """The difference of means, its standard error (0 of counts that are the same in every step), the freedom."""
+def _compared(control: Floats, test: Floats) -> _Comparison | None:
+    """The samples compared, in pairs if they are alike."""
+    if min(len(control), len(test)) < 2:
+        return None
+    unit = None
+    if control.min() > 0 and test.min() > 0:
+        unit, control, test = float(control.mean()), np.log(control), np.log(test)
+    count = min(len(control), len(test))
+    pairs = control[:count], test[:count]
+    one = _pairwise(*pairs, unit) if _are_alike(*pairs) else _welch(control, test, unit)
+    least = ROUNDING * max(1.0 if unit else 0.0, abs(float(control.mean())), abs(float(test.mean())))
+    if one.error <= least:
+        return replace(one, delta=one.delta if abs(one.delta) > least else 0.0, error=0.0)
+    return one
+
+
+def _are_alike(control: Floats, test: Floats) -> bool:
+    together, apart = float((control + test).var()), float((control - test).var())
+    return together > 0 and tail_of_fisher(together / apart if apart else math.inf, len(control) - 1) < 1 - ALIKE
+
+
+def _pairwise(control: Floats, test: Floats, unit: float | None) -> _Comparison:
+    apart = test - control
+    error = float(apart.std(ddof=1)) / math.sqrt(len(apart))
+    return _Comparison(control, test, unit, True, float(apart.mean()), error, len(apart) - 1)
+
+
+def _welch(control: Floats, test: Floats, unit: float | None) -> _Comparison:
     delta = float(test.mean() - control.mean())
     shares = [float(side.var(ddof=1)) / len(side) for side in (control, test)]
-    error = math.sqrt(sum(shares))
-    least = ROUNDING * max(abs(float(control.mean())), abs(float(test.mean())))
-    if error <= least:
-        return delta if abs(delta) > least else 0.0, 0.0, 1.0
     parts = sum(share**2 / (len(side) - 1) for share, side in zip(shares, (control, test), strict=True))
-    return delta, error, sum(shares) ** 2 / parts
+    freedom = sum(shares) ** 2 / parts if parts else 1.0
+    return _Comparison(control, test, unit, False, delta, math.sqrt(sum(shares)), freedom)
 
 
-def tail_of_student(t: float, freedom: float) -> float:
-    """The probability that Student's t of ``freedom`` degrees exceeds ``t`` >= 0."""
-    return 0.5 * _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
-
-
-def quantile_of_student(probability: float, freedom: float) -> float:
-    """The t that is not exceeded with ``probability`` > 0.5: by bisection."""
-    low, high = 0.0, 1.0
-    while tail_of_student(high, freedom) > 1 - probability:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail_of_student(middle, freedom) > 1 - probability else (low, middle)
-    return (low + high) / 2
-
-
-def _bootstrap(control: Floats, test: Floats, confidence: float) -> tuple[float, float]:
-    """The percentile interval of the difference of means; the same for the same samples."""
+def _bootstrap(one: _Comparison, confidence: float) -> tuple[float, float]:
+    """The percentile interval of the difference, of pairs or of each side's samples; the same for the same samples."""
     random = np.random.default_rng(SEED)
-    means = [side[random.integers(0, len(side), (RESAMPLES, len(side)))].mean(axis=1) for side in (control, test)]
-    low, high = np.quantile(means[1] - means[0], ((1 - confidence) / 2, (1 + confidence) / 2))
+    sides = [one.test - one.control] if one.paired else [one.control, one.test]
+    means = [side[random.integers(0, len(side), (RESAMPLES, len(side)))].mean(axis=1) for side in sides]
+    differences = means[0] if one.paired else means[1] - means[0]
+    low, high = np.quantile(differences, ((1 - confidence) / 2, (1 + confidence) / 2))
     return float(low), float(high)
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (DLMF 8.17.22), after Lentz."""
-    if x <= 0 or x >= 1:
-        return min(max(x, 0.0), 1.0)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
-    tiny = 1e-300
-    c, d = 1.0, 1 / _away(1 - (a + b) * x / (a + 1), tiny)
-    fraction = d
-    for m in range(1, 500):
-        for numerator in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / _away(1 + numerator * d, tiny)
-            c = _away(1 + numerator / c, tiny)
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return front * fraction
-
-
-def _away(value: float, tiny: float) -> float:
-    """``value``, but not zero."""
-    return value if abs(value) > tiny else tiny

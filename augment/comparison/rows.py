@@ -24,11 +24,14 @@ class FigureRow:
     delta: float = column("Test less control.")
     change_ratio: float | None = column("The difference over the control's mean.", "ratio")
     step_count: int = column("Steps on each side: the samples of the noise.", "count")
-    low: float | None = column("Least difference that the noise leaves possible (Welch, 95 %).")
-    high: float | None = column("Greatest difference that the noise leaves possible (Welch, 95 %).")
+    low: float | None = column("Least difference in its 95 % confidence interval, by a t-test.")
+    high: float | None = column("Greatest difference in it.")
     bootstrap_low: float | None = column("The same, by resampling the steps.")
     bootstrap_high: float | None = column("The same, by resampling the steps.")
-    p: float | None = column("Probability of such a difference by chance (Welch), corrected for all figures (Holm).")
+    is_paired: bool | None = column(
+        "Whether steps are compared in pairs, as they are alike; else as independent samples."
+    )
+    p: float | None = column("Probability of such a difference by chance (t-test), corrected for all figures (Holm).")
     verdict: Verdict = column(
         "Whether the difference is beyond the noise; different: neither way is better; unknown: one step a side."
     )
@@ -49,7 +52,7 @@ class PartRow:
     delta_ns: int = column("Test less control.", "ns")
     delta_per_step_ns: float = column("The difference for a step, of one rank and device.", "ns")
     share_ratio: float | None = column("The difference over the whole difference of step time.", "ratio")
-    p: float | None = column("Probability of such a difference by chance (Welch), corrected for all parts (Holm).")
+    p: float | None = column("Probability of such a difference by chance (t-test), corrected for all parts (Holm).")
     verdict: Verdict = column("Whether the difference is beyond the noise.")
 
 
@@ -80,7 +83,7 @@ class NameRow:
     control_mean_ns: float | None = column("Mean duration in the control.", "ns")
     test_mean_ns: float | None = column("Mean duration in the test.", "ns")
     delta_mean_ns: float | None = column("Test less control.", "ns")
-    p: float | None = column("Probability of such sums by chance (Welch), corrected for all names (Holm).")
+    p: float | None = column("Probability of such sums by chance (t-test), corrected for all names (Holm).")
     verdict: Verdict = column("Whether the sums differ beyond the noise.")
 
 

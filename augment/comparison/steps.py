@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.comparison.regions import offer, regions_of
 from augment.derived.step_windows import StepWindows, region_windows, step_windows
 from augment.errors import UsageError
 from augment.trace import Diagnostic, Trace
@@ -30,7 +31,7 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
     """The steps to compare: by number if ``step`` is given, else by position as many as both have.
 
     If one side has no steps, the recordings are compared as wholes. With a ``region``, the occurrences of the
-    annotation of that name are the steps, numbered from 0.
+    annotation of that name, or of those that match it as a pattern, are the steps, numbered from 0.
 
     Raises:
         UsageError: a side has no step of that number, or no work at all.
@@ -46,8 +47,8 @@ def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | N
     have = [bool((found.number >= 0).any()) for found in sides]
     if not all(have):
         wholes = [_joined(found) for found in sides]
-        told = [_without_steps(have)] if any(have) else []
-        return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=tuple(told))
+        offered = offer(regions_of(control), regions_of(test))
+        return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=_without_steps(have, offered))
     count = min(map(len, sides))
     left_out = max(map(len, sides)) - count
     message = "steps have no counterpart: one side recorded more, and its last are not compared"
@@ -66,7 +67,7 @@ def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
         return step_windows(trace)
     found = region_windows(trace, region)
     if not len(found):
-        raise UsageError(f"{trace.source.name}: has no annotation or operator that is called {region!r}")
+        raise UsageError(f"{trace.source.name}: has no annotation or operator that is called {region!r} or matches it")
     return found
 
 
@@ -85,6 +86,9 @@ def _joined(found: StepWindows) -> StepWindows:
     return StepWindows(np.array([-1], np.int64), head.begin, tail.finish, head.start, tail.end)
 
 
-def _without_steps(have: list[bool]) -> Diagnostic:
-    lacking = "test" if have[0] else "control"
-    return Diagnostic("no_steps", 1, f"the {lacking} has no ProfilerStep: the recordings are compared as wholes")
+def _without_steps(have: list[bool], offered: str) -> tuple[Diagnostic, ...]:
+    if not any(have) and not offered:
+        return ()
+    lacking = "neither side has a" if not any(have) else f"the {'test' if have[0] else 'control'} has no"
+    message = f"{lacking} ProfilerStep: the recordings are compared as wholes"
+    return (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)

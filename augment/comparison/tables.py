@@ -45,10 +45,10 @@ class ByName:
         self._ledger.add(which, key, step, np.ones(len(key), np.int64))
         self._ledger.add(which, key, self._steps + step, ns[inside])
 
-    def rows(self) -> list[NameRow]:
-        """A row for each name, the largest differences of time first."""
+    def rows(self, judged_from: int = 0) -> list[NameRow]:
+        """A row for each name, the largest differences of time first; noise counts from the step ``judged_from`` on."""
         found = list(self._ledger)
-        adjusted = corrected([chance_of(*sums[:, self._steps :].astype(np.float64)) for _, sums in found])
+        adjusted = corrected([chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in found])
         rows = [self._row(key, sums, p) for (key, sums), p in zip(found, adjusted, strict=True)]
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.side, row.name))
 

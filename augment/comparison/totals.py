@@ -78,10 +78,10 @@ def mean_of_ranks(ranks: Sequence[Samples]) -> dict[str, Floats]:
     return {name: np.mean([one[name][:steps] for one in ranks], axis=0) for name in shared}
 
 
-def figure_rows(control: Samples, test: Samples) -> list[FigureRow]:
-    """A row for each figure that both sides have."""
+def figure_rows(control: Samples, test: Samples, judged_from: int = 0) -> list[FigureRow]:
+    """A row for each figure that both sides have; the noise is that of the steps from ``judged_from`` on."""
     both = [one for one in FIGURES if one.name in control and one.name in test]
-    noises = [noise_of(control[one.name], test[one.name]) for one in both]
+    noises = [noise_of(control[one.name][judged_from:], test[one.name][judged_from:]) for one in both]
     adjusted = corrected([noise.p if noise else None for noise in noises])
     rows = []
     for figure, noise, p in zip(both, noises, adjusted, strict=True):
@@ -101,8 +101,9 @@ def figure_rows(control: Samples, test: Samples) -> list[FigureRow]:
                 high=noise.high if noise else None,
                 bootstrap_low=noise.bootstrap_low if noise else None,
                 bootstrap_high=noise.bootstrap_high if noise else None,
+                is_paired=noise.paired if noise else None,
                 p=p,
-                verdict=verdict_of(p, delta, figure.better),
+                verdict=verdict_of(p, noise.delta if noise else delta, figure.better),
             )
         )
     return rows
@@ -119,9 +120,9 @@ def verdict_of(p: float | None, delta: float, better: Better = "lower") -> Verdi
     return "regression" if (delta > 0) == (better == "lower") else "improvement"
 
 
-def figures_outcome(control: Samples, test: Samples) -> Findings | Skipped:
+def figures_outcome(control: Samples, test: Samples, judged_from: int = 0) -> Findings | Skipped:
     """The rows, and which figures a side lacks."""
-    rows = figure_rows(control, test)
+    rows = figure_rows(control, test, judged_from)
     lacking = [one.name for one in FIGURES if (one.name in control) != (one.name in test)]
     neither = [one.name for one in FIGURES if one.name not in control and one.name not in test]
     parts = []

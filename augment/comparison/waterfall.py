@@ -50,15 +50,16 @@ class Waterfall:
         key = (tiles.kind.astype(np.int64) << 2 * _BITS) | (tiles.path.astype(np.int64) + 1) << _BITS
         self._ledger.add(side, key | (tiles.name.astype(np.int64) + 1), tiles.step, tiles.ns)
 
-    def rows(self, operators: tuple[set[int], set[int]]) -> list[PartRow]:
+    def rows(self, operators: tuple[set[int], set[int]], judged_from: int = 0) -> list[PartRow]:
         """The parts, the largest differences first.
 
         Args:
             operators: the paths of operators that occur in the control, and in the test.
+            judged_from: the first step whose noise counts.
         """
         parts = [one for one in self._parts(operators) if self._sums(one).any()]
         sums = [self._sums(one) for one in parts]
-        adjusted = corrected([chance_of(*one.astype(np.float64)) for one in sums])
+        adjusted = corrected([chance_of(*one[:, judged_from:].astype(np.float64)) for one in sums])
         whole = sum(int(one[TEST].sum() - one[CONTROL].sum()) for one in sums)
         rows = [self._row(*one, whole) for one in zip(parts, sums, adjusted, strict=True)]
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.kind, row.operator, row.test_names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,15 +68,25 @@ def step_windows(trace: Trace) -> StepWindows:
 def region_windows(trace: Trace, name: str) -> StepWindows:
     """The windows of every occurrence of the annotation or operator ``name``, numbered from 0, as if they were steps.
 
-    Of two that overlap the first counts; there may be none.
+    Where nothing has that name it is a pattern: ``*`` stands for any characters, ``?`` for one. Of two that overlap the
+    first counts; there may be none.
     """
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows[np.isin(events.name[rows], [code for code, text in enumerate(trace.strings) if text == name])]
+    rows = rows[np.isin(events.name[rows], _codes(trace, name))]
     ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     first = np.ones(len(rows), np.bool_)
     first[1:] = ts[1:] >= np.maximum.accumulate(end)[:-1]
     return windows_of(trace, np.arange(int(first.sum()), dtype=np.int64), ts[first], end[first])
+
+
+def _codes(trace: Trace, name: str) -> list[int]:
+    """The strings that are ``name``, or, if none is, that match it."""
+    same = [code for code, text in enumerate(trace.strings) if text == name]
+    if same or not set(name) & {"*", "?"}:
+        return same
+    wanted = re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+    return [code for code, text in enumerate(trace.strings) if wanted.fullmatch(text)]
 
 
 def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -13,7 +15,6 @@ from click.testing import CliRunner, Result
 
 from augment.commands import group
 from augment.comparison.sidecar import diff_schema
-from augment.comparison.totals import FIGURES
 from augment.errors import AugmentError
 from simulator import JobOptions, simulate
 
@@ -124,23 +125,72 @@ def test_check_of_traces_and_of_sidecars(jobs: Path, tmp_path: Path) -> None:
             assert silent.stdout.splitlines()[0].startswith("PASS    step_ns: ")
             failed = ran("check", where / "test" / name, "--baseline", control, "--quiet")
             assert failed.return_value == 1
-            assert [row.split()[1] for row in failed.stdout.splitlines()] == ["step_ns:", "compute_ns:"]
+            assert [row.split()[1] for row in failed.stdout.splitlines()] == ["step_ns:"]
 
 
-@pytest.mark.parametrize(("steps", "few"), [(3, True), (4, False)])
-def test_check_of_few_steps_says_so(tmp_path: Path, steps: int, few: bool) -> None:
-    simulate(JobOptions(ranks=1, steps=4, layers=1, seed=1), tmp_path / "control")
-    simulate(JobOptions(ranks=1, steps=steps, layers=1, seed=2), tmp_path / "test")
+def test_check_that_cannot_tell(tmp_path: Path) -> None:
+    """Steps that vary by a third, on each side in another way."""
+    for name, seed in (("control", 1), ("test", 2)):
+        options = JobOptions(ranks=1, steps=3, layers=1, seed=seed, step_jitter=0.3, step_seed=seed)
+        simulate(options, tmp_path / name)
+    gate = ("check", rank0(tmp_path / "test"), "--baseline", rank0(tmp_path / "control"))
+    result = ran(*gate, "--markdown", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
+    assert result.return_value == 4
+    assert result.stdout.startswith("CANNOT TELL step_ns: ")
+    assert re.search(r"; cannot tell 5 %: noise ± \d+ %; record \d+ more steps on each side\n", result.stdout)
+    assert "cannot tell of 1 of 2 figures" in (tmp_path / "gate.md").read_text(encoding="utf-8")
+    assert 'failures="0"' in (tmp_path / "gate.xml").read_text(encoding="utf-8")
+    for asked, code in (("pass", 0), ("fail", 1), ("tell", 4)):
+        assert ran(*gate, "--uncertain", asked).return_value == code
+    assert ran(*gate, "--quiet").stdout.startswith("CANNOT TELL step_ns: ")
+    assert ran(*gate, "--max-regress", "9000%").return_value == 0
+
+
+def test_check_leaves_out_an_outlying_first_step(tmp_path: Path) -> None:
+    options = JobOptions(ranks=1, steps=5, layers=1, seed=1, warmup=4.0)
+    simulate(options, tmp_path / "control")
+    simulate(replace(options, seed=2, warmup=3.0, stretch=1.08), tmp_path / "test")
     gate = ("check", rank0(tmp_path / "test"), "--baseline", rank0(tmp_path / "control"))
     result = ran(*gate, "--markdown", tmp_path / "gate.md")
-    assert ("few steps (4 of the baseline, 3 of the test)" in result.stderr) is few
-    assert ("⚠️ few steps" in (tmp_path / "gate.md").read_text(encoding="utf-8")) is few
-    assert result.return_value == 0
-    assert "few steps" not in ran(*gate, "--quiet").output
-    others = "\n".join(f"{one.name} = false" for one in FIGURES if one.name != "step_ns")
-    (tmp_path / "gate.toml").write_text(f"[metrics]\n{others}")
-    bounds = ran(*gate, "--config", tmp_path / "gate.toml", "--metric", "step_ns=1s")
-    assert "few steps" not in bounds.output, "bounds need no noise"
+    assert result.return_value == 1
+    assert "the first step is an outlier, and left out on both sides: in the control it takes" in result.stderr
+    assert "⚠️ the first step is an outlier" in (tmp_path / "gate.md").read_text(encoding="utf-8")
+    diff = ran("diff", rank0(tmp_path / "control"), rank0(tmp_path / "test"), "-o", tmp_path)
+    assert "first_step_outlying: 1 (the first step is an outlier" in diff.stdout
+
+
+def test_check_gates_parts_on_request(jobs: Path) -> None:
+    gate = ("check", rank0(jobs / "test"), "--baseline", rank0(jobs / "control"))
+    for more in (("--parts",), ("--metric", "compute_ns"), ("--metric", "compute_ns=3%")):
+        assert "\nFAIL    compute_ns: " in ran(*gate, *more).stdout
+    explained = ran(*gate)
+    assert re.search(r"\nINFO    compute_ns: .*; within a step that is \+[\d.]+ [mµ]s\n", explained.stdout)
+
+
+def test_regions_are_offered_and_taken_by_pattern(tmp_path: Path) -> None:
+    """Annotations that differ in a number, where there are no steps."""
+    for side, factor in (("control", 10), ("test", 13)):
+        events: list[dict[str, object]] = []
+        for number in range(5):
+            ts = 1000 * factor * number
+            named = [(f"step[DECODE bs={number}]", ts, 90 * factor), ("timed region", ts + 1, 70 * factor)]
+            events += [{"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": dur}
+                       for name, at, dur in named]  # fmt: skip
+            events.append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": ts + 2,
+                           "dur": 50 * factor, "args": {"device": 0, "stream": 7}})  # fmt: skip
+        (tmp_path / f"{side}.json").write_text(json.dumps({"traceEvents": events}))
+    pair = tmp_path / "control.json", tmp_path / "test.json"
+    offered = "--region 'step[DECODE bs=*]' (5 times), --region 'timed region' (5 times)"
+    assert offered in ran("diff", *pair, "-o", tmp_path).stdout
+    assert offered in ran("check", pair[1], "--baseline", pair[0]).stderr
+    for region in ("step[DECODE bs=*]", "step?DECODE*", "timed region"):
+        assert "compared: 5 steps" in ran("diff", *pair, "-o", tmp_path, "--region", region).stdout
+        result = ran("check", pair[1], "--baseline", pair[0], "--region", region)
+        assert result.return_value == 1
+        assert "+30.0 %" in result.stdout
+        assert offered not in result.stderr
+    missing = ran("diff", *pair, "-o", tmp_path, "--region", "step[PREFILL*")
+    assert "has no annotation or operator that is called 'step[PREFILL*' or matches it" in str(missing.exception)
 
 
 def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
@@ -160,7 +210,7 @@ def test_check_by_a_configuration(jobs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--metric", "step_ns"), "must be NAME=LIMIT"),
+        (("--metric", "step_ns="), "must be NAME or NAME=LIMIT"),
         (("--metric", "step=3%"), "no figure is called 'step'"),
         (("--max-regress", "x"), "is no limit"),
         (("--config", "missing.toml"), "missing.toml: no such file"),

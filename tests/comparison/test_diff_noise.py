@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from augment.comparison.noise import Noise, corrected, noise_of, quantile_of_student, tail_of_student
+from augment.comparison.noise import Noise, chance_of, corrected, noise_of, steps_lacking
+from augment.comparison.student import quantile_of_student, tail_of_fisher, tail_of_student
 
 
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 3.7, 10, 200, 10_000])
@@ -18,20 +19,84 @@ def test_student_as_scipy_has_it(freedom: float) -> None:
         assert quantile_of_student(probability, freedom) == pytest.approx(expected, rel=1e-10)
 
 
-def test_welch_as_scipy_has_it() -> None:
+@pytest.mark.parametrize("freedom", [1, 2, 3, 9, 200])
+def test_fisher_as_scipy_has_it(freedom: int) -> None:
+    for f in (0.1, 1, 2.5, 19, 161.4, 1e4):
+        assert tail_of_fisher(f, freedom) == pytest.approx(stats.f.sf(f, freedom, freedom), rel=1e-9, abs=1e-300)
+
+
+def in_unit(control: np.ndarray, ends: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(control.mean() * np.expm1(end)) for end in ends)
+    return low, high
+
+
+def test_independent_samples_as_scipy_has_them() -> None:
+    """Welch's test of the logarithms; in the unit, of the control's mean."""
     rng = np.random.default_rng(3)
+    independent = 0
     for _ in range(50):
         control = rng.normal(100, 5, rng.integers(2, 12))
         test = rng.normal(103, 9, rng.integers(2, 12))
         noise = noise_of(control, test)
-        expected = stats.ttest_ind(test, control, equal_var=False)
-        interval = expected.confidence_interval(0.95)
         assert noise is not None
-        assert noise.p == pytest.approx(expected.pvalue, rel=1e-9)
-        assert (noise.low, noise.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
-        delta = test.mean() - control.mean()
-        assert noise.bootstrap_low <= delta <= noise.bootstrap_high
         assert noise == noise_of(control, test), "the same samples, the same interval"
+        assert noise.bootstrap_low <= noise.delta <= noise.bootstrap_high
+        if noise.paired:
+            continue
+        independent += 1
+        expected = stats.ttest_ind(np.log(test), np.log(control), equal_var=False)
+        interval = expected.confidence_interval(0.95)
+        assert noise.p == pytest.approx(expected.pvalue, rel=1e-9)
+        assert (noise.low, noise.high) == pytest.approx(in_unit(control, interval), rel=1e-9)
+    assert independent > 40
+
+
+def test_pairs_as_scipy_has_them() -> None:
+    rng = np.random.default_rng(4)
+    for count in (3, 4, 6, 10):
+        common = rng.lognormal(10, 0.5, count)
+        control, test = (common * rng.lognormal(0, 0.01, count) for _ in range(2))
+        noise = noise_of(control, test)
+        expected = stats.ttest_rel(np.log(test), np.log(control))
+        assert noise is not None
+        assert noise.paired
+        assert noise.p == pytest.approx(expected.pvalue, rel=1e-9)
+        interval = expected.confidence_interval(0.95)
+        assert (noise.low, noise.high) == pytest.approx(in_unit(control, interval), rel=1e-9)
+        assert noise.bootstrap_low <= noise.delta <= noise.bootstrap_high
+
+
+def test_what_is_not_positive_is_compared_as_it_is() -> None:
+    control, test = np.array([0.0, 10, 30, 5]), np.array([1.0, 12, 31, 7])
+    noise = noise_of(control, test)
+    expected = stats.ttest_rel(test, control)
+    assert noise is not None
+    assert noise.paired
+    assert noise.delta == pytest.approx(1.5)
+    assert (noise.low, noise.high) == pytest.approx(tuple(expected.confidence_interval(0.95)), rel=1e-9)
+
+
+def test_torchrec_by_its_pairs() -> None:
+    """Three steps of a real job on four V100, the first of which loads; and with the cause of the difference."""
+    noise = noise_of(np.array([390.1, 145.1, 144.2]), np.array([418.9, 155.7, 157.0]))
+    assert noise is not None
+    assert noise.paired
+    assert noise.low > 0
+
+
+def test_how_many_steps_are_lacking() -> None:
+    rng = np.random.default_rng(5)
+    control, test = rng.lognormal(5, 0.06, 4), rng.lognormal(5, 0.06, 4)
+    lacking = steps_lacking(control, test, 0.05 * float(control.mean()), 0.95)
+    assert lacking is not None
+    spread = [np.log(side).std(ddof=1) for side in (control, test)]
+    expected = next(n for n in range(5, 500)
+                    if 2 * stats.t.ppf(0.975, 1.5 * (n - 1)) * np.hypot(*spread) / n**0.5 < np.log(1.05))  # fmt: skip
+    assert 4 + lacking == pytest.approx(expected, rel=0.2)
+    assert steps_lacking(control[:1], test, 1.0, 0.95) is None
+    assert steps_lacking(control, test, 0.0, 0.95) is None
+    wild = np.array([1.0, 1e6]), np.array([1e6, 1.0])
+    assert steps_lacking(*wild, 1e-3, 0.95) is None, "more than anybody records"
 
 
 def test_one_step_a_side_has_no_noise() -> None:
@@ -40,7 +105,8 @@ def test_one_step_a_side_has_no_noise() -> None:
 
 def test_counts_that_never_vary() -> None:
     same, other = np.full(4, 17.0), np.full(4, 18.0)
-    assert noise_of(same, same) == Noise(1.0, 0.0, 0.0, 0.0, 0.0)
+    assert noise_of(same, same) == Noise(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, paired=False)
+    assert chance_of(same, same) == 1.0
     certain = noise_of(same, other)
     assert certain is not None
     assert certain.p == 0.0

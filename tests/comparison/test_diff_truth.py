@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from diffs import adds_up, partners_are_partners, rows
 from simulator import JobOptions, simulate
 
 JOB = JobOptions(ranks=2, steps=3, layers=2, jitter=0.0)
-POWER = Path(__file__).parents[2] / "benchmarks" / "gate_power.py"
 
 
 def traces(folder: Path, **changes: Any) -> list[Trace]:
@@ -104,21 +101,3 @@ def test_some_steps_alone(control: list[Trace]) -> None:
     (row,) = rows(result, "diff_steps")
     assert (row.control_step, row.test_step) == (0, 2)
     assert {one.verdict for one in rows(result, "diff_figures")} == {"unknown"}
-
-
-def test_the_gate_is_silent_on_equal_jobs_and_hears_five_per_cent(tmp_path: Path) -> None:
-    """Some of the seeds of benchmarks/gate_power.py."""
-    spec = importlib.util.spec_from_file_location("gate_power", POWER)
-    assert spec is not None
-    assert spec.loader is not None
-    power = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    spec.loader.exec_module(power)
-    sys.path[:] = before
-    folder, work = str(tmp_path), power.work_for(str(tmp_path), 0.05)
-    caught = 0
-    for seed in range(10):
-        control = power.samples(folder, 3 * seed, 5)
-        assert power.fails(control, power.samples(folder, 3 * seed + 1, 5)) == []
-        caught += "step_ns" in power.fails(control, power.samples(folder, 3 * seed + 2, 5, work))
-    assert caught >= 9

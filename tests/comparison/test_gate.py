@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
 
+from augment.comparison.first_step import outlying_first_step, without_first_step
 from augment.comparison.gate import Limit, Limits, Line, check, limit_of, limits_of
 from augment.comparison.gate_files import junit, markdown, text_of
 from augment.errors import UsageError
+from benchmarks import gate_power
 
 
 def samples(**columns: list[float]) -> dict[str, np.ndarray]:
@@ -22,6 +25,7 @@ def line(name: str, lines: list[Line]) -> Line:
 
 
 STEADY = samples(step_ns=[1000, 1010, 990, 1005], host_wait_ns=[10, 11, 9, 10], overlap_ratio=[0.8, 0.81, 0.79, 0.8])
+PARTS = Limits(parts=True)
 
 
 def test_beyond_the_noise_and_the_limit() -> None:
@@ -35,9 +39,58 @@ def test_beyond_the_noise_and_the_limit() -> None:
     assert line("step_ns", check(worse, STEADY)).reason == "better beyond the noise"
 
 
-def test_noise_fails_nothing() -> None:
+def test_where_the_interval_is_too_wide_nothing_is_told() -> None:
     wild = samples(step_ns=[1000, 2000, 500, 1400])
-    assert line("step_ns", check(STEADY, wild)).reason == "within the noise"
+    found = line("step_ns", check(STEADY, wild))
+    assert found.status == "uncertain"
+    said = re.fullmatch(r"cannot tell 5 %: noise ± (\d+) %; record (\d+) more steps on each side", found.reason)
+    assert said is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert int(said[1]) == pytest.approx((found.high - found.low) / 2 / 10.0125, rel=0.05)
+    assert 100 < int(said[2]) < 5000
+    assert line("step_ns", check(STEADY, wild, Limits(Limit(share=9.0)))).status == "pass", "within such a limit"
+    least = check(STEADY, samples(step_ns=[1000, 1040, 980, 1060]), Limits(Limit(share=0.04)))
+    assert line("step_ns", least).reason.startswith("cannot tell 4 %: noise ± ")
+
+
+def test_steps_that_are_alike_are_compared_in_pairs() -> None:
+    """Each step 8 % longer; steps differ by a factor of three."""
+    control, test = samples(step_ns=[3000, 1000, 1100]), samples(step_ns=[3243, 1079, 1190])
+    found = line("step_ns", check(control, test))
+    assert (found.status, found.paired, found.confidence) == ("fail", True, 0.95)
+    assert found.change == pytest.approx(0.08 * 1700, rel=0.01)
+    shuffled = line("step_ns", check(control, samples(step_ns=[1079, 1190, 3243])))
+    assert (shuffled.status, shuffled.paired) == ("uncertain", False)
+
+
+def test_equal_steps_pass() -> None:
+    for steps in ([1000.0, 1000.0], [3000.0, 1000.0, 1100.0], [1000.0]):
+        same = samples(step_ns=steps)
+        assert line("step_ns", check(same, same)).status == "pass"
+
+
+def test_an_outlying_first_step_is_told() -> None:
+    slow, steady = samples(step_ns=[3000, 1000, 1010, 990, 1005]), samples(step_ns=[1001, 1000, 1010, 990, 1005])
+    assert outlying_first_step(steady, steady) == ""
+    said = outlying_first_step(slow, steady)
+    assert said == ("the first step is an outlier, and left out on both sides: "
+                    "in the control it takes 3.000 µs, the median 1.005 µs")  # fmt: skip
+    assert "in the test it takes" in outlying_first_step(steady, slow)
+    assert outlying_first_step(slow, samples(step_ns=[1000, 1001])) == "", "too few would be left"
+    assert outlying_first_step(samples(step_ns=[3000, 1000, 1001]), STEADY) == "", "of three none is an outlier"
+    assert without_first_step(slow)["step_ns"].tolist() == [1000, 1010, 990, 1005]
+
+
+@pytest.mark.parametrize("kind", list(gate_power.KINDS))
+def test_error_rates(kind: str) -> None:
+    """Of fixed seeds; benchmarks/gate_power.py counts more, for docs/diff.md."""
+    equal, slow = gate_power.rates(kind, steps=4, draws=60, jitter=0.01, slower=0.05)
+    assert equal["fail"] <= 2
+    assert slow["pass"] <= 4
+    assert slow["fail"] + slow["uncertain"] + slow["pass"] == 60
+    if kind != "heavy-tailed":
+        assert slow["fail"] > 45
 
 
 def test_certain_but_small() -> None:
@@ -48,17 +101,28 @@ def test_certain_but_small() -> None:
     assert line("step_ns", check(exact, slightly, Limits(Limit(share=0.02)))).status == "fail"
 
 
+def test_parts_of_the_step_explain_and_fail_on_request_alone() -> None:
+    worse = {"step_ns": STEADY["step_ns"] - 40, "host_wait_ns": STEADY["host_wait_ns"] * 10}
+    lines = check(STEADY, worse)
+    assert [one.status for one in lines] == ["pass", "skipped", "info"]
+    assert text_of(line("host_wait_ns", lines)) == "host_wait_ns: 10 ns → 100 ns, +90 ns; within a step that is -40 ns"
+    for asked in (Limits(parts=True), limits_of({}, metrics={"host_wait_ns": ""}), limits_of({"parts": True})):
+        assert line("host_wait_ns", check(STEADY, worse, asked)).status == "fail"
+
+
 def test_a_part_that_is_small_beside_the_step_fails_nothing() -> None:
     doubled = {**STEADY, "host_wait_ns": np.array([16.0, 17, 15, 16])}
-    assert line("host_wait_ns", check(STEADY, doubled)).status == "pass"
+    found = line("host_wait_ns", check(STEADY, doubled, PARTS))
+    assert (found.status, found.reason) == ("pass", "grew by less than 1 % of the step")
+    assert all(one.figure.name != "host_wait_ns" for one in check(STEADY, doubled)), "it explains nothing"
     tenfold = {**STEADY, "host_wait_ns": np.array([100.0, 110, 90, 100])}
-    assert line("host_wait_ns", check(STEADY, tenfold)).status == "fail"
+    assert line("host_wait_ns", check(STEADY, tenfold, PARTS)).status == "fail"
 
 
 def test_a_figure_of_which_more_is_better() -> None:
     less = {**STEADY, "overlap_ratio": np.array([0.6, 0.61, 0.59, 0.6])}
-    assert line("overlap_ratio", check(STEADY, less)).status == "fail"
-    assert line("overlap_ratio", check(less, STEADY)).status == "pass"
+    assert line("overlap_ratio", check(STEADY, less, PARTS)).status == "fail"
+    assert line("overlap_ratio", check(less, STEADY, PARTS)).status == "pass"
 
 
 def test_one_step_a_side() -> None:
@@ -78,7 +142,7 @@ def test_bounds() -> None:
     assert "host_wait_ns" not in [one.figure.name for one in lines]
     alone = check({}, STEADY, limits)
     assert line("step_ns", alone).status == "fail", "a bound needs no baseline"
-    assert line("compute_ns", alone).reason == "not recorded in the baseline and the test"
+    assert line("memory_peak_bytes", alone).reason == "not recorded in the baseline and the test"
 
 
 @pytest.mark.parametrize(
@@ -112,12 +176,19 @@ def test_configuration() -> None:
 
 
 def test_what_is_written() -> None:
-    lines = check(STEADY, samples(step_ns=[1100, 1110, 1090, 1105], overlap_ratio=[0.8, 0.8, 0.8, 0.81]))
+    lines = check(STEADY, samples(step_ns=[1100, 1110, 1090, 1105], overlap_ratio=[0.5, 0.51, 0.49, 0.5]))
     table = markdown(lines, "main", "branch <1>")
-    assert table.splitlines()[0] == "### branch <1> against main: 1 of 11 figures regressed"
+    assert table.splitlines()[0] == "### branch <1> against main: 1 of 2 figures regressed"
     assert sum(row.startswith("| ❌") for row in table.splitlines()) == 1
     assert all(row.count("|") == 9 for row in table.splitlines()[2:])
     suite = ET.fromstring(junit(lines, "main", "branch <1>"))
-    assert suite.attrib == {"name": "branch <1> against main", "tests": "11", "failures": "1", "skipped": "9"}
+    assert suite.attrib == {"name": "branch <1> against main", "tests": "2", "failures": "1", "skipped": "1"}
     assert [case.get("name") for case in suite if case.find("failure") is not None] == ["step_ns"]
-    assert text_of(line("step_ns", lines)).startswith("step_ns: 1.001 µs → 1.101 µs, +10.0 % (noise +")
+    said = text_of(line("step_ns", lines))
+    assert said.startswith("step_ns: 1.001 µs → 1.101 µs, +10.0 % (with noise +")
+    assert "%: 95 % confidence interval, pairs of steps); limit 5 %; worse by more than the limit" in said
+    assert text_of(line("overlap_ratio", lines)) == "overlap_ratio: 80.0 % → 50.0 %, -30.0 points; not gated"
+    unsure = check(STEADY, samples(step_ns=[1000, 2000, 500, 1400]))
+    assert markdown(unsure, "main", "branch", ["few"]).splitlines()[0].endswith("cannot tell of 1 of 2 figures")
+    assert markdown(unsure, "main", "branch", ["few"]).endswith("\n⚠️ few\n")
+    assert 'skipped="2"' in junit(unsure, "main", "branch")

@@ -1,0 +1,30 @@
+"""Is the first step out of the ordinary, by the rule of the analysis ``steps``? Then it tells nothing of the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.comparison.totals import Samples
+from augment.comparison.values import value_text
+from augment.derived.statistics import OUTLIER, robust_z
+
+_FEWEST = 3  #: steps a side, of which one may be left out
+
+
+def outlying_first_step(control: Samples, test: Samples) -> str:
+    """Why the first step is to be left out on both sides, in a sentence; empty if it is not."""
+    sides = [("control", control["step_ns"]), ("test", test["step_ns"])]
+    if min(len(steps) for _, steps in sides) < _FEWEST:
+        return ""
+    told = []
+    for side, steps in sides:
+        z = robust_z(np.rint(steps).astype(np.int64))
+        if z is not None and abs(z[0]) > OUTLIER:
+            lengths = f"{value_text(float(steps[0]), 'ns')}, the median {value_text(float(np.median(steps)), 'ns')}"
+            told.append(f"in the {side} it takes {lengths}")
+    return f"the first step is an outlier, and left out on both sides: {'; '.join(told)}" if told else ""
+
+
+def without_first_step(samples: Samples) -> Samples:
+    """The samples of all other steps."""
+    return {name: values[1:] for name, values in samples.items()}

@@ -1,0 +1,26 @@
+"""Figures for people."""
+
+from __future__ import annotations
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+
+
+def value_text(value: float, unit: str) -> str:
+    """A figure for people."""
+    if unit == "ratio":
+        return f"{100 * value:.1f} %"
+    if unit == "count":
+        return f"{value:,.1f}"
+    scale, sign = next(
+        (one for one in (_TIMES if unit == "ns" else _SIZES) if abs(value) >= one[0]),
+        (1, unit if unit == "ns" else "B"),
+    )
+    return f"{value / scale:,.3f} {sign}" if scale > 1 else f"{value:,.0f} {sign}"
+
+
+def signed_text(value: float, unit: str) -> str:
+    """A difference for people, with its sign; of ratios in points."""
+    if unit == "ratio":
+        return f"{100 * value:+.1f} points"
+    return f"{'+' if value > 0 else ''}{value_text(value, unit)}"
