@@ -95,6 +95,9 @@ class SparseColumn:
         return SparseColumn(rows, values)
 
 
+NOTHING = SparseColumn(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class ArgColumn:
     """An arg of the rows that have it, as it was read: ``numbers``, and as indexes of ``json`` what is no plain number.
@@ -122,6 +125,8 @@ class EventTable:
     ``bytes`` and ``flow_id`` are sparse: the size of a copy, and the id of a flow (``s``, ``t``, ``f``) or async
     event; a string id is ``-2 - index`` of that string. ``args`` has what ``augment/args.py`` lists, by name, of rows
     of any category; None where the reader did not take it on its way: it is read again from the source when asked for.
+    ``ends`` is sparse: where a source tells a slice as two events, ``B`` and ``E``, the row of the first is the slice,
+    and this its row of the second.
     """
 
     ts: Int64s
@@ -137,6 +142,7 @@ class EventTable:
     bytes: SparseColumn
     flow_id: SparseColumn
     args: Mapping[str, ArgColumn] | None = None
+    ends: SparseColumn = NOTHING
 
     def __len__(self) -> int:
         return len(self.ts)

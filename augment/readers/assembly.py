@@ -24,6 +24,7 @@ from augment.trace import (
     Int64s,
     Source,
     SourceBytes,
+    SparseColumn,
     Trace,
     Track,
     json_event,
@@ -65,6 +66,7 @@ _MESSAGES = {
     "lost_state": "packets that rely on others which are not in the file",
     "packet_without_time": "events without a time",
     "slice_without_end": "slices without an end",
+    "slice_without_own_end": "slices without an end of their own",
     "unknown_clock": "events on a clock that nothing tells of",
     "unknown_event_type": "track events that neither begin nor end a slice, nor are a moment or a counter's point",
     "unknown_field": "fields beside the packets",
@@ -74,10 +76,11 @@ _FATES = {
     "args_without_names": "read without args, and kept as they are",
     "arg_nested_too_deeply": "what lies deeper is left out",
     "mended_event": "read so, and kept as they are",
+    "slice_without_own_end": "they end with the slice around them",
     "missing_comma": "read as if it were there",
 }
 _INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
-_LONGEST = 366 * 86_400 * 10**9  #: ns; CUPTI once gave kernels of 236 years, and each of them would be all of a trace
+LONGEST = 366 * 86_400 * 10**9  #: ns; CUPTI once gave kernels of 236 years, and each of them would be all of a trace
 _EARLIEST = -(1 << 62)  #: ns; what begins or ends earlier would overflow when times are subtracted
 
 
@@ -163,10 +166,10 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
         first, last, shortest, longest = (
             int(one) for one in (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max())
         )
-        if last + longest > latest or first + min(shortest, 0) < earliest or longest > _LONGEST:
+        if last + longest > latest or first + min(shortest, 0) < earliest or longest > LONGEST:
             after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
             over = (raw.ts > latest - after) | (raw.ts < earliest - before)
-            over = keep & (over | (raw.dur < _EARLIEST) | (raw.dur > _LONGEST))
+            over = keep & (over | (raw.dur < _EARLIEST) | (raw.dur > LONGEST))
             beyond = int(over.sum())
             keep &= ~over
     if not keep.all():
@@ -179,6 +182,9 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
 def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:
     """Follow rows that were moved, or left out where ``new_row`` is negative, with what few of them have."""
     raw.sizes, raw.flows = raw.sizes.moved(new_row), raw.flows.moved(new_row)
+    ends = raw.ends.moved(new_row)
+    kept = new_row[ends.values] >= 0
+    raw.ends = SparseColumn(ends.rows[kept], new_row[ends.values[kept]].astype(np.int64))
     raw.args = raw.args and {name: arg.moved(new_row) for name, arg in raw.args.items()}
 
 
@@ -259,7 +265,7 @@ def _table(raw: RawEvents, category: Bytes, track: Int32s, base_ns: int) -> Even
         _move_sparse(raw, _inverse(order))
     return EventTable(
         ts, dur, phase, column(category), category_name, name_column, column(track), correlation, offset, length,
-        raw.sizes, raw.flows, raw.args,
+        raw.sizes, raw.flows, raw.args, raw.ends,
     )  # fmt: skip
 
 

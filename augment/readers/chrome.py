@@ -7,11 +7,12 @@ import re
 from collections import deque
 
 from augment.errors import MalformedTrace, UnknownFormat
-from augment.readers.assembly import Outline, assemble
+from augment.readers.assembly import LONGEST, Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.general_scan import GeneralScanner
 from augment.readers.limits import Limits
 from augment.readers.members import Ended, Members, TooDeep
+from augment.readers.pairing import pair
 from augment.readers.raw import Broken, Scanner
 from augment.readers.window import Window
 from augment.trace import Trace
@@ -63,7 +64,9 @@ def read(path: str, text: OpenText, head: bytes, engine: str = "auto") -> Trace:
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
     sha256 = text.stored.sha256()
     tail = stream.tail() if text.is_one_gzip_member else None
-    return assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), scanner.finish(), outline)
+    raw = scanner.finish()
+    pair(raw, LONGEST)
+    return assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), raw, outline)
 
 
 class _Counted:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from augment.trace import ArgColumn, Bytes, Identity, Int32s, Int64s, SparseColumn, args_of_event
+from augment.trace import NOTHING, ArgColumn, Bytes, Identity, Int32s, Int64s, SparseColumn, args_of_event
 
 
 class Absent:
@@ -90,6 +90,7 @@ class RawEvents:
     tally: Tally
     event_count: int
     args: Mapping[str, ArgColumn] | None = None
+    ends: SparseColumn = NOTHING
 
 
 Text = npt.NDArray[np.uint8]  #: padded by at least 8 bytes

@@ -44,6 +44,7 @@ def described(trace: Trace) -> dict[str, Any]:
         "length": events.length.tolist(),
         "bytes": (events.bytes.rows.tolist(), events.bytes.values.tolist()),
         "flow_id": (events.flow_id.rows.tolist(), flows),
+        "ends": (events.ends.rows.tolist(), events.ends.values.tolist()),
         "insert": (trace.source.insert_at, trace.source.insert_comma, trace.source.closing),
         "count": trace.source.event_count,
         "metadata": trace.source.metadata,
@@ -102,7 +103,7 @@ def plausible(draw: st.DrawFn) -> str:
     args = draw(objects(arg_keys, st.one_of(numbers, values)))
     gap = draw(st.sampled_from([" ", "\n    "]))
     name, category = draw(strings), draw(st.sampled_from(["cpu_op", "kernel", "gpu_memcpy", "Kernel", "cuda_runtime"]))
-    phase = draw(st.sampled_from(["X", "X", "X", "i", "s", "f", "M", "C", "?", "XX"]))
+    phase = draw(st.sampled_from(["X", "X", "X", "B", "E", "i", "s", "f", "M", "C", "?", "XX"]))
     pid, tid = draw(st.sampled_from(["1", '"1"', "-3", "7.0", "null"])), draw(st.sampled_from(["7", '"stream 7"', "8"]))
     return (
         f'{{\n    "ph": "{phase}", "cat": "{category}", "name": {name}, "pid": {pid}, "tid": {tid},{gap}'

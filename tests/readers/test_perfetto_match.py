@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.readers.perfetto.match import NONE, by_depth, in_one_pass
+from augment.readers.match import NONE, by_depth, in_one_pass
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), max_size=30)
 

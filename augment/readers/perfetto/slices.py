@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, CATEGORIES
-from augment.readers.perfetto.match import NONE, matched
+from augment.readers.match import NONE, matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally

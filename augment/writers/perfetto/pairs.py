@@ -37,23 +37,14 @@ class Pairs:
 
 def pairs(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]]) -> Pairs:
     """The pairs of a trace; ``texts`` has the asynchronous events' members."""
-    found = Pairs()
-    _nested(trace, place, found)
+    ends, phase = trace.events.ends, trace.events.phase
+    lone_ends = np.setdiff1d(np.flatnonzero(phase == ord("E")), ends.values).tolist()
+    lone_begins = np.flatnonzero(phase == ord("B")).tolist()
+    found = Pairs(dict(zip(ends.rows.tolist(), ends.values.tolist(), strict=True)), {}, lone_begins, lone_ends)
     _asynchronous(trace, place, texts, found)
     found.lone_begins.sort()
     found.lone_ends.sort()
     return found
-
-
-def _nested(trace: Trace, place: Int32s, found: Pairs) -> None:
-    events = trace.events
-    rows = np.flatnonzero((events.phase == ord("B")) | (events.phase == ord("E")))
-    stacks: dict[int, list[int]] = {}
-    names = _Names(trace)
-    columns = (rows.tolist(), place[rows].tolist(), (events.phase[rows] == ord("E")).tolist())
-    for row, where, is_end in zip(*columns, strict=True):
-        found.open_or_close(stacks.setdefault(where, []), row, is_end, names)
-    found.lone_begins += [row for stack in stacks.values() for row in stack]
 
 
 def _asynchronous(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]], found: Pairs) -> None:

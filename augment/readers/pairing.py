@@ -1,0 +1,124 @@
+"""Slices that Chrome JSON tells as two events, ``B`` and ``E``: paired as Perfetto pairs them.
+
+On its thread an end closes what began last and is still open; an end with a name or a category, what began last of
+that name and category. What began inside that slice and is still open ends with it. The row of the beginning becomes
+the slice, of phase ``X``; the row of the end stays an event without a duration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.readers.match import NONE, matched
+from augment.readers.raw import RawEvents
+from augment.trace import COMPLETE, NO_CORRELATION, Bools, Int32s, Int64s, SparseColumn
+
+BEGIN, END = ord("B"), ord("E")
+ANY = 0  #: the number of the empty string: an end without a name or category closes slices of any
+
+
+@dataclass
+class _Marks:
+    """The rows of beginnings and ends, in the order of the file, with their threads.
+
+    Of each beginning, ``end_row`` is the row of its end, :data:`NONE` without one; ``end_ts`` is when it ends;
+    ``inner`` are those that only end because a slice around them does.
+    """
+
+    begins: Int64s
+    ends: Int64s
+    begin_thread: Int32s
+    end_thread: Int32s
+    end_row: Int64s
+    end_ts: Int64s
+    inner: Bools
+
+
+def pair(raw: RawEvents, longest: int) -> None:
+    """Make slices of the beginnings and ends in ``raw``; those of more than ``longest`` ns become 1 ns longer."""
+    begins, ends = (np.flatnonzero(raw.phase == phase) for phase in (BEGIN, END))
+    if not len(begins) and not len(ends):
+        return
+    threads: dict[tuple[object, object], int] = {}
+    thread = np.array([threads.setdefault(place[:2], len(threads)) for place in raw.places], np.int32)
+    of_begins, of_ends = thread[raw.place[begins]], thread[raw.place[ends]]  # rows of phase 0 have any place
+    before = np.searchsorted(begins, ends)
+    number = matched(raw.ts[begins], of_begins, raw.ts[ends], of_ends, before, len(threads))
+    end_row = np.append(ends, NONE)[number]  # NONE is -1: the last
+    marks = _Marks(begins, ends, of_begins, of_ends, end_row, raw.ts[end_row], np.zeros(len(begins), np.bool_))
+    wrong = ~_fits(raw, marks)
+    if wrong.any():
+        _pair_by_name(raw, marks, np.unique(of_begins[wrong]))
+    _close(raw, marks, longest)
+
+
+def _fits(raw: RawEvents, marks: _Marks) -> Bools:
+    """Whether each beginning has an end of no other name or category, or none."""
+    fits = np.ones(len(marks.begins), np.bool_)
+    for column in (raw.name, raw.category):
+        of_end = column[marks.end_row]
+        fits &= (of_end == ANY) | (of_end == column[marks.begins])
+    fits |= marks.end_row == NONE
+    return fits
+
+
+def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
+    """Pair anew the events of ``threads``, whose ends do not all close what began last."""
+    begins = np.flatnonzero(np.isin(marks.begin_thread, threads))
+    ends = np.flatnonzero(np.isin(marks.end_thread, threads))
+    marks.end_row[begins] = NONE
+    rows = np.concatenate([marks.begins[begins], marks.ends[ends]])
+    number = np.concatenate([begins, np.full(len(ends), NONE)])
+    thread = np.concatenate([marks.begin_thread[begins], marks.end_thread[ends]])
+    order = np.lexsort((rows, raw.ts[rows], thread))
+    columns = (thread, number, rows, raw.category[rows], raw.name[rows], raw.ts[rows])
+    stack: list[tuple[int, int, int]] = []
+    known: Counter[tuple[int, int]] = Counter()  # how many slices are open that an end of this category and name closes
+    last = -1
+    for one, begin, row, category, name, ts in zip(*(column[order].tolist() for column in columns), strict=True):
+        if one != last:
+            last, stack, known = one, [], Counter()
+        if begin != NONE:
+            stack.append((begin, category, name))
+            known.update(_closed_by(category, name))
+        while begin == NONE and known[category, name]:
+            inner, *kind = stack.pop()
+            found = _closed_by(*kind)
+            known.subtract(found)
+            marks.end_ts[inner] = ts
+            marks.inner[inner] = (category, name) not in found
+            if not marks.inner[inner]:
+                marks.end_row[inner] = row
+                break
+
+
+def _closed_by(category: int, name: int) -> set[tuple[int, int]]:
+    """The categories and names of ends that close a slice of this category and name."""
+    return {(category, name), (ANY, name), (category, ANY), (ANY, ANY)}
+
+
+def _close(raw: RawEvents, marks: _Marks, longest: int) -> None:
+    """Give the slices their durations, and tell what has no counterpart."""
+    told = marks.end_row != NONE
+    closed = told | marks.inner
+    rows, last = marks.begins[told], marks.end_row[told]
+    every = marks.begins[closed]
+    lasted = marks.end_ts[closed].view(np.uint64) - raw.ts[every].view(np.uint64)  # may be more than int64 holds
+    raw.dur[every] = np.minimum(lasted, np.uint64(longest + 1)).astype(np.int64)
+    raw.phase[every] = COMPLETE
+    raw.ends = SparseColumn(rows, last)
+    for column in (raw.place, raw.category):  # an end tells no device, and lies on no track of its own
+        column[last] = column[rows]
+    bare = raw.correlation[rows] == NO_CORRELATION
+    raw.correlation[rows[bare]] = raw.correlation[last[bare]]
+    open_ones, lone = marks.begins[~closed], np.setdiff1d(marks.ends, last)
+    for code, odd in (
+        ("slice_without_end", open_ones),
+        ("end_without_slice", lone),
+        ("slice_without_own_end", marks.begins[marks.inner]),
+    ):
+        if len(odd):
+            raw.tally.add(code, int(raw.offset[odd].min()), len(odd))
