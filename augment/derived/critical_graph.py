@@ -234,8 +234,9 @@ def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
     own = np.minimum(runs, took)
     least = own.copy()
     overlapping = np.flatnonzero((found.kind == Kind.STREAM) & (runs > took))
-    lag = work.ts - launched_at(trace)
-    least[overlapping[lag[found.to_work[overlapping]] <= LONGEST_NS]] = 0  # its launch decided, not what still runs
+    to = found.to_work[overlapping]
+    new = (work.launch[to] != NO_ROW) & (work.ts[to] - launched_at(trace)[to] <= LONGEST_NS)
+    least[overlapping[new]] = 0  # its launch decided, not what still runs
     launched = found.kind == Kind.LAUNCH
     least[launched] = np.minimum(took[launched], launch_latencies(trace)[found.to_work[launched]])
     rows = found.from_row.astype(np.int32), found.to_row.astype(np.int32)
