@@ -76,6 +76,11 @@ def parser() -> argparse.ArgumentParser:
     add("--slow-percent", type=float, default=default.slow_percent)
     add("--extra-operator", metavar="NAME", help="an operator added to each layer's forward")
     add("--drop-collective", type=int, metavar="N", help="leave the Nth collective of each step out")
+    parallel = out.add_argument_group("parallelism", "of RANKS = TP x DP x PP")
+    parallel.add_argument("--tp", type=int, default=1, metavar="N", help="ranks that share each layer")
+    parallel.add_argument("--pp", type=int, default=1, metavar="N", help="pipeline stages, with sends between them")
+    parallel.add_argument("--ep", type=int, default=1, metavar="N", help="data-parallel ranks that share experts")
+    parallel.add_argument("--microbatches", type=int, default=1, metavar="N", help="of a step")
     add_unkind(out.add_argument_group("as unkind as reality", "with --causes and most of these, truth has causes"))
     return out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import importlib.util
 import json
 import sys
 from collections import defaultdict
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+ORACLE = ROOT.parent / "shared" / "reference" / "oracle.py"
 sys.path.insert(0, str(ROOT / "examples"))
 
 import simulate as command  # noqa: E402
@@ -41,6 +43,9 @@ JOBS = {
     "whole µs": change(whole_us=True, run_ahead=1, record_from=(1.4, 2.2), cross_ns=1000),
     "graphs": change(graphs=True, run_ahead=1, record_from=(1.3, 1.6), memory=True, stacks=True),
     "lost kernels": change(lost_rank=1, lost_every=4, collective_args="none", ranks=3),
+    "parallel": change(
+        ranks=8, steps=2, tp=2, pp=2, ep=2, microbatches=2, straggler=5, run_ahead=1, record_from=(0.4,)
+    ),
     "host bound": change(work=0.02, side_streams=1, straggler=1),
 }
 
@@ -77,6 +82,21 @@ def test_figures_are_those_of_the_recorded_work(ranks: list[tuple[Path, Any]]) -
             busy += max(0, one["end"] - max(until, one["start"]))
             until = max(until, one["end"])
         assert figures["busy_ns"] == busy
+
+
+@pytest.mark.skipif(not ORACLE.exists(), reason="the reference figures are not at hand")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the oracle leaves its file open
+def test_figures_are_what_a_slow_reading_of_the_file_finds(ranks: list[tuple[Path, Any]]) -> None:
+    spec = importlib.util.spec_from_file_location("oracle", ORACLE)
+    assert spec is not None
+    assert spec.loader is not None
+    oracle = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(oracle)
+    for path, truth in ranks[:2]:
+        found = oracle.figures(oracle.load(path))
+        assert {name: truth[name] for name in found if name in truth} == (
+            {name: rows for name, rows in found.items() if name in truth}
+        )
 
 
 def test_work_launched_before_has_no_call_in_the_file(ranks: list[tuple[Path, Any]]) -> None:
@@ -214,6 +234,37 @@ def test_a_graph_is_one_launch_of_many_kernels(tmp_path: Path) -> None:
     assert all("graph node id" in one for one in nodes)
 
 
+def test_groups_meet_and_messages_arrive(tmp_path: Path) -> None:
+    options = change(ranks=8, layers=4, steps=2, tp=2, pp=2, ep=2, microbatches=3)
+    ends: dict[Any, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    groups = {}
+    for rank, (path, _) in enumerate(simulate(options, tmp_path)):
+        known = json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]
+        assert known["pg_count"] == len(known["pg_config"]) == 5
+        for one in known["pg_config"]:
+            assert groups.setdefault(one["pg_name"], one["ranks"]) == one["ranks"]
+            assert rank in one["ranks"]
+        for kernel in slices(path, "kernel"):
+            args = kernel["args"]
+            if "deep_ep" in kernel["name"]:
+                assert "Collective name" not in args
+                (members,) = (tuple(one["ranks"]) for one in known["pg_config"] if one["pg_desc"].startswith("EXPERT"))
+                ends["experts", members][rank].append(kernel["end"])
+            elif "SendRecv" in kernel["name"]:
+                peer = int(args["Dst Rank"] if args["Collective name"] == "send" else args["Src Rank"])
+                link = (rank, peer) if args["Collective name"] == "send" else (peer, rank)
+                ends[link][rank].append(kernel["end"])
+            elif "nccl" in kernel["name"]:
+                assert json.loads(args["Process Group Ranks"]) == groups[args["Process Group Name"]]
+                ends[args["Process Group Name"]][rank].append(kernel["end"])
+    assert sorted(groups["0"]) == list(range(8))
+    for where, ranks in ends.items():
+        assert len(ranks) == (2 if isinstance(where, tuple) else len(groups[where]))
+        first, *others = ranks.values()
+        assert all(other == first for other in others), "a collective ends at once on all its ranks"
+    assert len([where for where in ends if isinstance(where, tuple) and where[0] != "experts"]) == 2 * 4
+
+
 def test_same_options_same_bytes(tmp_path: Path) -> None:
     first, again = (simulate(JOBS["cut"], tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path, _ in first] == [path.read_bytes() for path, _ in again]
@@ -228,7 +279,7 @@ def test_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--run-ahead", "0"], ["--record-from", "2", "--record-until", "1"], ["--warmup", "0"]]
+    "wrong", [["--run-ahead", "0"], ["--record-from", "2", "--record-until", "1"], ["--warmup", "0"], ["--tp", "3"]]
 )
 def test_command_refuses(wrong: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as refused:

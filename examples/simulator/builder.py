@@ -145,6 +145,9 @@ class StepBuilder:
     def annotation(self, name: str, *slots: Slot) -> Iterator[Slot]:
         """A ``user_annotation``, its external id given to the block; ``name`` may hold a ``%d`` for each slot."""
         external, event = self.new_id("external"), self.new_id("event")
+        if self._graph:
+            yield external
+            return
         self.spend(900)
         args = '"External id": %d,"Record function id": 0, "Ev Idx": %d'
         with self._slice(self._host, "user_annotation", name, args, [external, event], slots):
@@ -214,6 +217,9 @@ class StepBuilder:
         size: int = 0,
         waits: Sequence[int] = (),
         collective: str | None = None,
+        seq: Slot | None = None,
+        members: tuple[int, ...] = (),
+        meeting: tuple[object, ...] = (),
         cost: float = 4600,
     ) -> int:
         """Queue an operation on ``stream``; its index."""
@@ -224,12 +230,13 @@ class StepBuilder:
             call = DRIVER_CALL if name.startswith("nvjet") else LAUNCH_CALLS[category]
             start, end = self._call(call, cost, correlation)
             self._gpu.add(kineto.flow_text("s", "ac2g", self.pid, self.tid), correlation, ("host", start))
-        self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), collective is not None))
-        self._show(len(self.ops) - 1, correlation, collective or "")
+        met = collective is not None, members, meeting
+        self.ops.append(GpuOp(name, category, stream, ns, start, end, size, tuple(waits), *met))
+        self._show(len(self.ops) - 1, correlation, collective or "", seq)
         self.spend(0 if self._graph else 500)
         return len(self.ops) - 1
 
-    def _show(self, index: int, correlation: Slot, collective: str) -> None:
+    def _show(self, index: int, correlation: Slot, collective: str, seq: Slot | None) -> None:
         """The text of a GPU operation and of the flow that ends at it."""
         op = self.ops[index]
         slots: list[Slot] = [("start", index), ("gpu_dur", index), self._external_now()]
@@ -243,7 +250,7 @@ class StepBuilder:
             )
             if self._graph:
                 args += f', "graph id": 1, "graph node id": {index + 1}'
-            slots += [correlation, *([("collective", self._counts["collective"] - 1)] if "%d" in collective else [])]
+            slots += [correlation, *([seq] if seq else [])]
         else:
             args += f'"bytes": {op.bytes}, "memory bandwidth (GB/s)": %d.%09d'
             slots += [correlation, ("rate", index)]
@@ -282,6 +289,8 @@ class StepBuilder:
 
     def note_on_gpu(self, name: str, stream: int, first: int, last: int, external: Slot, *slots: Slot) -> None:
         """A ``gpu_user_annotation`` from the start of operation ``first`` to the end of ``last``."""
+        if self._graph:
+            return
         self._note_pairs.append((first, last))
         text = kineto.slice_text("gpu_user_annotation", name, self.device, stream, '"External id": %d')
         number = len(self._note_pairs) - 1

@@ -38,6 +38,7 @@ class Ledger:
         self.why = _joined([step.times.why for step in steps])
         self.by = _joined([step.times.by for step in steps])
         self.last_rank = _joined([step.times.last_rank for step in steps])
+        self.last_op = _joined([step.times.last_op for step in steps])
         self.in_step = _joined([np.full(len(step.start), place, np.int64) for place, step in enumerate(steps)])
         self.recorded = np.concatenate([one.ops for one in kept])
         self.launched = np.concatenate([one.launched for one in kept])
@@ -70,7 +71,7 @@ class Ledger:
         step = self.steps[int(self.in_step[place])].times
         return int(step.host[self.ops[place].launch])
 
-    def last_op(self, among: Bools | None = None) -> tuple[int, int]:
+    def newest_op(self, among: Bools | None = None) -> tuple[int, int]:
         """The operation that ends last, on the clock that all ranks share: its end and which it is."""
         rows = np.arange(len(self.ops)) if among is None else np.flatnonzero(among)
         return max(((self.shared(row)[0], row) for row in rows.tolist()), default=(0, -1))

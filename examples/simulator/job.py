@@ -14,8 +14,9 @@ from simulator.causes import Ledger
 from simulator.gz import open_gzip
 from simulator.model import build_step
 from simulator.options import JobOptions
+from simulator.parallel import place_of
 from simulator.path import job_figures, path_of_rank, shares
-from simulator.program import ID_KINDS, Int64s
+from simulator.program import ID_KINDS, Int64s, Program
 from simulator.recording import Played, kept_of, window_of
 from simulator.timing import Clock, StepTimes
 from simulator.truth import Truth
@@ -40,8 +41,8 @@ class _RankFile:
         self.pid = 4200 + 7 * rank
         self.tids = self.pid, self.pid + 350
         self.device = rank % kineto.DEVICES_A_NODE
-        self.program = build_step(options, self.pid, self.tids, self.device)
-        self.no_wait = build_step(options, self.pid, self.tids, self.device, waits=False)
+        where = options, place_of(options, rank), self.pid, self.tids, self.device
+        self.program, self.no_wait = build_step(*where), build_step(*where, waits=False)
         self.truth = Truth(self.program.ops, str(self.device))
         self.played: list[Played] = []  #: of a job of which all is kept
         self.path = directory / f"rank{rank}.pt.trace.json.gz"
@@ -130,13 +131,23 @@ class _RankFile:
         return truth
 
 
+def _programs(options: JobOptions, files: list[_RankFile]) -> list[tuple[Program, Program]]:
+    """Each rank's step; those that are not written differ only where ranks have parts of their own."""
+    built = {file.rank: (file.program, file.no_wait) for file in files}
+    alike = options.tp == options.pp == options.ep == 1
+    for rank in set(range(options.ranks)) - built.keys():
+        where = options, place_of(options, rank), 0, (0, 1), 0
+        built[rank] = built[files[0].rank] if alike else (build_step(*where), build_step(*where, waits=False))
+    return [built[rank] for rank in range(options.ranks)]
+
+
 def simulate(options: JobOptions, directory: str | Path) -> list[tuple[Path, dict[str, Any]]]:
     """Write each rank's ``rankN.pt.trace.json.gz`` and ``rankN.truth.json`` into ``directory``; paths and truths."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     ranks = options.write_ranks if options.write_ranks is not None else tuple(range(options.ranks))
     files = [_RankFile(options, rank, folder) for rank in ranks]
-    clock = Clock(options, files[0].program, START_NS, files[0].no_wait)
+    clock = Clock(options, _programs(options, files), START_NS)
     steps: list[int] = []
     while len(steps) < options.steps or files[0].raw_bytes < options.size_bytes:
         number = options.first_step + len(steps)

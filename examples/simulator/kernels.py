@@ -59,11 +59,18 @@ def _device(what: str) -> str:
     return f"ncclDevKernel_{what}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
+_DEEP_EP = "void deep_ep::intranode::"
+NOTIFY = f"{_DEEP_EP}notify_dispatch<8>(int const*, int*, int, int*, int, int*, int const*, bool const*)"
+DISPATCH = f"{_DEEP_EP}dispatch<8, 768, 8192>(int4*, float*, int*, long*, float*, int*, int*, int4 const*)"
+COMBINE = f"{_DEEP_EP}combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*, float*, __nv_bfloat16 const*)"
+
 COLLECTIVES = {
     "allreduce": Collective("allreduce", "c10d::allreduce_", "nccl:all_reduce", _device("AllReduce_Sum_bf16"), False),
     "allgather": Collective(
         "_allgather_base", "c10d::_allgather_base_", "nccl:_all_gather_base", _device("AllGather"), True
     ),
+    "send": Collective("send", "c10d::send", "nccl:send", _device("SendRecv").replace("_RING_LL", ""), True),
+    "recv": Collective("recv", "c10d::recv_", "nccl:recv", _device("SendRecv").replace("_RING_LL", ""), True),
     "reducescatter": Collective(
         "_reduce_scatter_base",
         "c10d::_reduce_scatter_base_",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from simulator.options import GPUS, JobOptions
+from simulator.parallel import place_of
 
 TIME = "%d.%03d"
 BASE_TIME_NS = 1735689600000000000
@@ -96,19 +97,22 @@ def header(options: JobOptions, rank: int) -> str:
         )
         for i in range(min(options.ranks, DEVICES_A_NODE))
     )
-    group = {
-        "pg_name": "0",
-        "pg_desc": "default_pg",
-        "backend_config": "cuda:nccl",
-        "pg_size": options.ranks,
-        "ranks": list(range(options.ranks)),
-    }
+    groups = [
+        {
+            "pg_name": group.name,
+            "pg_desc": group.about,
+            "backend_config": "cuda:nccl",
+            "pg_size": len(group.ranks),
+            "ranks": list(group.ranks),
+        }
+        for group in place_of(options, rank).groups
+    ]
     job = {
         "backend": "nccl",
         "rank": rank,
         "world_size": options.ranks,
-        "pg_count": 1,
-        "pg_config": [group],
+        "pg_count": len(groups),
+        "pg_config": groups,
         "nccl_version": "2.21.5",
     }
     flags = "".join(

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from simulator import kernels
 from simulator.builder import AUTOGRAD, MAIN, StepBuilder, dims_text
+from simulator.communication import COMPUTE, HIDDEN, TOKENS, Communication
 from simulator.options import GPUS, JobOptions
+from simulator.parallel import Place
 from simulator.program import Program, Slot
 
-COMPUTE, COPY, COLLECTIVE, SIDE = 7, 20, 23, 30
-TOKENS, HIDDEN, HEADS = 4096, 2048, 16
-LAYER_PARAMETERS = 12 * HIDDEN * HIDDEN
-LATENCY_NS = 8000  #: of a collective of no bytes
+COPY, SIDE = 20, 30
 
 
-@dataclass
-class _Model:
+@dataclass(kw_only=True)
+class _Model(Communication):
     """One rank's step while it is played."""
 
-    b: StepBuilder
-    options: JobOptions
     speed: float
     waits: bool  #: the host waits for the device at the end of the step
-    collectives: int = 0
-    waiting: list[int] = field(default_factory=list)  #: what the next compute kernel waits for
-    sequences: dict[str, tuple[Slot, Slot]] = field(default_factory=dict)
+    batch: int = 0  #: the microbatch that is at work
+    sequences: dict[tuple[int, str], tuple[Slot, Slot]] = field(default_factory=dict)
     activations: list[tuple[int, Slot]] = field(default_factory=list)
+
+    @property
+    def layers(self) -> int:
+        """Of this stage."""
+        return self.options.layers // self.place.stages
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the stage that has the loss."""
+        return self.place.stage == self.place.stages - 1
 
     # --- operators ---
 
@@ -59,12 +63,12 @@ class _Model:
 
     def arrow_from(self, key: str, start: int) -> None:
         """Begin the arrow from ``key``, which started at the host point ``start``, to its backward."""
-        self.b.flow("s", self.sequences[key][1], start)
+        self.b.flow("s", self.sequences[self.batch, key][1], start)
 
     def differentiable(self, key: str) -> Slot:
         """The sequence number that forward and backward of ``key`` share."""
-        self.sequences[key] = self.b.new_id("sequence"), self.b.new_id("fwdbwd")
-        return self.sequences[key][0]
+        self.sequences[self.batch, key] = self.b.new_id("sequence"), self.b.new_id("fwdbwd")
+        return self.sequences[self.batch, key][0]
 
     def linear(self, key: str, columns: int, us: float, module: int) -> None:
         """``aten::linear`` and what it is made of."""
@@ -98,7 +102,7 @@ class _Model:
 
     def backward_node(self, key: str, node: str, launched: list[tuple[str, str, float]]) -> None:
         """What the autograd engine runs for one node."""
-        sequence, flow = self.sequences[key]
+        sequence, flow = self.sequences[self.batch, key]
         with (
             self.b.op(f"autograd::engine::evaluate_function: {node}", sequence=sequence, forward_thread=1),
             self.b.op(node, sequence=sequence, forward_thread=1) as start,
@@ -138,12 +142,16 @@ class _Model:
             self.linear(f"{layer}.qkv", 3 * HIDDEN, 190, 4 * layer)
             self.unary(f"{layer}.attention", "aten::_scaled_dot_product_flash_attention", kernels.FLASH, 150)
             self.linear(f"{layer}.out", HIDDEN, 70, 4 * layer + 1)
+            self.sum_shards()
             self.simple("aten::add", kernels.ADD, 9, (TOKENS, HIDDEN), (TOKENS, HIDDEN))
             self.release()
             self.unary(f"{layer}.norm2", "aten::native_layer_norm", kernels.NORM, 14)
+            self.route("dispatch")
             self.linear(f"{layer}.up", 4 * HIDDEN, 250, 4 * layer + 2)
             self.unary(f"{layer}.gelu", "aten::gelu", kernels.GELU, 24)
             self.linear(f"{layer}.down", HIDDEN, 255, 4 * layer + 3)
+            self.route("combine")
+            self.sum_shards()
             self.simple("aten::add", kernels.ADD, 9, (TOKENS, HIDDEN), (TOKENS, HIDDEN))
             self.release()
             self.beside(layer)
@@ -187,90 +195,66 @@ class _Model:
             ("qkv", "AddmmBackward0", gemm(185)),
             ("norm1", "NativeLayerNormBackward0", norm),
         ):
+            if key == "down":
+                self.route("dispatch")
             self.backward_node(f"{layer}.{key}", node, launched)
-
-    def collective(self, kind: str, *, after_compute: bool) -> int | None:
-        """A collective on its stream, started after the compute stream's newest kernel if ``after_compute``."""
-        number = self.collectives
-        self.collectives += 1
-        if self.options.collectives == "none" or number == self.options.drop_collective:
-            return None
-        b, what, ranks = self.b, kernels.COLLECTIVES[kind], self.options.ranks
-        whole = LAYER_PARAMETERS >> (2 * (number % 4) if self.options.uneven_buckets else 0)
-        shard = whole // ranks
-        sent, received = (shard, whole) if kind == "allgather" else (whole, shard) if what.shards else (whole, whole)
-        b.new_id("collective")
-        group = self.told(what.api, sent, received)
-        traffic = 2 * whole * (1 if what.shards else 2) * (ranks - 1) / ranks
-        before = len(b.ops) - 1
-        compute = [i for i in range(before, -1, -1) if b.ops[i].stream == COMPUTE][:1] if after_compute else []
-        with ExitStack() as stack:
-            stack.enter_context(b.op(what.operator, dims=dims_text((sent,))))
-            stack.enter_context(b.op("record_param_comms", dims=dims_text((sent,)), extra=group))
-            b.call("cudaEventRecord", 135)
-            b.call("cudaStreamWaitEvent", 147)
-            external = stack.enter_context(b.annotation(what.annotation))
-            args = group.replace("%", "%%") + (', "Seq": %d' if self.options.collective_args == "full" else "")
-            ns = LATENCY_NS + traffic / GPUS[self.options.gpu].link_gbps
-            index = b.launch(what.kernel, ns, COLLECTIVE, waits=compute, collective=args, cost=7500)
-        b.note_on_gpu(what.annotation, COLLECTIVE, index, index, external)
-        return index
-
-    def told(self, api: str, sent: int, received: int) -> str:
-        """What a collective's args say, less its ``Seq``."""
-        ranks, args = self.options.ranks, self.options.collective_args
-        size = (
-            f'"Collective name": "{api}", "In msg nelems": {sent}, "Out msg nelems": {received}, '
-            f'"Group size": {ranks}, "dtype": "BFloat16", "In split size": "[]", "Out split size": "[]"'
-        )
-        group = (
-            ', "Process Group Name": "0", '
-            f'"Process Group Description": "default_pg", "Process Group Ranks": "{json.dumps(list(range(ranks)))}"'
-        )
-        return "" if args == "none" else size if args == "no_group" else size + group
+            if key == "up":
+                self.route("combine")
+            if key in ("up", "qkv"):
+                self.sum_shards()
 
     def gather(self, layer: int) -> int | None:
         """FSDP's all-gather of a layer's parameters; nothing for the others or past the last layer."""
-        inside = self.options.collectives == "fsdp" and 0 <= layer < self.options.layers
+        inside = self.options.collectives == "fsdp" and 0 <= layer < self.layers
         return self.collective("allgather", after_compute=False) if inside else None
 
-    def await_op(self, index: int | None) -> None:
-        """Let the next compute kernel wait for an operation."""
-        if index is not None:
-            self.waiting.append(index)
-
-    def forward(self) -> None:
-        """All layers, and the loss."""
+    def forward(self, batch: int) -> None:
+        """All layers of the stage, and the loss in the last."""
+        self.batch = batch
+        self.message("recv", -1)
         pending = self.gather(0)
-        for layer in range(self.options.layers):
+        for layer in range(self.layers):
             following = self.gather(layer + 1)
             self.await_op(pending)
             pending = following
             with self.b.graph(self.options.graphs):
                 self.forward_layer(layer)
-        self.unary("loss", "aten::_log_softmax", kernels.SOFTMAX, 60)
+        if self.last:
+            self.unary("loss", "aten::_log_softmax", kernels.SOFTMAX, 60)
+        self.message("send", 1)
 
-    def backward(self) -> None:
+    def backward(self, batch: int) -> None:
         """All layers from the last, on the autograd thread, with gradients on their way as soon as they are there."""
+        self.batch = batch
         self.b.thread = AUTOGRAD
         self.b.spend(25_000)
-        self.backward_node("loss", "LogSoftmaxBackward0", [("aten::_log_softmax_backward_data", kernels.SOFTMAX, 70)])
+        self.message("recv", 1)
+        if self.last:
+            last = ("aten::_log_softmax_backward_data", kernels.SOFTMAX, 70.0)
+            self.backward_node("loss", "LogSoftmaxBackward0", [last])
         sent: list[int | None] = []
-        pending = self.gather(self.options.layers - 1)
-        for layer in reversed(range(self.options.layers)):
+        pending = self.gather(self.layers - 1)
+        for layer in reversed(range(self.layers)):
             following = self.gather(layer - 1)
             self.await_op(pending)
             pending = following
             with self.b.graph(self.options.graphs):
                 self.backward_layer(layer)
-            if self.options.collectives == "ddp":
-                self.bucket()
-                sent.append(self.collective("allreduce", after_compute=True))
-            elif self.options.collectives == "fsdp":
-                sent.append(self.collective("reducescatter", after_compute=True))
+            if batch == 0:  # the last microbatch of the backward
+                sent.append(self.average())
+        self.message("send", -1)
         self.await_op(next((index for index in reversed(sent) if index is not None), None))
         self.b.thread = MAIN
         self.b.spend(15_000)
+
+    def average(self) -> int | None:
+        """Data parallelism: a layer's gradients."""
+        if self.options.collectives == "ddp":
+            self.bucket()
+            return self.collective("allreduce", after_compute=True)
+        if self.options.collectives == "fsdp":
+            return self.collective("reducescatter", after_compute=True)
+        return None
 
     def bucket(self) -> None:
         """DDP copies a layer's gradients into its bucket."""
@@ -283,7 +267,7 @@ class _Model:
         """A fused AdamW step, one kernel a layer, and the gradients' release."""
         b = self.b
         with b.frame("torch/optim/optimizer.py(493): wrapper"), b.annotation("Optimizer.step#AdamW.step"):
-            for _ in range(self.options.layers):
+            for _ in range(self.layers):
                 with b.op("aten::_fused_adamw_", dims=dims_text((HIDDEN, HIDDEN), kind="float")):
                     self.kernel(kernels.ADAM, 120)
         with b.annotation("Optimizer.zero_grad#AdamW.zero_grad"):
@@ -304,11 +288,14 @@ class _Model:
             with b.frame("examples/train.py(88): train_step"):
                 self.load_batch()
                 first = len(b.ops) - 1
-                self.forward()
-                with b.frame("torch/autograd/__init__.py(354): _engine_run_backward"):
-                    self.backward()
+                batches = range(self.options.microbatches)
+                for batch in batches:
+                    self.forward(batch)
+                for batch in reversed(batches):
+                    with b.frame("torch/autograd/__init__.py(354): _engine_run_backward"):
+                        self.backward(batch)
                 self.optimize()
-                if self.waits:
+                if self.waits and self.last:
                     self.read_loss()
             while self.activations:
                 self.release()
@@ -321,8 +308,11 @@ class _Model:
         b.note_on_gpu("ProfilerStep#%d", COMPUTE, first, last, external, step)
 
 
-def build_step(options: JobOptions, pid: int, tids: tuple[int, int], device: int, *, waits: bool = True) -> Program:
-    """The step of one rank; ranks differ in ids alone. The host ``waits`` for the device at its end, or runs on."""
+def build_step(
+    options: JobOptions, place: Place, pid: int, tids: tuple[int, int], device: int, *, waits: bool = True
+) -> Program:
+    """The step of one rank: ranks of one stage differ in ids alone. The host ``waits`` at its end, or runs on."""
     builder = StepBuilder(pid, tids, device, options)
-    _Model(builder, options, GPUS[options.gpu].speed / options.work, waits).step()
+    speed = GPUS[options.gpu].speed / options.work
+    _Model(b=builder, options=options, place=place, speed=speed, waits=waits).step()
     return builder.build()

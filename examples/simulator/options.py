@@ -67,7 +67,7 @@ class JobOptions:
     host_stall_rank: int | None = None  #: on this rank only
     causes: bool = False  #: tell what everything waited for, too
     sync_every: int = 1  #: the host waits for the device at the end of every step, of every so many, or (0) of none
-    run_ahead: int | None = None  #: where it does not, it waits for the end of the step so many before, if set
+    run_ahead: int | None = None  #: where it does not (alone: nowhere) it waits for the end of the step so many before
     side_streams: int = 0  #: streams with a little work after each layer, and none else
     warmup: float = 1.0  #: everything of the first recorded step takes so much longer
     step_jitter: float = 0.0  #: standard deviation of the logarithm of a factor on all of a step, alike on all ranks
@@ -83,6 +83,10 @@ class JobOptions:
     collective_args: CollectiveArgs = "full"  #: "no_seq"; "no_group": no name or ranks of the group either; "none"
     lost_rank: int | None = None  #: the recording of this rank lacks kernels of collectives ...
     lost_every: int = 5  #: ... every so many
+    tp: int = 1  #: ranks that share each layer: two all-reduces a layer, forward and backward
+    pp: int = 1  #: pipeline stages, each with its part of the layers
+    ep: int = 1  #: data-parallel ranks that share experts: a DeepEP dispatch and combine a layer
+    microbatches: int = 1  #: of a step: all forward, then all backward
     stretch: float = 1.0  #: factor on all times of the written job
 
     def __post_init__(self) -> None:
@@ -97,9 +101,9 @@ class JobOptions:
             raise ValueError(f"ranks to write must be among 0 to {self.ranks - 1}")
         if self.collectives not in ("ddp", "fsdp", "none"):
             raise ValueError(f"unknown collectives {self.collectives!r}: ddp, fsdp or none")
-
         if self.sync_every < 0 or (self.run_ahead is not None and self.run_ahead < 1):
             raise ValueError("sync_every must be at least 0, run_ahead at least 1")
+        self._refuse_unequal_parts()
         if min(self.cross_every, self.lost_every) < 1 or self.cross_ns < 0:
             raise ValueError("cross_every and lost_every must be at least 1, cross_ns at least 0")
         if min(self.warmup, self.stretch) <= 0:
@@ -110,6 +114,19 @@ class JobOptions:
             raise ValueError(
                 "size_bytes goes with steps that the simulator can forget: without causes or their options"
             )
+
+    def _refuse_unequal_parts(self) -> None:
+        if min(self.tp, self.pp, self.ep, self.microbatches) < 1 or self.ranks % (self.tp * self.pp):
+            raise ValueError("ranks must be a multiple of tp times pp; all of them and microbatches at least 1")
+        if self.dp % self.ep or self.layers % self.pp:
+            raise ValueError("ranks / (tp * pp) must be a multiple of ep, layers one of pp")
+        if self.pp > 1 and self.collectives == "none":
+            raise ValueError("stages need sends: collectives must not be none")
+
+    @property
+    def dp(self) -> int:
+        """How many ranks do the same with other data."""
+        return self.ranks // (self.tp * self.pp)
 
     @property
     def keeps_all(self) -> bool:

@@ -66,7 +66,7 @@ class _Walk:
             end, start = ledger.shared(place)
             yield from self._to(end, resource, "")
             if op.collective and self.across:  # a collective moves data when its last rank is there
-                self.rank = int(ledger.last_rank[place])
+                self.rank, place = int(ledger.last_rank[place]), int(ledger.last_op[place])
                 ledger = self.ledgers[self.rank]
                 _, start = ledger.shared(place)
             yield from self._to(start, resource_of(op), op.name)
@@ -80,7 +80,7 @@ class _Walk:
 def path_of(ledgers: dict[int, Ledger]) -> list[Piece]:
     """The job's path, from its last moment on host or device to its first."""
     begin = min(int(ledger.steps[0].times.host[0]) for ledger in ledgers.values())
-    ends = {rank: (int(ledger.steps[-1].times.host[-1]), ledger.last_op()) for rank, ledger in ledgers.items()}
+    ends = {rank: (int(ledger.steps[-1].times.host[-1]), ledger.newest_op()) for rank, ledger in ledgers.items()}
     rank = max(ends, key=lambda one: max(ends[one][0], ends[one][1][0]))
     host, (device, place) = ends[rank]
     walk = _Walk(ledgers, rank, max(host, device), begin, across=True)
@@ -90,7 +90,7 @@ def path_of(ledgers: dict[int, Ledger]) -> list[Piece]:
 def path_of_rank(ledger: Ledger) -> list[Piece]:
     """The path of what a rank's recording holds, where a collective is work as any other."""
     begin, finish = ledger.shared_window()
-    device, place = ledger.last_op(ledger.recorded)
+    device, place = ledger.newest_op(ledger.recorded)
     walk = _Walk({ledger.rank: ledger}, ledger.rank, max(finish, device), begin, across=False)
     return list(walk.pieces(place if device > finish else None))[::-1]
 
@@ -107,15 +107,15 @@ def job_figures(ledgers: dict[int, Ledger]) -> dict[str, Any]:
     """The job's path, and which rank the others wait for.
 
     ``waited_ns`` is the time that a rank's collectives spent waiting for others, ``caused_ns`` the time that all
-    others spent waiting for it.
+    others spent waiting for it; messages between stages, whose waits are the pipeline's own, do not count.
     """
     pieces = path_of(ledgers)
     waited, caused = dict.fromkeys(ledgers, 0), dict.fromkeys(ledgers, 0)
     for rank, ledger in ledgers.items():
         for place, op in enumerate(ledger.ops):
-            if op.collective:
+            if op.collective and "SendRecv" not in op.name:
                 last = int(ledger.last_rank[place])
-                ns = ledgers[last].shared(place)[1] - ledger.shared(place)[1]
+                ns = ledgers[last].shared(int(ledger.last_op[place]))[1] - ledger.shared(place)[1]
                 waited[rank] += ns
                 caused[last] += ns
     late = max(caused, key=lambda rank: caused[rank])

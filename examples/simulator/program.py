@@ -15,7 +15,20 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Slot = tuple[str, int]
-ID_KINDS = ("external", "event", "correlation", "sequence", "fwdbwd", "python", "step", "collective", "address")
+ID_KINDS = (
+    "external",
+    "event",
+    "correlation",
+    "sequence",
+    "fwdbwd",
+    "python",
+    "step",
+    "collective",
+    "address",
+    "tp",
+    "pp",
+    "ep",
+)
 EXTERNAL_ID = '"External id": %d,      '  #: what an operation lacks whose launch was not recorded
 
 
@@ -32,13 +45,15 @@ class GpuOp:
     bytes: int = 0
     waits: tuple[int, ...] = ()
     collective: bool = False
+    members: tuple[int, ...] = ()  #: the ranks of a collective; none: all
+    meeting: tuple[object, ...] = ()  #: what a collective is known by on all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
     """The host waits, until point ``end``, for the first ``ops`` operations (those of ``stream`` alone, if set).
 
-    With ``back`` it waits for all operations of the step so many before, and for nothing of this one.
+    With ``back`` it waits for an event after the last operation of the step so many before, for nothing of this one.
     """
 
     end: int

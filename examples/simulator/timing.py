@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,20 +42,24 @@ class StepTimes:
     why: Int64s  #: LAUNCH, STREAM or EVENT: the last that each operation had to wait for
     by: Int64s  #: the operation that it waited for, or -1
     last_rank: Int64s  #: of a collective the rank that came last; -1 for others
+    last_op: Int64s  #: and what the collective is there
     wakes: tuple[Wake, ...]  #: the ends of the host's waits
     first_op: int
     program: Program
 
 
 class _Meeting(NamedTuple):
-    """A rank is at a collective: answered with the end and the rank that came last."""
+    """A rank is at a collective: answered with the end, the rank that came last and its operation."""
 
-    key: int
+    key: tuple[object, ...]
+    members: tuple[int, ...]
     start: int
     length: int
+    op: int
 
 
-_Played = Generator[_Meeting, tuple[int, int], StepTimes]
+_Answer = tuple[int, int, int]
+_Played = Generator[_Meeting, _Answer, StepTimes]
 
 
 @dataclass
@@ -66,36 +70,48 @@ class _Rank:
     random: np.random.Generator
     free: dict[int, int] = field(default_factory=dict)  #: when each stream's last operation ends
     newest: dict[int, int] = field(default_factory=dict)  #: and which that is
-    step_ends: list[tuple[int, int]] = field(default_factory=list)  #: of each step the last end, and which ends then
+    step_ends: list[tuple[int, int]] = field(
+        default_factory=list
+    )  #: end of each step's last operation, and which it is
     ops: int = 0
 
 
 class Clock:
     """All ranks' clocks and streams, from step to step."""
 
-    def __init__(self, options: JobOptions, program: Program, start_ns: int, no_wait: Program | None = None) -> None:
-        """``no_wait`` is the step at whose end the host does not wait for the device."""
-        self.options, self.program, self.no_wait = options, program, no_wait or program
+    def __init__(self, options: JobOptions, programs: Sequence[tuple[Program, Program]], start_ns: int) -> None:
+        """``programs`` are each rank's step: the host waits at its end for the device, or does not."""
+        self.options, self.programs, self.program = options, programs, programs[0][0]
         self.ranks = [
             _Rank(start_ns + 5000 * rank, np.random.default_rng([options.seed, rank])) for rank in range(options.ranks)
         ]
 
     def step(self, number: int) -> list[StepTimes]:
         """Play one step on every rank."""
-        program = self.program if self.options.waits_in(number) else self.no_wait
-        plays = {rank: self._play(rank, number, program) for rank in range(len(self.ranks))}
-        done: dict[int, StepTimes] = {}
-        answers: dict[int, tuple[int, int] | None] = dict.fromkeys(plays)
-        while answers:
-            meetings = {rank: self._go_on(plays[rank], answer) for rank, answer in answers.items()}
-            done |= {rank: one for rank, one in meetings.items() if isinstance(one, StepTimes)}
-            met = {rank: one for rank, one in meetings.items() if isinstance(one, _Meeting)}
-            last = max(met, key=lambda rank: met[rank].start, default=0)
-            answers = {rank: (met[last].start + met[min(met)].length, last) for rank in met}
-        return [done[rank] for rank in plays]
+        which = 0 if self.options.waits_in(number) else 1
+        plays = {rank: self._play(rank, number, self.programs[rank][which]) for rank in range(len(self.ranks))}
+        at = {rank: self._go_on(play, None) for rank, play in plays.items()}
+        while met := {rank: one for rank, one in at.items() if isinstance(one, _Meeting)}:
+            answers = self._answers(met)
+            if not answers:
+                raise RuntimeError("the ranks wait for each other for ever")
+            for rank, answer in answers.items():
+                at[rank] = self._go_on(plays[rank], answer)
+        return [one for one in at.values() if isinstance(one, StepTimes)]
 
     @staticmethod
-    def _go_on(play: _Played, answer: tuple[int, int] | None) -> _Meeting | StepTimes:
+    def _answers(met: dict[int, _Meeting]) -> dict[int, _Answer]:
+        """The ends of those collectives at which all their ranks are."""
+        out: dict[int, _Answer] = {}
+        for rank, one in met.items():
+            there = {other: met[other] for other in one.members if other in met and met[other].key == one.key}
+            if len(there) == len(one.members):
+                last = max(there, key=lambda other: there[other].start)
+                out[rank] = there[last].start + there[min(there)].length, last, there[last].op
+        return out
+
+    @staticmethod
+    def _go_on(play: _Played, answer: _Answer | None) -> _Meeting | StepTimes:
         """The rank's next collective, or its whole step."""
         try:
             return next(play) if answer is None else play.send(answer)
@@ -145,7 +161,7 @@ class Clock:
         costs, durs = self._durations(number, place, program)
         out = StepTimes(
             np.empty(len(costs), np.int64),
-            *(np.full(len(durs), fill, np.int64) for fill in (0, 0, LAUNCH, -1, -1)),
+            *(np.full(len(durs), fill, np.int64) for fill in (0, 0, LAUNCH, -1, -1, -1)),
             (),
             rank.ops,
             program,
@@ -161,10 +177,18 @@ class Clock:
         out.host[first:] = rank.now + np.cumsum(costs[first:])
         yield from self._run(rank, played, len(durs), out, durs)
         rank.now = int(out.host[-1])
-        last = int(np.argmax(out.end))
-        rank.step_ends.append((int(out.end[last]), out.first_op + last))
+        rank.step_ends.append((int(out.end[-1]), rank.ops - 1))
         return StepTimes(
-            out.host, out.start, out.end, out.why, out.by, out.last_rank, tuple(wakes), out.first_op, program
+            out.host,
+            out.start,
+            out.end,
+            out.why,
+            out.by,
+            out.last_rank,
+            out.last_op,
+            tuple(wakes),
+            out.first_op,
+            program,
         )
 
     def _wake(self, rank: _Rank, sync: Sync, host: Int64s, costs: Int64s) -> Wake:
@@ -182,7 +206,7 @@ class Clock:
 
     def _run(
         self, rank: _Rank, first: int, last: int, out: StepTimes, durs: Int64s
-    ) -> Generator[_Meeting, tuple[int, int], None]:
+    ) -> Generator[_Meeting, _Answer, None]:
         """Operations ``first`` to ``last``, each after its stream's last and what it waits for."""
         ops = out.program.ops
         arrivals = (out.host[[op.launch for op in ops[first:last]]] + LAUNCH_LATENCY_NS).tolist()
@@ -197,7 +221,9 @@ class Clock:
                     ready, why, by = int(out.end[other]) + WAIT_NS, EVENT, out.first_op + other
             end = ready + int(durs[index])
             if op.collective:
-                end, out.last_rank[index] = yield _Meeting(index, ready, int(durs[index]))
+                key, members = op.meeting or (index,), op.members or tuple(range(len(self.ranks)))
+                meeting = _Meeting(key, members, ready, int(durs[index]), out.first_op + index)
+                end, out.last_rank[index], out.last_op[index] = yield meeting
                 if self.options.end_spread_ns:
                     end += round(rank.random.normal(0.0, self.options.end_spread_ns))
             out.start[index], out.end[index], out.why[index], out.by[index] = ready, end, why, by

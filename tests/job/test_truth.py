@@ -17,9 +17,9 @@ from augment.job.answer import Answer, answer
 from augment.job.summary import summarize
 from augment.readers import read
 from simulator import GPUS, JobOptions, simulate
+from simulator.communication import LATENCY_NS
 from simulator.job import START_NS
 from simulator.kineto import BASE_TIME_NS
-from simulator.model import LATENCY_NS
 
 START = BASE_TIME_NS + START_NS
 
