@@ -304,7 +304,6 @@ def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int
         while i < stop and load_byte(i) == COMMA:
             i = skip_blank(stop, i + 1)
             store_int(state + UNDIVIDED, 0)
-        i = min(i, stop)  # blanks are skipped by eights
         store_int(state + POSITION, i - origin)
         if i == stop:
             return MORE

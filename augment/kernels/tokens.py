@@ -1,7 +1,7 @@
 """Compiled JSON token scanning: the innermost loops of the fast reader.
 
-Positions are addresses. The text must be padded by at least 8 bytes after ``stop``; nothing at or beyond ``stop`` is
-taken as text. ``INCOMPLETE`` as a result means that the text ends within the token.
+Positions are addresses. :data:`PADDING` bytes after ``stop`` may be loaded, whatever they hold; nothing at or beyond
+``stop`` is taken as text. ``INCOMPLETE`` as a result means that the text ends within the token.
 """
 # numba's uint64 arithmetic falls to float64 when mixed with int64: every word operation below is uint64 on both sides
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from augment.kernels.memory import compiled, compiled_apart, load_byte, load_word, trailing_zeros
 
+PADDING = 8  #: bytes after a text that must be there
 PLAIN, ESCAPED, BAD_ESCAPE = 0, 1, 2
 INCOMPLETE = -1
 ODD = -2  #: a form that the general reader has to take
@@ -46,10 +47,10 @@ SIXES = np.uint64(0x0606060606060606)
 
 @compiled
 def skip_blank(stop: int, i: int) -> int:
-    """The first position from ``i`` that holds no blank, or one at or beyond ``stop``."""
+    """The first position from ``i`` that holds no blank; at most ``stop``."""
     while i < stop and load_byte(i) <= 32:
         i += 1
-        if load_word(i) == SPACES:
+        if i + 8 <= stop and load_word(i) == SPACES:
             i += 8
     return i
 
@@ -172,7 +173,7 @@ def skip_value(stop: int, i: int) -> int:
     if not (ZERO_DIGIT <= character <= NINE_DIGIT or character == MINUS):
         return skip_word(stop, i)
     i += 1
-    while IS_NUMBER_PART[load_byte(i)]:
+    while i < stop and IS_NUMBER_PART[load_byte(i)]:
         i += 1
     return i if i < stop else INCOMPLETE
 

@@ -26,7 +26,7 @@ class Reader(Protocol):
     def layout(self, head: bytes) -> str:
         """The form of the format that the text has which begins with ``head``, for ``augment doctor``."""
 
-    def read(self, path: str, text: OpenText, head: bytes, engine: str = "auto") -> Trace:
+    def read(self, path: str, text: OpenText, head: bytes) -> Trace:
         """The trace in ``text``, of which ``head`` has been taken already."""
 
 
@@ -43,12 +43,11 @@ def suffixes() -> tuple[str, ...]:
     return (*[suffix for reader in READERS for suffix in reader.SUFFIXES], *containers.SUFFIXES)
 
 
-def read(path: str, *, engine: str = "auto", limits: Limits = UNLIMITED) -> Trace:
+def read(path: str, *, limits: Limits = UNLIMITED) -> Trace:
     """Read one trace file, whatever its compression and dialect.
 
     Args:
         path: a plain, gzip, zstd or zip file; what it is is told from its content.
-        engine: how to read Chrome JSON: ``auto``, ``compiled`` or ``general``; the trace is the same.
         limits: how much of it is taken.
 
     Raises:
@@ -65,7 +64,7 @@ def read(path: str, *, engine: str = "auto", limits: Limits = UNLIMITED) -> Trac
             raise UnknownFormat(path, text.damage or "the file is empty")
         for reader in READERS:
             if reader.recognizes(head):
-                trace = reader.read(path, text, head, engine)
+                trace = reader.read(path, text, head)
                 limits.expect_names(path, trace.strings)
                 return trace
     titles = " nor ".join(reader.TITLE for reader in READERS)

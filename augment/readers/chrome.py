@@ -9,11 +9,11 @@ from collections import deque
 from augment.errors import MalformedTrace, UnknownFormat
 from augment.readers.assembly import LONGEST, Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
-from augment.readers.general_scan import GeneralScanner
+from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import Limits
 from augment.readers.members import Ended, Members, TooDeep
 from augment.readers.pairing import pair
-from augment.readers.raw import Broken, Scanner
+from augment.readers.raw import Broken
 from augment.readers.window import Window
 from augment.trace import Trace
 
@@ -21,8 +21,7 @@ NAME = "chrome_json"
 TITLE = "Chrome JSON"
 SUFFIXES: tuple[str, ...] = (".json",)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-GENERAL_CHUNK, COMPILED_CHUNK = 2 << 20, 4 << 20
-COMPILED_FROM = 1 << 20  #: bytes of text from which on compiled code earns its load
+CHUNK_BYTES = 4 << 20  #: of text that is scanned at a time
 TYPICAL_RATIO = 12  #: text bytes to compressed bytes of a Kineto file, to guess the size by
 MAX_EVENT_BYTES = 256 << 20
 KEPT_CHUNKS = 20  #: from the end of the text
@@ -40,19 +39,16 @@ def layout(head: bytes) -> str:
     return "array" if head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"[" else "object"
 
 
-def read(path: str, text: OpenText, head: bytes, engine: str = "auto") -> Trace:
+def read(path: str, text: OpenText, head: bytes) -> Trace:
     """The trace in ``text``, of which ``head`` has been taken already.
-
-    Args:
-        engine: ``auto`` chooses by size; ``general`` and ``compiled`` insist.
 
     Raises:
         UnknownFormat: JSON, but no trace.
         MalformedTrace: broken where nothing after it can be trusted.
     """
     stream = _Counted(head, text)
-    scanner, chunk = _scanner(path, engine, text.limits.nesting)
-    window = Window(stream, chunk)
+    scanner = EventScanner(text.limits.nesting, _likely_text_bytes(path))
+    window = Window(stream, CHUNK_BYTES)
     try:
         outline = _Reading(path, window, scanner, text.limits).all()
     except Broken as error:
@@ -92,15 +88,6 @@ class _Counted:
         return b"".join(self._last)
 
 
-def _scanner(path: str, engine: str, nesting: int) -> tuple[Scanner, int]:
-    likely = _likely_text_bytes(path)
-    if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
-        from augment.readers.compiled_scanner import CompiledScanner
-
-        return CompiledScanner(nesting, likely), COMPILED_CHUNK
-    return GeneralScanner(nesting), GENERAL_CHUNK
-
-
 def _likely_text_bytes(path: str) -> int:
     """The size of the text, as well as can be told without reading it."""
     size = os.path.getsize(path)
@@ -115,7 +102,7 @@ def _likely_text_bytes(path: str) -> int:
 class _Reading:
     """One pass over a text."""
 
-    def __init__(self, path: str, window: Window, scanner: Scanner, limits: Limits) -> None:
+    def __init__(self, path: str, window: Window, scanner: EventScanner, limits: Limits) -> None:
         self._path, self._window, self._scanner, self._limits = path, window, scanner, limits
         self._members = Members(window, limits.nesting)
         self._outline = Outline()
@@ -202,7 +189,7 @@ class _Reading:
         raise MalformedTrace(self._path, end, "the text ends before traceEvents; record or copy the file again")
 
     def _scan(self, scanned: int) -> tuple[int, bool]:
-        """See :meth:`augment.readers.raw.Scanner.scan`; of what is held ``scanned`` bytes were of no event's end."""
+        """See :meth:`EventScanner.scan`; of what is held ``scanned`` bytes were of no event's end."""
         window = self._window
         if scanned > MAX_EVENT_BYTES:
             raise Broken(window.base, f"an event here is larger than {MAX_EVENT_BYTES >> 20} MiB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,31 +94,6 @@ class RawEvents:
 
 
 Text = npt.NDArray[np.uint8]  #: padded by at least 8 bytes
-
-
-class Scanner(Protocol):
-    """Takes the elements of ``traceEvents``, piece by piece."""
-
-    def scan(self, text: Text, start: int, size: int, base: int) -> tuple[int, bool]:
-        """Take the whole elements of ``text[start:size]``; ``base`` is the offset of ``text[0]`` in all the text.
-
-        Returns:
-            The first position that was not taken, and whether the closing bracket stands there.
-
-        Raises:
-            Broken: neither an element nor the bracket stands there.
-        """
-
-    @property
-    def last_end(self) -> int | None:
-        """The offset after the last element that was taken; None if there was none."""
-
-    @property
-    def event_count(self) -> int:
-        """How many elements were taken, usable or not."""
-
-    def finish(self) -> RawEvents:
-        """Everything that was taken."""
 
 
 class Broken(Exception):

@@ -18,7 +18,7 @@ from augment.derived.arg_columns_scan import args_of_rows
 from augment.derived.window import between
 from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
 from augment.readers import read
-from augment.readers.compiled_scanner import ARG_FIELDS
+from augment.readers.event_scanner import ARG_FIELDS
 from augment.trace import Trace
 from traces import event, kernel, op, trace_text, write_trace
 
@@ -132,10 +132,9 @@ def test_both_ways_agree(texts: list[str], tmp_path_factory: pytest.TempPathFact
     path.write_bytes(f"[{','.join(kept)}]".encode("utf-8", "surrogatepass"))
     trace = read(str(path))
     assert seen(by("compiled", trace)) == seen(by("plain", trace))
-    again, taken = (read(str(path), engine=engine) for engine in ("general", "compiled"))
-    assert again.events.args is None
-    assert taken.events.args is not None
-    assert seen(arg_columns(taken)) == seen(arg_columns(again))
+    assert trace.events.args is not None
+    again = replace(trace, events=replace(trace.events, args=None), facts={})
+    assert seen(arg_columns(trace)) == seen(arg_columns(again))
 
 
 def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,15 +148,15 @@ def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment.readers.compiled_scanner.LEAST_ROOM", 64)
-    monkeypatch.setattr("augment.readers.compiled_scanner.LEAST_EVENT_BYTES", 1 << 20)
-    monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", 1 << 12)
+    monkeypatch.setattr("augment.readers.event_scanner.LEAST_ROOM", 64)
+    monkeypatch.setattr("augment.readers.event_scanner.LEAST_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("augment.readers.chrome.CHUNK_BYTES", 1 << 12)
     events = [op(ts=9000 - i, **{"Input Dims": [[i]], "Sequence number": i, "x" * 20: i}) for i in range(9000)]
     events[7]["args"]["Sequence number"] = "7"
     events[8]["args"]["Input dims"] = events[8]["args"].pop("Input Dims")
     events[9] = op(**{"Sequence number": 9}) | {"ts": None}
     path = write_trace(tmp_path / "trace.json", *events)
-    trace = read(str(path), engine="compiled")
+    trace = read(str(path))
     found = arg_columns(trace)
     rows = {8999 - i - (i < 9): i for i in range(9000) if i != 9}
     assert seen(found)["Input Dims"] == {row: f"[[{i}]]" for row, i in rows.items()}
@@ -181,7 +180,7 @@ def test_a_key_is_known_by_all_its_bytes(tmp_path: Path) -> None:
     path = write_trace(
         tmp_path / "a.json", event("cuda_sync", "Event Sync", 1, 1, 0, 7, **{name: 5, other: 6, "wait_on_stream": 1})
     )
-    taken = arg_columns(read(str(path), engine="compiled"))
+    taken = arg_columns(read(str(path)))
     assert seen(taken)[name] == {0: 5}
     assert seen(taken)["wait_on_stream"] == {0: 1}
 

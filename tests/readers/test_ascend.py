@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from augment.analyses import temporal_breakdown
 from augment.findings import AugmentedTrace
 from augment.readers import read
@@ -48,9 +46,8 @@ def write(folder: Path, events: list[Any]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("engine", ["general", "compiled"])
-def test_what_its_devices_do(tmp_path: Path, engine: str) -> None:
-    trace = read(write(tmp_path, TASKS + PROCESSES), engine=engine)
+def test_what_its_devices_do(tmp_path: Path) -> None:
+    trace = read(write(tmp_path, TASKS + PROCESSES))
     assert {trace.strings[one]: Category(kind).name for one, kind in zip(
         trace.events.name.tolist(), trace.events.category.tolist(), strict=True
     )} == {

@@ -88,7 +88,6 @@ def of_events(*names: bytes) -> bytes:
     return b'{"traceEvents": [' + b", ".join(EVENT % name for name in names) + b"]}"
 
 
-@pytest.mark.parametrize("engine", ["general", "compiled"])
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
@@ -97,13 +96,13 @@ def of_events(*names: bytes) -> bytes:
         (Limits(name_bytes=19), "a name of 20 characters"),
     ],
 )
-def test_limits_are_kept(tmp_path: Path, limits: Limits, said: str, engine: str) -> None:
+def test_limits_are_kept(tmp_path: Path, limits: Limits, said: str) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(of_events(*[b"k" * 20] * 100)))
     enough = Limits(text_bytes=10_000, events=100, name_bytes=20)
-    assert len(read(str(path), engine=engine, limits=enough).events) == 100
+    assert len(read(str(path), limits=enough).events) == 100
     with pytest.raises(LimitExceeded, match=said):
-        read(str(path), engine=engine, limits=limits)
+        read(str(path), limits=limits)
 
 
 def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path: Path) -> None:

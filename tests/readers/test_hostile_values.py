@@ -12,7 +12,6 @@ from augment.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
 from augment.readers.events import ns_of
-from augment.trace import Trace
 from augment.writers import write_all
 
 NO_TIMES = [
@@ -20,13 +19,6 @@ NO_TIMES = [
     "NaN", "-Infinity", "true", "null", "[]", "{}",
 ]  # fmt: skip
 KERNEL = '{{"ph":"X","cat":"kernel","name":"k{0}","pid":0,"tid":7,"ts":{1},"dur":5,"args":{{"device":0,"stream":7}}}}'
-ENGINES = ["general", "compiled"]
-
-
-def read_by(engine: str, path: Path) -> Trace:
-    if engine == "compiled":
-        pytest.importorskip("numba", reason="the compiled reader needs numba")
-    return read(str(path), engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -46,26 +38,24 @@ def test_times(text: str, ns: int | None) -> None:
     assert ns_of(text.encode()) == ns
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("text", NO_TIMES, ids=lambda text: text[:20])
-def test_one_event_without_a_time(tmp_path: Path, engine: str, text: str) -> None:
+def test_one_event_without_a_time(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     events = KERNEL.format(0, 10), KERNEL.format(1, text), KERNEL.format(2, 30)
     path.write_text(f'{{"traceEvents":[{",".join(events)}]}}', encoding="utf-8")
-    trace = read_by(engine, path)
+    trace = read(str(path))
     assert trace.events.ts.tolist() == [10_000, 30_000]
     assert [one.count for one in trace.diagnostics] == [1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "args", ['"args":5', '"args":"text"', '"args":[1]', '"args":{"device":0,"stream":7},"args":1', '"args":null']
 )
-def test_args_that_are_no_object(tmp_path: Path, engine: str, args: str) -> None:
+def test_args_that_are_no_object(tmp_path: Path, args: str) -> None:
     path = tmp_path / "trace.json"
     odd = f'{{"ph":"X","cat":"kernel","name":"odd","pid":0,"tid":7,"ts":30,"dur":5,{args}}}'
     path.write_text(f'{{"traceEvents":[{KERNEL.format(0, 10)},{odd}]}}')
-    trace = read_by(engine, path)
+    trace = read(str(path))
     assert [one.code for one in trace.diagnostics] == ([] if "null" in args else ["args_without_names"])
     augmented = augment(trace)
     temporal = augmented.outcomes["temporal_breakdown"]

@@ -199,7 +199,6 @@ def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
     assert "byte 1;" in trace.diagnostics[1].message
 
 
-@pytest.mark.parametrize("engine", ["general", "compiled"])
 @pytest.mark.parametrize(
     "args",
     [
@@ -209,15 +208,15 @@ def test_a_broken_event_costs_itself_alone(reading: Any) -> None:
         '"grid": [1,,2]',
     ],
 )
-def test_work_with_broken_args_is_still_work(tmp_path: Path, engine: str, args: str) -> None:
+def test_work_with_broken_args_is_still_work(tmp_path: Path, args: str) -> None:
     head = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 2'
     lines = [f'{head}, "ts": {k}.125, "args": {{"correlation": {k}, {args if k % 2 else ""}}}}}' for k in range(8)]
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [' + ",\n".join(lines).replace(", }", "}") + '], "traceName": "x"}')
-    trace = read(str(path), engine=engine)
+    trace = read(str(path))
     assert trace.events.ts.tolist() == [1000 * k + 125 for k in range(8)]
     assert trace.events.correlation.tolist() == list(range(8))
-    if engine == "general" or "[" not in args:  # what is nested is not looked at until it is asked for
+    if "[" not in args:  # what is nested is not looked at until it is asked for
         assert codes(trace) == {"mended_event": 4}
     assert [one["correlation"] for one in augment(trace).trace.args_of(np.arange(8))] == list(range(8))
 
@@ -254,13 +253,12 @@ def test_a_truncated_file_gives_what_is_whole(reading: Any, cut: int) -> None:
         ('"note": [' + 70 * " " + '"odd " quote", {"traceEvents" : 3}]', {}),
     ],
 )
-@pytest.mark.parametrize("engine", ["general", "compiled"])
 def test_a_broken_member_before_the_events_does_not_cost_them(
-    tmp_path: Path, member: str, known: dict[str, Any], engine: str
+    tmp_path: Path, member: str, known: dict[str, Any]
 ) -> None:
     path = tmp_path / "trace.json"
     path.write_text(f'{{"schemaVersion": 1, {member}, "traceEvents"\n: [{json.dumps(FIRST)}], "traceName": "x"}}')
-    trace = read(str(path), engine=engine)
+    trace = read(str(path))
     assert (len(trace.events), trace.partial, codes(trace)) == (1, None, {"broken_member": 1})
     assert trace.source.metadata["schemaVersion"] == 1
     assert trace.source.metadata["traceName"] == "x"
@@ -305,7 +303,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(
 
 
 def test_an_event_without_end_in_a_large_file_is_refused(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("MAX_EVENT_BYTES", "GENERAL_CHUNK", "COMPILED_CHUNK"):
+    for limit in ("MAX_EVENT_BYTES", "CHUNK_BYTES"):
         monkeypatch.setattr(f"augment.readers.chrome.{limit}", 1000)
     one = json.dumps(FIRST)
     with pytest.raises(MalformedTrace, match="an event here is larger than"):

@@ -20,7 +20,6 @@ from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, launch
 
-ENGINES = ["general", "compiled"]
 SLICES = "select name, ts, dur from slice where not name glob 'mark*' order by ts"
 Event = dict[str, Any]
 
@@ -63,7 +62,7 @@ def test_as_perfetto_pairs_them(perfetto: PerfettoEngine, tmp_path: Path, seed: 
             events.append(mark(phase, len(events), name, tid, **category))
         events.append(mark("i", 10**6, "mark", tid, s="t"))
     path = write(tmp_path / "a.json", *events)
-    trace = read(str(path), engine=ENGINES[seed % 2])
+    trace = read(str(path))
     assert slices(trace) == perfetto.load(path).rows(SLICES)
     assert {"slice_without_end", "end_without_slice", "slice_without_own_end"} <= codes(trace).keys()
 
@@ -86,10 +85,9 @@ def test_time_decides_not_the_order_of_the_file(tmp_path: Path) -> None:
     assert slices(trace) == [("a", 1000, 2000), ("b", 3000, 2000)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_beside_events_that_are_none(tmp_path: Path, engine: str) -> None:
+def test_beside_events_that_are_none(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", mark("B", 1, "a"), {"ph": 0}, mark("E", 2), {"ph": "B", "ts": "x"})
-    assert slices(read(str(path), engine=engine)) == [("a", 1000, 1000)]
+    assert slices(read(str(path))) == [("a", 1000, 1000)]
 
 
 def test_a_slice_of_years_is_left_out(tmp_path: Path) -> None:
@@ -129,8 +127,7 @@ def as_two(events: list[Event]) -> list[Event]:
     return [one for *_, one in sorted(made, key=lambda each: each[:3])]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_figures_are_those_of_whole_slices(tmp_path: Path, engine: str) -> None:
+def test_figures_are_those_of_whole_slices(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2), tmp_path / "job")
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
     (whole := tmp_path / "whole.json").write_text(json.dumps(document, default=str))
@@ -138,7 +135,7 @@ def test_figures_are_those_of_whole_slices(tmp_path: Path, engine: str) -> None:
     (two := tmp_path / "two.json").write_text(json.dumps(document, default=str))
     figures = []
     for one in (whole, two):
-        outcomes = augment(read(str(one), engine=engine)).outcomes
+        outcomes = augment(read(str(one))).outcomes
         figures.append({name: found.rows for name, found in outcomes.items() if isinstance(found, Findings)})
     assert figures[0].keys() == figures[1].keys()
     for name, rows in figures[0].items():

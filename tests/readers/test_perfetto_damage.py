@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,8 @@ from hypothesis import strategies as st
 from augment.errors import InputError, MalformedTrace, UnknownFormat
 from augment.readers import perfetto, read
 from augment.trace import Trace
+from oracles import packets_by_hand
 from perfetto_messages import CLEARED, NEEDED, Messages, found, rows
-
-ENGINES = ("general", "compiled")
 
 
 def whole() -> Messages:
@@ -39,37 +39,35 @@ def whole() -> Messages:
 WHOLE = whole().bytes()
 
 
-def read_bytes(folder: Path, data: bytes, engine: str) -> Trace:
+def read_bytes(folder: Path, data: bytes) -> Trace:
     path = folder / "t.pftrace"
     path.write_bytes(data)
-    return read(str(path), engine=engine)
+    return read(str(path))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_file_that_was_cut_gives_what_is_whole(tmp_path: Path, engine: str) -> None:
+def test_a_file_that_was_cut_gives_what_is_whole(tmp_path: Path, scanner: str) -> None:
     for size in range(60, len(WHOLE), 7):
-        trace = read_bytes(tmp_path, WHOLE[:size], engine)
+        trace = read_bytes(tmp_path, WHOLE[:size])
         assert trace.partial is None or "the text ends inside the packet that begins at byte" in trace.partial
-    assert read_bytes(tmp_path, WHOLE, engine).partial is None
-    trace = read_bytes(tmp_path, WHOLE[:-1], engine)
+    assert read_bytes(tmp_path, WHOLE).partial is None
+    trace = read_bytes(tmp_path, WHOLE[:-1])
     assert trace.partial is not None
     assert found(trace)["truncated_text"] == 1
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_comes_after_the_packets_is_told(tmp_path: Path, engine: str) -> None:
-    trace = read_bytes(tmp_path, WHOLE + b"\xff" * 100, engine)
+def test_what_comes_after_the_packets_is_told(tmp_path: Path, scanner: str) -> None:
+    trace = read_bytes(tmp_path, WHOLE + b"\xff" * 100)
     assert trace.partial == f"byte {len(WHOLE)}: no packet begins here; what follows is not read"
-    assert rows(trace) == rows(read_bytes(tmp_path, WHOLE, engine))
+    assert rows(trace) == rows(read_bytes(tmp_path, WHOLE))
 
 
 def test_files_one_after_the_other_are_one(tmp_path: Path) -> None:
-    once, twice = (read_bytes(tmp_path, data, "general") for data in (WHOLE, WHOLE + WHOLE))
+    once, twice = (read_bytes(tmp_path, data) for data in (WHOLE, WHOLE + WHOLE))
     assert sorted(row for row in rows(twice) if row[0] not in "sf") == sorted(2 * rows(once))
 
 
 def test_in_containers(tmp_path: Path) -> None:
-    expected = rows(read_bytes(tmp_path, WHOLE, "general"))
+    expected = rows(read_bytes(tmp_path, WHOLE))
     assert rows(read(str(whole().write(tmp_path, "t.pftrace.gz")))) == expected
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("t.pftrace", WHOLE)
@@ -81,7 +79,7 @@ def test_the_first_packet_may_be_large(tmp_path: Path) -> None:
     made.event(3, 5, name="x" * 100_000)
     assert len(made.read(tmp_path).events) == 1
     with pytest.raises(MalformedTrace, match="no whole packet"):
-        read_bytes(tmp_path, made.bytes()[:50_000], "general")
+        read_bytes(tmp_path, made.bytes()[:50_000])
 
 
 @pytest.mark.parametrize(
@@ -133,9 +131,10 @@ def test_no_bytes_do_harm(tmp_path_factory: pytest.TempPathFactory, seed: int) -
     folder = tmp_path_factory.getbasetemp()
     data = changed(WHOLE, seed)
     outcomes = []
-    for engine in ENGINES:
+    for scanner in (nullcontext, packets_by_hand):
         try:
-            trace = read_bytes(folder, data, engine)
+            with scanner():
+                trace = read_bytes(folder, data)
             trace.args_of(trace.events.slices_of(*range(16)))  # type: ignore[arg-type]
             outcomes.append((rows(trace), trace.tracks, trace.partial, found(trace)))
         except InputError as error:

@@ -6,18 +6,14 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from augment.readers import read
 from augment.trace import NO_CORRELATION, Category
 from perfetto_messages import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDED, Messages, found, places, rows
 
-engine_of = pytest.mark.parametrize("engine", ["general", "compiled"])
 
-
-@engine_of
-def test_beginnings_and_ends_of_a_track_are_slices_by_their_nesting(tmp_path: Path, engine: str) -> None:
+def test_beginnings_and_ends_of_a_track_are_slices_by_their_nesting(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(7, 42, 43, "main")
     made.thread(8, 42, 44)
@@ -28,7 +24,7 @@ def test_beginnings_and_ends_of_a_track_are_slices_by_their_nesting(tmp_path: Pa
     made.event(END, 40, 7)
     made.event(END, 50, 8)
     made.event(INSTANT, 25, 7, "moment")
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert rows(trace) == [
         ("X", 10, 30, "cpu_op", "outer"),
         ("X", 15, 35, "cpu_op", "other"),
@@ -41,8 +37,7 @@ def test_beginnings_and_ends_of_a_track_are_slices_by_their_nesting(tmp_path: Pa
     assert trace.diagnostics == ()
 
 
-@engine_of
-def test_at_one_time_the_order_of_the_file_decides(tmp_path: Path, engine: str) -> None:
+def test_at_one_time_the_order_of_the_file_decides(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(7, 42, 43)
     made.event(BEGIN, 10, 7, "first", "cpu_op")
@@ -51,45 +46,42 @@ def test_at_one_time_the_order_of_the_file_decides(tmp_path: Path, engine: str) 
     made.event(END, 20, 7)
     made.event(BEGIN, 20, 7, "second", "cpu_op")
     made.event(END, 30, 7)
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert [(name, dur) for _, _, dur, _, name in rows(trace)] == [("first", 10), ("no time", 0), ("second", 10)]
 
 
-@engine_of
-def test_ends_may_come_before_the_beginnings_in_the_file(tmp_path: Path, engine: str) -> None:
+def test_ends_may_come_before_the_beginnings_in_the_file(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(7, 42, 43)
     made.event(END, 20, 7)
     made.event(END, 30, 7)
     made.event(BEGIN, 20, 7, "second", "cpu_op")
     made.event(BEGIN, 10, 7, "first", "cpu_op")
-    assert [(name, dur) for _, _, dur, _, name in rows(made.read(tmp_path, engine=engine))] == [
+    assert [(name, dur) for _, _, dur, _, name in rows(made.read(tmp_path))] == [
         ("first", 10),
         ("second", 10),
     ]
 
 
-@engine_of
-def test_a_slice_without_an_end_and_an_end_without_a_slice_are_counted(tmp_path: Path, engine: str) -> None:
+def test_a_slice_without_an_end_and_an_end_without_a_slice_are_counted(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(7, 42, 43)
     made.event(END, 5, 7)
     made.event(END, 6, 7)
     made.event(BEGIN, 10, 7, "open", "cpu_op")
     made.slice(12, 3, 7, "closed")
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert rows(trace) == [("B", 10, 0, "cpu_op", "open"), ("X", 12, 3, "cpu_op", "closed")]
     assert found(trace) == {"end_without_slice": 2, "slice_without_end": 1}
 
 
-@engine_of
-def test_args_are_columns_and_can_be_asked_for(tmp_path: Path, engine: str) -> None:
+def test_args_are_columns_and_can_be_asked_for(scanner: str, tmp_path: Path) -> None:
     args = {"correlation": 5, "device": 1, "stream": 7, "bytes": 4096, "grid": [1, 2, 3], "deep": {"a": {"b": 0.5}}}
     made = Messages()
     made.thread(7, 42, 43)
     made.slice(10, 5, 7, "copy", "gpu_memcpy", **args, null="null", empty="[]", yes=True, dims=[[4], "[]"])
     made.slice(20, 5, 7, "op", "cpu_op")
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert trace.events.correlation.tolist() == [5, NO_CORRELATION]
     assert trace.events.bytes.at(np.arange(2), -1).tolist() == [4096, -1]
     assert places(trace) == [(42, 43, 1, 7), (42, 43, None, None)]
@@ -99,8 +91,7 @@ def test_args_are_columns_and_can_be_asked_for(tmp_path: Path, engine: str) -> N
     ]
 
 
-@engine_of
-def test_args_that_nest_too_deeply_are_counted(tmp_path: Path, engine: str) -> None:
+def test_args_that_nest_too_deeply_are_counted(scanner: str, tmp_path: Path) -> None:
     """64 levels are read; what lies deeper is left out, and a counter says so of each arg."""
 
     def nested(depth: int, innermost: object = 1) -> object:
@@ -119,7 +110,7 @@ def test_args_that_nest_too_deeply_are_counted(tmp_path: Path, engine: str) -> N
     value = made.event(INSTANT, 40, 7).debug_annotations.add(name="old").nested_value
     for _ in range(65):
         value = value.array_values.add()
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert found(trace) == {"arg_nested_too_deeply": 3}
     assert [trace.events.correlation[5], trace.events.bytes.at(np.array([6]), 0)[0], len(trace.events)] == [3, 9, 9]
     first, second = trace.args_of(np.array([5, 6]))
@@ -128,19 +119,17 @@ def test_args_that_nest_too_deeply_are_counted(tmp_path: Path, engine: str) -> N
     assert second["deep"] == nested(64, None)
 
 
-@engine_of
-def test_devices_and_streams_may_be_texts_or_nothing(tmp_path: Path, engine: str) -> None:
+def test_devices_and_streams_may_be_texts_or_nothing(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(7, 42, 43)
     made.slice(10, 5, 7, "a", "kernel", device="TPU", stream=[])
     made.slice(20, 5, 7, "b", "kernel", device=0, stream=2.0, correlation="17")
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert places(trace) == [(42, 43, "TPU", None), (42, 43, 0, 2)]
     assert trace.events.correlation.tolist() == [NO_CORRELATION, 17]
 
 
-@engine_of
-def test_strings_told_once_hold_until_they_are_cleared(tmp_path: Path, engine: str) -> None:
+def test_strings_told_once_hold_until_they_are_cleared(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(7, 42, 43)
     for name, key in (("first", "stream"), ("second", "correlation")):
@@ -156,7 +145,7 @@ def test_strings_told_once_hold_until_they_are_cleared(tmp_path: Path, engine: s
             packet.track_event.category_iids.append(3)
             packet.track_event.debug_annotations.add(name_iid=2, int_value=ts)
             packet.track_event.debug_annotations.add(name_iid=5, string_value_iid=9)
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert [(name, category) for _, _, _, category, name in rows(trace)] == [
         ("first", "kernel"), ("second", "kernel"), ("first", "kernel"), ("second", "kernel"),
     ]  # fmt: skip
@@ -164,8 +153,7 @@ def test_strings_told_once_hold_until_they_are_cleared(tmp_path: Path, engine: s
     assert [one["text"] for one in trace.args_of(np.arange(4))] == ["first", "second", "first", "second"]
 
 
-@engine_of
-def test_sequences_have_strings_of_their_own(tmp_path: Path, engine: str) -> None:
+def test_sequences_have_strings_of_their_own(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     for sequence in (1, 2):
         told = made.packet(sequence, sequence_flags=CLEARED)
@@ -173,23 +161,21 @@ def test_sequences_have_strings_of_their_own(tmp_path: Path, engine: str) -> Non
     for ts in range(10):
         packet = made.packet(1 + ts % 2, timestamp=ts, sequence_flags=NEEDED)
         packet.track_event.type, packet.track_event.name_iid = INSTANT, 1
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert [row[4] for row in rows(trace)] == ["of 1", "of 2"] * 5
 
 
-@engine_of
-def test_packets_whose_state_is_lost_are_left_out_and_counted(tmp_path: Path, engine: str) -> None:
+def test_packets_whose_state_is_lost_are_left_out_and_counted(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     packet = made.packet(timestamp=1, sequence_flags=NEEDED)
     packet.track_event.type = INSTANT
     made.event(INSTANT, 2, name="kept")
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert [row[4] for row in rows(trace)] == ["kept"]
     assert found(trace) == {"lost_state": 1}
 
 
-@engine_of
-def test_times_of_incremental_and_of_other_clocks(tmp_path: Path, engine: str) -> None:
+def test_times_of_incremental_and_of_other_clocks(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     told = made.packet(sequence_flags=CLEARED)
     told.trace_packet_defaults.timestamp_clock_id = 64
@@ -206,26 +192,24 @@ def test_times_of_incremental_and_of_other_clocks(tmp_path: Path, engine: str) -
     packet.track_event.type = INSTANT
     packet = made.packet(timestamp=3)
     packet.track_event.type = INSTANT
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert [(phase, ts, dur) for phase, ts, dur, _, _ in rows(trace)] == [
         ("i", 1_000_100, 0), ("X", 1_005_000, 10_000), ("i", 1_017_000, 0), ("i", 1_020_000, 0),
     ]  # fmt: skip
     assert {place[:2] for place in places(trace)} == {(42, 43)}
 
 
-@engine_of
-def test_a_sequences_clock_that_nothing_tells_of_is_counted(tmp_path: Path, engine: str) -> None:
+def test_a_sequences_clock_that_nothing_tells_of_is_counted(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.packet(timestamp=5, timestamp_clock_id=70).track_event.type = INSTANT
     made.packet(timestamp=5, timestamp_clock_id=3).track_event.type = INSTANT  # known to all: taken as it is
     made.packet().track_event.type = INSTANT
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert len(trace.events) == 1
     assert found(trace) == {"packet_without_time": 1, "unknown_clock": 1}
 
 
-@engine_of
-def test_flows_lead_from_event_to_event_in_time(tmp_path: Path, engine: str) -> None:
+def test_flows_lead_from_event_to_event_in_time(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(7, 42, 43)
     made.slice(50, 10, 7, "kernel", "kernel", device=0, stream=1, correlation=9).terminating_flow_ids.append(77)
@@ -233,15 +217,14 @@ def test_flows_lead_from_event_to_event_in_time(tmp_path: Path, engine: str) -> 
     made.slice(70, 10, 7, "forward", "cpu_op").flow_ids.append(77)  # the number is used again
     made.slice(90, 10, 7, "backward", "cpu_op").terminating_flow_ids.append(77)
     made.slice(95, 1, 7, "alone", "cpu_op").flow_ids.append(78)
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     flows = [(*row[:2], row[3]) for row in rows(trace) if row[0] in "stf"]
     assert flows == [("s", 10, "ac2g"), ("f", 50, "ac2g"), ("s", 70, "fwdbwd"), ("f", 90, "fwdbwd")]
     assert trace.events.flow_id.values.tolist() == [9, 9, 77, 77]
     assert trace.args_of(trace.events.flow_id.rows[:1]) == [{}]
 
 
-@engine_of
-def test_counters_are_named_after_their_tracks(tmp_path: Path, engine: str) -> None:
+def test_counters_are_named_after_their_tracks(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.track(1).process.pid = 42
     made.track(9, parent_uuid=1, name="memory").counter.unit_name = "bytes"
@@ -250,13 +233,12 @@ def test_counters_are_named_after_their_tracks(tmp_path: Path, engine: str) -> N
     made.event(COUNTER, 5, 9).counter_value = 12
     made.event(COUNTER, 6, 9).double_counter_value = 1.5
     made.event(COUNTER, 6, 10).double_counter_value = 3
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert rows(trace) == [("C", 5, 0, "", "memory"), ("C", 6, 0, "", "memory")]
     assert trace.args_of(np.arange(2)) == [{"value": 12}, {"value": 1.5}]
 
 
-@engine_of
-def test_packets_within_packets(tmp_path: Path, engine: str) -> None:
+def test_packets_within_packets(scanner: str, tmp_path: Path) -> None:
     inner = Messages()
     inner.thread(7, 42, 43)
     inner.slice(10, 5, 7, "within", "kernel", device=0, stream=1)
@@ -264,7 +246,7 @@ def test_packets_within_packets(tmp_path: Path, engine: str) -> None:
     made = Messages()
     made.packet(compressed_packets=zlib.compress(inner.bytes()))
     made.packet(compressed_packets=b"none")
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     assert rows(trace) == [("X", 10, 5, "kernel", "within")]
     assert trace.args_of(np.array([0])) == [{}]
     assert found(trace) == {"compressed_packets": 1, "damaged_packet": 1}
@@ -362,8 +344,7 @@ def test_render_stages_are_work_of_a_device(tmp_path: Path) -> None:
     ]
 
 
-@engine_of
-def test_rocprofv3(tmp_path: Path, engine: str) -> None:
+def test_rocprofv3(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     made.thread(5, 42, 42)
     made.track(1, name="COMPUTE AGENT [4] STREAM [1] (GPU)")
@@ -376,7 +357,7 @@ def test_rocprofv3(tmp_path: Path, engine: str) -> None:
     made.slice(30, 5, 2, "MEMORY_COPY_HOST_TO_DEVICE", "memory_copy", copy_bytes=64, src_agent="Agent-0")
     made.slice(40, 5, 3, "MEMORY_COPY_DEVICE_TO_HOST", "memory_copy", copy_bytes=32, src_agent="Agent-4")
     made.slice(50, 5, 4, "hipMalloc", "hip_api", corr_id=5)
-    trace = made.read(tmp_path, engine=engine)
+    trace = made.read(tmp_path)
     slices = np.flatnonzero(trace.events.phase == ord("X"))
     assert trace.events.category[slices].tolist() == [
         Category.CUDA_RUNTIME, Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMCPY, Category.CUDA_RUNTIME,

@@ -5,7 +5,6 @@ What augment added to a trace (category ``augment.…``) is left out: it is no e
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from augment.derived.arg_columns_scan import Scan
@@ -14,6 +13,8 @@ from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain
 from augment.readers.limits import Limits
 from augment.readers.perfetto import wire as wire
+from augment.readers.perfetto.arg_scan import ArgScan
+from augment.readers.perfetto.fast import FastScanner
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.slices import raw_events
 from augment.readers.perfetto.state import Sequence
@@ -26,8 +27,6 @@ NAME = "perfetto"
 TITLE = "Perfetto's protobuf"
 SUFFIXES: tuple[str, ...] = (".pftrace",)
 _WINDOW = 2 << 20  #: bytes of whole packets that are looked at together
-COMPILED_FROM = 400 << 10  #: bytes of text from which on compiled code earns its start
-TYPICAL_RATIO = 5  #: text bytes to compressed bytes
 _LOOK_AT = 4096
 #: what the first packets have, one at least; and types of fields that no packet has otherwise
 _EVIDENCE = frozenset((
@@ -101,15 +100,14 @@ def layout(head: bytes) -> str:  # noqa: ARG001 - as all readers
     return "packets"
 
 
-def read(path: str, text: OpenText, head: bytes, engine: str = "auto") -> Trace:
+def read(path: str, text: OpenText, head: bytes) -> Trace:
     """The trace in ``text``, of which ``head`` has been taken already.
 
     Raises:
         MalformedTrace: it has not one whole packet.
         LimitExceeded: it decompresses to more than a trace of its size would.
     """
-    likely = os.path.getsize(path) * (TYPICAL_RATIO if text.layers else 1)
-    scanner = _scanner(likely, engine)
+    scanner = FastScanner()
     outline = Outline()
     try:
         _scan(path, _Counted(head, text), scanner, outline, text.limits)
@@ -121,14 +119,6 @@ def read(path: str, text: OpenText, head: bytes, engine: str = "auto") -> Trace:
     raw = raw_events(scanner.rows, scanner.tracks, scanner.tally)
     again = TextAgain(path, outline.text_bytes)
     return assemble(path, NAME, text.stored.sha256(), again, raw, outline, _Decoder(scanner.sequences))
-
-
-def _scanner(likely: int, engine: str) -> PacketScanner:
-    if engine == "compiled" or (engine == "auto" and likely >= COMPILED_FROM):
-        from augment.readers.perfetto.fast import FastScanner
-
-        return FastScanner()
-    return PacketScanner()
 
 
 class _Counted:
@@ -187,8 +177,6 @@ class _Decoder:
 
     def arg_scan(self) -> Scan:
         """A quick way to few args of many packets."""
-        from augment.readers.perfetto.arg_scan import ArgScan
-
         return ArgScan(self._sequences)
 
     def __call__(self, text: bytes, offset: int) -> dict[str, Any]:

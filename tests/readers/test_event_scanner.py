@@ -1,7 +1,8 @@
-"""The compiled and the general way of reading Chrome JSON give the same trace, event for event."""
+"""What the event scanner takes of ``traceEvents``: as ``oracles.py`` reads every element by itself."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,34 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from augment.errors import InputError, MalformedTrace
+from augment.errors import MalformedTrace
 from augment.findings import AugmentedTrace
 from augment.readers import read
+from augment.readers.event_scanner import EventScanner
 from augment.readers.limits import LEAST_NESTING, NESTING, Limits
+from augment.readers.window import PADDING
 from augment.trace import Trace
 from augment.writers import chrome
+from oracles import elements_of, events_one_by_one, handed_on
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 FILES = sorted(path for path in SHARED.rglob("*") if path.is_file() and path.name != "SOURCES.md")
 
-pytest.importorskip("numba", reason="the compiled reader needs numba")
+
+def scanned(text: bytes, start: int, chunk: int = 1 << 22) -> dict[str, Any]:
+    """What is taken of the array whose first element begins from ``start`` on, ``chunk`` bytes more at a time."""
+    scanner = EventScanner(NESTING)
+    at, end = start, start
+    closed = False
+    while not closed and end < len(text):
+        end = min(end + chunk, len(text))
+        taken, closed = scanner.scan(np.frombuffer(text[at:end] + bytes(PADDING), np.uint8), 0, end - at, at)
+        at += taken
+    return handed_on(scanner)
 
 
 def described(trace: Trace) -> dict[str, Any]:
-    """Everything of a trace that does not depend on the order in which strings and tracks were first seen."""
+    """Everything of a trace, ready to be compared."""
     events = trace.events
     for column in (events.name, events.category_name):
         used = set(column.tolist())
@@ -53,20 +67,22 @@ def described(trace: Trace) -> dict[str, Any]:
     }
 
 
-def outcome(path: Path, engine: str) -> Any:
-    try:
-        return described(read(str(path), engine=engine))
-    except InputError as error:
-        return str(error)
-
-
 @pytest.mark.skipif(not FILES, reason=f"no traces at {SHARED}")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SHARED)))
 def test_on_every_shared_trace(path: Path) -> None:
-    if path.stat().st_size > 1_500_000:  # the largest take the general way several seconds each
+    if path.stat().st_size > 1_000_000:
         pytest.skip("larger than the budget of the suite; the figures of every file are compared elsewhere")
-    general, compiled = outcome(path, "general"), outcome(path, "compiled")
-    assert general == compiled
+    data = path.read_bytes()
+    text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    if text.lstrip()[:1] not in (b"{", b"[") or (b"traceEvents" not in text[:1_000_000] and text.lstrip()[:1] == b"{"):
+        pytest.skip("no Chrome JSON")
+    try:
+        elements = elements_of(text)
+    except ValueError:
+        pytest.skip("broken JSON")
+    if not elements:
+        pytest.skip("no events")
+    assert scanned(text, elements[0][0]) == events_one_by_one(elements, NESTING)
 
 
 numbers = st.one_of(
@@ -115,51 +131,58 @@ elements = st.one_of(plausible(), plausible(), objects(keys, values), st.sampled
 
 
 @st.composite
-def texts(draw: st.DrawFn) -> str:
-    events = draw(st.lists(elements, min_size=1, max_size=12))
+def texts(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, bytes]], list[int]]:
+    """A text, its whole elements with their offsets, and which of them no comma divides from the one before."""
+    events = [first.encode(), *(one.encode("utf-8", "surrogatepass") for one in draw(st.lists(elements, max_size=12)))]
     some = st.sampled_from(draw(st.sampled_from([[","], [",\n  "], [" , ", " ", "\n", ",,"]])))
-    body = "".join([plausible_first, *(draw(some) + one for one in events)])
-    head = draw(st.sampled_from(["[", '{"traceEvents":[', '{"baseTimeNanoseconds": 1000, "traceEvents": [\n']))
-    tail = "]" if head == "[" else '], "traceName": "x"}'
-    text = head + body + tail
-    cut = draw(st.one_of(st.none(), st.none(), st.integers(len(head) + 1, len(text))))
-    return text if cut is None else text[:cut]
+    text, whole, undivided = b"[", [], []
+    for number, event in enumerate(events):
+        between = draw(some) if number else ""
+        text += between.encode()
+        if number and "," not in between:
+            undivided.append(len(text))
+        whole.append((len(text), event))
+        text += event
+    text += b'], "traceName": "x"}'
+    cut = draw(st.one_of(st.none(), st.none(), st.integers(2, len(text))))
+    if cut is not None:  # a number or a word may go on behind the cut
+        whole = [(at, one) for at, one in whole if at + len(one) < cut or (one[-1] in b']}"' and at + len(one) == cut)]
+        undivided = [at for at in undivided if any(at == begins for begins, _ in whole)]
+    return text[:cut], whole, undivided
 
 
-plausible_first = '{"ph": "X", "name": "first", "pid": 1, "tid": 2, "ts": 1, "dur": 1}'
+first = '{"ph": "X", "name": "first", "pid": 1, "tid": 2, "ts": 1, "dur": 1}'
 
 
-@pytest.mark.parametrize("last", ['"text"', '"te', "12", "null", "[1]", '["\\q"]', "[1"])
-def test_on_a_text_that_ends_with_a_bare_value(tmp_path: Path, last: str) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(f"[{plausible_first}, {last}")
-    assert outcome(path, "general") == outcome(path, "compiled")
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@given(made=texts(), chunk=st.sampled_from([1 << 22, 1, 7, 64]))
+def test_on_texts_that_nobody_would_write(made: tuple[bytes, list[tuple[int, bytes]], list[int]], chunk: int) -> None:
+    text, whole, undivided = made
+    expected = events_one_by_one(whole, NESTING)
+    for at in undivided:
+        expected["tally"].add("missing_comma", at)
+    assert scanned(text, 1, chunk) == expected
+
+
+@pytest.mark.parametrize(("last", "count"), [
+    ('"text"', 2), ('"te', 1), ("12", 1), ("null", 1), ("[1]", 2), ('["\\q"]', 2), ("[1", 1),
+])  # fmt: skip
+def test_a_text_that_ends_with_a_bare_value(last: str, count: int) -> None:
+    assert scanned(f"[{first}, {last}".encode(), 1)["event_count"] == count
 
 
 @pytest.mark.parametrize("size", [1, 5, 1 << 20])
 def test_commas_that_are_missing(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted wherever a chunk ends, between whatever elements, and not across arrays."""
-    monkeypatch.setattr("augment.readers.chrome.GENERAL_CHUNK", size)
-    monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", size)
-    one = plausible_first
+    monkeypatch.setattr("augment.readers.chrome.CHUNK_BYTES", size)
     path = tmp_path / "trace.json"
-    path.write_text(
-        f'{{"traceEvents": [{one}{one} , {one}\n12 , 13 "," [1]{one},,{one},], "traceEvents": [ {one} {one}]}}'
-    )
-    general, compiled = outcome(path, "general"), outcome(path, "compiled")
-    assert general == compiled
-    assert general["count"] == 11
-    (missing,) = [found for found in general["diagnostics"] if found.code == "missing_comma"]
+    events = f'{first}{first} , {first}\n12 , 13 "," [1]{first},,{first},'
+    path.write_text(f'{{"traceEvents": [{events}], "traceEvents": [ {first} {first}]}}')
+    trace = read(str(path))
+    assert trace.source.event_count == 11
+    (missing,) = [found for found in trace.diagnostics if found.code == "missing_comma"]
     assert missing.count == 6
-    assert f"the first at byte {len(one) + 17}; read as if" in missing.message
-
-
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
-@given(text=texts())
-def test_on_texts_that_nobody_would_write(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("agree") / "trace.json"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    assert outcome(path, "general") == outcome(path, "compiled")
+    assert f"the first at byte {len(first) + 17}; read as if" in missing.message
 
 
 def test_wherever_a_chunk_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,25 +192,21 @@ def test_wherever_a_chunk_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = tmp_path / "trace.json"
     members = {"deviceProperties": [{"id": 0, "name": "GPU"}], "traceEvents": events, "end": [1, 2]}
     path.write_text(json.dumps(members, indent=1))
-    whole = outcome(path, "general")
+    whole = described(read(str(path)))
     assert whole["count"] == 40
     for size in (1, 2, 3, 7, 61, 256):
-        monkeypatch.setattr("augment.readers.chrome.GENERAL_CHUNK", size)
-        monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", size)
-        assert outcome(path, "general") == whole
-        assert outcome(path, "compiled") == whole
+        monkeypatch.setattr("augment.readers.chrome.CHUNK_BYTES", size)
+        assert described(read(str(path))) == whole
 
 
 @pytest.mark.parametrize("chunk", [40, 64, 333])
-def test_blanks_that_fill_chunks(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blanks_that_fill_chunks(chunk: int) -> None:
     """What lies beyond the end of what was read so far may be blanks, too: those of an earlier chunk."""
-    monkeypatch.setattr("augment.readers.chrome.GENERAL_CHUNK", chunk)
-    monkeypatch.setattr("augment.readers.chrome.COMPILED_CHUNK", chunk)
-    path = tmp_path / "trace.json"
-    for text in (f"[{' ' * 999}", f"[{plausible_first},{' ' * 999}{plausible_first}{' ' * 401}]{' ' * 57}"):
-        path.write_text(text)
-        assert outcome(path, "general") == outcome(path, "compiled")
-    assert outcome(path, "compiled")["count"] == 2
+    for text, count in (
+        (f"[{' ' * 999}", 0),
+        (f"[{first},{' ' * 999}{first}{' ' * 401}]{' ' * 57}", 2),
+    ):
+        assert scanned(text.encode(), 1, chunk)["event_count"] == count
 
 
 def test_tables_grow(tmp_path: Path) -> None:
@@ -199,14 +218,14 @@ def test_tables_grow(tmp_path: Path) -> None:
     )
     path = tmp_path / "trace.json"
     path.write_text("[" + ",".join(lines) + "]")
-    trace = read(str(path), engine="compiled")
+    trace = read(str(path))
     assert len(trace.events) == count
     assert trace.names_of(np.array([0, count - 1])) == ["distinct 0", f"distinct {count - 1}"]
-    assert described(trace) == outcome(path, "general")
+    text = path.read_bytes()
+    assert scanned(text, 1) == events_one_by_one(elements_of(text), NESTING)
 
 
-@pytest.mark.parametrize("engine", ["general", "compiled"])
-def test_odd_events_share_the_names_of_others(tmp_path: Path, engine: str) -> None:
+def test_odd_events_share_the_names_of_others(tmp_path: Path) -> None:
     """An event without oddity, one with odd args, and the same name and category written otherwise."""
     head = '"cat": "kernel", "pid": 0, "tid": 7, "dur": 1'
     texts = [r'"name": "a/b\u00e9"', r'"name": "a\/b\u00e9"', '"name": "a/bé"']
@@ -215,7 +234,7 @@ def test_odd_events_share_the_names_of_others(tmp_path: Path, engine: str) -> No
     lines += [f'{{"ph": "s", {head}, {texts[0]}, "ts": 9, "id": {flow}}}' for flow in ("-5", 2**64 - 1, '"a/bé"', 7)]
     path = tmp_path / "trace.json"
     path.write_text("[" + ",\n".join(lines) + "]", encoding="utf-8")
-    trace = read(str(path), engine=engine)
+    trace = read(str(path))
     assert len(set(trace.events.name.tolist())) == len(set(trace.events.category_name.tolist())) == 1
     assert described(trace)["flow_id"][1] == ["-5", str(2**64 - 1), "a/bé", 7]
     chrome.write(AugmentedTrace(trace, {}), tmp_path / "out.json.gz")
@@ -232,35 +251,33 @@ def test_nesting(tmp_path: Path, most: int, beyond: int) -> None:
     head = '{"ph": "X", "name": "deep", "pid": 1, "tid": 2, "ts": 5, "dur": 1, '
     inner = most + beyond
     events = [
-        plausible_first,
+        first,
         head + f'"other": {nested(inner - 1)}}}',
         head + f'"args": {{"x": {nested(inner - 2)}, "correlation": 3}}}}',
         head + f'"args": {{"x": {{"a": {nested(inner - 3)}}}, "correlation": 4}}}}',
         f'{{"ph": "M", "name": "process_name", "pid": 1, "args": {{"name": "p", "x": {nested(inner - 2)}}}}}',
         nested(inner),
-        plausible_first,
+        first,
     ]
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [\n' + ",\n".join(events) + "]}")
-    general, compiled = (read(str(path), engine=one, limits=Limits(nesting=most)) for one in ("general", "compiled"))
-    assert described(general) == described(compiled)
-    codes = {one.code: one.count for one in general.diagnostics}
-    assert general.source.event_count == 7
+    trace = read(str(path), limits=Limits(nesting=most))
+    codes = {one.code: one.count for one in trace.diagnostics}
+    assert trace.source.event_count == 7
     if beyond:
-        assert len(general.events) == 2
+        assert len(trace.events) == 2
         assert codes == {"nested_too_deeply": 5}
     else:
-        assert general.events.correlation.tolist() == [-1, -1, -1, 3, 4]
+        assert trace.events.correlation.tolist() == [-1, -1, -1, 3, 4]
         assert codes == {"malformed_event": 1}
 
 
-@pytest.mark.parametrize("engine", ["general", "compiled"])
-def test_nesting_around_the_events(tmp_path: Path, engine: str) -> None:
+def test_nesting_around_the_events(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     for depth in (NESTING, NESTING + 1):
-        path.write_text(f'{{"x": {nested(depth)}, "traceEvents": [{plausible_first}], "y": {nested(depth)}}}')
+        path.write_text(f'{{"x": {nested(depth)}, "traceEvents": [{first}], "y": {nested(depth)}}}')
         if depth == NESTING:
-            assert read(str(path), engine=engine).partial is None
+            assert read(str(path)).partial is None
         else:
             with pytest.raises(MalformedTrace, match="byte 6: this value is nested deeper than 128"):
-                read(str(path), engine=engine)
+                read(str(path))

@@ -1,4 +1,4 @@
-"""The fast event scanner's Python side: makes room, follows the notes, hands on the columns."""
+"""The event scanner's Python side: makes room, follows the notes, hands on the columns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from augment.args import WANTED, TakenArgs
 from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
 from augment.kernels.native import native
+from augment.kernels.tokens import PADDING
+from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text, clean
-from augment.trace import Identity, Int32s, Int64s, SparseColumn
+from augment.trace import Identity, Int64s, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way
@@ -25,8 +27,8 @@ ARG_FIELDS = {
 }  #: args that all rows may have: where the event at hand keeps them, and their bit
 
 
-class CompiledScanner:
-    """See :class:`augment.readers.raw.Scanner`."""
+class EventScanner:
+    """Takes the elements of ``traceEvents``, piece by piece."""
 
     def __init__(self, nesting: int, likely_bytes: int = 0) -> None:
         """Take elements that nest no deeper than ``nesting``.
@@ -34,7 +36,7 @@ class CompiledScanner:
         Columns are reserved for a text of ``likely_bytes``: memory that is not written to is not taken.
         """
         self._nesting = nesting
-        self.last_end: int | None = None
+        self.last_end: int | None = None  #: the offset after the last element that was taken
         self._scan = native("json_scan.scan")
         self._state = np.zeros(layout.STATE, np.int64)
         self._fields = np.zeros(layout.FIELDS, np.int64)
@@ -53,7 +55,8 @@ class CompiledScanner:
         self._extra_places: dict[Place, int] = {}
         self._extra_sizes: list[tuple[int, int]] = []
         self._extra_flows: list[tuple[int, int]] = []
-        self._text_flows: list[tuple[int, int]] = []
+        self._text_flows: list[tuple[int, str]] = []
+        self._without_row: list[int] = []
         self._names, self._tally = Names(), Tally()
         self._strings.put_empty()
         self._set(layout.STRINGS, 1)
@@ -66,7 +69,14 @@ class CompiledScanner:
         self._state[counter // 8] = value
 
     def scan(self, text: Text, start: int, size: int, base: int) -> tuple[int, bool]:
-        """See :meth:`augment.readers.raw.Scanner.scan`."""
+        """Take the whole elements of ``text[start:size]``; ``base`` is the offset of ``text[0]`` in all the text.
+
+        Returns:
+            The first position that was not taken, and whether the closing bracket stands there.
+
+        Raises:
+            Broken: neither an element nor the bracket stands there.
+        """
         self._set(layout.POSITION, start)
         status = self._run(text, size, base)
         while status == layout.GROW:
@@ -83,10 +93,12 @@ class CompiledScanner:
 
     @property
     def event_count(self) -> int:
-        """See :class:`augment.readers.raw.Scanner`."""
+        """How many elements were taken, usable or not."""
         return self._get(layout.EVENTS)
 
     def _run(self, text: Text, size: int, base: int) -> int:
+        if len(text) < size + PADDING or not text.flags.c_contiguous:
+            raise ValueError(f"{PADDING} bytes must follow a text")
         strings, lines = self._strings.addresses(), self._lines.addresses()
         columns = [column.ctypes.data for column in (*self._rows, *self._pairs, self._notes)]
         places = [self._place_slots.ctypes.data, self._place_keys.ctypes.data, len(self._place_keys)]
@@ -107,6 +119,8 @@ class CompiledScanner:
         for kind, row, start, end in self._notes[: self._get(layout.NOTES)].tolist():
             data = text[start:end].tobytes()
             made = read_row(data, base + start, self._names, self._tally, self._nesting)
+            if made is None and kind == layout.NOTE_ODD:
+                self._without_row.append(row)  # what its columns hold is no number
             if made is None or kind != layout.NOTE_ODD:
                 continue
             place = self._extra_places.setdefault(
@@ -122,7 +136,8 @@ class CompiledScanner:
             if isinstance(made.flow_id, int):
                 self._extra_flows.append((row, made.flow_id))
             elif made.flow_id is not None:
-                self._text_flows.append((row, self._extra(made.flow_id)))
+                self._extra(made.flow_id)
+                self._text_flows.append((row, made.flow_id))
         self._set(layout.NOTES, 0)
 
     def _extra(self, text: str) -> int:
@@ -145,7 +160,7 @@ class CompiledScanner:
             fill(self._place_slots.ctypes.data, 4 * room - 1, self._place_keys.ctypes.data, room)
 
     def finish(self) -> RawEvents:
-        """See :meth:`augment.readers.raw.Scanner.finish`."""
+        """Everything that was taken: strings and places are numbered in the order of first appearance."""
         count, sizes, flows = (self._get(k) for k in (layout.ROWS, layout.SIZES, layout.FLOWS))
         columns: dict[str, Any] = dict(zip(COLUMNS, self._rows, strict=True))
         self._rows = []
@@ -154,31 +169,49 @@ class CompiledScanner:
         size_rows, size_values, flow_rows, flow_values = self._pairs
         strings = self._decoded_strings()
         places = self._decoded_places(strings)
-        if self._extra_places:
-            for name, known in (("category", len(strings)), ("name", len(strings)), ("place", len(places))):
-                extra = np.flatnonzero(columns[name] < 0)
-                columns[name][extra] = known - 1 - columns[name][extra]
-        texts = [(row, len(strings) - 1 - index) for row, index in self._text_flows]
-        strings += self._extra_strings
-        same = _first_of_equals(strings)
-        if same is not None:  # names and categories are told apart by their numbers
-            for name in ("category", "name"):
-                np.take(same, columns[name], out=columns[name], mode="clip")  # rows that are none hold anything
-            texts = [(row, int(same[index])) for row, index in texts]
-        text_flows = [(row, -2 - index) for row, index in texts]
+        number_of, places = self._number(columns, strings, places)
+        text_flows = [(row, -2 - number_of[text]) for row, text in self._text_flows]
         if missing := self._get(layout.MISSING_COMMAS):
             self._tally.add("missing_comma", self._get(layout.FIRST_MISSING), missing)
         return RawEvents(
             **columns,
             sizes=_merged(size_rows[:sizes].copy(), size_values[:sizes].copy(), self._extra_sizes),
             flows=_merged(flow_rows[:flows].copy(), flow_values[:flows].copy(), self._extra_flows + text_flows),
-            strings=strings,
-            places=[*places, *self._extra_places],
+            strings=list(number_of),
+            places=places,
             names=self._names,
             tally=self._tally,
             event_count=self.event_count,
             args=self._args.finish(),
         )
+
+    def _number(
+        self, columns: dict[str, Any], strings: list[str], places: list[Place]
+    ) -> tuple[dict[str, int], list[Place]]:
+        """Number strings and places anew, in the order in which rows have them: category, name, id of a flow.
+
+        The kernel tells strings apart by their bytes, and does not know those of odd events.
+        """
+        category, name, place = (columns[one] for one in ("category", "name", "place"))
+        for column, known in ((category, len(strings)), (name, len(strings)), (place, len(places))):
+            extra = np.flatnonzero(column < 0)
+            column[extra] = known - 1 - column[extra]
+        strings, places = [*strings, *self._extra_strings], [*places, *self._extra_places]
+        for column, beyond in ((category, len(strings)), (name, len(strings)), (place, len(places))):
+            column[self._without_row] = beyond
+        never = 3 * len(name)
+        first = np.minimum(3 * first_rows(category, len(strings) + 1), 3 * first_rows(name, len(strings) + 1) + 1)[:-1]
+        for row, text in self._text_flows:
+            code = len(strings) - len(self._extra_strings) + self._extra_strings[text]
+            first[code] = min(int(first[code]), 3 * row + 2)
+        number_of = {"": 0}
+        numbers = numbered_by_appearance(strings, first, never, number_of)
+        for column in (category, name):
+            np.take(numbers, column, out=column, mode="clip")
+        place_of: dict[Place, int] = {}
+        numbers = numbered_by_appearance(places, first_rows(place, len(places) + 1)[:-1], len(place), place_of)
+        np.take(numbers, place, out=place, mode="clip")
+        return number_of, list(place_of)
 
     def _decoded_strings(self) -> list[str]:
         return [_unescaped(text) for text in self._strings.texts(self._get(layout.STRINGS))]
@@ -198,17 +231,6 @@ class CompiledScanner:
             )
             for kinds, pid, tid, device, stream in keys
         ]
-
-
-def _first_of_equals(texts: list[str]) -> Int32s | None:
-    """For each of ``texts`` the first that equals it; None if they all differ.
-
-    Compiled code tells strings apart by their bytes, and does not know those of odd events.
-    """
-    if len(set(texts)) == len(texts):
-        return None
-    first: dict[str, int] = {}
-    return np.array([first.setdefault(text, number) for number, text in enumerate(texts)], np.int32)
 
 
 def _merged(rows: Int64s, values: Int64s, extra: list[tuple[int, int]]) -> SparseColumn:

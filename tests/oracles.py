@@ -1,0 +1,110 @@
+"""What kernels do, done once more without any: slowly, and as plainly as it can be said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from augment.readers.events import read_row
+from augment.readers.perfetto.scan import PacketScanner
+from augment.readers.raw import Names, Tally
+
+
+class PacketsByHand(PacketScanner):
+    """Every packet is taken by Python."""
+
+    def scan(self, data: bytes, base: int) -> int:
+        at = 0
+        while at < len(data) and (after := self.step(data, at, base)) != at:
+            at = after
+        return at
+
+
+@contextmanager
+def packets_by_hand() -> Iterator[None]:
+    """Have native traces read without kernels."""
+    with patch("augment.readers.perfetto.FastScanner", PacketsByHand):
+        yield
+
+
+def events_one_by_one(elements: list[tuple[int, bytes]], nesting: int) -> dict[str, Any]:
+    """What an event scanner hands on of the elements of ``traceEvents`` at these offsets, as :func:`handed_on` has it.
+
+    Strings and places are numbered in the order of first appearance: of an event its category, its name, its flow.
+    """
+    names, tally = Names(), Tally()
+    strings: dict[str, int] = {"": 0}
+    places: dict[Any, int] = {}
+    rows, sizes, flows = [], [], []
+    for offset, text in elements:
+        row = read_row(text, offset, names, tally, nesting)
+        if row is None:
+            continue
+        numbers = [strings.setdefault(one, len(strings)) for one in (row.category, row.name)]
+        place = places.setdefault((row.pid, row.tid, row.device, row.stream), len(places))
+        if row.size is not None:
+            sizes.append((len(rows), row.size))
+        if isinstance(row.flow_id, int):
+            flows.append((len(rows), row.flow_id))
+        elif row.flow_id is not None:
+            flows.append((len(rows), -2 - strings.setdefault(row.flow_id, len(strings))))
+        rows.append((row.ts, row.dur, row.phase, *numbers, place, row.correlation, offset, len(text)))
+    return {
+        "rows": rows,
+        "sizes": sizes,
+        "flows": flows,
+        "strings": list(strings),
+        "places": list(places),
+        "names": names,
+        "tally": tally,
+        "event_count": len(elements),
+    }
+
+
+def handed_on(scanner: Any) -> dict[str, Any]:
+    """What an event scanner took, ready to be compared."""
+    raw = scanner.finish()
+    columns = (raw.ts, raw.dur, raw.phase, raw.category, raw.name, raw.place, raw.correlation, raw.offset, raw.length)
+    rows = [row for row in zip(*(column.tolist() for column in columns), strict=True) if row[2]]
+    number = {row: place for place, row in enumerate([i for i, phase in enumerate(raw.phase.tolist()) if phase])}
+    sizes, flows = (
+        [(number[row], value) for row, value in zip(one.rows.tolist(), one.values.tolist(), strict=True)]
+        for one in (raw.sizes, raw.flows)
+    )
+    return {
+        "rows": rows,
+        "sizes": sizes,
+        "flows": flows,
+        "strings": raw.strings,
+        "places": raw.places,
+        "names": raw.names,
+        "tally": raw.tally,
+        "event_count": raw.event_count,
+    }
+
+
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[|\A\s*\[')
+
+
+def elements_of(text: bytes) -> list[tuple[int, bytes]]:
+    """The elements of the first ``traceEvents``, by Python's own JSON decoder.
+
+    Raises:
+        ValueError: one is no JSON.
+    """
+    opening = _OPENING.search(text)
+    assert opening is not None
+    at, found, decoder = opening.end(), [], json.JSONDecoder(strict=False)
+    characters = text.decode("latin-1")  # a character a byte
+    while True:
+        while at < len(text) and text[at] in b" \t\r\n,":
+            at += 1
+        if at >= len(text) or text[at] == ord("]"):
+            return found
+        _, end = decoder.raw_decode(characters, at)
+        found.append((at, text[at:end]))
+        at = end
