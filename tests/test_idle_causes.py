@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from augment.annotations import SliceTrack
 from augment.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read
+from metamorphic import GPU_WORK, Event, load, save, without_first_launches
 from tables import slices_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +34,9 @@ JOBS = {
         steps=6, layers=2, causes=True, run_ahead=2, side_streams=2, record_from=(2.4, 3.1), record_until=(5.5, 5.9)
     ),
     "host bound": JobOptions(steps=4, layers=2, causes=True, work=0.02, side_streams=1, straggler=1),
+    "whole microseconds": JobOptions(steps=4, layers=2, causes=True, run_ahead=1, side_streams=2, whole_us=True),
+    "graphs": JobOptions(steps=4, layers=2, causes=True, run_ahead=1, side_streams=2, graphs=True, collectives="fsdp"),
+    "lost kernels": JobOptions(steps=6, layers=2, causes=True, run_ahead=2, side_streams=2, lost_rank=0),
     "stalled": JobOptions(steps=4, layers=2, causes=True, side_streams=1, host_stall_us=3000, collectives="fsdp"),
 }
 Slice = dict[str, Any]
@@ -105,32 +107,29 @@ def test_the_time_in_which_another_stream_works(ranks: list[tuple[Path, Any]]) -
             assert sum(row.other_stream_busy_ns for row in own) == busy
 
 
-def copies(path: Path, folder: Path, change: Any) -> Path:
-    """The trace with its events put through ``change``; numbers keep their digits."""
-    data = path.read_bytes()
-    text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    document = json.loads(text, parse_float=lambda digits: f"@{digits}@")
-    document["traceEvents"] = change(document["traceEvents"])
-    out = folder / "changed.json"
-    out.write_text(re.sub(r'"@([^"@]+)@"', r"\1", json.dumps(document)))
-    return out
+def changed(path: Path, folder: Path, change: Callable[[Event], Event | None]) -> Path:
+    """The trace with each event put through ``change``; None leaves it out."""
+    document = load(path)
+    events = [new for one in document["traceEvents"] if (new := change(one)) is not None]
+    return save(document | {"traceEvents": events}, folder / "changed.json")
 
 
-def without_synchronizations(events: list[Slice]) -> list[Slice]:
-    return [one for one in events if "Synchronize" not in one["name"] and one.get("cat") != "cuda_sync"]
+def not_waiting(event: Event) -> Event | None:
+    """Without what synchronizes."""
+    return None if "Synchronize" in event["name"] or event.get("cat") == "cuda_sync" else event
 
 
-def with_a_stream_on_a_device_of_its_own(events: list[Slice]) -> list[Slice]:
-    """All but stream 7 is work of device 99."""
-    for one in events:
-        args = one.get("args", {})
-        if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and args.get("stream") != 7:
-            one["pid"] = args["device"] = 99
-    return events
+def on_a_device_of_its_own(event: Event) -> Event:
+    """The work of stream 7."""
+    args = event.get("args", {})
+    if event.get("cat") not in GPU_WORK or args.get("stream") != 7:
+        return event
+    return event | {"pid": 99, "args": args | {"device": 99}}
 
 
 SOME = [
     pytest.param(JOBS["stalled"], id="simulated"),
+    pytest.param("mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", id="mi300_resnet"),
     pytest.param("hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz", id="hta_ns_resolution"),
     pytest.param("rtx3060_luatil/trace_04.json.gz", id="rtx3060_luatil"),
 ]
@@ -149,19 +148,34 @@ def test_calls_that_wait_explain_no_gap(source: Any, tmp_path: Path) -> None:
     """Whether they are recorded or not, nothing is told otherwise."""
     path = trace_at(source, tmp_path)
     rows, drawn = idle_of(path)
-    changed = idle_of(copies(path, tmp_path, without_synchronizations))
-    assert changed[0] == rows
-    told = {track: [one for one in slices if one["name"] != "host_wait"] for track, slices in drawn.items()}
-    assert {
-        track: [one for one in slices if one["name"] != "host_wait"] for track, slices in changed[1].items()
-    } == told
+    other_rows, other = idle_of(changed(path, tmp_path, not_waiting))
+    assert other_rows == rows
+    told, still_told = (
+        {track: [one for one in slices if one["name"] != "host_wait"] for track, slices in tracks.items()}
+        for tracks in (drawn, other)
+    )
+    assert still_told == told
+
+
+@pytest.mark.parametrize("source", SOME)
+def test_fewer_launches_make_no_new_claims(source: Any, tmp_path: Path) -> None:
+    """A recording that begins later knows less."""
+    document = load(trace_at(source, tmp_path))
+    claims = []
+    for count in (0, 50, 400):
+        path = save(without_first_launches(document, count), tmp_path / f"{count}.json")
+        tracks = idle_of(path)[1].items()
+        claims.append(
+            {(track, one["end"], one["waited_for"]) for track, own in tracks for one in own if "waited_for" in one}
+        )
+    assert claims[0] >= claims[1] >= claims[2]
 
 
 def test_a_stream_alone_on_its_device_has_no_other_to_wait_for(tmp_path: Path) -> None:
     path = trace_at(JOBS["runs ahead"], tmp_path)
     before, after = (
         {(row.stream, row.category): row for row in idle_of(one)[0]}
-        for one in (path, copies(path, tmp_path, with_a_stream_on_a_device_of_its_own))
+        for one in (path, changed(path, tmp_path, on_a_device_of_its_own))
     )
     assert before.keys() == after.keys()
     for key, row in after.items():

@@ -42,9 +42,9 @@ A call of the host never explains why work started late that was in the queue al
 - ``ended just before``: inferred, for work that starts more than 30 µs after the gap began and its launch returned. It
   waited for the last work of another stream of the device to end before it started (or up to 2 µs later, by the
   clocks), if that was launched no later, and ended at most 30 µs before the start and in the second half of the wait.
-  No work of a third stream may fit as well. As work ends all the time, one more thing must hold: it is the last that
-  was launched on its stream until the launch of the waiting work; or no other work fits, and it ran at least ten times
-  as long as the delay from its end to the start.
+  No work of a third stream may fit as well. Work whose launch is not known may fit, but is never named. As work ends
+  all the time, one more thing must hold: it is the last that was launched on its stream until the launch of the waiting
+  work; or no other work fits, and it ran at least ten times as long as the delay from its end to the start.
 
 An arrow leads from what was waited for to each slice of at least ``arrow_min_gap_ns``. Of host_wait that is the owner's
 slice that took most of the time, else the function's, else the launch; on ``Idle stream N`` only if the stream's own

@@ -88,7 +88,7 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
         if not near.any():
             break
         fits = near & (stream[other] != stream[late]) & (work.ts[other] < work.ts[late])
-        fits &= (work.launch[other] != NO_ROW) & (launch[work.launch[other]] <= launched)
+        fits &= (work.launch[other] == NO_ROW) | (launch[work.launch[other]] <= launched)
         several |= fits & (found != NO_PLACE)
         unclear |= several & fits & (stream[other] != stream[found])
         found = np.where(fits & (found == NO_PLACE), other, found)
@@ -98,7 +98,7 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
     delay = work.ts[late] - work.end[found]
     last = _last_launched(work, launch, found, launched, stream)
     sure = last | (~several & (BY_CHANCE * delay <= work.end[found] - work.ts[found]))
-    sure &= ~unclear & (2 * delay <= work.ts[late] - ready)
+    sure &= ~unclear & (work.launch[found] != NO_ROW) & (2 * delay <= work.ts[late] - ready)
     return np.where(sure, found, NO_PLACE)
 
 
