@@ -13,7 +13,7 @@ from augment.derived.idle_gaps import stream_gaps
 from augment.derived.launches import NO_ROW
 from augment.derived.sync_dependencies import waiting_streams
 from augment.intervals import Places
-from augment.trace import Bools, Bytes, Int64s, Trace, derived
+from augment.trace import Bools, Bytes, Int32s, Int64s, Trace, derived
 
 CLOCK_NS = 2_000  #: so much after what waited for it work may end, by the clocks
 BY_CHANCE = 10  #: a delay this many times shorter than the work before it is no chance
@@ -25,11 +25,13 @@ KNOWN_BY = ("recorded event", "ended just before")  #: how it is known
 
 @dataclass(frozen=True, slots=True)
 class DeviceWaits:
-    """Of each piece of GPU work that ends a gap of its stream: the place in ``gpu_work`` of what it waited for, or
-    ``NO_PLACE``, and a place in :data:`KNOWN_BY` (uint8)."""
+    """Of each piece of GPU work: the place in ``gpu_work`` of what it waited for, or ``NO_PLACE``; of that the stream
+    (int32, a place in ``streams``, the names of all); and how it is known (uint8, a place in :data:`KNOWN_BY`)."""
 
     cause: Places
+    on_stream: Int32s
     known_by: Bytes
+    streams: tuple[str, ...]
 
 
 @derived
@@ -51,12 +53,13 @@ def device_waits(trace: Trace) -> DeviceWaits:
     cause[after[order]] = before[order]  # the last to end is assigned last
     known_by[after] = RECORDED
     late = ends_gap & (work.launch != NO_ROW) & (cause == NO_PLACE) & (work.ts - ready > UNEXPLAINED_NS)
-    stream = np.repeat(np.arange(len(work.streams)), [one.stop - one.start for one in work.streams])
+    sizes = [one.stop - one.start for one in work.streams]
+    stream = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     for device in work.devices:
         own = device.start + np.flatnonzero(late[device.places])
         if len(own) and stream[device.start] != stream[device.stop - 1]:
             cause[own] = _inferred(trace, device.places, own, ready[own], stream)
-    return DeviceWaits(cause, known_by)
+    return DeviceWaits(cause, stream[cause], known_by, tuple(str(one.stream) for one in work.streams))
 
 
 def _ready(trace: Trace) -> tuple[Bools, Int64s]:
@@ -70,7 +73,7 @@ def _ready(trace: Trace) -> tuple[Bools, Int64s]:
     return ends_gap, ready
 
 
-def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: Places) -> Places:
+def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: Int32s) -> Places:
     """Of the ``late`` work of a device, what it waited for since it was ``ready``; ``NO_PLACE`` where it is unclear."""
     work, launch = gpu_work(trace), trace.events.ts
     by_end = device.start + np.argsort(work.end[device], kind="stable")
@@ -102,7 +105,7 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
     return np.where(sure, found, NO_PLACE)
 
 
-def _last_launched(work: GpuWork, launch: Int64s, places: Places, before: Int64s, stream: Places) -> Bools:
+def _last_launched(work: GpuWork, launch: Int64s, places: Places, before: Int64s, stream: Int32s) -> Bools:
     """Whether what follows each piece of work on its stream, if anything does, was launched only after ``before``."""
     following = np.minimum(places + 1, len(work) - 1)
     last = (following == places) | (stream[following] != stream[places])
