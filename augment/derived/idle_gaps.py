@@ -42,12 +42,12 @@ def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``; they are disjoint."""
     work = gpu_work(trace)
     orders = [work.by_time[one.places] for one in work.devices]
-    end = np.maximum(work.end, work.ts)  # what has a negative duration has none
-    return tuple(_gaps(work.ts[order], end[order], order) for order in orders)
+    return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
 
 
 def _gaps(ts: Int64s, end: Int64s, places: Places) -> IdleGaps:
     """The gaps between pieces of work in ascending ``ts``; work of no duration ends a gap, too."""
+    end = np.maximum(end, ts)  # what has a negative duration has none
     reach = np.maximum.accumulate(end)
     after = np.flatnonzero(ts[1:] > reach[:-1])
     last_to_end = np.maximum.accumulate(np.where(end == reach, np.arange(len(end)), 0))

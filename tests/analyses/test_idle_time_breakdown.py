@@ -104,6 +104,14 @@ def test_work_of_no_duration_ends_a_gap_and_begins_the_next() -> None:
     assert [(one["ts"], one["dur"]) for one in gaps_of(findings)] == [(10, 10), (20, 10)]
 
 
+def test_work_of_negative_duration_has_none() -> None:
+    events = [kernel("early", 0, -5), kernel("a", 0, 10), kernel("b", 20, 30)]
+    side = [kernel("c", 40, 35, stream=8), kernel("d", 50, 55, stream=8)]
+    for findings in (findings_of(*events), findings_of(*events, *side)):
+        assert gaps_of(findings)[0]["ts"] == 10
+        assert parts_of(findings)[7, "other"] == (0, 0, 0, 10)
+
+
 def test_kernels_of_one_graph_launch_share_it() -> None:
     graph = [kernel("k", ts, ts + 5, correlation=9) for ts in (20, 30, 40)]
     findings = findings_of(kernel("a", 0, 5), call("cudaGraphLaunch", 10, 15, correlation=9), *graph)
