@@ -103,7 +103,10 @@ def test_the_parts_add_up_and_say_what_ran(drawn: list[tuple[int, int, int, bool
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(tiled))
         for start, end, cause in pieces_of(one):
             busy = sum(bool(works[stream // 2, moment]) for moment in range(start, end))
-            assert (busy == 0) == (cause != "other_stream_busy")
+            if cause != "other_stream_busy":
+                assert busy == 0
+            elif not busy:  # only work of no duration lies at its edge
+                assert any(SHARE * (end - start) < size for size in sizes.tolist())
 
 
 @pytest.mark.parametrize("streams", [2, 50])
