@@ -24,15 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from augment.comparison.first_step import outlying_first_step, without_first_step  # noqa: E402
+from augment.comparison.first_step import without_outlying_first_step  # noqa: E402
 from augment.comparison.gate import check  # noqa: E402
+from augment.comparison.totals import Floats, Samples  # noqa: E402
 
-Floats = npt.NDArray[np.float64]
 Random = np.random.Generator
 MOST = 0.05  #: of false alarms, and of misses
 STEP_NS = 1e8
@@ -60,20 +59,17 @@ KINDS: dict[str, Callable[[Random, Random, int], Floats]] = {
 }
 
 
-def run(kind: str, steps: int, seed: int, which: int, jitter: float, factor: float = 1.0) -> dict[str, Floats]:
+def run(kind: str, steps: int, seed: int, which: int, jitter: float, factor: float = 1.0) -> Samples:
     """The step times of one run; ``seed`` is common to the runs that are compared."""
     own, common = np.random.default_rng([seed, which]), np.random.default_rng([seed])
     logs = KINDS[kind](own, common, steps) + own.normal(0, jitter, steps)
     return {"step_ns": STEP_NS * factor * np.exp(logs)}
 
 
-def status(control: dict[str, Floats], test: dict[str, Floats]) -> str:
+def status(control: Samples, test: Samples) -> str:
     """What the gate says, as ``augment check`` asks it."""
-    if outlying_first_step(control, test):
-        (line, *_) = check(without_first_step(control), without_first_step(test))
-    else:
-        (line, *_) = check(control, test)
-    return line.status
+    control, test, _ = without_outlying_first_step(control, test)
+    return check(control, test)[0].status
 
 
 def rates(kind: str, steps: int, draws: int, jitter: float, slower: float) -> tuple[Counter[str], Counter[str]]:

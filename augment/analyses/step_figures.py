@@ -5,7 +5,8 @@ A row for each step and device, or one for each step of a recording without GPU 
 annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and no
 time counted twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
 recording is part of no window: on a stream, all that runs before the first work whose launch was recorded. Of a
-recording without steps the one window is the whole.
+recording without steps the one window is the whole. The analysis ``steps`` tells how long the host was in each step;
+where the host runs ahead that is another length, and on each rank of a job another one.
 
 The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown; before
 its first and after its last work a device waits for the host. ``mean_launch_delay_ns`` is from the end of a launching

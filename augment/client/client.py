@@ -152,7 +152,7 @@ class Client:
             control: the trace of what it was before.
             test: the trace of what it is now.
             step: as of ``augment.diff``, as ``region``, ``short_names`` and ``functions`` are.
-            region: the annotation whose occurrences are the steps.
+            region: the annotation whose occurrences are the steps, or a pattern with ``*`` and ``?``.
             short_names: call operators and kernels by HTA's short names.
             functions: match Python functions, too.
             formats: names of writers; empty means the test's own format.

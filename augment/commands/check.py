@@ -73,7 +73,7 @@ def command(
     from augment.commands.runs import label_of
     from augment.commands.terminal import bar, complain, emit
     from augment.comparison import gate, gate_files
-    from augment.comparison.first_step import outlying_first_step, without_first_step
+    from augment.comparison.first_step import without_outlying_first_step
     from augment.comparison.regions import offer
 
     limits = gate.limits_of(_config(config), max_regress, dict(_pair(one) for one in metrics), parts=parts)
@@ -82,8 +82,8 @@ def command(
     notes = []
     if min(len(before["step_ns"]), len(after["step_ns"])) < 2 and (note := offer(offered, found)):
         notes.append(note)
-    if note := outlying_first_step(before, after):
-        before, after = without_first_step(before), without_first_step(after)
+    before, after, note = without_outlying_first_step(before, after)
+    if note:
         notes.append(note)
     lines = gate.check(before, after, limits)
     names = label_of(baseline), label_of(test)

@@ -25,6 +25,10 @@ def outlying_first_step(control: Samples, test: Samples) -> str:
     return f"the first step is an outlier, and left out on both sides: {'; '.join(told)}" if told else ""
 
 
-def without_first_step(samples: Samples) -> Samples:
-    """The samples of all other steps."""
-    return {name: values[1:] for name, values in samples.items()}
+def without_outlying_first_step(control: Samples, test: Samples) -> tuple[Samples, Samples, str]:
+    """Both sides without their first steps if one is an outlier, and why."""
+    why = outlying_first_step(control, test)
+    if not why:
+        return control, test, ""
+    control, test = ({name: values[1:] for name, values in side.items()} for side in (control, test))
+    return control, test, why

@@ -55,8 +55,9 @@ class Limits:
 class Line:
     """One figure; ``limit`` is None of one that only explains (``info``).
 
-    ``change`` lies between ``low`` and ``high``, with ``confidence``; None where the noise is not known. ``paired``
-    says that steps were compared in pairs; then ``change`` is the mean of the pairs' ratios, times the baseline.
+    ``change`` lies between ``low`` and ``high``, with ``confidence``; None where the noise is not known. Of steps that
+    are all positive it comes from the mean of their logarithms, so it may differ from ``test`` less ``control``.
+    ``paired`` says that steps were compared in pairs.
     """
 
     figure: Figure

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.comparison.first_step import outlying_first_step, without_first_step
+from augment.comparison.first_step import without_outlying_first_step
 from augment.comparison.gate import Line, check
 from augment.comparison.totals import Samples, mean_of_ranks, samples_of
 from augment.derived.step_windows import step_windows
@@ -51,8 +51,7 @@ def figures(*traces: Trace) -> Samples:
 
 
 def gate(control: Samples, test: Samples) -> list[Line]:
-    if outlying_first_step(control, test):
-        control, test = without_first_step(control), without_first_step(test)
+    control, test, _ = without_outlying_first_step(control, test)
     return check(control, test)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import augment
-from augment.comparison.first_step import outlying_first_step, without_first_step
+from augment.comparison.first_step import without_outlying_first_step
 from augment.comparison.gate import Line, check
 from augment.comparison.totals import Samples, samples_of
 from augment.derived.step_windows import step_windows
@@ -33,8 +33,7 @@ def samples(folder: Path, options: JobOptions) -> Samples:
 
 
 def step(control: Samples, test: Samples) -> Line:
-    if outlying_first_step(control, test):
-        control, test = without_first_step(control), without_first_step(test)
+    control, test, _ = without_outlying_first_step(control, test)
     return check(control, test)[0]
 
 
