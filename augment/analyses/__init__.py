@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from augment.analyses import (
+    before_recording,
     collectives,
     communication_computation_overlap,
     critical_path,
@@ -62,6 +63,7 @@ class Analysis(Protocol):
 
 ANALYSES: tuple[Analysis, ...] = (
     temporal_breakdown,
+    before_recording,
     idle_time_breakdown,
     communication_computation_overlap,
     collectives,

@@ -22,6 +22,8 @@ that starts while the work before it still runs followed its launch if that was 
 The path is divided where steps begin and end, so that ``time_ns`` over ``bound_by`` sums up to ``span_ns``, the step's
 duration. Without steps there is one ``span_ns`` with ``step`` null: from the first to the last event of the threads
 that launch or hand over work, of those that they start, and of the devices. Marks of the profiler itself lie outside.
+Work launched before the recording lies on the path as any other, but is no part of what the step itself takes:
+``before_recording_ns`` tells how much of ``time_ns`` it is, and ``time_ratio`` is the share without it.
 
 | bound_by | time |
 | --- | --- |
@@ -57,6 +59,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
+from augment.derived.before_recording import before_recording, before_recording_diagnostics
 from augment.derived.critical_graph import critical_graph
 from augment.derived.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings
 from augment.derived.enclosing import outermost
@@ -81,7 +84,8 @@ class Row:
     step: int | None = column("The step's number; null: the whole recording, which has no steps.")
     bound_by: str = column("What the time on the path consists of.")
     time_ns: int = column("Time of that kind on the critical path.", "ns")
-    time_ratio: float = column("Share of `span_ns`.", "ratio")
+    before_recording_ns: int = column("Of that, time of work launched before the recording.", "ns")
+    time_ratio: float = column("Share of `span_ns`, both without work launched before the recording.", "ratio")
     span_ns: int = column("Duration of the step, or of all that the path covers if there are no steps.", "ns")
 
 
@@ -93,7 +97,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     path = critical_path(trace)
     if not len(path):
         return Skipped("nothing in the recording takes time")
-    return Findings(_rows(trace, path), _annotations(trace, path), critical_graph(trace).diagnostics)
+    told = [*critical_graph(trace).diagnostics, *before_recording_diagnostics(trace)]
+    return Findings(_rows(trace, path), _annotations(trace, path), told)
 
 
 def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
@@ -102,14 +107,33 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
     start, end = windows(trace)
     window = path.step if len(number) else np.zeros(len(path), np.int64)
     inside = window >= 0
-    time = np.zeros((len(start), len(BoundBy)), np.int64)
+    time, early = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
     np.add.at(time, (window[inside], path.bound_by[inside]), path.dur[inside])
+    inside &= _is_early(trace)[path.row]
+    np.add.at(early, (window[inside], path.bound_by[inside]), path.dur[inside])
     numbers = number.number.tolist() if len(number) else [None]
-    lengths = (end - start).tolist()
+    lengths = end - start
+    own = lengths - early.sum(axis=1)
+    ratio = (time - early) / np.maximum(own, 1)[:, np.newaxis]
     return [
-        Row(trace.rank, numbers[place], KINDS[kind], ns := int(time[place, kind]), ns / lengths[place], lengths[place])
+        Row(
+            rank=trace.rank,
+            step=numbers[place],
+            bound_by=KINDS[kind],
+            time_ns=int(time[place, kind]),
+            before_recording_ns=int(early[place, kind]),
+            time_ratio=float(ratio[place, kind]),
+            span_ns=int(lengths[place]),
+        )
         for place, kind in np.argwhere(time).tolist()
     ]
+
+
+def _is_early(trace: Trace) -> Bools:
+    """Of each event whether it is work launched before the recording; one more, of no event."""
+    found = np.zeros(len(trace.events) + 1, np.bool_)
+    found[gpu_work(trace).row[before_recording(trace)]] = True
+    return found
 
 
 def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:

@@ -4,9 +4,9 @@ A row for each step and device, or one for each step of a recording without GPU 
 ``ProfilerStep#n`` annotation, or when the GPU work launched before that is done, if that is later; it ends with the
 annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and no
 time counted twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
-recording is part of no window: on a stream, all that runs before the first work whose launch was recorded. Of a
-recording without steps the one window is the whole. The analysis ``steps`` tells how long the host was in each step;
-where the host runs ahead that is another length, and on each rank of a job another one.
+recording is part of no window; the diagnostics tell how much that is. Of a recording without steps the one window is
+the whole. The analysis ``steps`` tells how long the host was in each step; where the host runs ahead that is another
+length, and on each rank of a job another one.
 
 The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown; before
 its first and after its last work a device waits for the host. ``mean_launch_delay_ns`` is from the end of a launching
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from augment.derived.before_recording import before_recording_diagnostics
 from augment.derived.step_figures import StepFigures, memory_peaks, step_figures
 from augment.derived.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
@@ -73,7 +74,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         for one in step_figures(trace, windows)
         for place, number in enumerate(numbers)
     ]
-    return Findings(rows)
+    return Findings(rows, (), before_recording_diagnostics(trace))
 
 
 def _row(trace: Trace, one: StepFigures, place: int, number: int | None, backlog: int, memory: int | None) -> Row:

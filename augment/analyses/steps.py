@@ -7,7 +7,9 @@ each step and device; without GPU work, a row for each step. Between the beginni
 
 whatever work it is that runs, be it of an earlier step: the host is ahead of the device. Work belongs to the step in
 which it was *launched*, however much later it runs; work whose launch is not in the trace, to the step in which it
-begins. ``kernel_count`` and ``launched_busy_ns`` are of the work that belongs to the step.
+begins. ``kernel_count`` and ``launched_busy_ns`` are of the work that belongs to the step. What was launched before the
+recording, and so in no step, is told apart: ``before_recording_kernel_count`` of these kernels, and
+``before_recording_ns`` of the step, in which such work runs. ``step_figures`` leaves it out.
 
 ``robust_z`` is the step's distance from the median of all steps, in deviations as the median absolute deviation gives
 them (over 0.6745). Beyond 3.5 either way the step is an outlier (Iglewicz and Hoaglin 1993). With fewer than four
@@ -27,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from augment import intervals
+from augment.derived.before_recording import before_recording, before_recording_diagnostics
 from augment.derived.gpu_work import gpu_work
-from augment.derived.ordering import grouped
+from augment.derived.ordering import grouped, sums
 from augment.derived.statistics import OUTLIER, robust_z
 from augment.derived.steps import steps, steps_of_gpu_work
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
@@ -55,6 +58,8 @@ class Row:
     idle_ns: int | None = column("Time of it in which nothing runs on the device.", "ns")
     kernel_count: int | None = column("How many kernels belong to it.", "count")
     launched_busy_ns: int | None = column("Time in which work that belongs to it runs, within it or later.", "ns")
+    before_recording_kernel_count: int | None = column("Kernels of these that were launched before recording.", "count")
+    before_recording_ns: int | None = column("Time of it in which work launched before the recording runs.", "ns")
     robust_z: float | None = column("Distance of its length from the median of all steps, in robust deviations.")
     is_outlier: bool | None = column("Whether that is more than 3.5 either way.")
 
@@ -77,21 +82,28 @@ def analyze(trace: Trace) -> Findings | Skipped:
         distance = None if z is None else float(z[place])
         outlier = None if distance is None else abs(distance) > OUTLIER
         for rank, device, columns in devices or [(trace.rank, None, np.empty((0, 0), np.int64))]:
-            told = columns[:, place].tolist() if len(columns) else [None] * 7
+            told = columns[:, place].tolist() if len(columns) else [None] * 9
             rows.append(ROW(rank, device, number, starts[place], walls[place], *told, distance, outlier))
-    return Findings(rows)
+    return Findings(rows, (), before_recording_diagnostics(trace))
 
 
 def _devices(trace: Trace) -> Iterator[tuple[int | None, Identity, Int64s]]:
     """Each device, and the columns from ``busy_ns`` on, a column of the array each step."""
-    found, work, step = steps(trace), gpu_work(trace), steps_of_gpu_work(trace)
+    found, work, early = steps(trace), gpu_work(trace), before_recording(trace)
+    step = np.where(early, found.at(work.ts), steps_of_gpu_work(trace))
     for one in type_coverage(trace):
         places = one.device.places
         is_kernel = trace.events.category[work.row[places]] == Category.KERNEL
-        kernels = np.bincount(step[places][is_kernel] + 1, minlength=len(found) + 1)[1:]
+        kernels, before = (
+            np.bincount(step[places][which] + 1, minlength=len(found) + 1)[1:]
+            for which in (is_kernel, is_kernel & early[places])
+        )
         launched = _launched(work.ts[places], work.end[places], step[places], len(found))
+        running = intervals.union(work.ts[places][early[places]], work.end[places][early[places]])
+        _, which, part = intervals.clip(running, intervals.Intervals(found.ts, found.end))
+        ran = sums(which, part.end - part.start, len(found))
         during = _during(one, found.ts, found.end)
-        yield one.device.rank, one.device.device, np.concatenate((during, np.stack((kernels, launched))))
+        yield one.device.rank, one.device.device, np.concatenate((during, np.stack((kernels, launched, before, ran))))
 
 
 def _during(one: TypeCoverage, start: Int64s, end: Int64s) -> Int64s:

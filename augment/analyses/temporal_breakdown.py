@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from augment.derived.before_recording import before_recording_diagnostics
 from augment.derived.gpu_work import gpu_work, work_of_several_processes
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.findings import Findings, column
@@ -84,7 +85,7 @@ def _diagnostics(trace: Trace) -> list[Diagnostic]:
             "pieces of GPU work end before they start: they hold no time",
         ),
     )
-    return [one for one in found if one.count]
+    return [*(one for one in found if one.count), *before_recording_diagnostics(trace)]
 
 
 def _far_from_host(trace: Trace) -> int:

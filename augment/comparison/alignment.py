@@ -8,6 +8,7 @@ import numpy as np
 
 from augment.comparison.calls import NONE, Calls, Side, levels
 from augment.comparison.sequences import ALONE, align
+from augment.derived.before_recording import before_recording
 from augment.derived.gpu_work import gpu_work
 from augment.derived.ordering import sums
 from augment.derived.steps import steps
@@ -146,19 +147,25 @@ def homes(calls: Calls, partner: Int64s) -> Int32s:
 
 
 def _launched_order(side: Side) -> Int64s:
-    """The places of the chosen steps' work in the order of launching, then of starting."""
+    """The places of the chosen steps' work, and of what was launched before the recording, in the order of launching,
+    then of starting."""
     found = gpu_work(side.trace)
     launched = np.where(found.launch >= 0, side.trace.events.ts[found.launch], found.ts) if len(found) else found.ts
     order = np.lexsort((found.ts, launched))
-    return order[side.work.step[order] >= 0].astype(np.int64)
+    chosen = (side.work.step >= 0) | before_recording(side.trace)
+    return order[chosen[order]].astype(np.int64)
 
 
 def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int64s:
-    """The control's call that a piece of work belongs to; of what belongs to none, the step and the stream."""
+    """The control's call that a piece of work belongs to; of what belongs to none, the step and the stream.
+
+    What was launched before the recording is apart: of it the order on its stream is all that is known.
+    """
     work = gpu_work(side.trace)
     stream = np.repeat(np.arange(len(work.streams)), [one.stop - one.start for one in work.streams])
     first = len(side.calls) if calls is None else calls
-    alone = first + side.work.step.astype(np.int64) * 4096 + stream
+    step = np.where(before_recording(side.trace), len(side.steps), side.work.step).astype(np.int64)
+    alone = first + step * 4096 + stream
     return np.where(home >= 0, home, alone)
 
 

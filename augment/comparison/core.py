@@ -18,6 +18,7 @@ from augment.comparison.tables import ByName, ByPath
 from augment.comparison.tiling import tiles_of
 from augment.comparison.totals import Samples, figures_outcome, mean_of_ranks, samples_of
 from augment.comparison.waterfall import Waterfall
+from augment.derived.before_recording import before_recording_diagnostics
 from augment.derived.gpu_work import gpu_work
 from augment.errors import UsageError
 from augment.findings import Findings, Outcome
@@ -81,6 +82,8 @@ def diff(
     pairs, told = _ranks(_traces(control), _traces(test), control_rank, test_rank)
     names = Names(short=short_names)
     paths = Paths(names)
+    for label, side in zip(("control", "test"), zip(*pairs, strict=True), strict=True):
+        told += before_recording_diagnostics(*side, of=f" of the {label}")
     chosen = _chosen(pairs, step, region)
     whole = chosen[0].whole
     compared = []

@@ -16,6 +16,7 @@ import numpy as np
 from augment.comparison.alignment import main_thread
 from augment.comparison.calls import CALLS, NONE, Side
 from augment.comparison.names import NO_PATH, Names
+from augment.derived.before_recording import before_recording
 from augment.derived.gap_causes import GapCategory
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
@@ -24,6 +25,8 @@ from augment.derived.step_idle import step_idle
 from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.intervals import Intervals, Places, clip
 from augment.trace import Bytes, Int32s, Int64s
+
+BEFORE = "launched before the recording"  #: the name of such work as an owner: no call is known of it
 
 
 class Kind(IntEnum):
@@ -69,7 +72,7 @@ def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
     """Divide the windows of ``side``, on the device at that place, or among the host's calls."""
     if device is None:
         return _joined([_host(side)])
-    return _joined([*_work(side, device), _idle(side, names, device)])
+    return _joined([*_work(side, names, device), _idle(side, names, device)])
 
 
 _Piece = tuple[Bytes, Int32s, Int32s, Places, Int64s]
@@ -79,8 +82,10 @@ def _joined(pieces: list[_Piece]) -> Tiles:
     return Tiles(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
 
-def _work(side: Side, device: int) -> Iterator[_Piece]:
+def _work(side: Side, names: Names, device: int) -> Iterator[_Piece]:
     found, coverage = gpu_work(side.trace), type_coverage(side.trace)[device]
+    name = side.work.name.copy()
+    name[before_recording(side.trace)] = names.number(BEFORE)
     windows = Intervals(side.steps.start, side.steps.end)
     own = found.by_time[found.devices[device].places]
     for kind, mask in _MASK.items():
@@ -96,7 +101,7 @@ def _work(side: Side, device: int) -> Iterator[_Piece]:
         call = side.work.call[places[which]]
         path = np.append(side.calls.path, np.int32(NO_PATH))[call]  # a call of NONE is the last
         ns = part.end - part.start - lost
-        yield np.full(len(ns), kind, np.uint8), path, side.work.name[places[which]], step, ns
+        yield np.full(len(ns), kind, np.uint8), path, name[places[which]], step, ns
 
 
 def _idle(side: Side, names: Names, device: int) -> _Piece:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.before_recording import before_recording
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.derived.steps import steps
@@ -101,36 +102,26 @@ def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> S
 
 
 def _launched(trace: Trace) -> Int64s:
-    """When each piece of ``gpu_work`` was launched; long ago if before the recording, and its start if nobody knows.
-
-    A stream runs its work in the order of launches. So work without a known launch was launched before the recording
-    if it runs before all work of its stream that has one, provided that most of the stream's later work has one: else
-    launches are lost, and tell nothing.
-    """
+    """When each piece of ``gpu_work`` was launched; long ago if before the recording, and its start if nobody knows."""
     work = gpu_work(trace)
+    launched: Int64s = work.ts.copy()
     known = work.launch != NO_ROW
-    launched: Int64s = np.where(known, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
-    for stream in work.streams:
-        own = known[stream.places]
-        first = int(own.argmax())
-        if own[first:].mean() > 0.5:
-            launched[stream.start : stream.start + first] = np.iinfo(np.int64).min
+    launched[known] = trace.events.ts[work.launch[known]]
+    launched[before_recording(trace)] = np.iinfo(np.int64).min
     return launched
 
 
 def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
     """The place of the step that each piece of ``gpu_work`` belongs to, in which the host launched it; -1 for none.
 
-    Work whose launch is not in the trace was launched before the recording, and belongs to no step; but if no launch
-    is known at all, or there are no steps, it belongs to that in which it begins.
+    Work that was launched before the recording belongs to no step; but if there are none, to the whole. Work of which
+    nobody knows when it was launched belongs to the step in which it begins.
     """
-    work = gpu_work(trace)
-    launched = work.launch != NO_ROW
-    moment = np.where(launched, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
-    step = windows.of_host(moment)
-    if launched.any() and (windows.number >= 0).any():
-        step[~launched] = -1
-    return step
+    launched = _launched(trace)
+    if not (windows.number >= 0).any():
+        early = before_recording(trace)
+        launched[early] = gpu_work(trace).ts[early]
+    return windows.of_host(launched)
 
 
 def _whole(trace: Trace) -> StepWindows:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.derived.before_recording import before_recording
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW
 from augment.trace import Category, Int64s, Trace, derived
@@ -71,8 +72,10 @@ def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
 def steps_of_gpu_work(trace: Trace) -> Int64s:
     """The place in :func:`steps` of each piece of ``gpu_work(trace)``, int64; -1 for none.
 
-    It is the step in which the work was launched, however much later it runs; of work without a known launch, the
-    step in which it begins.
+    It is the step in which the work was launched, however much later it runs; none if that was before the recording;
+    and if nothing tells when it was, the step in which the work begins.
     """
     work = gpu_work(trace)
-    return steps(trace).at(np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch]))
+    step = steps(trace).at(np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch]))
+    step[before_recording(trace)] = -1
+    return step

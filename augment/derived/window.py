@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from augment.derived.before_recording import before_recording
 from augment.derived.gpu_work import gpu_work
 from augment.derived.launches import NO_ROW, launches
 from augment.derived.ordering import each
@@ -39,10 +40,10 @@ def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) 
     """The trace of what the host began within ``[start, end)``, absolute ns.
 
     It has the events that begin then, but of what lies on devices what belongs to them: GPU work that they launched,
-    however much later it runs, or (unless ``launched_only``) of unknown launch and beginning then; synchronisations
-    likewise; and annotations of the device whose first work belongs. Events that began before are not in it, however
-    long they last. Rows are numbered anew; tracks, strings and source are shared, and the rows' bytes are where they
-    were.
+    however much later it runs, or (unless ``launched_only``) work that begins then and of which nothing tells when it
+    was launched; synchronisations likewise; and annotations of the device whose first work belongs. Events that began
+    before are not in it, however long they last. Rows are numbered anew; tracks, strings and source are shared, and the
+    rows' bytes are where they were.
     """
     keep = (trace.events.ts >= start) & (trace.events.ts < end)
     _choose_on_devices(trace, keep, start, end, launched_only)
@@ -52,7 +53,7 @@ def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) 
 def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_only: bool) -> None:
     work = gpu_work(trace)
     begun = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
-    belongs = (begun >= start) & (begun < end)
+    belongs = (begun >= start) & (begun < end) & ~before_recording(trace)
     if launched_only:
         belongs &= work.launch != NO_ROW
     keep[work.row] = belongs

@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ImbalanceRow:
-    """One step, of all ranks that recorded it."""
+    """One step, of all ranks that recorded it; without the work launched before the recording."""
 
     step: int = column("The number of the step.")
     rank_count: int = column("Ranks that recorded it.", "count")

@@ -19,12 +19,12 @@ NAME = "step_figures"
 def jobs(seed: int) -> list[Event]:
     """Steps of a host that runs ahead of two streams, now and then."""
     rng = random.Random(seed)
-    events: list[Event] = [kernel("early", 5, 40)]  # launched before the recording
+    events: list[Event] = [kernel("early", 5, 40, correlation=5)]  # launched before the recording
     free, at = {7: 0, 20: 0}, 10
     for number in range(4):
         begin = at
         for _ in range(rng.randrange(4)):
-            correlation, stream = len(events), rng.choice([7, 20])
+            correlation, stream = 10 + len(events), rng.choice([7, 20])
             name = rng.choice(["gemm", "ncclDevKernel_AllReduce", "Memcpy HtoD"])
             start = max(at + rng.randrange(2, 8), free[stream])
             free[stream] = start + rng.randrange(1, 60)
@@ -99,12 +99,13 @@ def work_rows(trace: Trace) -> np.ndarray:
 def test_the_first_window_takes_in_no_work_launched_before_it() -> None:
     """Three pieces were queued when the recording began, on two streams; the fourth is the step's own."""
     trace = trace_of(
-        kernel("before", 0, 30), kernel("before", 30, 60), kernel("before", 40, 70, stream=20),
-        annotation("ProfilerStep#1", 10, 50), call("cudaLaunchKernel", 12, 14, correlation=1),
-        kernel("own", 60, 110, correlation=1), call("cudaLaunchKernel", 20, 22, correlation=2),
-        kernel("own", 70, 80, stream=20, correlation=2),
-        annotation("ProfilerStep#2", 50, 90), call("cudaLaunchKernel", 60, 62, correlation=3),
-        kernel("own", 110, 150, correlation=3),
+        kernel("before", 0, 30, correlation=1), kernel("before", 30, 60, correlation=3),
+        kernel("before", 40, 70, stream=20, correlation=2),
+        annotation("ProfilerStep#1", 10, 50), call("cudaLaunchKernel", 12, 14, correlation=11),
+        kernel("own", 60, 110, correlation=11), call("cudaLaunchKernel", 20, 22, correlation=12),
+        kernel("own", 70, 80, stream=20, correlation=12),
+        annotation("ProfilerStep#2", 50, 90), call("cudaLaunchKernel", 60, 62, correlation=13),
+        kernel("own", 110, 150, correlation=13),
     )  # fmt: skip
     outcome = augment(trace, only=[NAME]).outcomes[NAME]
     assert rows_of(outcome, "step", "step_ns", "backlog_ns") == [(1, 40, 60), (2, 40, 60)]

@@ -1,0 +1,98 @@
+"""How much of the GPU work was launched before the recording began?
+
+A host that runs ahead has launched work that the device is still at when the profiler starts. It is recorded without
+its launch: no operator, no step and no annotation of the host is around it. So it is no part of the windows of
+``step_figures``, of a job's load imbalance, and of the shares of ``critical_path``.
+
+Work counts as launched before the recording only if that is certain. The trace has no call of its ``correlation``,
+which is below that of every recorded call; it begins before all work of its stream whose launch was recorded; and the
+recording tells the launches of at least 99 % of all other work. Any other work without a known launch counts as
+``unknown``: a lost launch, or a call that the profiler does not record, looks the same.
+
+It is drawn on a track ``Before the recording stream N``: a slice from the first to the last of it on each stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import SliceTrack, Texts
+from augment.derived.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
+from augment.derived.gpu_work import GpuWork, gpu_work
+from augment.findings import Findings, Skipped, column
+from augment.intervals import total, union
+from augment.trace import GPU_WORK, LAUNCHES, Bools, Identity, Int64s, Trace
+
+NAME = "before_recording"
+NEEDS = (GPU_WORK, LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    count: int = column("Kernels, copies and memsets that were launched before the recording.", "count")
+    gpu_ns: int = column("Sum of their durations.", "ns")
+    gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
+    busy_ns: int = column("Time in which any of them runs.", "ns")
+    until_ns: int | None = column("When the last of them ends, after the first event of the trace.", "ns")
+    unknown_count: int = column("Work of which nothing tells when it was launched.", "count")
+    unknown_gpu_ns: int = column("Sum of its durations.", "ns")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Tell the work of each device that was launched before the recording."""
+    work, early, unknown = gpu_work(trace), before_recording(trace), launch_unknown(trace)
+    if unknown.all():
+        return Skipped("no GPU work whose correlation names a launch: nothing tells when it was launched")
+    ran = np.maximum(work.end - work.ts, 0)
+    rows = []
+    for device in work.devices:
+        places = device.places
+        own, all_ns = early[places], int(ran[places].sum())
+        ns = int(ran[places][own].sum())
+        start, end = work.ts[places][own], work.end[places][own]
+        rows.append(
+            Row(
+                rank=device.rank,
+                device=device.device,
+                count=int(np.count_nonzero(own)),
+                gpu_ns=ns,
+                gpu_ratio=ns / all_ns if all_ns else None,
+                busy_ns=total(union(start, end)),
+                until_ns=int(end.max() - trace.events.ts[0]) if own.any() else None,
+                unknown_count=int(np.count_nonzero(unknown[places])),
+                unknown_gpu_ns=int(ran[places][unknown[places]].sum()),
+            )
+        )
+    return Findings(rows, list(_tracks(work, early, ran)), launch_unknown_diagnostics(trace))
+
+
+def _tracks(work: GpuWork, early: Bools, ran: Int64s) -> Iterator[SliceTrack]:
+    """A slice on each stream that has such work: it is the first on it."""
+    for stream in work.streams:
+        own = np.flatnonzero(early[stream.places]) + stream.start
+        if not len(own):
+            continue
+        begin = int(work.ts[own[0]])
+        yield SliceTrack(
+            analysis=NAME,
+            name=f"Before the recording stream {stream.stream}",
+            under=stream.track,
+            ts=np.array([begin], np.int64),
+            dur=np.array([max(int(work.end[own].max()) - begin, 0)], np.int64),
+            names=Texts(np.zeros(1, np.int32), ("launched before the recording",)),
+            args={
+                "count": np.array([len(own)], np.int64),
+                "gpu_ns": np.array([int(ran[own].sum())], np.int64),
+            },
+            description="the first work of the stream, launched before the profiler started",
+        )

@@ -1,0 +1,221 @@
+"""Work launched before the recording: on tiny traces, on simulated jobs of known truth, on real traces by a checker of
+its own, and on traces that are cut."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.analyses import before_recording as analysis
+from augment.analyses import critical_path, steps
+from augment.annotations import SliceTrack
+from augment.derived.before_recording import before_recording, before_recording_diagnostics, launch_unknown
+from augment.derived.gpu_work import gpu_work
+from augment.derived.step_windows import step_of_work, step_windows
+from augment.derived.steps import steps_of_gpu_work
+from augment.findings import Findings, Skipped
+from augment.readers import read
+from augment.trace import Trace
+from metamorphic import CALLS, GPU_WORK, Document, load, real_trace, save, without_first_launches, without_first_ns
+from tables import Event, annotation, call, kernel, op, slices_of, trace_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from simulator import JobOptions, simulate
+
+SMALL = JobOptions(steps=6, layers=2, causes=True)
+JOBS: dict[str, dict[str, Any]] = {
+    "waits": {},
+    "cut in a backlog": {"run_ahead": 2, "record_from": (2.4, 3.1), "record_until": (5.5, 5.9), "side_streams": 2},
+    "never waits": {"sync_every": 0, "record_from": (1.5,), "stacks": True, "memory": True, "ranks": 1},
+    "whole µs": {"whole_us": True, "run_ahead": 1, "record_from": (1.4, 2.2), "cross_ns": 1000},
+    "graphs": {"graphs": True, "run_ahead": 1, "record_from": (1.3, 1.6)},
+    "lost kernels": {"lost_rank": 1, "lost_every": 4, "run_ahead": 2, "record_from": (2.2,), "ranks": 3},
+}
+BACKLOGS = (
+    "h100_8rank_modded_nanogpt/rank1.json.gz",
+    "hta_trace_diff_pair/test.json.gz",
+    "mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz",
+    "v100_4rank_pair_torchrec/control/pid44237.pt.trace.json.gz",
+    "pairs_h100_vs_mi300_tracelens/qwen1.5_0.5b_h100.json.gz",
+)
+
+
+def early_names(*events: Event) -> list[str]:
+    trace = trace_of(*events)
+    return trace.names_of(gpu_work(trace).row[before_recording(trace)])
+
+
+RUN = (
+    op("aten::mm", 100, 200),
+    call("cudaLaunchKernel", 110, 115, correlation=10),
+    kernel("own", 150, 160, correlation=10),
+)
+
+
+def test_work_is_early_if_its_correlation_is_below_all_calls_and_it_runs_first_on_its_stream() -> None:
+    backlog = kernel("queued", 120, 140, correlation=9)
+    assert early_names(*RUN, backlog) == ["queued"]
+    assert early_names(*RUN, kernel("other stream", 155, 170, stream=20, correlation=9)) == ["other stream"]
+    assert early_names(*RUN, backlog, call("cudaStreamSynchronize", 120, 130, correlation=4)) == []  # was recorded then
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (*RUN, kernel("no correlation", 120, 140)),
+        (*RUN, kernel("lost launch", 120, 140, correlation=11)),
+        (*RUN, kernel("behind own work", 170, 180, correlation=9)),
+        (op("aten::mm", 100, 200), kernel("no calls at all", 120, 140, correlation=9)),
+        (call("cudaDeviceSynchronize", 0, 5, correlation=50), kernel("calls of another kind", 9, 10, correlation=9)),
+        (*RUN, kernel("queued", 120, 140, correlation=9),
+         *(kernel("by an unknown call", 200 + i, 201 + i, correlation=20 + i) for i in range(5))),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_not_early(events: tuple[Event, ...]) -> None:
+    assert early_names(*events) == []
+    assert launch_unknown(trace_of(*events)).any()
+
+
+def test_graphs_follow_their_launch() -> None:
+    graph = [kernel("node", 200 + i, 201 + i, correlation=12) for i in range(4)]
+    trace = trace_of(*RUN, call("cudaGraphLaunch", 160, 170, correlation=12), *graph)
+    assert not before_recording(trace).any()
+    assert not launch_unknown(trace).any()
+
+
+def test_it_is_told_drawn_and_in_no_step() -> None:
+    trace = trace_of(
+        *RUN,
+        annotation("ProfilerStep#1", 100, 300),
+        kernel("queued", 90, 110, correlation=8),
+        kernel("queued", 110, 140, correlation=9),
+        kernel("copy", 90, 150, stream=20, correlation=7),
+    )
+    found = analysis.analyze(trace)
+    assert isinstance(found, Findings)
+    (row,) = found.rows
+    assert (row.count, row.gpu_ns, row.busy_ns, row.until_ns, row.unknown_count) == (3, 110, 60, 60, 0)
+    assert row.gpu_ratio == pytest.approx(110 / 120)
+    tracks = [one for one in found.annotations if isinstance(one, SliceTrack)]
+    what = {"name": "launched before the recording"}
+    assert {one.name: slices_of(one) for one in tracks} == {
+        "Before the recording stream 7": [{"ts": 90, "dur": 50, "count": 2, "gpu_ns": 50, **what}],
+        "Before the recording stream 20": [{"ts": 90, "dur": 60, "count": 1, "gpu_ns": 60, **what}],
+    }
+    assert [(one.code, one.count) for one in before_recording_diagnostics(trace)] == [("before_recording", 3)]
+    early = before_recording(trace)
+    assert (steps_of_gpu_work(trace)[early] == -1).all()
+    assert (step_of_work(trace, step_windows(trace))[early] == -1).all()
+    told = steps.analyze(trace)
+    assert isinstance(told, Findings)
+    assert [(one.kernel_count, one.before_recording_kernel_count, one.before_recording_ns) for one in told.rows] == [
+        (2, 1, 50)
+    ]
+
+
+def test_without_any_launch_it_is_skipped_with_the_reason() -> None:
+    found = analysis.analyze(trace_of(call("cudaDeviceSynchronize", 0, 5, correlation=50), kernel("k", 9, 10)))
+    assert isinstance(found, Skipped)
+    assert "nothing tells" in found.reason
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_simulated_jobs_of_known_truth(name: str, tmp_path: Path) -> None:
+    for path, truth in simulate(dataclasses.replace(SMALL, **JOBS[name]), tmp_path):
+        trace = read(str(path))
+        work, early = gpu_work(trace), before_recording(trace)
+        before = truth["causes"]["before_recording"]
+        assert (int(early.sum()), int((work.end - work.ts)[early].sum())) == (before["count"], before["ns"])
+        assert not launch_unknown(trace).any()
+        found = analysis.analyze(trace)
+        assert isinstance(found, Findings)
+        (row,) = found.rows
+        assert row.gpu_ratio == pytest.approx(before["share"])
+
+
+def _reckoned(document: Document) -> set[Any]:
+    """Correlations of the early work, in plain Python: of those without a call, the ones that run before the first work
+    of their stream that has one. Only of recordings all of whose other work has a call."""
+    calls = {one["args"]["correlation"] for one in document["traceEvents"]
+             if one.get("cat") in CALLS and "correlation" in (one.get("args") or {})}  # fmt: skip
+    streams = defaultdict(list)
+    for one in document["traceEvents"]:
+        if one.get("cat") in GPU_WORK:
+            streams[one["args"]["device"], one["args"]["stream"]].append((one["ts"], one["args"]["correlation"]))
+    early: set[Any] = set()
+    for work in streams.values():
+        known = [number in calls for _, number in sorted(work)]
+        first = known.index(True) if True in known else len(known)
+        assert all(known[first:])
+        early |= {number for _, number in sorted(work)[:first]}
+    return early
+
+
+def _found(path: Path) -> set[Any]:
+    trace = read(str(path))
+    return _correlations(trace, before_recording(trace))
+
+
+def _correlations(trace: Trace, which: Iterable[bool]) -> set[Any]:
+    return set(trace.events.correlation[gpu_work(trace).row[np.asarray(which)]].tolist())
+
+
+@pytest.mark.parametrize("name", BACKLOGS)
+def test_real_recordings_that_begin_in_a_backlog(name: str) -> None:
+    path = real_trace(name)
+    assert _found(path) == _reckoned(load(path)) != set()
+
+
+@pytest.mark.parametrize("name", ["mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz", *BACKLOGS[3:]])
+def test_a_recording_that_begins_later_has_more_of_it(name: str, tmp_path: Path) -> None:
+    document = load(real_trace(name))
+    whole = _found(real_trace(name))
+    for ns in (1_000_000, 20_000_000):
+        cut = without_first_ns(document, ns)
+        begin = min(one["ts"] for one in cut["traceEvents"] if one.get("cat") in CALLS)
+        called = {
+            one["args"]["correlation"]
+            for one in document["traceEvents"]
+            if one.get("cat") in CALLS and one["ts"] < begin and "correlation" in (one.get("args") or {})
+        }
+        kept = {one["args"]["correlation"] for one in cut["traceEvents"] if one.get("cat") in GPU_WORK}
+        assert _found(save(cut, tmp_path / "cut.json")) == (whole | called) & kept
+
+
+def test_a_call_that_is_lost_amid_others_says_nothing(tmp_path: Path) -> None:
+    """Calls of other kinds were recorded before the launches that are cut: so the recording had begun."""
+    name = "h100_8rank_modded_nanogpt/rank1.json.gz"
+    document = load(real_trace(name))
+    path = save(without_first_launches(document, 30), tmp_path / "cut.json")
+    assert _found(path) <= _found(real_trace(name)) | {
+        one["args"]["correlation"]
+        for one in document["traceEvents"]
+        if one.get("cat") in CALLS and "correlation" in (one.get("args") or {})
+    }
+    assert _found(path) >= _found(real_trace(name))
+
+
+def test_the_paths_shares_of_a_step_leave_it_out(tmp_path: Path) -> None:
+    ((path, _),) = simulate(dataclasses.replace(SMALL, sync_every=0, record_from=(1.5,), ranks=1), tmp_path)
+    for trace in (read(str(path)), read(str(real_trace("h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz")))):
+        found = critical_path.analyze(trace)
+        assert isinstance(found, Findings)
+        assert "before_recording" in {one.code for one in found.diagnostics}
+        numbers = sorted({row.step for row in found.rows})
+        for number in numbers:
+            rows = [row for row in found.rows if row.step == number]
+            assert sum(row.time_ns for row in rows) == rows[0].span_ns
+            early = sum(row.before_recording_ns for row in rows)
+            assert early > 0 or number != numbers[0]
+            for row in rows:
+                own = row.span_ns - early
+                share = (row.time_ns - row.before_recording_ns) / own if own else 0
+                assert row.time_ratio == pytest.approx(share)
