@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean
+.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean quick
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -21,6 +21,9 @@ demo: $(STAMP)   ## an example job, augmented: its main figures and what to open
 
 test: $(STAMP)   ## all tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+quick: $(STAMP)  ## the tests that are neither slow nor of the service: less than a minute
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
 
 check: $(STAMP)  ## style, types, layers, and that generated pages are up to date
 	$(BIN)/ruff check .
