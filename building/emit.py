@@ -23,6 +23,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+from numba.np import arrayobj
 
 from augment.kernels.catalogue import KERNELS
 from building.targets import TARGETS
@@ -32,12 +33,17 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 _ENTRY = "DllMainCRTStartup"
 #: a DLL without a C runtime has an entry of its own
 _WINDOWS_ENTRY = f"define i32 @{_ENTRY}(ptr %a, i32 %b, ptr %c) {{\n  ret i32 1\n}}\n"
+_ARGUMENTS = {
+    "int64": types.int64,
+    "int64[]": types.Array(types.int64, 1, "C"),
+    "int32[]": types.Array(types.int32, 1, "C"),
+}
 _WRAPPER = """
 declare void @kernel_raised()
 define i64 @{symbol}({parameters}) nounwind {{
   %value = alloca i64
   %error = alloca ptr
-  %status = call i32 @"{native}"(ptr %value, ptr %error{arguments})
+  %status = call i32 @"{native}"(ptr %value, ptr %error, {arguments})
   %bad = icmp ne i32 %status, 0
   br i1 %bad, label %raised, label %fine
 raised:
@@ -93,26 +99,34 @@ def _intermediate(kernel: str) -> tuple[str, str]:
     """The intermediate code of a kernel behind a plain C function, and that function's name."""
     module, name = kernel.split(".")
     function = getattr(importlib.import_module(f"augment.kernels.{module}"), name).py_func
-    arity = KERNELS[kernel]
-    if function.__code__.co_argcount != arity:
-        raise RuntimeError(f"{kernel} takes {function.__code__.co_argcount} arguments, the catalogue says {arity}")
-    kind = types.int64(*[types.int64] * arity)
-    made = njit(kind, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function).overloads[kind.args]
+    kinds = KERNELS[kernel]
+    if function.__code__.co_argcount != len(kinds):
+        raise RuntimeError(f"{kernel} takes {function.__code__.co_argcount} arguments, the catalogue says {len(kinds)}")
+    arguments = [_ARGUMENTS[kind] for kind in kinds]
+    made = njit(types.int64(*arguments), no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    result = made.overloads[tuple(arguments)]
     symbol = kernel.replace(".", "_")
-    numbered = [f"i64 %a{i}" for i in range(arity)]
-    wrapper = _WRAPPER.format(
-        symbol=symbol,
-        native=made.fndesc.llvm_func_name,
-        parameters=", ".join(numbered),
-        arguments="".join(f", {one}" for one in numbered),
-    )
-    return made.library.get_llvm_str() + wrapper, symbol
+    taken, given = zip(*(_passed(kind, number) for number, kind in enumerate(kinds)), strict=True)
+    native = result.fndesc.llvm_func_name
+    wrapper = _WRAPPER.format(symbol=symbol, native=native, parameters=", ".join(taken), arguments=", ".join(given))
+    return result.library.get_llvm_str() + wrapper, symbol
+
+
+def _passed(kind: str, number: int) -> tuple[str, str]:
+    """What the C function takes for an argument, and what it gives to numba's: of a column its address and length."""
+    if not kind.endswith("[]"):
+        return f"i64 %a{number}", f"i64 %a{number}"
+    width = int(kind.removeprefix("int").removesuffix("[]")) // 8
+    shape = f"i64 %n{number}, i64 {width}"
+    return f"ptr %a{number}, i64 %n{number}", f"ptr null, ptr null, {shape}, ptr %a{number}, {shape}"
 
 
 def _use_numba() -> None:
     """Have the kernels, which are not imported yet, made with numba instead of plain Python."""
     from augment.kernels import memory
 
+    # an index is what it is: to look at each whether it counts from the end costs 10 to 16 % where indexes are data
+    arrayobj.fix_integer_index = lambda context, builder, kind, index, _: context.cast(builder, index, kind, types.intp)
     early = {f"augment.kernels.{name}" for name in ("native", "catalogue", "memory")}
     if others := [name for name in sys.modules if name.startswith("augment.kernels.") and name not in early]:
         raise RuntimeError(f"imported as plain Python: {', '.join(others)}")

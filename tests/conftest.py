@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from augment.errors import UsageError
+from oracles import plain_kernels
 from perfetto_engine import PerfettoEngine
 
 settings.register_profile("augment", deadline=None)  # the first call loads compiled code, and machines are busy
@@ -60,3 +61,10 @@ def shared_traces() -> Path:
     if not SHARED_TRACES.is_dir():
         pytest.skip(f"no real traces at {SHARED_TRACES}")
     return SHARED_TRACES
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Kernels as they are compiled, and once more as the plain Python that they are written in."""
+    with plain_kernels() if request.param == "plain" else contextlib.nullcontext():
+        yield request.param

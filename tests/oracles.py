@@ -1,17 +1,52 @@
-"""What kernels do, done once more without any: slowly, and as plainly as it can be said."""
+"""What kernels do, done once more without any, as plainly as it can be said; and kernels as plain Python."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from augment.readers.events import read_row
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.raw import Names, Tally
+
+
+class Checked(np.ndarray[Any, Any]):
+    """A column as compiled code has it: no index counts from the end, and none is beyond it."""
+
+    def __getitem__(self, index: Any) -> Any:
+        assert 0 <= index < len(self)
+        return super().__getitem__(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        assert 0 <= index < len(self)
+        assert np.iinfo(self.dtype).min <= value <= np.iinfo(self.dtype).max
+        super().__setitem__(index, value)
+
+
+def plain_kernel(name: str) -> Callable[..., int]:
+    """A kernel as the plain Python that it is written in."""
+    module, function = name.split(".")
+    kernel = getattr(importlib.import_module(f"augment.kernels.{module}"), function)
+
+    def call(*arguments: Any) -> int:
+        with np.errstate(over="ignore"):  # words wrap around
+            return int(kernel(*(one.view(Checked) if isinstance(one, np.ndarray) else one for one in arguments)))
+
+    return call
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Have all kernels run as plain Python."""
+    with patch("augment.kernels.native._native", plain_kernel):
+        yield
 
 
 class PacketsByHand(PacketScanner):

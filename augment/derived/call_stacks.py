@@ -10,11 +10,9 @@ import numpy as np
 
 from augment.derived.ordering import compressed, grouped
 from augment.intervals import Places
-from augment.kernels.load import Load
+from augment.kernels.native import native
 from augment.trace import LAUNCHES, Bools, Category, Diagnostic, Int32s, Int64s, Trace, derived
 
-COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
-_load = Load()
 NO_ROW = -1
 #: what nests on a thread, and of two slices with one extent, which is the outer
 OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
@@ -142,29 +140,6 @@ def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
 
 def nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
     """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
-    if nest := _load.native("call_stacks.nest", len(ts), COMPILED_FROM):
-        parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
-        columns = [np.ascontiguousarray(column) for column in (ts, end, thread)]
-        nest(*(column.ctypes.data for column in (*columns, parent, depth, stop)), len(ts))
-        return parent, depth, stop
-    parents, depths, stops = _nest(ts.tolist(), end.tolist(), thread.tolist())
-    return np.array(parents, np.int32), np.array(depths, np.int32), np.array(stops, np.int32)
-
-
-def _nest(ts: list[int], end: list[int], thread: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """The same, by a loop.
-
-    The chain of parents of the slice before is the stack: what ends before this one does can enclose nothing that is
-    still to come, as it would have to enclose this one first. So each slice is passed once: linear time.
-    """
-    parent: list[int] = []
-    depth: list[int] = []
-    stop = [len(ts)] * len(ts)
-    for i, (start, own_end, own) in enumerate(zip(ts, end, thread, strict=True)):
-        outer = i - 1
-        while outer >= 0 and (end[outer] < own_end or end[outer] <= start or thread[outer] != own):
-            stop[outer] = i
-            outer = parent[outer]
-        parent.append(outer)
-        depth.append(0 if outer < 0 else depth[outer] + 1)
+    parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
+    native("call_stacks.nest")(*map(np.ascontiguousarray, (ts, end, thread)), parent, depth, stop)
     return parent, depth, stop

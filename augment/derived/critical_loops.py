@@ -1,17 +1,14 @@
-"""The loops over the critical graph: compiled where that pays and can be, else the same in Python."""
+"""The loops over the critical graph, which are kernels."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from augment.kernels.load import Load
-from augment.kernels.native import Native
+from augment.kernels.critical_loops import NEVER as NEVER
+from augment.kernels.native import native
 from augment.trace import Int32s, Int64s
 
-COMPILED_FROM = 30_000  #: edges from which on compiled code earns its load
-_load = Load()
 NONE = -1
-NEVER = 1 << 62  #: no recording lasts so long
 
 
 def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[Int32s, Int32s, Int32s]:
@@ -29,28 +26,15 @@ def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[I
     """
     head, binding = np.full(nodes, NONE, np.int32), np.full(nodes, NONE, np.int32)
     following = np.full(len(source), NONE, np.int32)
-    if (loop := _compiled("bind", len(source))) is not None:
-        loop(*_addresses(target, arrival, head, following, binding), len(target))
-        return head, following, binding
-    best: dict[int, int] = {}
-    for edge, (to, at) in enumerate(zip(target.tolist(), arrival.tolist(), strict=True)):
-        following[edge], head[to] = head[to], edge
-        if to not in best or at > best[to]:
-            best[to], binding[to] = at, edge
+    native("critical_loops.bind")(target, arrival, head, following, binding)
     return head, following, binding
 
 
 def walk(binding: Int32s, source: Int32s, node: int) -> Int32s:
     """The binding edges from ``node`` back to where there is none, in the order of time; int32."""
     path = np.empty(len(binding), np.int32)
-    if (loop := _compiled("walk", len(source))) is not None:
-        count = loop(*_addresses(binding, source, path), node)
-        return path[:count][::-1]
-    found, edges, sources = [], binding.tolist(), source.tolist()
-    while (edge := edges[node]) != NONE:
-        found.append(edge)
-        node = sources[edge]
-    return np.array(found[::-1], np.int32)
+    count = native("critical_loops.walk")(binding, source, path, node)
+    return path[:count][::-1]
 
 
 def latest(order: Int32s, head: Int32s, following: Int32s, source: Int32s, weight: Int64s, end: int) -> Int64s:
@@ -58,16 +42,8 @@ def latest(order: Int32s, head: Int32s, following: Int32s, source: Int32s, weigh
     not depend on it."""
     late = np.full(len(order), NEVER, np.int64)
     late[-1] = end
-    if (loop := _compiled("latest", len(source))) is not None:
-        loop(*_addresses(order, head, following, source, weight, late), len(order))
-        return late
-    heads, nexts, sources, weights, times = (x.tolist() for x in (head, following, source, weight, late))
-    for node in order[::-1].tolist():
-        edge = heads[node] if times[node] < NEVER else NONE
-        while edge != NONE:
-            times[sources[edge]] = min(times[sources[edge]], times[node] - weights[edge])
-            edge = nexts[edge]
-    return np.array(times, np.int64)
+    native("critical_loops.latest")(order, head, following, source, weight, late)
+    return late
 
 
 def saved(
@@ -100,38 +76,6 @@ def saved(
     """
     result = np.zeros(len(jobs), np.int64)
     early, cut = ts.copy(), np.zeros(len(source), np.int64)
-    columns = (order, head, following, source, weight, ts, due, leaving)
-    if (loop := _compiled("saved", len(source))) is not None:
-        loop(*_addresses(*columns, cut_edge, cut_ns, np.ascontiguousarray(jobs), early, cut, result), len(jobs))
-        return result
-    nodes, heads, nexts, sources, weights, times, dues, leaves = (column.tolist() for column in columns)
-    cut_edges, cuts, moved, less = cut_edge.tolist(), cut_ns.tolist(), early.tolist(), cut.tolist()
-    for job, (first, stop, leave, left, low, high) in enumerate(jobs.tolist()):
-        for place in range(low, high):
-            less[cut_edges[place]] += cuts[place]
-        for node in nodes[first:stop]:
-            edge, at = heads[node], None
-            while edge != NONE:
-                comes = moved[sources[edge]] + weights[edge] - less[edge]
-                at = comes if at is None or comes > at else at
-                edge = nexts[edge]
-            moved[node] = times[node] if at is None else at
-        gains = [
-            at - moved[sources[edge]] - weights[edge] + less[edge]
-            for at, edge in zip(dues[leave:left], leaves[leave:left], strict=True)
-        ]
-        result[job] = min(gains, default=0)
-        for node in nodes[first:stop]:
-            moved[node] = times[node]
-        for place in range(low, high):
-            less[cut_edges[place]] = 0
+    columns = (order, head, following, source, weight, ts, due, leaving, cut_edge, cut_ns)
+    native("critical_loops.saved")(*columns, np.ascontiguousarray(jobs).ravel(), early, cut, result)
     return result
-
-
-def _compiled(function: str, size: int) -> Native | None:
-    return _load.native(f"critical_loops.{function}", size, COMPILED_FROM)
-
-
-def _addresses(*columns: Int32s | Int64s) -> list[int]:
-    """Of columns without gaps."""
-    return [column.ctypes.data for column in columns]

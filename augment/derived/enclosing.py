@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from augment.derived.call_stacks import COMPILED_FROM, NO_ROW, call_stacks, is_of
+from augment.derived.call_stacks import NO_ROW, call_stacks, is_of
 from augment.derived.ordering import each
 from augment.intervals import Places
-from augment.kernels.load import Load
+from augment.kernels.native import native
 from augment.trace import Bools, Category, Int32s, Int64s, Trace
-
-_load = Load()
 
 
 def enclosing(trace: Trace, places: Places) -> Int32s:
@@ -128,38 +126,9 @@ def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> 
     row, events = call_stacks(trace).row[places], trace.events
     end, thread = events.ts[row] + events.dur[row], events.track[row]
     count = len(asked.needed)
-    if around := _load.native("enclosing.around", count, COMPILED_FROM):
-        found, opened = np.empty(count, np.int32), np.empty(len(places) + 1, np.int32)
-        given = [np.ascontiguousarray(one) for one in (end, thread, asked.needed, asked.thread, where.astype(np.int64))]
-        around(*(column.ctypes.data for column in (*given, opened, found)), count)
-        return found
-    lists = (end, thread, asked.needed, asked.thread, where)
-    return np.array(_around(*(column.tolist() for column in lists)), np.int32)
-
-
-def _around(end: list[int], thread: list[int], needed: list[int], own: list[int], where: list[int]) -> list[int]:
-    """The same, by a loop.
-
-    Of the slices passed, those are kept open that end later than all that began after them: any other is outlasted by
-    one that is further in. So ends descend in ``opened``, and the last that ends late enough is found by halving.
-    """
-    opened: list[int] = []
-    found: list[int] = []
-    passed = 0
-    for least, mine, stop in zip(needed, own, where, strict=True):
-        while passed < stop:
-            while opened and (end[opened[-1]] < end[passed] or thread[opened[-1]] != thread[passed]):
-                opened.pop()
-            opened.append(passed)
-            passed += 1
-        low, high = 0, len(opened)
-        while low < high:
-            middle = (low + high) // 2
-            if end[opened[middle]] >= least:
-                low = middle + 1
-            else:
-                high = middle
-        found.append(opened[low - 1] if low and thread[opened[low - 1]] == mine else -1)
+    found, opened = np.empty(count, np.int32), np.empty(len(places) + 1, np.int32)
+    given = (end, thread, asked.needed, asked.thread, where.astype(np.int64))
+    native("enclosing.around")(*map(np.ascontiguousarray, given), opened, found)
     return found
 
 

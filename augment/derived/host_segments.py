@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import COMPILED_FROM, NO_ROW, call_stacks
+from augment.derived.call_stacks import NO_ROW, call_stacks
 from augment.intervals import Places
-from augment.kernels.load import Load
+from augment.kernels.native import native
 from augment.trace import Int32s, Int64s, Trace, derived
-
-_load = Load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +60,5 @@ def segments(ts: Int64s, end: Int64s, thread: Int32s, tracks: int) -> tuple[Int6
     """
     when, place = np.empty(2 * len(ts) + 1, np.int64), np.empty(2 * len(ts) + 1, np.int32)
     stop, open_ = np.zeros(tracks, np.int64), np.empty(len(ts) + 1, np.int32)
-    if divide := _load.native("host_segments.divide", len(ts), COMPILED_FROM):
-        columns = (ts, end, thread, when, place, stop, open_)
-        return when, place, stop, divide(*(column.ctypes.data for column in columns), len(ts))
-    count = 0
-    for count, (moment, innermost, own) in enumerate(_divided(ts.tolist(), end.tolist(), thread.tolist()), 1):
-        when[count - 1], place[count - 1], stop[own] = moment, innermost, count
+    count = native("host_segments.divide")(*map(np.ascontiguousarray, (ts, end, thread)), when, place, stop, open_)
     return when, place, stop, count
-
-
-def _divided(ts: list[int], end: list[int], thread: list[int]) -> Iterator[tuple[int, int, int]]:
-    """When the innermost slice changes, to which place (-1 none), on which thread; each slice is opened and closed
-    once."""
-    opened: list[int] = []
-    pending: tuple[int, int, int] | None = None  # given only when the next comes later: at one moment the last stands
-    for i in range(len(ts) + 1):
-        own = thread[i] if i < len(ts) else -1
-        while opened and (thread[opened[-1]] != own or end[opened[-1]] <= ts[i]):
-            last = opened.pop()
-            moment = max(end[last], pending[0]) if pending else end[last]
-            if pending and pending[0] < moment:
-                yield pending
-            pending = (moment, opened[-1] if opened else -1, thread[last])
-        if pending and (pending[2] != own or pending[0] < ts[i]):
-            yield pending
-        if i < len(ts):
-            opened.append(i)
-            pending = (ts[i], i, own)

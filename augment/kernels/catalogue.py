@@ -1,25 +1,30 @@
-"""Every kernel: the functions of this room that Python calls, and how many int64 arguments each takes."""
+"""Every kernel: the functions of this room that Python calls, and the types of their arguments.
+
+An argument is an ``int64``, which may be an address, or a column: an array without gaps, as ``int32[]``.
+"""
 
 from __future__ import annotations
 
-KERNELS: dict[str, int] = {
-    "arg_columns.scan_columns": 8,
-    "call_stacks.nest": 7,
-    "critical_loops.bind": 6,
-    "critical_loops.latest": 7,
-    "critical_loops.saved": 15,
-    "critical_loops.walk": 4,
-    "dictionary.fill_slots": 4,
-    "encode_args.scan_args": 12,
-    "encode_packets.columns_to_args": 6,
-    "encode_packets.encode_rows": 13,
-    "enclosing.around": 8,
-    "host_segments.divide": 8,
-    "json_scan.scan": 6,
-    "json_tables.fill_place_slots": 4,
-    "lanes.walk": 3,
-    "match.match": 3,
-    "packet_args.scan_args": 9,
-    "packet_scan.scan_packets": 5,
-    "render.render_rows": 11,
+INT, INTS, INT32S = "int64", "int64[]", "int32[]"
+
+KERNELS: dict[str, tuple[str, ...]] = {
+    "arg_columns.scan_columns": 8 * (INT,),
+    "call_stacks.nest": (INTS, INTS, INT32S, INT32S, INT32S, INT32S),
+    "critical_loops.bind": (INT32S, INTS, INT32S, INT32S, INT32S),
+    "critical_loops.latest": (INT32S, INT32S, INT32S, INT32S, INTS, INTS),
+    "critical_loops.saved": (*4 * (INT32S,), *10 * (INTS,)),
+    "critical_loops.walk": (INT32S, INT32S, INT32S, INT),
+    "dictionary.fill_slots": 4 * (INT,),
+    "enclosing.around": (INTS, INT32S, INTS, INT32S, INTS, INT32S, INT32S),
+    "encode_args.scan_args": 12 * (INT,),
+    "encode_packets.columns_to_args": 6 * (INT,),
+    "encode_packets.encode_rows": 13 * (INT,),
+    "host_segments.divide": (INTS, INTS, INT32S, INTS, INT32S, INTS, INT32S),
+    "json_scan.scan": 6 * (INT,),
+    "json_tables.fill_place_slots": 4 * (INT,),
+    "lanes.walk": (INTS, INT32S, INTS, INTS, INTS, INT32S, INTS, INTS, *5 * (INT32S,), INTS),
+    "match.match": (INTS, INTS, INT32S, INTS, INTS, INT32S, INTS, INTS, INTS, INTS),
+    "packet_args.scan_args": 9 * (INT,),
+    "packet_scan.scan_packets": 5 * (INT,),
+    "render.render_rows": 11 * (INT,),
 }

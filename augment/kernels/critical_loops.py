@@ -1,90 +1,78 @@
-"""The loops of ``derived/critical_loops.py``, compiled: line by line the same.
-
-All arguments are addresses of columns, but for counts and a node: of int32 columns where they hold nodes or edges of
-the graph (``cut_edge`` and ``leaving`` are int64), else of int64.
-"""
+"""The loops of ``derived/critical_loops.py``: columns that hold nodes or edges of the graph have -1 for none."""
 
 from __future__ import annotations
 
-from augment.kernels.memory import compiled, load_int, load_int32, store_int, store_int32
+from augment.kernels.memory import Column, compiled
+
+NEVER = 1 << 62  #: no recording lasts so long
 
 
 @compiled
-def bind(target: int, arrival: int, head: int, following: int, binding: int, count: int) -> int:
-    """See :func:`augment.derived.critical_loops.bind`."""
-    for edge in range(count):
-        to = load_int32(target + 4 * edge)
-        store_int32(following + 4 * edge, load_int32(head + 4 * to))
-        store_int32(head + 4 * to, edge)
-        known = load_int32(binding + 4 * to)
-        if known < 0 or load_int(arrival + 8 * edge) > load_int(arrival + 8 * known):
-            store_int32(binding + 4 * to, edge)
+def bind(target: Column, arrival: Column, head: Column, following: Column, binding: Column) -> int:
+    """Fill ``head``, ``following`` and ``binding``: see :func:`augment.derived.critical_loops.bind`."""
+    for edge in range(len(target)):
+        to = target[edge]
+        following[edge] = head[to]
+        head[to] = edge
+        if binding[to] < 0 or arrival[edge] > arrival[binding[to]]:
+            binding[to] = edge
     return 0
 
 
 @compiled
-def walk(binding: int, source: int, path: int, node: int) -> int:
-    """See :func:`augment.derived.critical_loops.walk`; the path is written backwards, its length returned."""
+def walk(binding: Column, source: Column, path: Column, node: int) -> int:
+    """Write the binding edges from ``node`` back to ``path``; how many there are."""
     count = 0
-    edge = load_int32(binding + 4 * node)
+    edge = binding[node]
     while edge >= 0:
-        store_int32(path + 4 * count, edge)
+        path[count] = edge
         count += 1
-        edge = load_int32(binding + 4 * load_int32(source + 4 * edge))
+        edge = binding[source[edge]]
     return count
 
 
 @compiled
-def latest(order: int, head: int, following: int, source: int, weight: int, late: int, count: int) -> int:
-    """See :func:`augment.derived.critical_loops.latest`."""
-    for place in range(count):
-        node = load_int32(order + 4 * (count - 1 - place))
-        at = load_int(late + 8 * node)
-        edge = load_int32(head + 4 * node) if at < 1 << 62 else -1
+def latest(order: Column, head: Column, following: Column, source: Column, weight: Column, late: Column) -> int:
+    """Fill ``late``, in which the last node is known and any other :data:`NEVER`."""
+    for place in range(len(order)):
+        node = order[len(order) - 1 - place]
+        edge = head[node] if late[node] < NEVER else -1
         while edge >= 0:
-            before = late + 8 * load_int32(source + 4 * edge)
-            if at - load_int(weight + 8 * edge) < load_int(before):
-                store_int(before, at - load_int(weight + 8 * edge))
-            edge = load_int32(following + 4 * edge)
+            late[source[edge]] = min(late[source[edge]], late[node] - weight[edge])
+            edge = following[edge]
     return 0
 
 
 @compiled
 def saved(
-    order: int, head: int, following: int, source: int, weight: int, ts: int, due: int, leaving: int, cut_edge: int,
-    cut_ns: int, jobs: int, early: int, cut: int, result: int, count: int,
+    order: Column, head: Column, following: Column, source: Column, weight: Column, ts: Column, due: Column,
+    leaving: Column, cut_edge: Column, cut_ns: Column, jobs: Column, early: Column, cut: Column, result: Column,
 ) -> int:  # fmt: skip
-    """See :func:`augment.derived.critical_loops.saved`."""
-    for job in range(count):
-        row = jobs + 48 * job
-        first, stop = load_int(row), load_int(row + 8)
-        low, high = load_int(row + 32), load_int(row + 40)
-        for place in range(low, high):
-            spot = cut + 8 * load_int(cut_edge + 8 * place)
-            store_int(spot, load_int(spot) + load_int(cut_ns + 8 * place))
-        for place in range(first, stop):
-            node = load_int32(order + 4 * place)
-            edge = load_int32(head + 4 * node)
+    """Fill ``result``, one a job of six numbers: see :func:`augment.derived.critical_loops.saved`.
+
+    ``early`` is ``ts`` and ``cut`` is 0, before and after.
+    """
+    for job in range(len(result)):
+        first, stop, leave, left, low, high = 6 * job, 6 * job + 1, 6 * job + 2, 6 * job + 3, 6 * job + 4, 6 * job + 5
+        for place in range(jobs[low], jobs[high]):
+            cut[cut_edge[place]] += cut_ns[place]
+        for place in range(jobs[first], jobs[stop]):
+            node = order[place]
+            edge = head[node]
             if edge >= 0:
-                at = -9223372036854775807
-                while edge >= 0:
-                    comes = load_int(early + 8 * load_int32(source + 4 * edge)) + load_int(weight + 8 * edge)
-                    comes -= load_int(cut + 8 * edge)
-                    if comes > at:
-                        at = comes
-                    edge = load_int32(following + 4 * edge)
-                store_int(early + 8 * node, at)
-        gain, found = 0, 0
-        for place in range(load_int(row + 16), load_int(row + 24)):
-            edge = load_int(leaving + 8 * place)
-            comes = load_int(early + 8 * load_int32(source + 4 * edge)) + load_int(weight + 8 * edge)
-            left = load_int(due + 8 * place) - comes + load_int(cut + 8 * edge)
-            if found == 0 or left < gain:
-                gain, found = left, 1
-        store_int(result + 8 * job, gain)
-        for place in range(first, stop):
-            node = load_int32(order + 4 * place)
-            store_int(early + 8 * node, load_int(ts + 8 * node))
-        for place in range(low, high):
-            store_int(cut + 8 * load_int(cut_edge + 8 * place), 0)
+                early[node] = early[source[edge]] + weight[edge] - cut[edge]
+            while edge >= 0:
+                early[node] = max(early[node], early[source[edge]] + weight[edge] - cut[edge])
+                edge = following[edge]
+        gain, found = 0, False
+        for place in range(jobs[leave], jobs[left]):
+            edge = leaving[place]
+            gained = due[place] - early[source[edge]] - weight[edge] + cut[edge]
+            gain = min(gain, gained) if found else gained
+            found = True
+        result[job] = gain
+        for place in range(jobs[first], jobs[stop]):
+            early[order[place]] = ts[order[place]]
+        for place in range(jobs[low], jobs[high]):
+            cut[cut_edge[place]] = 0
     return 0

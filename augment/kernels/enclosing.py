@@ -1,36 +1,33 @@
-"""The loop of ``derived/enclosing.py``, compiled: line by line the same. Importing this module imports numba."""
+"""The loop of ``derived/enclosing.py``."""
 
 from __future__ import annotations
 
-from augment.kernels.memory import compiled, load_int, load_int32, store_int32
+from augment.kernels.memory import Column, compiled
 
 
 @compiled
-def around(end: int, thread: int, needed: int, own: int, where: int, opened: int, found: int, count: int) -> int:
-    """See :func:`augment.derived.enclosing._around`; all but ``count`` are addresses of columns: of int64 ones
-    (``end``, ``needed``, ``where``) and int32 ones (``thread``, ``own``, ``opened``, ``found``)."""
+def around(
+    end: Column, thread: Column, needed: Column, own: Column, where: Column, opened: Column, found: Column
+) -> int:
+    """Fill ``found``: of the first ``where`` slices the last of the thread ``own`` that ends at ``needed`` or later.
+
+    Of the slices passed, those are kept open that end later than all that began after them: any other is outlasted by
+    one that is further in. So ends descend in ``opened``, and the last that ends late enough is found by halving.
+    """
     depth, passed = 0, 0
-    for i in range(count):
-        least, stop = load_int(needed + 8 * i), load_int(where + 8 * i)
-        while passed < stop:
-            mine, track = load_int(end + 8 * passed), load_int32(thread + 4 * passed)
-            while depth > 0:
-                last = load_int32(opened + 4 * (depth - 1))
-                if load_int(end + 8 * last) >= mine and load_int32(thread + 4 * last) == track:
-                    break
+    for i in range(len(found)):
+        while passed < where[i]:
+            while depth > 0 and (end[opened[depth - 1]] < end[passed] or thread[opened[depth - 1]] != thread[passed]):
                 depth -= 1
-            store_int32(opened + 4 * depth, passed)
+            opened[depth] = passed
             depth += 1
             passed += 1
         low, high = 0, depth
         while low < high:
             middle = (low + high) // 2
-            if load_int(end + 8 * load_int32(opened + 4 * middle)) >= least:
+            if end[opened[middle]] >= needed[i]:
                 low = middle + 1
             else:
                 high = middle
-        which = load_int32(opened + 4 * (low - 1)) if low > 0 else -1
-        if which >= 0 and load_int32(thread + 4 * which) != load_int32(own + 4 * i):
-            which = -1
-        store_int32(found + 4 * i, which)
+        found[i] = opened[low - 1] if low > 0 and thread[opened[low - 1]] == own[i] else -1
     return 0

@@ -1,43 +1,41 @@
-"""The loop of ``derived/host_segments.py``, compiled."""
+"""The loop of ``derived/host_segments.py``."""
 
 from __future__ import annotations
 
-from augment.kernels.memory import compiled, load_int, load_int32, store_int, store_int32
+from augment.kernels.memory import Column, compiled
 
 
 @compiled
-def divide(ts: int, end: int, thread: int, when: int, place: int, stop: int, opened: int, count: int) -> int:
-    """See :func:`augment.derived.host_segments._divided`; all but ``count`` are addresses of columns: of int64
-    ones (``ts``, ``end``, ``when``, ``stop``) and int32 ones (``thread``, ``place``, ``opened``).
+def divide(ts: Column, end: Column, thread: Column, when: Column, place: Column, stop: Column, opened: Column) -> int:
+    """Write when the innermost slice changes and to which place (-1 none), and the stop of each thread; how many.
 
     What is written is overwritten by what comes at the same moment; ``opened`` is room for the stack.
     """
     made, depth, current = 0, 0, -1
-    for i in range(count + 1):
-        own = load_int32(thread + 4 * i) if i < count else -1
-        start = load_int(ts + 8 * i) if i < count else 0
+    for i in range(len(ts) + 1):
+        own = thread[i] if i < len(ts) else -1
+        start = ts[i] if i < len(ts) else 0
         while depth > 0:
-            last = load_int32(opened + 4 * (depth - 1))
-            moment = load_int(end + 8 * last)
+            moment = end[opened[depth - 1]]
             if own == current and moment > start:
                 break
             depth -= 1
-            if moment <= load_int(when + 8 * (made - 1)):
+            if moment <= when[made - 1]:
                 made -= 1
-                moment = load_int(when + 8 * made)
-            store_int(when + 8 * made, moment)
-            store_int32(place + 4 * made, load_int32(opened + 4 * (depth - 1)) if depth > 0 else -1)
+                moment = when[made]
+            when[made] = moment
+            place[made] = opened[depth - 1] if depth > 0 else -1
             made += 1
         if own != current:
             if current >= 0:
-                store_int(stop + 8 * current, made)
+                stop[current] = made
             current = own
-        elif made > 0 and load_int(when + 8 * (made - 1)) == start:
+        elif made > 0 and when[made - 1] == start:
             made -= 1
-        if i < count:
-            store_int(when + 8 * made, start)
-            store_int32(place + 4 * made, i)
+        if i < len(ts):
+            when[made] = start
+            place[made] = i
             made += 1
-            store_int32(opened + 4 * depth, i)
+            opened[depth] = i
             depth += 1
     return made

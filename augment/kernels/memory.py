@@ -9,11 +9,14 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+#: an array without gaps, of the type that the catalogue names; no index of it is negative
+Column: TypeAlias = npt.NDArray[Any]
 
 
 def compiled(function: Function) -> Function:
@@ -28,37 +31,37 @@ def compiled_apart(function: Function) -> Function:
 
 def load_byte(address: int) -> int:
     """The byte at an address."""
-    return ctypes.c_uint8.from_address(address).value
+    return ctypes.c_uint8.from_address(int(address)).value
 
 
 def load_word(address: int) -> np.uint64:
     """The 8 bytes at an address, little-endian, at any alignment."""
-    return np.uint64(ctypes.c_uint64.from_address(address).value)
+    return np.uint64(ctypes.c_uint64.from_address(int(address)).value)
 
 
 def load_int(address: int) -> int:
     """The int64 at an address."""
-    return ctypes.c_int64.from_address(address).value
+    return ctypes.c_int64.from_address(int(address)).value
 
 
 def load_int32(address: int) -> int:
     """The int32 at an address."""
-    return ctypes.c_int32.from_address(address).value
+    return ctypes.c_int32.from_address(int(address)).value
 
 
 def store_byte(address: int, value: int) -> None:
     """Store the low byte of ``value``."""
-    ctypes.c_uint8.from_address(address).value = int(value)
+    ctypes.c_uint8.from_address(int(address)).value = int(value)
 
 
 def store_int32(address: int, value: int) -> None:
     """Store the low four bytes of ``value``."""
-    ctypes.c_int32.from_address(address).value = int(value)
+    ctypes.c_int32.from_address(int(address)).value = int(value)
 
 
 def store_int(address: int, value: int) -> None:
     """Store ``value``."""
-    ctypes.c_int64.from_address(address).value = int(value)
+    ctypes.c_int64.from_address(int(address)).value = int(value)
 
 
 def as_word(value: int) -> np.uint64:

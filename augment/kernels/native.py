@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from augment.kernels.catalogue import KERNELS
 
@@ -24,17 +25,38 @@ _BUILDING = _FOLDER.parents[1] / "building"
 _NAME = {"win32": "kernels.dll", "darwin": "kernels.dylib"}.get(sys.platform, "kernels.so")
 
 
-@functools.cache
 def native(name: str) -> Native:
     """A kernel of the catalogue as machine code; it runs without the GIL.
 
     Raises:
         ImportError: there is no library that fits the sources, and none can be built.
     """
-    found = getattr(_library(), name.replace(".", "_"))
-    found.argtypes, found.restype = [ctypes.c_int64] * KERNELS[name], ctypes.c_int64
-    function: Native = found
-    return function
+    return _native(name)
+
+
+@functools.cache
+def _native(name: str) -> Native:
+    columns = [kind.removesuffix("[]") if kind.endswith("[]") else "" for kind in KERNELS[name]]
+    function = getattr(_library(), name.replace(".", "_"))
+    function.argtypes = [ctypes.c_int64] * (len(columns) + len([kind for kind in columns if kind]))
+    function.restype = ctypes.c_int64
+    if not any(columns):
+        found: Native = function
+        return found
+
+    def call(*arguments: Any) -> int:
+        flat: list[int] = []
+        for kind, argument in zip(columns, arguments, strict=True):
+            if not kind:
+                flat.append(argument)
+                continue
+            if argument.dtype != kind or argument.ndim != 1 or not argument.flags.c_contiguous:
+                raise TypeError(f"{name} takes a column of {kind} without gaps, not {argument.dtype} {argument.shape}")
+            flat += argument.ctypes.data, len(argument)
+        result: int = function(*flat)
+        return result
+
+    return call
 
 
 @functools.cache

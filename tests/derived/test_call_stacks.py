@@ -6,18 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived import call_stacks as module
 from augment.derived.call_stacks import OUTER_FIRST, call_stacks, crossed_places, crossing_diagnostics
 from augment.trace import Category, Track
 from tables import Event, kernel, trace_of
 
 TIMES = st.integers(0, 12)
 SLICES = st.lists(st.tuples(TIMES, TIMES, st.sampled_from(OUTER_FIRST), st.integers(0, 1)), max_size=14)
-
-
-@pytest.fixture(params=["python", "compiled"])
-def _loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COMPILED_FROM", 0 if request.param == "compiled" else 1 << 60)
 
 
 def host(category: Category, ts: int, end: int, thread: int = 0, name: str = "x") -> Event:
@@ -28,7 +22,7 @@ def sort_key(one: Event) -> tuple[int, int, int]:
     return one.ts, -one.end, OUTER_FIRST.index(one.category)
 
 
-@pytest.mark.usefixtures("_loop")
+@pytest.mark.usefixtures("kernels")
 @given(SLICES)
 def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Category, int]]) -> None:
     events = [host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn]
@@ -62,7 +56,7 @@ def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Categ
     assert sorted(stacks.place_of.tolist()) == sorted([-1, *range(len(events))])
 
 
-@pytest.mark.usefixtures("_loop")
+@pytest.mark.usefixtures("kernels")
 @given(SLICES)
 def test_crossed_is_what_one_that_begins_in_it_outlasts(drawn: list[tuple[int, int, Category, int]]) -> None:
     trace = trace_of(*(host(category, min(a, b), max(a, b), thread) for a, b, category, thread in drawn))

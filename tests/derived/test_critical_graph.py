@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.derived import critical_loops, host_segments, what_if
+from augment.derived import critical_loops, what_if
 from augment.derived.call_stacks import call_stacks
 from augment.derived.critical_events import event_graph
 from augment.derived.critical_graph import Graph, critical_graph
@@ -20,6 +21,7 @@ from augment.derived.dependencies import Kind
 from augment.derived.gpu_work import gpu_work
 from augment.derived.what_if import longest_names, windows
 from augment.trace import Trace
+from oracles import plain_kernels
 from tables import Event, annotation, call, copy, kernel, op, sync, trace_of
 
 CALLS = ("cudaLaunchKernel", "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpyAsync", "cudaEventRecord")
@@ -184,11 +186,9 @@ def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
 @settings(max_examples=60)
 def test_compiled_and_interpreted_loops_agree(trace: Trace) -> None:
     answers = []
-    for limit in (0, 1 << 60):
+    for way in (nullcontext, plain_kernels):
         again = Trace(trace.events, trace.strings, trace.tracks, trace.source)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(critical_loops, "COMPILED_FROM", limit)
-            patch.setattr(host_segments, "COMPILED_FROM", limit)
+        with way():
             graph, path, names = critical_graph(again), critical_path(again), longest_names(again, 5)
             columns = [graph.binding, graph.head, graph.following, path.ts, path.row, node_slack(again)]
             columns += [names.saved_ns, names.slack_ns, names.total_ns]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived import enclosing as module
 from augment.derived.call_stacks import OUTER_FIRST, call_stacks
 from augment.derived.enclosing import (
     around_moments,
@@ -24,9 +23,7 @@ TIMES = st.integers(0, 12)
 SLICES = st.lists(st.tuples(TIMES, TIMES, st.sampled_from(OUTER_FIRST), st.integers(0, 1)), max_size=14)
 
 
-@pytest.fixture(params=["python", "compiled"], autouse=True)
-def _loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COMPILED_FROM", 0 if request.param == "compiled" else 1 << 60)
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def host(category: Category, ts: int, end: int, thread: int = 0, name: str = "x") -> Event:

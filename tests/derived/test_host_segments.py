@@ -63,13 +63,11 @@ def slices(draw: st.DrawFn) -> list[Event]:
     return made
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("kernels")
 @given(slices())
-def test_every_moment_has_the_slice_that_began_last_of_those_that_last(compiled: bool, made: list[Event]) -> None:
+def test_every_moment_has_the_slice_that_began_last_of_those_that_last(made: list[Event]) -> None:
     trace = trace_of(*made)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "COMPILED_FROM", 0 if compiled else 1 << 60)
-        found = host_segments(trace)
+    found = host_segments(trace)
     stacks_order = {row: place for place, row in enumerate(module.call_stacks(trace).row.tolist())}
     for track in range(len(trace.tracks)):
         own = found.of(track)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived import host_segments, occupancy
+from augment.derived import occupancy
 from augment.trace import Category
 from tables import Event, op, trace_of
 
@@ -64,14 +64,12 @@ def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
     assert [column.tolist() for column in timeline] == [[0, 9], [9, 100], [0, 1]]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("kernels")
 @given(drawn=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 20)), max_size=20))
-def test_timelines_of_many_threads(compiled: bool, drawn: list[tuple[int, int, int]]) -> None:
+def test_timelines_of_many_threads(drawn: list[tuple[int, int, int]]) -> None:
     slices = sorted((group, min(a, b), max(a, b)) for group, a, b in drawn)
     group, start, end = (np.array(column, np.int64) for column in (zip(*slices, strict=True) if slices else ([],) * 3))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_segments, "COMPILED_FROM", 0 if compiled else 1 << 60)
-        line, bounds = occupancy.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
+    line, bounds = occupancy.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
     for thread in range(3):
         own = slice(*bounds[thread : thread + 2])
         pieces = list(zip(*(column[own].tolist() for column in line), strict=True))

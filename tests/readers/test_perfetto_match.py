@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.readers.match import NONE, by_depth, in_one_pass
+from augment.readers.match import NONE, matched
+from oracles import plain_kernels
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), max_size=30)
 
@@ -45,5 +46,6 @@ def test_both_ways_do_what_stacks_do(events: list[tuple[int, int, bool]]) -> Non
         np.array([track for _, track, _ in ends], np.int32),
         np.array(before, np.int64),
     )
-    assert by_depth(*columns).tolist() == by_stacks(events)
-    assert in_one_pass(*columns, 3).tolist() == by_stacks(events)
+    assert matched(*columns, 3).tolist() == by_stacks(events)
+    with plain_kernels():
+        assert matched(*columns, 3).tolist() == by_stacks(events)

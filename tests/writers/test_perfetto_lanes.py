@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.trace import Int32s, Int64s
-from augment.writers.perfetto import lanes
 from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices, by_start, lanes_and_slices
+from oracles import plain_kernels
 from writer_traces import ns
 
 Span = tuple[int, int, int]  #: place, ts, dur
@@ -33,7 +33,7 @@ def points_of(moments: list[Span]) -> Points:
 
 
 def walked(slices: Slices, points: Points, compiled: bool) -> tuple[Int32s, Int64s]:
-    with patch.object(lanes, "COMPILED_FROM", 0 if compiled else 10**9):
+    with nullcontext() if compiled else plain_kernels():
         return lanes_and_slices(slices, points, 3)
 
 
@@ -69,8 +69,6 @@ def test_a_point_finds_the_slice_that_began_last_of_those_that_cover_it(spans: l
 @pytest.mark.parametrize("compiled", [False, True])
 def test_of_slices_that_begin_at_once_the_mark_tells(ends: tuple[int, int], compiled: bool) -> None:
     """Also of a kernel and an annotation around it that are equally long."""
-    if compiled:
-        pytest.importorskip("numba")
     slices = Slices(ns(0, 1), np.zeros(2, np.int32), ns(5, 5), ns(*ends), ns(11, 12))
     for mark, row in ((11, 0), (12, 1), (13, 1)):
         found = walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled)[1]
@@ -79,7 +77,6 @@ def test_of_slices_that_begin_at_once_the_mark_tells(ends: tuple[int, int], comp
 
 @given(spans, moments)
 def test_compiled_and_plain_agree(spans: list[Span], moments: list[Span]) -> None:
-    pytest.importorskip("numba")
     slices, points = slices_of(spans), points_of(moments)
     for plain, compiled in zip(walked(slices, points, False), walked(slices, points, True), strict=True):
         assert plain.tolist() == compiled.tolist()

@@ -1,22 +1,17 @@
 """Lanes: where slices of one track overlap in part, those that do not fit into each other lie side by side.
 
 The same pass finds the slices that flows begin and end at: the innermost that covers a moment, both its ends included.
-``kernels/lanes.py`` has :func:`_walk` once more, for many slices.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from augment.kernels.load import Load
+from augment.kernels.native import native
 from augment.trace import Int32s, Int64s
 
-COMPILED_FROM = 30_000  #: slices from which on compiled code earns its load
-_load = Load()
 NO_SLICE = -1
 
 
@@ -62,72 +57,9 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
     count, rows = len(slices.ts), len(slices.rows)
     lane = np.zeros(count, np.int32)
     found = np.full(len(points.ts), NO_SLICE, np.int64)
-    columns: list[npt.NDArray[Any]] = [
+    given = (
         slices.rows, slices.place, slices.ts, slices.end, slices.mark, points.place, points.ts, points.mark,
-        np.full(place_count, -1, np.int32), np.empty(rows, np.int32), np.empty(rows, np.int32),
-        np.empty(count, np.int32), lane, found,
-    ]  # fmt: skip
-    if walk := _load.native("lanes.walk", rows, COMPILED_FROM):
-        held = [np.ascontiguousarray(column) for column in columns]  # the same arrays, but for those of the table
-        table = np.array([column.ctypes.data for column in held], np.int64)
-        walk(table.ctypes.data, rows, len(points.ts))
-        return lane, found
-    as_lists = [column.tolist() for column in columns]
-    _walk(*as_lists)
-    return np.array(as_lists[-2], np.int32), np.array(as_lists[-1], np.int64)
-
-
-def _walk(
-    rows: Any, place: Any, ts: Any, end: Any, mark: Any, point_place: Any, point_ts: Any, point_mark: Any,
-    first_lane: Any, top: Any, next_lane: Any, below: Any, lane: Any, found: Any,
-) -> None:  # fmt: skip
-    """One pass in the order of time; each lane keeps its open slices as a list from its ``top`` to those ``below``."""
-    lanes = 0
-    point = 0
-    for i in range(len(rows) + 1):
-        row = rows[i] if i < len(rows) else 0
-        while point < len(point_ts) and (i == len(rows) or point_ts[point] < ts[row]):
-            at = point_ts[point]
-            best = -1
-            one = first_lane[point_place[point]]
-            while one >= 0:
-                inner = top[one]
-                while inner >= 0 and end[inner] < at:
-                    inner = below[inner]
-                if inner >= 0 and (best < 0 or ts[inner] > ts[best]):
-                    best = inner
-                while inner >= 0 and ts[inner] == at and mark[inner] != point_mark[point]:
-                    inner = below[inner]
-                if inner >= 0 and ts[inner] == at:
-                    best = inner
-                    break
-                one = next_lane[one]
-            found[point] = best
-            point += 1
-        if i == len(rows):
-            break
-        number = 0
-        before = -1
-        open_slice = -1
-        one = first_lane[place[row]]
-        while one >= 0:
-            open_slice = top[one]
-            while open_slice >= 0 and end[open_slice] <= ts[row]:
-                open_slice = below[open_slice]
-            if open_slice < 0 or end[row] <= end[open_slice]:
-                break
-            number += 1
-            before = one
-            one = next_lane[one]
-        if one < 0:
-            one = lanes
-            lanes += 1
-            next_lane[one] = -1
-            open_slice = -1
-            if before < 0:
-                first_lane[place[row]] = one
-            else:
-                next_lane[before] = one
-        below[row] = open_slice
-        top[one] = row
-        lane[row] = number
+    )  # fmt: skip
+    room = (np.full(place_count, -1, np.int32), *(np.empty(size, np.int32) for size in (rows, rows, count)))
+    native("lanes.walk")(*map(np.ascontiguousarray, given), *room, lane, found)
+    return lane, found
