@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ import numpy as np
 from augment.readers.events import read_row
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.raw import Names, Tally
+from augment.trace import Trace
 
 
 class Checked(np.ndarray[Any, Any]):
@@ -47,6 +49,12 @@ def plain_kernels() -> Iterator[None]:
     """Have all kernels run as plain Python."""
     with patch("augment.kernels.native._native", plain_kernel):
         yield
+
+
+def with_unknown_decoder(trace: Trace) -> Trace:
+    """``trace``, each of whose events is decoded as a whole when its args are asked for: no kernel knows its format."""
+    decode = trace.source.decode
+    return replace(trace, source=replace(trace.source, decode=lambda text, at: decode(text, at)), facts={})
 
 
 class PacketsByHand(PacketScanner):

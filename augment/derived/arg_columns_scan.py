@@ -16,7 +16,6 @@ from augment.args import Arg, TakenArgs
 from augment.derived.event_text import PADDING, Block, blocks, decoded
 from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
-from augment.kernels.load import Load
 from augment.kernels.native import native
 from augment.trace import (
     ArgColumn,
@@ -33,8 +32,6 @@ from augment.trace import (
 )
 
 LEAST_ROOM = 64
-COMPILED_FROM = 5_000  #: rows from which on compiled code earns its load
-_load = Load()
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
 _EXACT = 1 << 53  #: below, a whole float is the number that was written
 
@@ -154,22 +151,19 @@ class Job(NamedTuple):
 Scan = Callable[[Job, Block], None]  #: takes the rows of a block
 
 
-def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg], engine: str = "auto") -> dict[str, Found]:
+def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str, Found]:
     """What ``rows`` have of ``wanted``, by name, in one pass over the text.
 
-    ``engine``: ``auto``, ``compiled`` or ``plain``. Of what is no JSON, the source's ``decode`` may have a method
-    ``arg_scan``, which makes a quicker :data:`Scan`.
+    Of what is no JSON, the source's ``decode`` may have a method ``arg_scan``, which makes a quicker :data:`Scan`.
     """
     events, decode = trace.events, trace.source.decode
     ordered = rows[np.argsort(events.offset[rows], kind="stable")]
     columns = [Column(arg) for arg in wanted]
     job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
-    scan: Scan = plain
-    if engine == "compiled" or (engine == "auto" and _load.pays(len(rows), COMPILED_FROM)):
-        if decode is json_event:
-            taken = _compiled(job, trace.source.text)
-            return {arg.name: found_in(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
-        scan = decode.arg_scan() if hasattr(decode, "arg_scan") else plain
+    if decode is json_event:
+        taken = _compiled(job, trace.source.text)
+        return {arg.name: found_in(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
+    scan: Scan = decode.arg_scan() if hasattr(decode, "arg_scan") else plain
     for block in blocks(trace.source.text, job.offsets, job.lengths):
         scan(job, block)
     return {column.arg.name: column.found() for column in columns}

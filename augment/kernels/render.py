@@ -1,4 +1,4 @@
-"""The loop of ``writers/render_native.py``: rows of integers to text."""
+"""The loop of ``writers/rendering.py``: rows of integers to text."""
 
 from __future__ import annotations
 

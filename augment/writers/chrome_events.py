@@ -39,8 +39,8 @@ from augment.writers.render import (
     json_text,
     micros,
     number,
-    renderer,
 )
+from augment.writers.rendering import render
 
 
 @dataclass
@@ -61,7 +61,6 @@ class ChromeEvents:
 
     def render(self, annotations: Sequence[Annotation]) -> Iterator[Rendered]:
         """The text of all events, each ``,`` and a line; one annotation's columns are held at a time."""
-        render = renderer(sum(map(row_count, annotations)))
         for annotation in annotations:
             if row_count(annotation):
                 template = self._template(annotation)

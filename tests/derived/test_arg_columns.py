@@ -20,6 +20,7 @@ from augment.kernels.wanted_args import KEY_SLOTS, MOST_ARGS
 from augment.readers import read
 from augment.readers.event_scanner import ARG_FIELDS
 from augment.trace import Trace
+from oracles import with_unknown_decoder
 from traces import event, kernel, op, trace_text, write_trace
 
 CATEGORIES = ("cpu_op", "kernel", "cpu_instant_event", "cuda_sync", "user_annotation", "python_function")
@@ -28,7 +29,10 @@ NAMES = sorted({spelling for arg in ALL for spelling in (arg.name, *arg.also)})
 
 
 def by(engine: str, trace: Trace) -> ArgColumns:
-    return ArgColumns(args_of_rows(trace, np.arange(len(trace.events)), ALL, engine))
+    """The args, by the kernel, or each event decoded as a whole."""
+    if engine == "plain":
+        trace = with_unknown_decoder(trace)
+    return ArgColumns(args_of_rows(trace, np.arange(len(trace.events)), ALL))
 
 
 def seen(found: ArgColumns) -> dict[str, Any]:

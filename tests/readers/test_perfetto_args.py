@@ -17,6 +17,7 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace
 from augment.writers import write_all
+from oracles import with_unknown_decoder
 from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, annotate
 from simulator import JobOptions, simulate
 
@@ -24,7 +25,10 @@ ARGS = {one.name: one for one in (*OF_FRAMES, *WANTED)}
 
 
 def by(engine: str, trace: Trace) -> dict[str, Found]:
-    return args_of_rows(trace, np.arange(len(trace.events)), list(ARGS.values()), engine)
+    """The args, by the kernel, or each event decoded as a whole."""
+    if engine == "plain":
+        trace = with_unknown_decoder(trace)
+    return args_of_rows(trace, np.arange(len(trace.events)), list(ARGS.values()))
 
 
 def told(trace: Trace, found: dict[str, Found]) -> dict[str, list[Any]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,17 +14,18 @@ from hypothesis import strategies as st
 
 from augment.annotations import SliceTrack, Texts
 from augment.derived.event_text import PADDING, blocks, decoded
-from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.readers.perfetto.state import Sequence, Strings
 from augment.readers.perfetto.values import event_args
 from augment.trace import Int32s, Int64s, args_of_event
 from augment.writers import perfetto as writer
-from augment.writers.perfetto import lanes
-from augment.writers.perfetto import packets as perfetto_packets
 from augment.writers.perfetto.args import ArgsEncoder, Interned
-from augment.writers.perfetto.packets import Events, blobs_of, encode
+from augment.writers.perfetto.encoding import ArgsScanner, encode, slice_args
+from augment.writers.perfetto.packets import Events, blobs_of
 from augment.writers.perfetto.wire import varint
+from oracles import plain_kernels
+from plain_encoders import packets
+from plain_encoders import slice_args as plain_args
 from writer_traces import Text, augmented, ns
 
 schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
@@ -82,10 +82,8 @@ def test_a_text_is_not_taken_for_the_array_that_it_looks_like(tmp_path: Path) ->
     events = [{"ph": "X", "name": "a", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": args}]
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
     trace = read(str(tmp_path / "t.json"))
-    for write in (plain_file, compiled_file):
-        write(tmp_path, augmented(trace))
-        back = read(str(tmp_path / "t.pftrace"))
-        assert back.args_of(ns(0)) == [args] == trace.args_of(ns(0))
+    writer.write(augmented(trace), tmp_path / "t.pftrace")
+    assert read(str(tmp_path / "t.pftrace")).args_of(ns(0)) == [args] == trace.args_of(ns(0))
 
 
 @given(int64s)
@@ -105,30 +103,23 @@ def test_packets_are_equal_by_either_way(rows: list[tuple[int, ...]], size: int)
     kind, ts, track, category, name = (np.array([row[k] for row in rows], np.int64) for k in range(5))
     blob = ArgsEncoder(Interned()).arg("key", "x" * size)
     events = Events(kind, ts, track, category, name, blobs_of([blob * (k % 3) for k in range(len(rows))]))
-    plain = b"".join(encode(events))
-    packets = schema.Trace.FromString(plain).packet
-    assert [p.timestamp for p in packets] == ts.tolist()
-    assert [(p.track_event.type, p.track_event.track_uuid, p.track_event.name_iid) for p in packets] == list(
+    plain = packets(events)
+    parsed = schema.Trace.FromString(plain).packet
+    assert [p.timestamp for p in parsed] == ts.tolist()
+    assert [(p.track_event.type, p.track_event.track_uuid, p.track_event.name_iid) for p in parsed] == list(
         zip(kind.tolist(), track.tolist(), name.tolist(), strict=True)
     )
-    assert [list(p.track_event.category_iids) for p in packets] == [[c] if c else [] for c in category.tolist()]
-    engine = compiled_engine()
-    assert b"".join(map(bytes, encode(events, engine))) == plain
+    assert [list(p.track_event.category_iids) for p in parsed] == [[c] if c else [] for c in category.tolist()]
+    assert b"".join(map(bytes, encode(events))) == plain
+    with plain_kernels():
+        assert b"".join(map(bytes, encode(events))) == plain
 
 
-def compiled_engine() -> Any:
-    pytest.importorskip("numba")
-    with patch.object(perfetto_packets, "COMPILED_FROM", 0):
-        engine = perfetto_packets.engine_for(1)
-    assert engine is not None
-    return engine
-
-
-def scanned(events: list[bytes], engine: Any) -> list[bytes]:
-    """Each event's args, compiled; and the same in Python."""
+def scanned(events: list[bytes]) -> list[bytes]:
+    """Each event's args, by the kernel; and the same in Python."""
     offsets, lengths = places_of(events)
     encoder = ArgsEncoder(Interned())
-    scanner = engine.ArgsScanner(encoder, ns(), blobs_of([]))
+    scanner = ArgsScanner(encoder, ns(), blobs_of([]))
     made = []
     for block in blocks(Text(b",".join(events), 64), offsets, lengths):
         made += scanner.blobs(block, offsets, lengths).pieces()
@@ -172,14 +163,14 @@ ODD_EVENTS = [
 
 
 def test_odd_events_have_the_same_args_by_either_way() -> None:
-    assert scanned(ODD_EVENTS, compiled_engine()) == plainly(ODD_EVENTS)
-    assert scanned(ODD_EVENTS[::-1], compiled_engine()) == plainly(ODD_EVENTS[::-1])
+    assert scanned(ODD_EVENTS) == plainly(ODD_EVENTS)
+    assert scanned(ODD_EVENTS[::-1]) == plainly(ODD_EVENTS[::-1])
 
 
 @given(st.lists(args_dicts, max_size=8), st.sampled_from([None, 1]))
 def test_args_are_equal_by_either_way(args: list[dict[str, Any]], indent: int | None) -> None:
     events = [json.dumps({"name": "x", "args": one}, indent=indent, ensure_ascii=False).encode() for one in args]
-    assert scanned(events, compiled_engine()) == plainly(events)
+    assert scanned(events) == plainly(events)
 
 
 def test_blocks_have_room_before_and_after(tmp_path: Path) -> None:
@@ -200,25 +191,23 @@ def long_track(count: int) -> SliceTrack:
     return SliceTrack("example", "Long", 0, 10 * np.arange(count), np.arange(count) % 3, Texts(codes, ["x", "y"]), args)
 
 
+@pytest.mark.usefixtures("kernels")
+def test_args_of_added_slices() -> None:
+    track = long_track(200)
+    assert slice_args(track, ArgsEncoder(Interned())).pieces() == plain_args(track, ArgsEncoder(Interned()))
+
+
 def test_whole_files_are_equal_by_either_way(tmp_path: Path) -> None:
-    compiled_engine()
     events = [
         {"ph": "X", "name": f"n{k % 7}", "cat": "cpu_op", "pid": 1, "tid": 2 + k % 2, "ts": k // 3, "dur": k % 5,
          "args": {"k": k, "half": k / 2, "dims": [k % 4, [k % 3]]}}
-        for k in range(3000)
+        for k in range(300)
     ]  # fmt: skip
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
-    trace = augmented(read(str(tmp_path / "t.json")), long_track(3000))
-    assert compiled_file(tmp_path, trace) == plain_file(tmp_path, trace)
-
-
-def compiled_file(folder: Path, trace: AugmentedTrace) -> bytes:
-    with patch.object(perfetto_packets, "COMPILED_FROM", 0), patch.object(lanes, "COMPILED_FROM", 0):
-        writer.write(trace, folder / "t.pftrace")
-    return (folder / "t.pftrace").read_bytes()
-
-
-def plain_file(folder: Path, trace: AugmentedTrace) -> bytes:
-    with patch.object(perfetto_packets, "COMPILED_FROM", math.inf), patch.object(lanes, "COMPILED_FROM", math.inf):
-        writer.write(trace, folder / "t.pftrace")
-    return (folder / "t.pftrace").read_bytes()
+    written = []
+    for way in (nullcontext, plain_kernels):
+        with way():
+            trace = augmented(read(str(tmp_path / "t.json")), long_track(300))
+            writer.write(trace, tmp_path / "t.pftrace")
+        written.append((tmp_path / "t.pftrace").read_bytes())
+    assert written[0] == written[1]

@@ -6,21 +6,20 @@ import numpy as np
 import pytest
 
 from augment.annotations import Texts
-from augment.writers import render as way
 from augment.writers.render import Args, Column, Number, Template, choice, json_text, micros, number, rows_of
+from augment.writers.rendering import render
+from oracles import plain_kernels
+from plain_encoders import rendered
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
 def plain(template: Template) -> bytes:
-    return b"".join(way._plain(template))
+    return rendered(template)
 
 
 def compiled(template: Template) -> bytes:
-    pytest.importorskip("numba")
-    from augment.writers.render_native import render_native
-
-    return b"".join(bytes(piece) for piece in render_native(template))
+    return b"".join(bytes(piece) for piece in render(template))
 
 
 def random_template(rows: int) -> Template:
@@ -47,6 +46,12 @@ def test_both_ways_give_the_same_bytes(rows: int) -> None:
     text = plain(template)
     assert text == compiled(template)
     assert len([json.loads(line) for line in text.splitlines()]) == rows == rows_of(template)
+
+
+def test_the_kernel_as_plain_python() -> None:
+    template = random_template(300)
+    with plain_kernels():
+        assert compiled(template) == plain(template)
 
 
 @pytest.mark.parametrize("way_of", [plain, compiled])

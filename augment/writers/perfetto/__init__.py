@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 import numpy as np
 
-from augment.annotations import Annotation, Ends, Flows, row_count
+from augment.annotations import Annotation, Ends, Flows
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Trace
 from augment.writers import seams
@@ -28,7 +28,8 @@ from augment.writers.files import replacing
 from augment.writers.perfetto.added import AddedTracks, LaterTracks, Room
 from augment.writers.perfetto.annotations import annotation_events
 from augment.writers.perfetto.args import Interned
-from augment.writers.perfetto.packets import Events, encode, engine_for
+from augment.writers.perfetto.encoding import encode
+from augment.writers.perfetto.packets import Events
 from augment.writers.perfetto.plan import plan
 from augment.writers.perfetto.source import SourceEvents
 from augment.writers.perfetto.suffixes import NO_NUMBER, Numbers, Part, Suffixes, suffixes
@@ -102,8 +103,7 @@ def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[
 def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> None:
     """Write ``annotations`` behind the end of a file that was left with this ``room``."""
     if annotations:
-        engine = engine_for(sum(map(row_count, annotations)))
-        out = _File(file, LaterTracks(room), Interned(), engine, first=False)
+        out = _File(file, LaterTracks(room), Interned(), first=False)
         out.shift_ns = shift_ns
         out.write_annotations(annotations, {})
 
@@ -121,12 +121,11 @@ def write_part(
         shift_ns: what to add to all times.
     """
     trace, annotations, interned = augmented.trace, augmented.annotations, Interned()
-    engine = engine_for(len(trace.events) + sum(map(row_count, annotations)))
     planned = plan(trace, tracks, annotations, part)
-    out = _File(file, tracks, interned, engine, first=part.number == 0)
+    out = _File(file, tracks, interned, first=part.number == 0)
     out.shift_ns = shift_ns
     out.write_metadata(trace, part.name)
-    out.write(SourceEvents(trace, planned, tracks, interned, engine).all())
+    out.write(SourceEvents(trace, planned, tracks, interned).all())
     out.write_annotations(annotations, planned.added_suffixes)
     planned.repairs["negative_time"] = int(np.count_nonzero(trace.events.ts < 0))
     return _diagnostics(planned.repairs)
@@ -140,7 +139,7 @@ def write_annotations(augmented: AugmentedTrace, file: Writable) -> tuple[int, T
     """
     trace, annotations, repairs = augmented.trace, augmented.annotations, Counter[str]()
     tracks = Tracks(trace)
-    out = _File(file, tracks, Interned(), engine_for(sum(map(row_count, annotations))))
+    out = _File(file, tracks, Interned())
     out.shift_ns = -trace.source.base_ns
     none, no_rows = np.full(len(trace.events), NO_NUMBER, np.int64), Ends(np.zeros(0, np.int64))
     arrows = suffixes(Numbers(trace, none, none, annotations), Flows("", "", no_rows, no_rows), repairs)
@@ -158,10 +157,8 @@ class Writable(Protocol):
 class _File:
     """Packets in order: what a packet refers to is written before it."""
 
-    def __init__(
-        self, file: Writable, tracks: AddedTracks, interned: Interned, engine: Any, *, first: bool = True
-    ) -> None:
-        self._file, self._tracks, self._interned, self._engine = file, tracks, interned, engine
+    def __init__(self, file: Writable, tracks: AddedTracks, interned: Interned, *, first: bool = True) -> None:
+        self._file, self._tracks, self._interned = file, tracks, interned
         self.shift_ns = 0
         file.write(packet(number(PACKET_FLAGS, CLEARED) + (number(PACKET_FIRST, 1) if first else b"")))
 
@@ -173,13 +170,13 @@ class _File:
             self._file.write(self._tracks.take_packets())
             if new := self._interned.take_new():
                 self._file.write(packet(message(PACKET_INTERNED, new)))
-            for piece in encode(events, self._engine):
+            for piece in encode(events):
                 self._file.write(piece)
 
     def write_annotations(self, annotations: Sequence[Annotation], arrows: Mapping[int, Suffixes]) -> None:
         """Write what analyses added."""
         for annotation in annotations:
-            self.write(annotation_events(annotation, arrows, self._tracks, self._interned, self._engine))
+            self.write(annotation_events(annotation, arrows, self._tracks, self._interned))
 
     def write_metadata(self, trace: Trace, part: str = "") -> None:
         """Write the outer object's members; they are Perfetto's metadata ``cr-NAME``. Nested ones are their JSON.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -12,15 +11,14 @@ from augment.derived.ordering import numbered
 from augment.trace import Int64s
 from augment.writers.perfetto.added import AddedTracks
 from augment.writers.perfetto.args import ArgsEncoder, Interned
-from augment.writers.perfetto.packets import Blobs, Events, blobs_of, column, counters, slices, text_args
+from augment.writers.perfetto.encoding import slice_args
+from augment.writers.perfetto.packets import Events, column, counters, slices
 from augment.writers.perfetto.suffixes import NO_SUFFIXES, Suffixes, with_suffixes
 from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
 
-_FEW_ROWS = 16  #: for fewer rows of a track the compiled way is not worth its preparation
-
 
 def annotation_events(
-    annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: AddedTracks, interned: Interned, engine: Any
+    annotation: Annotation, arrows: Mapping[int, Suffixes], tracks: AddedTracks, interned: Interned
 ) -> Iterator[Events]:
     """The events of one annotation, in the pieces in which they are to be written; none of flows and empty tracks.
 
@@ -33,7 +31,7 @@ def annotation_events(
     match annotation:
         case SliceTrack():
             own = arrows.get(id(annotation), NO_SUFFIXES)
-            blobs = with_suffixes(_args(annotation, ArgsEncoder(interned), engine), own)
+            blobs = with_suffixes(slice_args(annotation, ArgsEncoder(interned)), own)
             names = _name_numbers(annotation.names, interned)
             yield from slices(annotation.ts, annotation.dur, track, category, names, blobs)
         case CounterTrack():
@@ -50,20 +48,3 @@ def _name_numbers(texts: Texts, interned: Interned) -> Int64s:
     found, which = numbered(np.where(texts.codes < 0, none, texts.codes))
     names = (texts.values[code] if code < none else "" for code in found.tolist())
     return np.array([interned.number(INTERNED_NAMES, name) for name in names], np.int64)[which]
-
-
-def _args(track: SliceTrack, encoder: ArgsEncoder, engine: Any) -> Blobs:
-    if engine is not None and len(track.ts) >= _FEW_ROWS:
-        return engine.slice_args(track, encoder)  # type: ignore[no-any-return]
-    made = [b""] * len(track.ts)
-    for name, values in track.args.items():
-        if isinstance(values, Texts):
-            which, blobs = text_args(values, name, encoder)
-            codes = blobs.pieces()
-            for row, code in enumerate(which.tolist()):
-                made[row] += codes[code] if code >= 0 else b""
-        else:
-            encoder.key(name)
-            for row, value in enumerate(values.tolist()):
-                made[row] += encoder.arg(name, value) if value != -1 else b""
-    return blobs_of(made)

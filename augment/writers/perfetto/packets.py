@@ -1,12 +1,8 @@
-"""Columns of track events to bytes: one packet a row.
-
-There are two ways that give the same bytes: :func:`_plain`, and for many rows the compiled one of
-``fast.py``.
-"""
+"""Track events as columns, one a row: ``encoding.py`` makes packets of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,32 +11,15 @@ import numpy.typing as npt
 
 from augment.annotations import Texts
 from augment.derived.ordering import numbered
-from augment.kernels.load import Load
 from augment.trace import Bytes, Int64s
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
     BEGIN,
     COUNTER,
     END,
-    EVENT_CATEGORY_IID,
     EVENT_DOUBLE_COUNTER,
-    EVENT_NAME_IID,
-    EVENT_TRACK,
-    EVENT_TYPE,
-    NEEDED,
-    PACKET_EVENT,
-    PACKET_FLAGS,
-    PACKET_SEQUENCE,
-    PACKET_TIMESTAMP,
-    SEQUENCE,
-    message,
-    number,
     varint,
 )
-
-COMPILED_FROM = 30_000  #: rows from which on compiled code earns its load
-_load = Load()
-BLOCK = 1 << 16  #: rows encoded at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,49 +83,6 @@ def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> tuple[Int64s, Bl
     found, which = numbered(texts.codes)
     none = int(np.count_nonzero(found < 0))
     return which - none, blobs_of(encoder.arg(name, texts.values[code]) for code in found[none:].tolist())
-
-
-def encode(events: Events, engine: Any = None) -> Iterator[bytes | memoryview]:
-    """The packets of ``events``, in pieces that are valid until the next; ``engine`` is that of :func:`engine_for`."""
-    if engine is not None and len(events) > 64:
-        return engine.encode(events)  # type: ignore[no-any-return]
-    return _plain(events)
-
-
-def engine_for(rows: int) -> Any:
-    """The compiled engine if it is worth its load for so many rows more; else None."""
-    if not _load.pays(rows, COMPILED_FROM):
-        return None
-    from augment.writers.perfetto import fast
-
-    return fast
-
-
-_SEQUENCE = number(PACKET_SEQUENCE, SEQUENCE)
-_FLAGS = number(PACKET_FLAGS, NEEDED)
-_KINDS = {kind: number(EVENT_TYPE, kind) for kind in range(5)}
-_TIMESTAMP, _TRACK, _CATEGORY, _NAME = (
-    varint(field << 3) for field in (PACKET_TIMESTAMP, EVENT_TRACK, EVENT_CATEGORY_IID, EVENT_NAME_IID)
-)
-
-
-def _plain(events: Events) -> Iterator[bytes]:
-    for start in range(0, len(events), BLOCK):
-        rows = slice(start, start + BLOCK)
-        columns = (events.kind, events.ts, events.track, events.category, events.name)
-        count = len(events.ts[rows])
-        pieces = events.blobs.take(rows).pieces() if events.blobs else [b""] * count
-        yield b"".join(map(_packet, *(column[rows].tolist() for column in columns), pieces))
-
-
-def _packet(kind: int, ts: int, track: int, category: int, name: int, blob: bytes) -> bytes:
-    event = _KINDS[kind] + _TRACK + varint(track)
-    if category:
-        event += _CATEGORY + varint(category)
-    if name:
-        event += _NAME + varint(name)
-    flags = _FLAGS if kind != END and kind != COUNTER else b""
-    return message(1, _TIMESTAMP + varint(ts) + _SEQUENCE + flags + message(PACKET_EVENT, event + blob))
 
 
 def slices(ts: Int64s, dur: Int64s, track: Any, category: Any, name: Any, blobs: Blobs) -> tuple[Events, Events]:

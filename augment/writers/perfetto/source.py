@@ -11,6 +11,7 @@ import numpy as np
 from augment.derived.event_text import Block, blocks, decoded
 from augment.trace import COMPLETE, Decode, Int64s, Trace, args_of_event, json_event
 from augment.writers.perfetto.args import ArgsEncoder, Interned
+from augment.writers.perfetto.encoding import ArgsScanner
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends
 from augment.writers.perfetto.plan import NEVER, Plan
 from augment.writers.perfetto.tracks import Tracks
@@ -22,8 +23,8 @@ _ROWS = 1 << 18
 class SourceEvents:
     """The events of a trace's source, in the pieces in which they are to be written."""
 
-    def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: Interned, engine: Any) -> None:
-        self._trace, self._plan, self._tracks, self._engine = trace, plan, tracks, engine
+    def __init__(self, trace: Trace, plan: Plan, tracks: Tracks, interned: Interned) -> None:
+        self._trace, self._plan, self._tracks = trace, plan, tracks
         self._encoder = ArgsEncoder(interned)
         events = trace.events
         self._names = _numbers(trace, events.name, plan, interned, INTERNED_NAMES)
@@ -52,7 +53,7 @@ class SourceEvents:
     def _beginnings(self) -> Iterator[Events]:
         plan, events = self._plan, self._trace.events
         offsets, lengths = events.offset[plan.order], events.length[plan.order]
-        maker = _maker(self._engine, self._encoder, plan, self._trace.source.decode)
+        maker = _maker(self._encoder, plan, self._trace.source.decode)
         for block in blocks(self._trace.source.text, offsets, lengths):
             rows = plan.order[block.start : block.stop]
             made = self._events(rows, maker.blobs(block, offsets, lengths))
@@ -150,14 +151,14 @@ def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int
     return numbers
 
 
-def _maker(engine: Any, encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
-    if engine is not None and decode is json_event:  # what is compiled reads JSON
-        return engine.ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
+def _maker(encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
+    if decode is json_event:  # which is what the kernel reads
+        return ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
     return _PlainBlobs(encoder, plan, decode)
 
 
 class _PlainBlobs:
-    """What ``fast.ArgsScanner`` does, in Python."""
+    """What :class:`ArgsScanner` does, of sources that are no JSON."""
 
     def __init__(self, encoder: ArgsEncoder, plan: Plan, decode: Decode) -> None:
         self._encoder, self._decode = encoder, decode

@@ -1,4 +1,4 @@
-"""The compiled engine's Python side: rooms, addresses, and what compiled code leaves to Python."""
+"""Track events to packets: the Python side of the kernels, and what those leave to Python."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ArgsScanner:
 
 
 def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
-    """The args of an added track's slices; the same bytes as ``annotations.py`` makes row by row."""
+    """The args of an added track's slices."""
     count = len(track.ts)
     steps: list[tuple[int, ...]] = []
     held: list[Any] = []

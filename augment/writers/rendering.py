@@ -1,4 +1,4 @@
-"""The compiled way of ``render.py``: the same bytes, some twenty times faster."""
+"""Templates and their columns to text: one a row."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Program:
         self.row_bytes += max(map(len, column.values), default=0)
 
 
-def render_native(template: Template) -> Iterator[memoryview]:
+def render(template: Template) -> Iterator[memoryview]:
     """The text of every row, in pieces that are valid until the next."""
     program = _Program()
     for piece in template:
