@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from augment.batch.convert import Result
+from augment.batch.results import Result
 from augment.batch.workers import Task
 from augment.errors import OutputError, UsageError
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from augment.batch.drawing import Tracks
 from augment.batch.jobs import Job, Member
+from augment.batch.stage import Conclusion
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
 
 SUFFIX = ".ranks.summary"
-
-
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """The contents of files, by what comes after the job's stem in their names (``.metrics.json``).
-
-    And what makes the tracks of each rank of which a summary was given, None where there are none.
-    """
-
-    files: Mapping[str, bytes]
-    tracks: Sequence[Tracks | None] = ()
 
 
 def summarize(augmented: AugmentedTrace) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from augment.batch import places
+from augment.batch import locations
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
 from augment.evidence import Evidence
 from augment.writers.files import is_output, remove_unfinished, stem
@@ -42,12 +42,12 @@ class Input:
     @property
     def basename(self) -> str:
         """The file's name."""
-        return places.basename(self.path)
+        return locations.basename(self.path)
 
     @property
     def key(self) -> str:
         """The name of the file as seen from ``root``, if it lay beside its outputs."""
-        folder = places.below(self.folder, self.root or self.folder)
+        folder = locations.below(self.folder, self.root or self.folder)
         return self.basename if folder == "." else f"{folder}/{self.basename}"
 
 
@@ -70,15 +70,15 @@ def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENC
     made = Plan()
     seen: set[str] = set()
     taken: dict[tuple[str, str], str] = {}
-    out = out and places.settled(out)
-    for name in map(places.settled, names):
+    out = out and locations.settled(out)
+    for name in map(locations.settled, names):
         try:
             found = list(_expand(name, out))
         except AugmentError as error:
             made.refused.append((name, error))
             continue
         for one in found:
-            real = places.real(one.path)
+            real = locations.real(one.path)
             if real not in seen and (one.named or not evidence.is_one(one.path)):
                 seen.add(real)
                 _admit(made, one, taken)
@@ -89,7 +89,7 @@ def sweep(inputs: Iterable[Input]) -> None:
     """Take away what processes that were killed had half written for ``inputs``."""
     stems: dict[str, set[str]] = {}
     for one in inputs:
-        if not places.protocol(one.folder):
+        if not locations.protocol(one.folder):
             stems.setdefault(one.folder, set()).add(stem(one.basename))
     for folder, names in stems.items():
         remove_unfinished(folder, names)
@@ -110,7 +110,7 @@ def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
         if one.named:
             made.passed_over.append((one.path, _OWN))
         return
-    target = places.real(one.folder), stem(one.basename)
+    target = locations.real(one.folder), stem(one.basename)
     other = taken.setdefault(target, one.path)
     if other != one.path:
         advice = "convert them apart, with another -o"
@@ -128,12 +128,12 @@ def _is_timeline(path: str) -> bool:
 
 
 def _expand(name: str, out: str | None) -> Iterator[Input]:
-    if places.protocol(name):
+    if locations.protocol(name):
         yield from _remote(name, out)
     elif os.path.isdir(name):
         yield from _folder(name, out or name, out or name)
     elif os.path.lexists(name):
-        yield _local(name, out or places.parent(name), named=True, root=None)
+        yield _local(name, out or locations.parent(name), named=True, root=None)
     elif glob.has_magic(name):
         yield from _glob(name, out)
     elif name == "-":
@@ -155,7 +155,7 @@ def _folder(top: str, out: str, root: str) -> Iterator[Input]:
     found = False
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(one for one in folders if not one.startswith("."))
-        target = places.join(out, places.below(folder, top))
+        target = locations.join(out, locations.below(folder, top))
         for file in sorted(files):
             if _likely(file):
                 found = True
@@ -191,11 +191,11 @@ def _glob(pattern: str, out: str | None) -> Iterator[Input]:
     for match in matches:
         if match in inside:
             continue  # ** matches what is in it, too
-        below = places.join(out, places.below(places.parent(match), fixed)) if out else None
+        below = locations.join(out, locations.below(locations.parent(match), fixed)) if out else None
         if os.path.isdir(match):
-            yield from _folder(match, places.join(below, os.path.basename(match)) if below else match, root)
+            yield from _folder(match, locations.join(below, os.path.basename(match)) if below else match, root)
         else:
-            yield _local(match, below or places.parent(match), named=True, root=root)
+            yield _local(match, below or locations.parent(match), named=True, root=root)
 
 
 def _fixed_part(pattern: str) -> str:
@@ -207,18 +207,18 @@ def _fixed_part(pattern: str) -> str:
 
 def _remote(url: str, out: str | None) -> Iterator[Input]:
     """A remote file, folder or glob; in a web address ``?`` begins the query, and only ``*`` is a wildcard."""
-    fs, path = places.filesystem(url)
-    web = places.protocol(url) in places.WEB
+    fs, path = locations.filesystem(url)
+    web = locations.protocol(url) in locations.WEB
     wild = _WEB_WILD.search(url) if web else glob.magic_check.search(url)  # type: ignore[attr-defined]
-    with places.told_as(lambda why: InputError(url, why)):
+    with locations.told_as(lambda why: InputError(url, why)):
         if wild:
             fixed = url[: url.rindex("/", 0, wild.start())]
             found, named = fs.glob(path, detail=True), True
         elif (info := fs.info(path))["type"] == "directory" or url.endswith("/"):
             fixed, found, named = url.rstrip("/"), fs.find(path, detail=True), False
         else:
-            folder = out or places.parent(url)
-            yield Input(url, folder, named=True, size=int(info.get("size") or 0), modified=places.modified(info))
+            folder = out or locations.parent(url)
+            yield Input(url, folder, named=True, size=int(info.get("size") or 0), modified=locations.modified(info))
             return
     yield from _listed(url, fixed, out or fixed, found, fs._strip_protocol(fixed), named=named)
 
@@ -232,8 +232,8 @@ def _listed(url: str, fixed: str, out: str, found: dict[str, Any], top: str, *, 
         if info.get("type") == "directory" or hidden or not (named or _likely(below[-1])):
             continue
         some = True
-        folder = places.join(out, *below[:-1])
+        folder = locations.join(out, *below[:-1])
         size = int(info.get("size") or 0)
-        yield Input(places.join(fixed, *below), folder, named, out, size, places.modified(info))
+        yield Input(locations.join(fixed, *below), folder, named, out, size, locations.modified(info))
     if not some:
         raise InputError(url, "matches no file") if named else _empty(url)

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from augment.batch import places
+from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.peek import Identity, identify
 from augment.readers.dialects import RANK_IN_NAME
 from augment.writers.files import stem
 
 if TYPE_CHECKING:
-    from augment.batch.convert import Result
+    from augment.batch.results import Result
 
 WINDOW_NS = 600 * 10**9  #: the ranks of a job write a window's traces within this time of each other
 
@@ -106,14 +106,14 @@ def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]
 
 
 def _entry(one: Input, identity: Identity) -> _Entry:
-    folder, window = places.parent(one.path), ""
+    folder, window = locations.parent(one.path), ""
     while True:
         last = os.path.basename(folder.rstrip("/"))
         in_window = _WINDOW_FOLDER.fullmatch(last)
         if not (_MEMBER_FOLDER.fullmatch(last) or (in_window and not window)):
             break
         window = in_window[1] if in_window else window
-        folder = places.parent(folder.rstrip("/"))
+        folder = locations.parent(folder.rstrip("/"))
     member = Member(one, identity.rank)
     name = stem(one.basename)
     if timed := _TIMED.fullmatch(name):
@@ -165,7 +165,7 @@ def _job(entries: list[_Entry]) -> Job:
     kind = kinds.pop().replace("*", "").strip("-_. ") if len(kinds) == 1 else ""
     worlds = {entry.world_size for entry in entries}
     return Job(
-        places.common([one.input.folder for one in members]),
+        locations.common([one.input.folder for one in members]),
         kind or _folder_name(first.top),
         ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
@@ -174,7 +174,7 @@ def _job(entries: list[_Entry]) -> Job:
 
 
 def _folder_name(folder: str) -> str:
-    return os.path.basename(folder.rstrip("/") if places.protocol(folder) else os.path.abspath(folder)) or "job"
+    return os.path.basename(folder.rstrip("/") if locations.protocol(folder) else os.path.abspath(folder)) or "job"
 
 
 def _with_stems(jobs: list[Job]) -> list[Job]:

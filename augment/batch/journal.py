@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from augment.batch import places
+from augment.batch import locations
 from augment.errors import OutputError
 
 UPLOAD_S = 5.0  #: a remote file cannot be added to: it is uploaded anew, at most so often
@@ -30,7 +30,7 @@ def journal(name: str) -> Journal:
     Raises:
         OutputError: another process adds to it (told of paths only), or it cannot be written.
     """
-    return _Remote(name) if places.protocol(name) else _Local(name)
+    return _Remote(name) if locations.protocol(name) else _Local(name)
 
 
 class _Local:
@@ -82,9 +82,9 @@ class _Local:
 class _Remote:
     def __init__(self, url: str) -> None:
         self._url = url
-        fs, path = places.filesystem(url)
-        with places.told_as(lambda why: OutputError(f"{url}: cannot be read: {why}")):
-            self._content = bytearray(places.read(url) if fs.exists(path) else b"")
+        fs, path = locations.filesystem(url)
+        with locations.told_as(lambda why: OutputError(f"{url}: cannot be read: {why}")):
+            self._content = bytearray(locations.read(url) if fs.exists(path) else b"")
         if self._content and not self._content.endswith(b"\n"):
             self._content += b"\n"
         self._uploaded, self._new = time.monotonic(), False
@@ -102,5 +102,5 @@ class _Remote:
             self._upload()
 
     def _upload(self) -> None:
-        places.write(self._url, bytes(self._content))
+        locations.write(self._url, bytes(self._content))
         self._uploaded, self._new = time.monotonic(), False

@@ -17,10 +17,11 @@ from functools import cached_property
 from typing import Any
 
 from augment import __version__
-from augment.batch import drawing, places
-from augment.batch.convert import File, Result, Settings
+from augment.batch import job_tracks, locations
+from augment.batch.convert import Settings
 from augment.batch.inputs import Input
 from augment.batch.journal import journal
+from augment.batch.results import File, Result
 from augment.tables import read_tables
 from augment.writers.files import MANIFEST, is_manifest
 
@@ -53,8 +54,8 @@ class Manifest:
     def __init__(self, root: str, settings: Settings, shard: str = "") -> None:
         self._root, self._digest = root, digest_of(settings)
         self._evidence = settings.request.evidence
-        places.expect_writable(root)
-        self._journal = journal(places.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
+        locations.expect_writable(root)
+        self._journal = journal(locations.join(root, f"-{shard}".join(MANIFEST) if shard else "".join(MANIFEST)))
 
     def done(self, one: Input) -> Result | None:
         """What came of ``one`` before, if it need not be done again.
@@ -73,11 +74,11 @@ class Manifest:
             return None
         outputs, summaries = self._files(told["outputs"]), self._files(told["summaries"])
         changed = [file for file in (*outputs, *summaries) if self._size(file) != file.size]
-        if not all(self._size(file) is not None and drawing.is_as_written(file) for file in changed):
+        if not all(self._size(file) is not None and job_tracks.is_as_written(file) for file in changed):
             return None
         return Result(
             one.path, "done_before", outputs, sha256=told["sha256"], rank=told["rank"], world_size=told["world_size"],
-            summaries=summaries, drawn=drawing.NOT_KNOWN if changed else told["drawn"],
+            summaries=summaries, drawn=job_tracks.NOT_KNOWN if changed else told["drawn"],
             evidence_state=told.get("beside", ""), partial=told.get("partial", ""),
         )  # fmt: skip
 
@@ -101,7 +102,7 @@ class Manifest:
     @cached_property
     def _remote_sizes(self) -> dict[str, int] | None:
         """The sizes of all files, when first asked for; None of a local folder."""
-        return places.sizes_below(self._root) if places.protocol(self._root) else None
+        return locations.sizes_below(self._root) if locations.protocol(self._root) else None
 
     @cached_property
     def _known(self) -> dict[str, dict[str, Any]]:
@@ -109,7 +110,7 @@ class Manifest:
         known: dict[str, dict[str, Any]] = {}
         names = os.listdir(self._root) if self._remote_sizes is None else self._remote_sizes
         for name in sorted(name for name in names if "/" not in name and is_manifest(name)):
-            for line in places.read(places.join(self._root, name)).splitlines():
+            for line in locations.read(locations.join(self._root, name)).splitlines():
                 told = _decoded(line)
                 if told and told["finished_ns"] >= known.get(told["input"], told)["finished_ns"]:
                     known[told["input"]] = told
@@ -118,15 +119,15 @@ class Manifest:
     def _size(self, file: File) -> int | None:
         """The size that a file has now; None if it is not there."""
         if self._remote_sizes is not None:
-            return self._remote_sizes.get(places.below(file.path, self._root))
-        return places.size(file.path)
+            return self._remote_sizes.get(locations.below(file.path, self._root))
+        return locations.size(file.path)
 
     def _files(self, told: list[dict[str, Any]]) -> tuple[File, ...]:
-        return tuple(File(**{**one, "path": places.join(self._root, one["path"])}) for one in told)
+        return tuple(File(**{**one, "path": locations.join(self._root, one["path"])}) for one in told)
 
     def _relative(self, files: Iterable[File]) -> list[dict[str, Any]]:
         """The files as they are told of, without what they do not have."""
-        told = [{**asdict(one), "path": places.below(one.path, self._root)} for one in files]
+        told = [{**asdict(one), "path": locations.below(one.path, self._root)} for one in files]
         return [{name: value for name, value in one.items() if value or name in _ALWAYS} for one in told]
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from augment.batch import places
+from augment.batch import locations
 from augment.batch.inputs import Input
 
 BASE = 100 << 20  #: bytes of a process that has everything loaded
@@ -30,7 +30,7 @@ def _text_bytes(one: Input) -> int:
     from augment.readers.containers import GZIP, ZIP, ZSTD
 
     guess = TYPICAL_RATIO * one.size
-    if places.protocol(one.path):
+    if locations.protocol(one.path):
         return one.size if one.basename.lower().endswith((".json", ".pftrace")) else guess
     if one.size < 18:  # nor is a pipe opened
         return one.size

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.batch import places
-from augment.batch.fitting import BROWSER_TEXT_BYTES, Extent, Fit, fit
+from augment.batch import locations
+from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
@@ -25,7 +25,8 @@ from augment.trace import Diagnostic, Int64s, Trace
 
 if TYPE_CHECKING:
     from augment.annotations import Annotation
-    from augment.batch.convert import Result, Told
+    from augment.batch.convert import Told
+    from augment.batch.results import Result
     from augment.findings import AugmentedTrace
     from augment.job.answer import Answer
     from augment.writers.perfetto.archive import Archive
@@ -85,7 +86,7 @@ def only_job(inputs: Sequence[Input]) -> Job:
     ranks = [member.rank for member in members]
     if len(jobs) == 1 or not several or (None not in ranks and len(set(ranks)) == len(ranks)):
         members.sort(key=lambda one: (one.rank is None, one.rank or 0))
-        folder = places.common([one.folder for one in inputs])
+        folder = locations.common([one.folder for one in inputs])
         return replace(jobs[0], folder=folder, members=tuple(members), stem="job")
     if len(several) > 1:
         several = [job for job in several if _of_traces(job)] or several
@@ -126,14 +127,14 @@ def merge_all(
         if len(job.members) > 1:
             out = default_output(job)
             before = all(results[member.input.path].status == "done_before" for member in job.members)
-            yield out, None if before and places.size(out) is not None else merge(job, out, choice, told)
+            yield out, None if before and locations.size(out) is not None else merge(job, out, choice, told)
 
 
 def default_output(job: Job) -> str:
     """The file for a job's timeline if no other is named."""
     from augment.writers.perfetto import SUFFIX
 
-    return places.join(job.folder, job.stem + SUFFIX)
+    return locations.join(job.folder, job.stem + SUFFIX)
 
 
 def merge(job: Job, out: str, choice: Choice, told: Told = lambda _: None) -> Merged:
@@ -150,7 +151,7 @@ def merge(job: Job, out: str, choice: Choice, told: Told = lambda _: None) -> Me
     """
     from augment.job.answer import answer
 
-    if any(places.real(out) == places.real(member.input.path) for member in job.members):
+    if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
     ranks, failed = _looked_at(job, told)
     answers = answer([one.summary for one in ranks], [one.label for one in ranks])
@@ -197,19 +198,19 @@ def _look(member: Member) -> _Rank:
 def _read(member: Member) -> Iterator[Trace]:
     from augment.readers import read
 
-    with places.at_hand(member.input.path, member.input.folder, member.input.size) as (path, _):
+    with locations.at_hand(member.input.path, member.input.folder, member.input.size) as (path, _):
         yield read(path)
 
 
 @contextlib.contextmanager
 def _written(out: str) -> Iterator[Path]:
     """A path to write ``out`` to."""
-    folder = places.parent(out)
-    places.expect_writable(folder)
-    with places.at_hand("", folder) as (_, target):
-        path = target / places.basename(out)
+    folder = locations.parent(out)
+    locations.expect_writable(folder)
+    with locations.at_hand("", folder) as (_, target):
+        path = target / locations.basename(out)
         yield path
-        places.deliver([path], folder)
+        locations.deliver([path], folder)
 
 
 class _Timeline:

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from augment.batch import places
+from augment.batch import locations
 from augment.errors import AugmentError
 from augment.readers.assembly import distributed
 from augment.readers.chrome import BYTE_ORDER_MARK
@@ -37,7 +37,9 @@ def identify(path: str) -> Identity:
     except (AugmentError, Broken, Ended, OSError, ValueError):
         members = {}
     rank = distributed(members, "rank")
-    return Identity(rank_in_name(places.basename(path)) if rank is None else rank, distributed(members, "world_size"))
+    return Identity(
+        rank_in_name(locations.basename(path)) if rank is None else rank, distributed(members, "world_size")
+    )
 
 
 def _members_before_events(path: str) -> dict[str, Any]:
@@ -61,9 +63,9 @@ def _members_before_events(path: str) -> dict[str, Any]:
 
 def _opened(path: str) -> OpenText:
     """The text of the file; of a remote one, of its head."""
-    if not places.protocol(path):
+    if not locations.protocol(path):
         return open_text(path)
     head = tempfile.TemporaryFile()  # noqa: SIM115 - OpenText closes it
-    head.write(places.head(path))
+    head.write(locations.head(path))
     head.seek(0)
     return OpenText(path, head)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
 
-from augment.batch.convert import Result, failure
 from augment.batch.inputs import Input, sweep
+from augment.batch.results import Result, failure
 from augment.batch.workers import Task, Workers
 from augment.errors import OutputError
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-from augment.batch import places
-from augment.batch.convert import Result, Settings, Told, delivered, result_of
+from augment.batch import locations
+from augment.batch.convert import Settings, Told, delivered
 from augment.batch.inputs import Input
 from augment.batch.peek import identify
+from augment.batch.results import Result, result_of
 
 if TYPE_CHECKING:
     from augment.client import Client
@@ -48,8 +49,8 @@ def _one(one: Input, settings: Settings, client: Client, stage: Told) -> Result:
     def work() -> Result:
         from augment.writers.adding import of_files
 
-        places.expect_writable(one.folder)
-        with places.at_hand(one.path, one.folder, one.size) as (path, folder):
+        locations.expect_writable(one.folder)
+        with locations.at_hand(one.path, one.folder, one.size) as (path, folder):
             augmented = client.augment(
                 path,
                 settings.request,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from augment.batch import places
+from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.errors import InputError
 
@@ -20,7 +20,7 @@ def of_ranks(inputs: Sequence[Input], ranks: Sequence[range]) -> list[Input]:
     from augment.batch.peek import identify
 
     paths = [one.path for one in inputs]
-    if any(map(places.protocol, paths)):
+    if any(map(locations.protocol, paths)):
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(AT_ONCE) as threads:

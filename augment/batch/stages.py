@@ -8,35 +8,18 @@ To add a stage: a module beside this file with a :class:`Stage`, and two lines h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from augment.batch import cross_rank, places
-from augment.batch.cross_rank import Conclusion
-from augment.batch.drawing import Errand, told_of
+from augment.batch import cross_rank, locations
 from augment.batch.inputs import Input
-from augment.batch.jobs import Job, Member, jobs_of
+from augment.batch.job_tracks import Errand, told_of
+from augment.batch.jobs import Member, jobs_of
+from augment.batch.stage import Conclusion, Stage
 
 if TYPE_CHECKING:
-    from augment.batch.convert import Result
-    from augment.findings import AugmentedTrace
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A question to a job.
-
-    ``summarize`` makes a rank's summary where the rank is converted, perhaps on another machine: a function of a
-    module, so that it can be sent there; ``STEM + suffix`` is the file. ``conclude`` gets a job and the summaries of
-    those members that have one, in the order of ranks. ``under`` names the tracks of a rank's source under which the
-    job's may be drawn in its outputs; of all stages only one may draw.
-    """
-
-    suffix: str
-    summarize: Callable[[AugmentedTrace], bytes]
-    conclude: Callable[[Job, Sequence[tuple[Member, bytes]]], Conclusion]
-    under: Callable[[AugmentedTrace], Collection[int]] | None = None
+    from augment.batch.results import Result
 
 
 STAGES: tuple[Stage, ...] = (
@@ -71,12 +54,12 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
         errands: list[Errand] = []
         for stage in stages:
             found = [(member, _summary(results[member.input.path], stage)) for member in job.members]
-            summaries = [(member, places.read(path)) for member, path in found if path]
+            summaries = [(member, locations.read(path)) for member, path in found if path]
             if len(summaries) < 2:
                 continue
             conclusion = stage.conclude(job, summaries)
             for suffix, content in conclusion.files.items():
-                written.append(places.join(job.folder, job.stem + suffix))
+                written.append(locations.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)
             errands += _errands(summaries, conclusion, results)
         possible = [one for one in errands if one.size]
@@ -96,8 +79,8 @@ def _errands(
 
 def _write(path: str, content: bytes) -> None:
     """Leave a local file alone that has this content."""
-    if places.size(path) != len(content) or places.read(path) != content:
-        places.write(path, content)
+    if locations.size(path) != len(content) or locations.read(path) != content:
+        locations.write(path, content)
 
 
 def _summary(result: Result, stage: Stage) -> str | None:

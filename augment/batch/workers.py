@@ -12,8 +12,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
-from augment.batch.convert import Result, Settings, convert
+from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
+from augment.batch.results import Result
 
 Task = Callable[[], Result]  #: it can be pickled, for another process calls it: ``partial`` of what a module has
 

@@ -13,8 +13,8 @@ import click
 from augment.commands.options import Function
 
 if TYPE_CHECKING:
+    from augment.batch.execution import Manner
     from augment.batch.inputs import Plan
-    from augment.batch.running import Manner
     from augment.client import Client
     from augment.evidence import Evidence
 
@@ -38,7 +38,7 @@ class Batch:
         The files of ``evidence`` are no inputs of a folder that holds them.
         """
         from augment.batch.inputs import plan
-        from augment.batch.places import protocol
+        from augment.batch.locations import protocol
 
         if self.scheduler:
             names = tuple(name if protocol(name) else os.path.abspath(name) for name in names)
@@ -53,7 +53,7 @@ class Batch:
 
     def manner(self, client: Client | None) -> Manner:
         """How to convert them; if there is a ``client``, through its server."""
-        from augment.batch.running import Manner
+        from augment.batch.execution import Manner
 
         shard = "-of-".join(map(str, self.shard)) if self.shard else ""
         return Manner(self.jobs or _processors(), self.scheduler, self.force, shard, client)

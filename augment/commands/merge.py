@@ -46,7 +46,7 @@ def command(
     the ranks have in common, and each collective's kernels are linked by arrows. What is too much for a browser is left
     out and told of: steps, then ranks. The path written is printed on stdout.
     """
-    from augment.batch.fitting import BROWSER_TEXT_BYTES
+    from augment.batch.browser_limit import BROWSER_TEXT_BYTES
     from augment.batch.merge import Choice, default_output, merge, only_job
     from augment.commands.terminal import bar, complain, emit
 

@@ -16,10 +16,11 @@ from augment.commands.remote import client_of, server_options
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
-    from augment.batch.convert import Result, Settings
-    from augment.batch.drawing import Errand
+    from augment.batch.convert import Settings
+    from augment.batch.execution import Manner
     from augment.batch.inputs import Input, Plan
-    from augment.batch.running import Manner
+    from augment.batch.job_tracks import Errand
+    from augment.batch.results import Result
     from augment.commands.terminal import Bar
     from augment.request import Request
 
@@ -87,7 +88,7 @@ class _Run:
 
     def all(self) -> int:
         """Convert, tell, and say how it went: the exit code."""
-        from augment.batch.convert import Result, failure
+        from augment.batch.results import Result, failure
         from augment.commands.terminal import bar
 
         for name, error in self._plan.refused:
@@ -101,7 +102,7 @@ class _Run:
         return self._close()
 
     def _convert(self, shown: Bar) -> Iterator[Result]:
-        from augment.batch.running import Watch, run
+        from augment.batch.execution import Watch, run
 
         def begun(inputs: Sequence[Input]) -> None:
             shown.expect(sum(one.size for one in inputs))
@@ -141,7 +142,7 @@ class _Run:
 
     def _draw(self, errands: Sequence[Errand], shown: Bar) -> None:
         """Draw what a job's ranks waited for in their outputs."""
-        from augment.batch.running import Watch, draw
+        from augment.batch.execution import Watch, draw
 
         watch = Watch(finished=lambda one, _result: shown.stage(f"{one.basename}: drawing waits"))
         failed = {one.path: one for one in draw(errands, self._settings, self._manner, watch) if one.status == "failed"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from augment.batch import places
-from augment.batch.convert import Result
+from augment.batch import locations
 from augment.batch.inputs import Input
+from augment.batch.results import Result
 from augment.commands.tables import source_line
 from augment.commands.units import duration, share
 
@@ -50,9 +50,9 @@ def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
 def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:
     """What to look at, and how: of one trace, or of the first job of several."""
     augmented = [one for one in results if one.status in ("augmented", "done_before")]
-    if job_files and not places.protocol(job_files[0]):
+    if job_files and not locations.protocol(job_files[0]):
         yield f"what the ranks waited for: augment show {shlex.quote(job_files[0])}"
-    elif len(augmented) == 1 and not places.protocol(augmented[0].outputs[0]):
+    elif len(augmented) == 1 and not locations.protocol(augmented[0].outputs[0]):
         trace, metrics = augmented[0].outputs[0], augmented[0].outputs[-1]
         yield f"look at it: augment open {shlex.quote(trace)}; all figures: augment show {shlex.quote(metrics)}"
 
@@ -112,11 +112,11 @@ def _many(augmented: Sequence[Result]) -> Iterator[str]:
 
 def _names(paths: Sequence[str]) -> tuple[str, list[str]]:
     """The folder that all of ``paths`` lie in, and their names as seen from there."""
-    if any(map(places.protocol, paths)):
-        folder = places.common(list(map(places.parent, paths)))
+    if any(map(locations.protocol, paths)):
+        folder = locations.common(list(map(locations.parent, paths)))
     else:
         folder = os.path.dirname(os.path.commonpath(list(map(os.path.abspath, paths))) + os.sep)
-    return folder, [places.below(path, folder) for path in paths]
+    return folder, [locations.below(path, folder) for path in paths]
 
 
 _HEADS = ("span", "busy", "computing", "exposed comm.", "exposed memory", "idle")
@@ -134,7 +134,7 @@ def _figures(row: dict[str, Any]) -> list[str]:
 
 
 def _sidecar(result: Result) -> dict[str, Any]:
-    decoded: dict[str, Any] = msgspec.json.decode(places.read(result.outputs[-1]))
+    decoded: dict[str, Any] = msgspec.json.decode(locations.read(result.outputs[-1]))
     return decoded
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from augment.comparison import sidecar
 from augment.comparison.core import Diff, Pair
-from augment.comparison.drawn import MIN_DELTA_NS, drawn
 from augment.comparison.overlay import ARROW_COUNT, write_overlay
 from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
+from augment.comparison.timeline import MIN_DELTA_NS, drawn
 from augment.errors import OutputError
 from augment.trace import Diagnostic
 from augment.writers import own_format, writer_named

@@ -11,7 +11,7 @@ import numpy as np
 
 from augment.annotations import CounterTrack, SliceTrack
 from augment.findings import Findings, Outcome, Skipped
-from augment.job import aggregates, alignment, collectives, drawing, path_drawing, path_figures, stragglers
+from augment.job import aggregates, alignment, collectives, path_drawing, path_figures, stragglers, tracks
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
 from augment.job.path import Path, path_of
@@ -101,14 +101,14 @@ class Answer:
         """What is drawn on the timeline of a rank, under tracks of its trace; times on the rank's own clock."""
         job = self.matched, self.parted, self.summaries
         path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member)
-        return [*path, *drawing.tracks(*job, member)]
+        return [*path, *tracks.tracks(*job, member)]
 
     def links(self) -> tuple[Int64s, Int64s, Int64s]:
         """The parts of every matched collective: its number, the member, and the kernel's row in that one's events.
 
         By collective, those of one in the order of arrival if the clocks tell it.
         """
-        return drawing.links(self.matched, self.parted, self.summaries)
+        return tracks.links(self.matched, self.parted, self.summaries)
 
 
 def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:

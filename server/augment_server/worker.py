@@ -22,8 +22,9 @@ from typing import Any
 
 import msgspec
 
-from augment.batch.convert import Result, Settings, convert_or_raise
+from augment.batch.convert import Settings, convert_or_raise
 from augment.batch.inputs import Input
+from augment.batch.results import Result
 from augment.batch.stages import STAGES
 from augment.errors import InputError
 from augment.readers.limits import Limits

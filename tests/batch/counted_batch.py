@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from augment.batch.convert import Settings
-from augment.batch.cross_rank import Conclusion
+from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import plan
 from augment.batch.jobs import Job, Member
-from augment.batch.running import Manner, Watch, run
+from augment.batch.stage import Conclusion
 from augment.batch.stages import Stage, conclude
 from augment.findings import AugmentedTrace
 

@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from augment.batch.convert import Result
 from augment.batch.inputs import Input
+from augment.batch.results import Result
 
 
 def dies_of_some(one: Input) -> Result:

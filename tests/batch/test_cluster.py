@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from odd_work import dies_of_some
 from running import Ended, environment, start
-from test_drawn import batch, contents
+from test_job_tracks import batch, contents
 
-from augment.batch import running as running_batch
+from augment.batch import execution as running_batch
 from augment.batch.inputs import Input
 from augment.batch.pool import work_through
 from augment.errors import OutputError, UsageError

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from augment.batch import memory
-from augment.batch.convert import Result
 from augment.batch.inputs import Input, plan
 from augment.batch.pool import work_through
+from augment.batch.results import Result
 from augment.batch.workers import Task
 
 

@@ -11,9 +11,9 @@ import counted_batch
 import pytest
 from counted_batch import COUNTED
 
-from augment.batch.convert import Result
+from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import Input, plan
-from augment.batch.running import Manner, Watch, run
+from augment.batch.results import Result
 from augment.batch.stages import conclude
 from traces import kernel, write_trace
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from running import Augment, start
 
-from augment.batch.convert import Result
 from augment.batch.inputs import Input
 from augment.batch.pool import work_through
+from augment.batch.results import Result
 from augment.batch.workers import Processes
 from traces import kernel, launch, write_trace
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from running import Augment
 
-from augment.batch import places
+from augment.batch import locations
 from augment.errors import InputError, OutputError, UsageError
 from traces import kernel, write_trace
 
@@ -199,7 +199,7 @@ def test_no_room_for_a_copy(memory: str, augment: Augment, monkeypatch: pytest.M
 def test_what_a_protocol_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(UsageError, match=r"pip install 'kineto-augment\[gs\]'"):
-        places.filesystem("gs://bucket/a.json")
+        locations.filesystem("gs://bucket/a.json")
 
 
 def test_an_upload_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +213,8 @@ def test_an_upload_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch:
     (tmp_path / "new").write_bytes(b"new")
     monkeypatch.setattr(LocalFileSystem, "put_file", fails)
     with pytest.raises(OutputError, match="the line went dead"):
-        places.put(tmp_path / "new", f"local://{tmp_path}/a.json")
+        locations.put(tmp_path / "new", f"local://{tmp_path}/a.json")
     assert (tmp_path / "a.json").read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "new"]
     with pytest.raises(InputError, match="no such file"):
-        places.read(f"local://{tmp_path}/none")
+        locations.read(f"local://{tmp_path}/none")

@@ -12,8 +12,8 @@ import pytest
 
 from augment.batch.convert import Settings
 from augment.batch.cross_rank import SUFFIX
+from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import plan
-from augment.batch.running import Manner, Watch, run
 from augment.batch.stages import STAGES, conclude
 from augment.errors import InputError
 from augment.job import summary

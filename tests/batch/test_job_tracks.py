@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 from augment.annotations import CounterTrack, SliceTrack
-from augment.batch import running, stages
-from augment.batch.convert import Result, Settings
+from augment.batch import execution, stages
+from augment.batch.convert import Settings
+from augment.batch.execution import Manner, Watch
 from augment.batch.inputs import plan
-from augment.batch.running import Manner, Watch
+from augment.batch.results import Result
 from augment.batch.stages import STAGES
 from augment.errors import OutputError
 from augment.findings import AugmentedTrace
@@ -63,10 +64,10 @@ def batch(
     """As ``augment run source -o out``: the results of converting, and of drawing."""
     settings, how = Settings(Request(formats=tuple(formats), only=("temporal_breakdown",)), STAGES), Manner(**manner)
     inputs = plan([str(source)], str(out)).inputs
-    results = list(running.run(inputs, settings, how, Watch()))
+    results = list(execution.run(inputs, settings, how, Watch()))
     drawn = []
     for job in stages.conclude(STAGES, inputs, {one.path: one for one in results}):
-        drawn += running.draw(job.errands, settings, how, Watch()) if draw else ()
+        drawn += execution.draw(job.errands, settings, how, Watch()) if draw else ()
     return results, drawn
 
 
@@ -224,7 +225,7 @@ def test_without_collectives_in_common_outputs_stay_as_written(traces: Path, tmp
 
 def test_processes_change_nothing(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch(traces, tmp_path / "one")
-    monkeypatch.setattr(running, "WORKERS_FROM", 0)
+    monkeypatch.setattr(execution, "WORKERS_FROM", 0)
     batch(traces, tmp_path / "two", jobs=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     manifest_is_right(tmp_path / "two")

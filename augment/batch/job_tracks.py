@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from augment.batch import places
-from augment.batch.convert import File, Result, result_of, sha256_of
+from augment.batch import locations
 from augment.batch.inputs import Input
+from augment.batch.results import File, Result, result_of, sha256_of
 from augment.errors import AugmentError
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def _with_tracks(one: Input, file: File, tracks: Sequence[Addable]) -> File:
     from augment.writers.adding import add_tracks
 
     assert file.seam is not None
-    folder = places.parent(file.path)
-    with places.at_hand(file.path, folder, file.size) as (path, target):
-        new = target / places.basename(file.path)
+    folder = locations.parent(file.path)
+    with locations.at_hand(file.path, folder, file.size) as (path, target):
+        new = target / locations.basename(file.path)
         add_tracks(Path(path), new, file.seam, tracks)
         size, sha256 = new.stat().st_size, sha256_of(new) if one.root else ""
-        places.deliver([new], folder)
+        locations.deliver([new], folder)
     return replace(file, size=size, sha256=sha256)
 
 
@@ -78,7 +78,7 @@ def is_as_written(file: File) -> bool:
     if file.seam is None:
         return False
     try:
-        with places.at_hand(file.path, places.parent(file.path), file.size) as (path, _):
+        with locations.at_hand(file.path, locations.parent(file.path), file.size) as (path, _):
             return is_as_written(Path(path), file.seam, file.undrawn_sha256)
     except AugmentError:
         return False

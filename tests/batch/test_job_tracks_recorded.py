@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_drawn import DRAWN, batch
+from test_job_tracks import DRAWN, batch
 from test_merging_recorded import JOBS
 
 from augment.findings import AugmentedTrace

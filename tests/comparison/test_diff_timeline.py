@@ -13,10 +13,10 @@ import pytest
 import augment
 from augment.annotations import Annotation, CounterTrack, SliceTrack, Texts
 from augment.comparison import Diff, diff
-from augment.comparison.drawn import drawn
 from augment.comparison.outputs import Drawing, write_all
 from augment.comparison.overlay import most_changed
 from augment.comparison.sequences import ALONE
+from augment.comparison.timeline import drawn
 from augment.derived.gpu_work import gpu_work
 from augment.trace import Category, EventTable, SparseColumn, Trace
 from diffs import rows

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from augment.batch import drawing
-from augment.batch.convert import Result, Settings, Told, convert
+from augment.batch import job_tracks
+from augment.batch.convert import Settings, Told, convert
 from augment.batch.inputs import Input, sweep
 from augment.batch.manifest import Manifest
+from augment.batch.results import Result
 
 if TYPE_CHECKING:
-    from augment.batch.drawing import Errand
+    from augment.batch.job_tracks import Errand
     from augment.batch.workers import Task, Workers
     from augment.client import Client
 
@@ -117,7 +118,7 @@ def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: W
 
     def task_of(one: Input) -> Task:
         errand = by_path[one.path]
-        return partial(drawing.draw, one, errand.before, errand.tracks(), errand.drawn)
+        return partial(job_tracks.draw, one, errand.before, errand.tracks(), errand.drawn)
 
     def finished(one: Input, result: Result) -> None:
         if result.status != "failed":  # else what was there before is
