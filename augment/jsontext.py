@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _strict = msgspec.json.Decoder()
 
 
@@ -17,7 +18,8 @@ def lenient_json(text: bytes | memoryview) -> Any:
     """The value of one JSON text.
 
     What strict JSON refuses but traces contain is taken: NaN and Infinity, raw control characters and invalid UTF-8
-    inside strings (replaced by U+FFFD). Numbers come as int or float: read exact times elsewhere.
+    inside strings, and halves of surrogate pairs (replaced by U+FFFD). Numbers come as int or float: read exact times
+    elsewhere.
 
     Raises:
         ValueError: the text is not JSON by any of this.
@@ -26,9 +28,19 @@ def lenient_json(text: bytes | memoryview) -> Any:
         return _strict.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            return json.loads(bytes(text).decode("utf-8", "replace"), strict=False)
+            found = json.loads(bytes(text).decode("utf-8", "replace"), strict=False)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
+        if _ESCAPED_SURROGATE.search(text):
+            found = json.loads(clean(json.dumps(found, ensure_ascii=False)))
+        return found
+
+
+def clean(text: str) -> str:
+    """``text`` without lone surrogates, which no file can hold as UTF-8."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def mended_json(text: bytes | memoryview) -> Any:
@@ -74,7 +86,7 @@ _Replacement = str | Callable[[re.Match[str]], str]
 _OUTSIDE: tuple[tuple[re.Pattern[str], _Replacement], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"(?<![\w.])[-+]?(?:nan|NaN|NAN)\b(?:\([^)]*\))?", "NaN"),
+        (r"(?<![\w.])[-+]?(?:nan|NaN|NAN)\b(?:\(\w*\))?", "NaN"),
         (r"(?<![\w.])\+?(-?)(?:inf|Inf|INF|Infinity|infinity)\b", r"\1Infinity"),
         (r"\bTrue\b", "true"),
         (r"\bFalse\b", "false"),

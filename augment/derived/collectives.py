@@ -26,6 +26,7 @@ from augment.intervals import Places
 from augment.trace import Category, Int64s, Trace, derived
 
 UNKNOWN = -1
+_INT64_MAX = (1 << 63) - 1
 ARGS = (
     "Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Name",
     "Process Group Description", "Process Group Ranks", "Seq", "Comms Id", "Src Rank", "Dst Rank",
@@ -190,7 +191,8 @@ class _Told:
         for one, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):
             count = size_elements(kind.values[one], sent, received, ranks)
             each = size[code] if code >= 0 else None
-            found.append(count * each if each is not None and count >= 0 else UNKNOWN)
+            size_bytes = count * each if each is not None and count >= 0 else UNKNOWN
+            found.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
         return np.array(found, np.int64)[which]
 
 

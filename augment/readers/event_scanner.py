@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from augment.args import WANTED, TakenArgs
+from augment.jsontext import clean
 from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
 from augment.kernels.native import native
 from augment.kernels.tokens import PADDING
 from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
-from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text, clean
+from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
 from augment.trace import Identity, Int64s, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows

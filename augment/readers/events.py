@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from augment.jsontext import mended, mended_json
+from augment.jsontext import clean, mended, mended_json
 from augment.kernels.json_layout import PHASES
-from augment.readers.raw import ABSENT, Absent, Names, Tally, clean, identity
+from augment.readers.raw import ABSENT, Absent, Names, Tally, identity
 from augment.readers.structure import nested_deeper
 from augment.trace import COMPLETE, NO_CORRELATION, Identity, args_of_event
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from augment.jsontext import clean
 from augment.trace import NOTHING, ArgColumn, Bytes, Identity, Int32s, Int64s, SparseColumn, args_of_event
 
 
@@ -111,10 +112,3 @@ def identity(value: Any) -> Identity:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     return clean(value) if isinstance(value, str) else str(value)
-
-
-def clean(text: str) -> str:
-    """``text`` without lone surrogates, which no file can hold as UTF-8."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -64,3 +64,31 @@ def test_args_that_are_no_object(tmp_path: Path, args: str) -> None:
     written = write_all(augmented, tmp_path / "out", ["chrome", "perfetto"])
     events = json.loads(gzip.decompress(written[0].read_bytes()))["traceEvents"]
     assert {"k0", "odd"} <= {event.get("name") for event in events}
+
+
+def test_halves_of_surrogate_pairs_in_metadata(tmp_path: Path) -> None:
+    """They reach the sidecar and the native file by the names of devices and processes."""
+    path, half = tmp_path / "trace.json", r'"\ud800 x"'
+    process = f'{{"ph":"M","name":"process_name","pid":0,"args":{{"name":{half}}}}}'
+    devices = f'[{{"id":0,"name":{half}}}]'
+    path.write_text(f'{{"deviceProperties":{devices},"traceEvents":[{process},{KERNEL.format(0, 10)}],"host":{half}}}')
+    written = write_all(augment(read(str(path))), tmp_path / "out", ["chrome", "perfetto"])
+    assert json.loads(written[-1].read_bytes())["source"]["devices"][0]["name"] == "\ufffd x"
+
+
+def test_sizes_beyond_int64(tmp_path: Path) -> None:
+    args = '"In msg nelems":9223372036854775807,"Out msg nelems":9223372036854775807,"dtype":"Float","Group size":2'
+    collective = f'"device":0,"stream":7,"Collective name":"allreduce",{args}'
+    event = (
+        KERNEL.format(0, 10).replace('"k0"', '"ncclDevKernel_AllReduce"').replace('"device":0,"stream":7', collective)
+    )
+    (tmp_path / "trace.json").write_text(f"[{event}]")
+    found = augment(read(str(tmp_path / "trace.json"))).outcomes["collectives"]
+    assert isinstance(found, Findings)
+    assert [row.bytes for row in found.rows] == [None]
+
+
+@pytest.mark.parametrize("text", ["nan(" * 200_000, "[" + ", " * 200_000 + "]", " :" * 200_000])
+def test_what_is_mended_costs_its_length(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trace.json").write_text(f'[{KERNEL.format(0, 10)},{{"ph":"X","ts":1,"dur":1,"name":"x","a":{text}}}]')
+    assert read(str(tmp_path / "trace.json")).events.ts[-1] == 10_000
