@@ -114,14 +114,16 @@ def _launched(trace: Trace) -> Int64s:
 def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
     """The place of the step that each piece of ``gpu_work`` belongs to, in which the host launched it; -1 for none.
 
-    Work that was launched before the recording belongs to no step; but if there are none, to the whole. Work of which
-    nobody knows when it was launched belongs to the step in which it begins.
+    Work without a known launch belongs to no step: it was launched before the recording, or nothing tells when. But if
+    no launch is known at all, or there are no steps, it belongs to that in which it begins.
     """
-    launched = _launched(trace)
-    if not (windows.number >= 0).any():
-        early = before_recording(trace)
-        launched[early] = gpu_work(trace).ts[early]
-    return windows.of_host(launched)
+    work = gpu_work(trace)
+    launched = work.launch != NO_ROW
+    moment = np.where(launched, trace.events.ts[work.launch], work.ts) if len(work) else work.ts
+    step = windows.of_host(moment)
+    if launched.any() and (windows.number >= 0).any():
+        step[~launched] = -1
+    return step
 
 
 def _whole(trace: Trace) -> StepWindows:
