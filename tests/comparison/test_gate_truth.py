@@ -28,7 +28,7 @@ AHEAD = {"run_ahead": 2, "record_from": (2.4,)}  #: the recording begins in the 
 
 def samples(folder: Path, options: JobOptions) -> Samples:
     ((path, _),) = simulate(options, str(folder))
-    trace = augment.read(str(path), engine="general")
+    trace = augment.read(str(path))
     return samples_of(trace, step_windows(trace))
 
 
