@@ -1,16 +1,20 @@
 """A batch that tells of each conversion in a file, a line each: the input, the process, and the memory it has taken.
 
-python counted_batch.py LOG JOBS INPUTS OUTPUT
+python counted_batch.py LOG JOBS INPUTS OUTPUT [LINES]
+
+With LINES it kills itself when so many lines have been added to the manifest.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from augment.batch import journal
 from augment.batch.convert import Settings
 from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import plan
@@ -53,9 +57,23 @@ def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Conclusion:
 COUNTED = Settings(stages=(Stage(".count.summary", summarize, add_up),))
 
 
+def die_after(lines: int) -> None:
+    """Kill this process, which adds the lines, after so many more."""
+    append, left = journal._Local.append, iter(range(lines - 1, -1, -1))
+
+    def counted(self: journal._Local, line: bytes) -> None:
+        append(self, line)
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    journal._Local.append = counted  # type: ignore[method-assign]
+
+
 def main() -> int:
-    log, jobs, source, out = sys.argv[1:]
+    log, jobs, source, out, *lines = sys.argv[1:]
     os.environ[LOG] = log
+    if lines:
+        die_after(int(lines[0]))
     inputs = plan([source], out).inputs
     results = {one.path: one for one in run(inputs, COUNTED, Manner(int(jobs)), Watch())}
     list(conclude(COUNTED.stages, inputs, results))

@@ -39,7 +39,7 @@ def scheduler() -> Iterator[str]:
 
 def run(*args: object) -> Ended:
     process = start("run", *args, "--quiet")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     return Ended(process.returncode, out, err)
 
 

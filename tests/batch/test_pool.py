@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from augment.batch.inputs import Input, plan
 from augment.batch.pool import work_through
 from augment.batch.results import Result
 from augment.batch.workers import Task
+
+PATIENCE_S = 300.0
 
 
 class Gone(Exception):
@@ -34,6 +35,7 @@ class Threads:
         self.together: list[set[str]] = []
         self.ended = ""
         self.go = threading.Event()  # what waits goes on when this is set
+        self.pair = threading.Barrier(2)  # what is of a pair goes on when both are under way
 
     def capacity(self) -> int:
         return self._size
@@ -57,9 +59,9 @@ class Threads:
             self.under_way.add(path)
             self.together.append(set(self.under_way))
         if path.startswith("waits"):
-            self.go.wait(60)
-        else:
-            time.sleep(0.02 if path.startswith("slow") else 0.002)
+            self.go.wait(PATIENCE_S)
+        elif path.startswith("pair"):
+            self.pair.wait(PATIENCE_S)
         with self._lock:
             self.under_way.discard(path)
             if path.startswith("deadly") and self._deaths:
@@ -78,7 +80,7 @@ def inputs(*names: str, size: int = 0) -> list[Input]:
 
 def test_results_come_in_order_and_are_told_at_once() -> None:
     workers, told = Threads(), []
-    names = ["waits", "a", "b", "slow", "c"]
+    names = ["waits", "a", "b", "d", "c"]
 
     def tell(one: Input, _result: Result) -> None:
         told.append(one.path)
@@ -102,17 +104,17 @@ def test_what_died_is_tried_once_more_alone(deaths: int, status: str) -> None:
 
 def test_no_more_is_under_way_than_memory_allows() -> None:
     workers = Threads(size=4)
-    sizes = {"slow1": 5, "slow2": 5, "slow3": 5, "slowest": 90, "a": 1, "b": 1}
+    sizes = {"pair1": 5, "pair2": 5, "other": 5, "largest": 90, "a": 1, "b": 1}
     many = inputs(*sizes)
     results = list(work_through(many, task_of, workers, needed=lambda one: sizes[one.path], budget=12))
     assert len(results) == len(many)
-    assert {frozenset(some) for some in workers.together if "slowest" in some} == {frozenset({"slowest"})}
-    assert max(sum(sizes[name] for name in some) for some in workers.together if "slowest" not in some) == 10
+    assert {frozenset(some) for some in workers.together if "largest" in some} == {frozenset({"largest"})}
+    assert max(sum(sizes[name] for name in some) for some in workers.together if "largest" not in some) == 10
 
 
 def test_an_end_before_the_end_stops_the_workers() -> None:
     workers = Threads()
-    results = work_through(inputs("a", "slow1", "b"), task_of, workers)
+    results = work_through(inputs("a", "d", "b"), task_of, workers)
     assert next(results).path == "a"
     results.close()
     assert workers.ended == "stopped"

@@ -29,7 +29,7 @@ def augment_apart() -> Augment:
 
     def run(*args: object) -> Ended:
         process = start(*args)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
         return Ended(process.returncode, out, err)
 
     return run

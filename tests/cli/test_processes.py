@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
-from running import Augment, start
+from running import Augment, environment, start
 
 from augment.batch.inputs import Input
 from augment.batch.pool import work_through
 from augment.batch.results import Result
 from augment.batch.workers import Processes
 from traces import kernel, launch, write_trace
-
-needs_fifo = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -59,24 +59,30 @@ def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@needs_fifo
 @pytest.mark.parametrize(
     ("jobs", "number", "code"), [(1, signal.SIGINT, 130), (2, signal.SIGINT, 130), (1, signal.SIGTERM, 143)]
 )
 def test_an_interrupt_ends_it_and_leaves_no_half(tmp_path: Path, jobs: int, number: signal.Signals, code: int) -> None:
-    write_trace(tmp_path / "a.json")
-    os.mkfifo(tmp_path / "never.json")  # nobody writes: whoever opens it waits for ever
-    process = start("run", tmp_path / "a.json", tmp_path / "never.json", "--jobs", jobs)
-    assert process.stdout
-    assert process.stdout.readline().endswith("a.augmented.json.gz\n")
-    assert process.stdout.readline().endswith("a.metrics.json\n")
-    time.sleep(0.2)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    folder = tmp_path / "in"
+    traces = [write_trace(folder / name) for name in ("a.json", "held.json")]
+    script, held = Path(__file__).with_name("held_command.py"), tmp_path / "held"
+    command = [sys.executable, script, held, "run", *traces, "--jobs", jobs]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        list(map(str, command)), stdout=pipe, stderr=pipe, encoding="utf-8", env=environment()
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline().endswith("a.augmented.json.gz\n")
+        assert process.stdout.readline().endswith("a.metrics.json\n")
+        while not held.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, err = process.communicate()
     assert process.returncode == code
     assert "Traceback" not in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "a.augmented.json.gz", "a.json", "a.metrics.json", "a.ranks.summary", "never.json"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "a.augmented.json.gz", "a.json", "a.metrics.json", "a.ranks.summary", "held.json"
     ]  # fmt: skip
 
 
@@ -89,5 +95,5 @@ def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
     assert process.stderr
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=20) == 0
+    assert process.wait() == 0
     assert len(list(tmp_path.glob("rank*.metrics.json"))) == 2

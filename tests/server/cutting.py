@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _PIECE = 1 << 16
 
@@ -15,15 +14,14 @@ class Proxy:
     """Passes connections on to ``port``.
 
     ``cuts`` are the amounts of bytes after which, in turn, a connection is cut, whichever way they went; a connection
-    for which there is none left lives as long as it likes. It takes ``pause_s`` for each 64 KiB, as a network does:
-    what has been sent but not taken by the other side is lost in a cut.
+    for which there is none left lives as long as it likes. Before each cut ``ready`` is called: it may wait for what
+    the test wants to have happened by then, while nothing more passes.
     """
 
-    def __init__(self, port: int, cuts: list[int], pause_s: float) -> None:
-        self._target, self._cuts, self._pause_s = port, list(cuts), pause_s
+    def __init__(self, port: int, cuts: list[int], ready: Callable[[], object]) -> None:
+        self._target, self._cuts, self._ready = port, list(cuts), ready
         self._lock = threading.Lock()
         self.cut_count = 0
-        self.upstream_bytes = self.downstream_bytes = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -56,14 +54,14 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := one.recv(_PIECE):
                 other.sendall(data)
-                time.sleep(self._pause_s * len(data) / _PIECE)
-                with self._lock:
-                    self.upstream_bytes += len(data) if up else 0
-                    self.downstream_bytes += 0 if up else len(data)
                 if left is not None:
                     with self._lock:
                         before, left[0] = left[0], left[0] - len(data)
-                        self.cut_count += before > 0 >= left[0]
+                    if before > 0 >= left[0]:
+                        self._ready()
+                        self.cut_count += 1
+                    elif before <= 0:
+                        continue  # the other way has used it up, and ends both
                     if left[0] <= 0:
                         break
         _end(one)
@@ -77,9 +75,9 @@ def _end(one: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def proxy(port: int, *cuts: int, pause_s: float = 0.0) -> Iterator[Proxy]:
+def proxy(port: int, *cuts: int, ready: Callable[[], object] = lambda: None) -> Iterator[Proxy]:
     """A proxy before ``port``."""
-    made = Proxy(port, list(cuts), pause_s)
+    made = Proxy(port, list(cuts), ready)
     try:
         yield made
     finally:

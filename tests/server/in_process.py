@@ -26,7 +26,8 @@ from augment_server.limits import Limits
 from augment_server.observer import Observer
 
 T = TypeVar("T")
-SMALL = Limits(max_running_jobs=2, job_deadline_s=120)
+PATIENCE_S = 300.0  #: with what must come: a machine may be busy with much else
+SMALL = Limits(max_running_jobs=2, job_deadline_s=2 * PATIENCE_S)
 CHUNK = 64 << 10
 
 
@@ -63,7 +64,7 @@ class Server:
     observer: Remembering
     loop: asyncio.AbstractEventLoop
 
-    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float = 60) -> T:
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float = PATIENCE_S) -> T:
         """Run something in the server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
 
@@ -78,6 +79,16 @@ class Server:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         return pids
+
+    def thaw(self) -> None:
+        """Let the workers that are there go on."""
+        for pid in self.workers:
+            os.kill(pid, signal.SIGCONT)
+
+    def at_work(self) -> int:
+        """The worker that has a job: RUNNING is told before."""
+        workers = self.core._scheduler._workers._all
+        return eventually(lambda: next((one.pid for one in list(workers) if one.alive and one.busy), None))
 
     def until(self, job: str, state: int) -> v1.Job:
         """A job once it is in a state."""
@@ -100,7 +111,7 @@ class Server:
 
     def wait(self, job: str) -> v1.Job:
         """A job once it is final."""
-        *_, last = self.stub.WatchJob(calls.WatchJobRequest(name=job), timeout=120)
+        *_, last = self.stub.WatchJob(calls.WatchJobRequest(name=job), timeout=PATIENCE_S)
         return last.job
 
     def read(self, artifact: str, offset: int = 0) -> bytes:
@@ -110,7 +121,7 @@ class Server:
         )
 
 
-def eventually(what: Callable[[], T | bool], timeout_s: float = 30) -> T:
+def eventually(what: Callable[[], T | bool | None], timeout_s: float = PATIENCE_S) -> T:
     """What ``what`` returns, once it is something."""
     until = time.monotonic() + timeout_s
     while not (found := what()):
@@ -160,13 +171,13 @@ def serving(
         await server.stop(0)
         await core.close()
 
-    core, server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    core, server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
     address = f"127.0.0.1:{port}"
     try:
         with grpc.insecure_channel(address) as channel:
             yield Server(core, AugmentServiceStub(channel), address, observer, loop)
     finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(stop(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -10,12 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT, ROOT / "server", ROOT / "tests")
+PATIENCE_S = 300.0  #: with what must come: a machine may be busy with much else
+AUGMENT = ("-m", "augment")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -26,14 +30,20 @@ def environment(**more: str) -> dict[str, str]:
 def augment(*args: object, **more: str) -> subprocess.CompletedProcess[str]:
     """``augment ARGS…``, to its end."""
     command = [sys.executable, "-m", "augment", *map(str, args)]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", env=environment(**more), timeout=120)
+    return subprocess.run(command, capture_output=True, encoding="utf-8", env=environment(**more), timeout=PATIENCE_S)
+
+
+class Ended(AssertionError):
+    """A server has ended before it listened."""
 
 
 class Server:
     """A server under way; ``address`` is where it listens, ``metrics`` its page of figures, if it has one."""
 
-    def __init__(self, state: Path, *flags: object, listen: str = "127.0.0.1:0") -> None:
-        command = [sys.executable, "-m", "augment", "serve", "--listen", listen, "--state-dir", str(state)]
+    def __init__(
+        self, state: Path, *flags: object, listen: str = "127.0.0.1:0", program: Sequence[object] = AUGMENT
+    ) -> None:
+        command = [sys.executable, *map(str, program), "serve", "--listen", listen, "--state-dir", str(state)]
         command += ["--log-format", "json", *map(str, flags)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8", env=environment())
@@ -57,12 +67,34 @@ class Server:
         """All of stderr."""
         return "".join(self._errors)
 
-    def logged(self, message: str, timeout_s: float = 20) -> dict[str, Any]:
-        """The line that says ``message``, which is waited for."""
-        end = time.monotonic() + timeout_s
+    @property
+    def workers(self) -> list[int]:
+        """Its child processes, which do the work. Skips the test where the system does not tell."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        if not children.exists():
+            pytest.skip("this system does not tell of children")
+        return [int(pid) for pid in children.read_text().split()]
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within, the workers that are there do not go on: a job that one of them gets is not done."""
+        pids = self.workers
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def logged(self, message: str, **fields: str) -> dict[str, Any]:
+        """The line that says ``message`` with these fields, which is waited for."""
+        wanted = {"message": message, **fields}
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             for line in self.log:
-                if line["message"] == message:
+                if wanted.items() <= line.items():
                     return line
             time.sleep(0.02)
         raise AssertionError(f"never said {message!r}:\n{self.errors}")
@@ -70,10 +102,10 @@ class Server:
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Its exit code."""
         code = self.process.wait(timeout_s)
-        self._reader.join(5)
+        self._reader.join(PATIENCE_S)
         return code
 
     def close(self) -> None:
@@ -87,10 +119,10 @@ class Server:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith(what):
-            self.process.kill()
-            self.process.wait()
-            self._reader.join(5)
-            raise AssertionError(f"instead of {what!r} it said {line!r}:\n{self.errors}")
+            if line:
+                self.process.kill()
+            self.close()
+            raise Ended(f"instead of {what!r} it said {line!r}:\n{self.errors}")
         return line.removeprefix(what).strip()
 
     def _read_errors(self) -> None:

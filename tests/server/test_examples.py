@@ -55,7 +55,7 @@ def chrome(wanted: dict[str, bytes]) -> dict[str, bytes]:
 
 def run(*command: object, **more: str) -> subprocess.CompletedProcess[str]:
     words = [str(one) for one in command]
-    return subprocess.run(words, capture_output=True, encoding="utf-8", env=environment(**more), timeout=120)
+    return subprocess.run(words, capture_output=True, encoding="utf-8", env=environment(**more), timeout=600)
 
 
 def test_python(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, eventually, refused, serving, trace
+from in_process import PATIENCE_S, Server, eventually, refused, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.workers import Worker
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
@@ -32,9 +34,23 @@ def upload(server: Server, tmp_path: Path) -> str:
 
 
 def hung(server: Server, upload: str) -> v1.Job:
-    """A job that runs, and would for ever."""
+    """A job that a worker has, and would have for ever."""
     server.freeze()
-    return server.until(server.create(upload).name, RUNNING)
+    job = server.until(server.create(upload).name, RUNNING)
+    server.at_work()
+    return job
+
+
+def die(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Kill the workers that get the next orders, before they can follow them."""
+    converse, deaths = Worker._converse, iter(range(times))
+
+    async def dying(worker: Worker, order: dict[str, Any], stage: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        if next(deaths, None) is not None:
+            os.kill(worker.pid, signal.SIGKILL)
+        return await converse(worker, order, stage)
+
+    monkeypatch.setattr(Worker, "_converse", dying)
 
 
 def test_a_request_that_is_sent_again_makes_no_second_job(server: Server, upload: str) -> None:
@@ -68,17 +84,16 @@ def test_two_watchers_see_every_end(tmp_path: Path) -> None:
 
                 for one in AugmentServiceStub(channel).WatchJob(calls.WatchJobRequest(name=job)):
                     if not states:
-                        ready.wait(20)
+                        ready.wait(PATIENCE_S)
                     states.append(one.job.state)
 
         threads = [threading.Thread(target=watch, args=(states,)) for states in seen]
         for thread in threads:
             thread.start()
-        ready.wait(20)
-        for pid in server.workers:
-            os.kill(pid, signal.SIGCONT)
+        ready.wait(PATIENCE_S)
+        server.thaw()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
         for states in seen:
             assert states[0] in (QUEUED, RUNNING)
             assert states[-1] == SUCCEEDED
@@ -96,8 +111,7 @@ def test_cancel_while_running(tmp_path: Path) -> None:
         assert not cancelled.artifacts
         assert len(set(frozen) - set(server.workers)) == 1  # the one that was at it
         assert server.stub.CancelJob(calls.CancelJobRequest(name=job)).job == cancelled  # and again: nothing changes
-        for pid in server.workers:
-            os.kill(pid, signal.SIGCONT)
+        server.thaw()
         assert server.wait(server.create(upload).name).state == SUCCEEDED
         eventually(lambda: not list((tmp_path / "state" / "work").iterdir()))
 
@@ -124,7 +138,9 @@ def test_a_deadline(tmp_path: Path) -> None:
 def test_too_much_memory(tmp_path: Path) -> None:
     name = "k" * 1000
     event = f',{{"ph": "X", "cat": "cpu_op", "name": "{name}%d", "pid": 0, "tid": 1, "ts": %d, "dur": 1}}'
-    path = trace(tmp_path / "a.json", more="".join(event % (n, n) for n in range(20_000)))
+    path = tmp_path / "a.json.gz"  # of twice as much text as the process could take in without being watched
+    plain = trace(tmp_path / "a.json", more="".join(event % (n, n) for n in range(300_000)))
+    path.write_bytes(gzip.compress(plain.read_bytes(), 1))
     with serving(tmp_path / "state", max_job_memory_bytes=70 << 20) as server:
         job = server.wait(server.create(server.upload(path)).name)
         assert (job.state, job.error.reason, job.error.code) == (FAILED, "JOB_MEMORY", 8)
@@ -136,28 +152,21 @@ def test_too_much_memory(tmp_path: Path) -> None:
 def test_a_worker_that_dies_is_given_a_second_try(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         job = hung(server, server.upload(trace(tmp_path / "a.json")))
-        for pid in server.workers:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(server.at_work(), signal.SIGKILL)
+        server.thaw()
         done = server.wait(job.name)
         assert (done.state, done.attempt_count) == (SUCCEEDED, 2)
 
 
-def test_a_worker_that_dies_twice_ends_its_job_and_no_other(tmp_path: Path) -> None:
+def test_a_worker_that_dies_twice_ends_its_job_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path / "state", max_running_jobs=1) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
-        (first,) = server.freeze()
-        job = server.create(upload).name
-        server.until(job, RUNNING)
-        os.kill(first, signal.SIGKILL)
-        (second,) = eventually(lambda: [pid for pid in server.workers if pid != first])
-        os.kill(second, signal.SIGSTOP)
-        eventually(lambda: server.get(job).attempt_count == 2 and server.get(job).state == RUNNING)
-        other = server.create(upload).name
-        os.kill(second, signal.SIGKILL)
-        done = server.wait(job)
+        die(monkeypatch, 2)
+        done = server.wait(server.create(upload).name)
         assert (done.state, done.error.reason, done.error.code) == (FAILED, "WORKER_DIED", 10)
         assert dict(done.error.metadata) == {"signal": "9"}
-        assert server.wait(other).state == SUCCEEDED
+        assert done.attempt_count == 2
+        assert server.wait(server.create(upload).name).state == SUCCEEDED
 
 
 def test_a_full_queue(tmp_path: Path) -> None:
@@ -341,7 +350,7 @@ def test_the_one_call_ends_with_its_caller(tmp_path: Path) -> None:
 
 def test_the_one_call_tells_why_it_failed(server: Server) -> None:
     file = calls.StartUploadRequest(file_name="rank0.json")
-    for data in (b'{"traceEvents": [x]}', b"{"):
+    for data in (b'{"a": nope}', b"{"):
         sent = [
             calls.AugmentRequest(start=calls.AugmentStart(file=file)),
             calls.AugmentRequest(chunk=data, finish=True),
@@ -371,9 +380,7 @@ def test_draining(tmp_path: Path) -> None:
         with refused("DRAINING", "UNAVAILABLE") as told:
             server.create(upload)
         assert told[0].retry
-        begin = time.monotonic()
         server.call(server.core.drain(0.3))
-        assert 0.2 < time.monotonic() - begin < 10
         with refused("DRAINING", "UNAVAILABLE"):
             list(watching)
         assert server.get(job).state == QUEUED

@@ -1,19 +1,18 @@
-"""``kill -9`` of the server at random moments: what it has accepted is there when it comes back, and is whole."""
+"""``kill -9`` of the server at each step that matters: what it has accepted is there, and whole, when it comes back."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import random
+import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import pytest
-from in_process import eventually, trace
-from serving_process import Server
+from in_process import PATIENCE_S, eventually, trace
+from serving_process import Ended, Server
 
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
@@ -21,10 +20,30 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
 
-ROUNDS = 50
-LONGEST_S = 0.6  #: that a server lives after it listens
-LARGE = 36 << 20  #: bytes, of which an upload is made safe more than once
-CHUNK = 1 << 20
+LARGE = 4 << 20  #: bytes, of which an upload is made safe more than once
+CHUNK = 256 << 10
+KILLED = Path(__file__).with_name("killed_server.py")
+#: each ends the life of one server: a method, whether before or after it, and at which call
+POINTS = [
+    ("augment_server.jobs:Jobs.create", "before", 2),
+    ("augment_server.jobs:Jobs.create", "after", 1),
+    ("augment_server.jobs:Jobs.create", "after", 3),
+    ("augment_server.jobs:Jobs.begin", "after", 1),
+    ("augment_server.jobs:Jobs.begin", "after", 2),
+    ("augment_server.scheduler:Scheduler._publish", "before", 1),
+    ("augment_server.scheduler:Scheduler._publish", "after", 2),
+    ("augment_server.jobs:Jobs.end", "after", 1),
+    ("augment_server.jobs:Jobs.end", "after", 3),
+    ("augment_server.uploads:Uploads.saved", "before", 1),
+    ("augment_server.uploads:Uploads.saved", "after", 2),
+    ("augment_server.uploads:Uploads.completed", "before", 1),
+    ("augment_server.uploads:Uploads.completed", "after", 1),
+    ("os:rename", "before", 1),
+    ("os:rename", "before", 2),
+    ("os:rename", "after", 3),
+    ("os:fsync", "before", 2),
+    ("os:fsync", "after", 3),
+]
 FLAGS = ("--max-running-jobs", 1, "--max-job-attempts", 1000, "--max-client-jobs", 1000)
 
 
@@ -43,7 +62,7 @@ class Client:
 
     def use(self, stub: AugmentServiceStub, rounds: int) -> None:
         """Until the server, the ``rounds``th, is gone."""
-        sending = threading.Thread(target=self._send_large, args=(stub,))
+        sending = threading.Thread(target=self._send_large, args=(stub, rounds))
         sending.start()
         with contextlib.suppress(grpc.RpcError):
             while True:
@@ -59,16 +78,16 @@ class Client:
             data = path.read_bytes()
             start = calls.StartUploadRequest(file_name=path.name, size_bytes=len(data))
             parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=data)]
-            self.uploads[path.name] = stub.UploadTrace(iter(parts), timeout=10).upload.name
+            self.uploads[path.name] = stub.UploadTrace(iter(parts), timeout=PATIENCE_S).upload.name
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=self.uploads[path.name])))
         request_id = f"request {self.asked}"
-        job = stub.CreateJob(calls.CreateJobRequest(spec=spec, request_id=request_id), timeout=10).job
+        job = stub.CreateJob(calls.CreateJobRequest(spec=spec, request_id=request_id), timeout=PATIENCE_S).job
         self.jobs[job.name] = path.name
         self.asked += 1
 
     def _check_some(self, stub: AugmentServiceStub) -> None:
         for name in self.random.sample(sorted(self.jobs), min(3, len(self.jobs))):
-            self.check(stub, stub.GetJob(calls.GetJobRequest(name=name), timeout=10).job)
+            self.check(stub, stub.GetJob(calls.GetJobRequest(name=name), timeout=PATIENCE_S).job)
 
     def check(self, stub: AugmentServiceStub, job: v1.Job) -> None:
         """What is said to be made is there, whole and right."""
@@ -78,20 +97,20 @@ class Client:
             self.checked += 1
             assert {one.file_name for one in job.artifacts} == set(expected)
         for one in job.artifacts:
-            parts = stub.ReadArtifact(calls.ReadArtifactRequest(name=one.name), timeout=10)
+            parts = stub.ReadArtifact(calls.ReadArtifactRequest(name=one.name), timeout=PATIENCE_S)
             assert b"".join(part.chunk for part in parts) == expected[one.file_name]
 
-    def _send_large(self, stub: AugmentServiceStub) -> None:
-        """Send a large file, from where the last server had it; then another."""
+    def _send_large(self, stub: AugmentServiceStub, rounds: int) -> None:
+        """Send large files, a few for each round, the first from where the last server had it."""
         with contextlib.suppress(grpc.RpcError):
-            while True:
+            while len(self.large) < 4 * rounds:
                 data = large(len(self.large))
                 start = calls.StartUploadRequest(
                     file_name="large.json", size_bytes=LARGE, sha256=hashlib.sha256(data).hexdigest()
                 )
-                upload = stub.StartUpload(start, timeout=10).upload
+                upload = stub.StartUpload(start, timeout=PATIENCE_S).upload
                 self.resumed_from.append(upload.received_bytes)
-                done = stub.UploadTrace(parts_of(data, upload), timeout=10).upload
+                done = stub.UploadTrace(parts_of(data, upload), timeout=PATIENCE_S).upload
                 assert done.state == v1.Upload.STATE_COMPLETE
                 self.large.append(done.name)
 
@@ -105,7 +124,6 @@ def parts_of(data: bytes, upload: v1.Upload) -> Iterator[calls.UploadTraceReques
     yield calls.UploadTraceRequest(resume=calls.ResumeUpload(name=upload.name, offset=at))
     for begin in range(at, len(data), CHUNK):
         yield calls.UploadTraceRequest(chunk=data[begin : begin + CHUNK])
-        time.sleep(0.02)
 
 
 def made_by_the_command(path: Path, folder: Path) -> dict[str, bytes]:
@@ -121,37 +139,40 @@ def connected(server: Server) -> Iterator[AugmentServiceStub]:
 
 
 def test_nothing_accepted_is_lost(tmp_path: Path) -> None:
-    client, moments = Client(tmp_path), random.Random(1)
-    attempts = 0
-    for number in range(ROUNDS):
-        server = Server(tmp_path / "state", *FLAGS)
-        threading.Timer(moments.uniform(0, LONGEST_S), server.process.kill).start()
-        with connected(server) as stub:
-            client.use(stub, number + 1)
-        server.close()
+    client = Client(tmp_path)
+    for number, point in enumerate(POINTS):
+        live_until(client, tmp_path / "state", point, number + 1)
     server = Server(tmp_path / "state", *FLAGS)
     try:
         with connected(server) as stub:
+            client._ask(stub)  # of which the answer may have been lost
             listed = stub.ListJobs(calls.ListJobsRequest(page_size=1000)).jobs
-            # an answer may have been lost on its way, but a request that was sent again made no second job
-            assert {one.name for one in listed} >= set(client.jobs)
-            assert len(listed) <= client.asked + 1
-            for name in client.jobs:
-                job = eventually(lambda name=name: final(stub, name), 60)
+            # a request that was sent again made no second job
+            assert {one.name for one in listed} == set(client.jobs)
+            assert len(listed) == client.asked
+            jobs = [eventually(lambda name=name: final(stub, name)) for name in client.jobs]
+            for job in jobs:
                 client.check(stub, job)
-                attempts += job.attempt_count
             for name in [*client.large, *client.uploads.values()]:
                 upload = stub.GetUpload(calls.GetUploadRequest(name=name)).upload
                 assert upload.state == v1.Upload.STATE_COMPLETE
     finally:
         server.process.kill()
         server.close()
-    figures = (
-        f"{len(client.jobs)} jobs, {attempts} attempts, {client.checked} checked, {len(client.large)} large uploads"
-    )
-    assert len(client.jobs) > ROUNDS, figures
-    assert attempts > len(client.jobs), figures  # some were cut off
-    assert any(0 < one < LARGE for one in client.resumed_from), figures
+    assert sum(job.attempt_count for job in jobs) > len(jobs)  # some were cut off
+    assert any(0 < one < LARGE for one in client.resumed_from)
+
+
+def live_until(client: Client, state: Path, point: tuple[str, str, int], rounds: int) -> None:
+    """Use a server until it kills itself, which may be before it listens: of what the last one left."""
+    try:
+        server = Server(state, *FLAGS, program=(KILLED, *point))
+    except Ended:
+        return
+    with connected(server) as stub:
+        client.use(stub, rounds)
+    server.close()
+    assert server.process.returncode == -signal.SIGKILL, (point, server.errors)
 
 
 def final(stub: AugmentServiceStub, name: str) -> v1.Job | bool:
@@ -161,15 +182,11 @@ def final(stub: AugmentServiceStub, name: str) -> v1.Job | bool:
 
 def test_workers_die_with_their_server(tmp_path: Path) -> None:
     server = Server(tmp_path / "state", *FLAGS)
-    pid = server.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    if not children.exists():
+    try:
+        workers = eventually(lambda: [Path("/proc") / str(pid) for pid in server.workers])
+    finally:
         server.process.kill()
         server.close()
-        pytest.skip("this system does not tell of children")
-    workers = eventually(lambda: [Path("/proc") / one for one in children.read_text().split()])
-    server.process.kill()
-    server.close()
     eventually(lambda: not any(running(one) for one in workers))
 
 

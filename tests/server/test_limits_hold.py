@@ -15,7 +15,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from in_process import Server, eventually, refused, serving, trace
+from in_process import PATIENCE_S, Server, eventually, refused, serving, trace
 from serving_process import serving as serving_apart
 
 from augment.v1 import resources_pb2 as v1
@@ -91,7 +91,7 @@ def test_how_much_is_kept(tmp_path: Path) -> None:
         assert len(list((tmp_path / "state" / "blobs").iterdir())) == 2
 
 
-FLAGS = ("--max-calls", 2, "--max-connections", 4, "--max-connection-idle", "1s", "--max-message", "100KiB")
+FLAGS = ("--max-calls", 2, "--max-connections", 4, "--max-message", "100KiB")
 
 
 @pytest.fixture(scope="module")
@@ -108,32 +108,42 @@ def test_calls_at_once(address: str) -> None:
             stack.callback(held.cancel)
             next(held)
         with pytest.raises(grpc.RpcError) as caught:
-            probes.Check(health_pb2.HealthCheckRequest(), timeout=10)
+            probes.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_a_message_that_is_too_large(address: str) -> None:
     with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
-        AugmentServiceStub(channel).UploadTrace(iter([calls.UploadTraceRequest(chunk=bytes(101 << 10))]), timeout=10)
+        AugmentServiceStub(channel).UploadTrace(
+            iter([calls.UploadTraceRequest(chunk=bytes(101 << 10))]), timeout=PATIENCE_S
+        )
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_connections_at_once_and_how_long_they_may_idle(address: str) -> None:
+def connected(stack: ExitStack, address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
+    connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+    with suppress(ConnectionError):  # what is beyond the limit is closed at once
+        connection.sendall(FIRST_FRAMES)
+    return connection
 
-    def connected(stack: ExitStack) -> socket.socket:
-        connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
-        with suppress(ConnectionError):  # what is beyond the limit is closed at once
-            connection.sendall(FIRST_FRAMES)
-        return connection
 
-    def answers(connection: socket.socket) -> bool:
-        with suppress(ConnectionError):
-            return bool(connection.recv(1))
-        return False
+def answers(connection: socket.socket) -> bool:
+    with suppress(ConnectionError):
+        return bool(connection.recv(1))
+    return False
 
+
+def test_connections_at_once(address: str) -> None:
     with ExitStack() as stack:
-        assert eventually(lambda: answers(connected(stack)))  # once those of the tests before have gone
-        first = [connected(stack) for _ in range(5)]
-        assert not all(answers(one) for one in first)
-        assert eventually(lambda: answers(connected(stack)))  # without calls they are closed
+        assert eventually(lambda: answers(connected(stack, address)))  # once those of the tests before have gone
+        held = [connected(stack, address) for _ in range(5)]
+        assert not all(answers(one) for one in held)
+
+
+def test_connections_without_calls_are_closed(tmp_path: Path) -> None:
+    with serving_apart(tmp_path / "state", "--max-connection-idle", "1s") as server, ExitStack() as stack:
+        connection = connected(stack, server.address)
+        with suppress(ConnectionError):
+            while connection.recv(1000):
+                pass

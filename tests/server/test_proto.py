@@ -19,7 +19,7 @@ def buf() -> str:
 
 
 def run(buf: str, *args: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([buf, *args], cwd=cwd, capture_output=True, encoding="utf-8", timeout=60)
+    return subprocess.run([buf, *args], cwd=cwd, capture_output=True, encoding="utf-8", timeout=600)
 
 
 def test_lint(buf: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,10 +81,8 @@ def test_no_collector_is_no_harm(tmp_path: Path) -> None:
     with serving(tmp_path / "state", "--otlp-endpoint", "http://127.0.0.1:1") as server:
         with Client(server.address) as client:
             client.augment(write_trace(tmp_path / "a.json"))
-        begin = time.monotonic()
         server.terminate()
         assert server.wait() == 0
-        assert time.monotonic() - begin < 20
 
 
 def test_without_opentelemetry(tmp_path: Path) -> None:

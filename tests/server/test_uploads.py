@@ -7,12 +7,13 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, chunks, eventually, refused, serving, trace
+from in_process import PATIENCE_S, SMALL, Server, chunks, eventually, refused, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -55,7 +56,7 @@ def cut(server: Server, upload: v1.Upload, data: bytes) -> None:
     def parts() -> Iterator[Part]:
         yield resume(upload, 0)
         yield Part(chunk=data)
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
 
     call = server.stub.UploadTrace.future(parts())
     eventually(lambda: get(server, upload).received_bytes == len(data))
@@ -106,7 +107,7 @@ def test_a_newer_call_takes_over(server: Server) -> None:
     def stuck() -> Iterator[Part]:
         yield resume(upload, 0)
         yield Part(chunk=data[:1000])
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
         yield Part(chunk=data[1000:])
 
     call = server.stub.UploadTrace.future(stuck())
@@ -179,7 +180,7 @@ def test_who_takes_over_waits_for_no_digest(tmp_path: Path, monkeypatch: pytest.
 
     def slow(path: Path) -> Any:
         if next(reads):
-            go_on.wait(20)
+            go_on.wait(PATIENCE_S)
         return made(path)
 
     with serving(tmp_path) as server:
@@ -196,19 +197,22 @@ def test_who_takes_over_waits_for_no_digest(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:
-    with serving(tmp_path, max_upload_idle_s=0.3) as server:
+    with serving(tmp_path, max_upload_idle_s=PATIENCE_S) as server:
         upload = start(server, bytes(1000))
         go_on = threading.Event()
 
         def slow() -> Iterator[Part]:
             yield resume(upload, 0)
             yield Part(chunk=b"x")
-            go_on.wait(20)
+            eventually(lambda: get(server, upload).received_bytes == 1)
+            server.core.servicer._limits = replace(SMALL, max_upload_idle_s=0.2)  # after the next message
+            yield Part(chunk=b"y")
+            go_on.wait(PATIENCE_S)
 
         with refused("UPLOAD_IDLE", "DEADLINE_EXCEEDED"):
             server.stub.UploadTrace(slow())
         go_on.set()
-        assert get(server, upload).received_bytes == 1
+        assert get(server, upload).received_bytes == 2
 
 
 def test_too_many(tmp_path: Path) -> None:
@@ -222,7 +226,7 @@ def test_too_many(tmp_path: Path) -> None:
         def stuck(upload: v1.Upload) -> Iterator[Part]:
             yield resume(upload, 0)
             yield Part(chunk=b"x")
-            go_on.wait(20)
+            go_on.wait(PATIENCE_S)
 
         under_way = [server.stub.UploadTrace.future(stuck(upload)) for upload in (second, third)]
         for upload in (second, third):
@@ -231,7 +235,7 @@ def test_too_many(tmp_path: Path) -> None:
             start(server, bytes(10))
         assert told[0].retry
         go_on.set()
-        assert {one.result(20).upload.received_bytes for one in under_way} == {1}
+        assert {one.result(PATIENCE_S).upload.received_bytes for one in under_way} == {1}
 
 
 def test_room_is_looked_after_while_bytes_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,4 +303,4 @@ def test_many_at_once(server: Server, tmp_path: Path) -> None:
         server.stub.UploadTrace.future(iter([Part(start=start), *chunks(path)]))
         for start, path in zip(starts, paths, strict=True)
     ]
-    assert {one.result(30).upload.state for one in done} == {v1.Upload.STATE_COMPLETE}
+    assert {one.result(PATIENCE_S).upload.state for one in done} == {v1.Upload.STATE_COMPLETE}
