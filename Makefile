@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean quick
+.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean quick fuzz
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -24,6 +24,9 @@ test: $(STAMP)   ## all tests
 
 quick: $(STAMP)  ## the tests that are neither slow nor of the service: less than a minute
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
+
+fuzz: $(STAMP)   ## mutated traces for SECONDS, 600 if not told, from SEED on
+	$(BIN)/python tests/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 check: $(STAMP)  ## style, types, layers, and that generated pages are up to date
 	$(BIN)/ruff check .

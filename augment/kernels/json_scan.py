@@ -274,7 +274,9 @@ def skip_element(stop: int, i: int) -> int:
     if load_byte(i) == OPEN_BRACKET:
         return skip_nested(stop, i, False)
     i = skip_value(stop, i)
-    return ODD if 0 <= i < stop and not ENDS_VALUE[load_byte(i)] else i
+    if i == stop:
+        return INCOMPLETE  # what comes next may join on to it
+    return ODD if i >= 0 and not ENDS_VALUE[load_byte(i)] else i
 
 
 @compiled_apart

@@ -145,8 +145,8 @@ def texts(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, bytes]], list[int]]:
         text += event
     text += b'], "traceName": "x"}'
     cut = draw(st.one_of(st.none(), st.none(), st.integers(2, len(text))))
-    if cut is not None:  # a number or a word may go on behind the cut
-        whole = [(at, one) for at, one in whole if at + len(one) < cut or (one[-1] in b']}"' and at + len(one) == cut)]
+    if cut is not None:  # a bare value may go on behind the cut
+        whole = [(at, one) for at, one in whole if at + len(one) < cut or (one[-1] in b"]}" and at + len(one) == cut)]
         undivided = [at for at in undivided if any(at == begins for begins, _ in whole)]
     return text[:cut], whole, undivided
 
@@ -165,7 +165,7 @@ def test_on_texts_that_nobody_would_write(made: tuple[bytes, list[tuple[int, byt
 
 
 @pytest.mark.parametrize(("last", "count"), [
-    ('"text"', 2), ('"te', 1), ("12", 1), ("null", 1), ("[1]", 2), ('["\\q"]', 2), ("[1", 1),
+    ('"text"', 1), ('"text"]', 2), ('"te', 1), ("12", 1), ("null", 1), ("[1]", 2), ('["\\q"]', 2), ("[1", 1),
 ])  # fmt: skip
 def test_a_text_that_ends_with_a_bare_value(last: str, count: int) -> None:
     assert scanned(f"[{first}, {last}".encode(), 1)["event_count"] == count

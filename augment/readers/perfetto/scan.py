@@ -273,7 +273,11 @@ class _Event:
                 key = self._sequence.now.keys.get(value)
             elif tag == wire.VALUE_KEY:
                 key = text(self._data, value, end)
-        if key in KEYS:
+            else:
+                continue
+            if key not in KEYS:
+                return  # damage within an arg that is no column is not looked for
+        if key is not None:
             self._args[KEYS[key]] = scalar(self._data, start, stop, self._sequence.now)
 
     def add(self, ts: int, offset: int, length: int) -> None:

@@ -1,0 +1,300 @@
+"""Mutated traces against what must hold for any bytes; each failure is told with the seed that makes it again.
+
+    python tests/fuzzing.py [--seed 1] [--count 200] [--seconds S]     # or: make fuzz SECONDS=600
+
+Of JSON:
+
+- it is read alike in one piece, in pieces of any size, and from memory that ends eight bytes behind it: touching the
+  pages around ends the process;
+- kernels give the same as machine code and as plain Python, with every index of a column checked;
+- if every element is JSON, the result is that of ``oracles.py``, which reads them one by one;
+- analysing and writing it raises nothing but what it may.
+
+Of native traces: the same by kernels, by plain Python, and packet by packet without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gzip
+import json
+import mmap
+import random
+import sys
+import tempfile
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1] / one) for one in (".", "tests", "examples")]
+
+import numpy as np
+
+from augment.errors import AugmentError
+from augment.kernels.tokens import PADDING
+from augment.pipeline import augment
+from augment.readers import read
+from augment.readers.event_scanner import EventScanner
+from augment.readers.limits import NESTING
+from augment.readers.raw import Broken
+from augment.writers import write_all
+from oracles import elements_of, events_one_by_one, handed_on, packets_by_hand, plain_kernels
+from simulator import JobOptions, simulate
+
+NUMBERS = (
+    b"0", b"-0", b"01", b"1.", b".5", b"1e3", b"1e400", b"1e", b"--1", b"+1", b"0x10", b"NaN", b"-Infinity", b"null",
+    b"true", b"9223372036854775807", b"9223372036854775808", b"-9223372036854775809", b"18446744073709551616",
+    b"9" * 400, b"0." + b"3" * 60, b"123456789012345678.9995", b"4294967296", b"-1", b'"12.5"', b'""', b"[]", b"{}",
+)  # fmt: skip
+TEXTS = (
+    b'""', b'"kernel"', b'"[memory]"', b'"ProfilerStep#-1"', b'"nccl:all_reduce"', b'"\\u0061"', b'"\\ud800"',
+    b'"\\u12"', b'"\\x"', b'"a\nb"', b'"\xff"', b'"\xed\xa0\x80"', b'"\\\\"', b'"\\""',
+    b'"' + b"x" * 5000 + b'"', b'"C:\\', b"'a'",
+)  # fmt: skip
+KEYS = (b"ph", b"ts", b"dur", b"pid", b"tid", b"cat", b"name", b"id", b"args", b"correlation", b"device", b"stream",
+        b"bytes", b"Input Dims", b"External id")  # fmt: skip
+BITS = (
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\\",
+    b" " * 9,
+    b"\r\n",
+    b"\0",
+    b"-",
+    b"tru",
+    b'"args": {',
+    b"7" * 30,
+)
+FILLS = (0, ord(" "), ord("7"), ord('"'), ord("{"))  #: of the padding
+PAGE = mmap.PAGESIZE
+
+
+class Mutator:
+    """Changes texts by chance; the same for the same seed."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def mutated(self, text: bytes) -> bytes:
+        """``text`` with one to four changes."""
+        ways = (
+            self.bits,
+            self.cut,
+            self.value,
+            self.value,
+            self.member,
+            self.member,
+            self.piece,
+            self.nested,
+            self.layout,
+        )
+        for _ in range(self.chance.choice([1, 1, 1, 2, 4])):
+            text = self.chance.choice(ways)(text) or b"["
+        return text
+
+    def place(self, text: bytes) -> int:
+        return self.chance.randrange(len(text) + 1)
+
+    def bits(self, text: bytes) -> bytes:
+        made = bytearray(text)
+        made[self.chance.randrange(len(made))] ^= 1 << self.chance.randrange(8)
+        return bytes(made)
+
+    def cut(self, text: bytes) -> bytes:
+        return text[: self.place(text)]
+
+    def value(self, text: bytes) -> bytes:
+        at = text.find(b'":', self.place(text)) + 2
+        end = at
+        while end < len(text) and text[end] not in b",}]\n":
+            end += 1
+        return text[:at] + self.chance.choice(NUMBERS + TEXTS) + text[end:] if at > 1 else text
+
+    def member(self, text: bytes) -> bytes:
+        at = text.find(self.chance.choice([b"{", b'"args":{', b'"args": {']), self.place(text))
+        at = text.find(b"{", at) + 1 if at >= 0 else 0
+        key = self.chance.choice(KEYS)
+        if self.chance.random() < 0.3:
+            key = b"\\u%04x" % key[0] + key[1:]
+        return text[:at] + b'"%s":%s,' % (key, self.chance.choice(NUMBERS + TEXTS)) + text[at:] if at else text
+
+    def piece(self, text: bytes) -> bytes:
+        at = self.place(text)
+        stop = at + self.chance.choice([0, 0, 1, 7, 200])
+        return text[:at] + self.chance.choice((*BITS, b"", text[at:stop] * 2)) + text[stop:]
+
+    def nested(self, text: bytes) -> bytes:
+        depth, at = self.chance.choice([13, 14, 15, 127, 129, 3000]), text.find(b'"args"', self.place(text))
+        left, right = self.chance.choice([(b"[", b"]"), (b'{"a":', b"}")])
+        return text[:at] + b'"deep":' + left * depth + b"1" + right * depth + b"," + text[at:] if at >= 0 else text
+
+    def layout(self, text: bytes) -> bytes:
+        return self.chance.choice([text.replace(b",", b" ,\r\n"), text.replace(b": ", b":"), text.replace(b"\n", b""),
+                                   text + text, text + b"\0" * 50, b"\xef\xbb\xbf" + text])  # fmt: skip
+
+
+class Guarded:
+    """Memory between two pages that may not be touched."""
+
+    def __init__(self, most: int) -> None:
+        self.size = -(-(most + PADDING) // PAGE) * PAGE
+        self._map = mmap.mmap(-1, self.size + 2 * PAGE)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for at in (self._base, self._base + PAGE + self.size):
+            if protect(at, PAGE, 0):
+                raise OSError(ctypes.get_errno(), "mprotect")
+
+    def holding(self, text: bytes, fill: int, *, at_end: bool) -> Any:
+        """``text`` and its padding: up to the page behind, or from the page before on."""
+        size = len(text) + PADDING
+        first = self._base + PAGE + (self.size - size if at_end else 0)
+        held = np.frombuffer((ctypes.c_uint8 * size).from_address(first), np.uint8)
+        held[: len(text)] = np.frombuffer(text, np.uint8)
+        held[len(text) :] = fill
+        return held
+
+
+def scanned(text: bytes, start: int, chunk: int, holding: Any) -> Any:
+    """What is taken of the array whose first element begins from ``start`` on; or where and why it is broken."""
+    scanner = EventScanner(NESTING)
+    at, end, closed = start, start, False
+    try:
+        while not closed and end < len(text):
+            end = min(end + chunk, len(text))
+            taken, closed = scanner.scan(holding(text[at:end]), 0, end - at, at)
+            at += taken
+    except Broken as error:
+        return error.offset, error.because
+    return handed_on(scanner)
+
+
+def plainly_held(text: bytes) -> Any:
+    return np.frombuffer(text + bytes(PADDING), np.uint8)
+
+
+def check_json(text: bytes, chance: random.Random, memory: Guarded) -> str | None:
+    """What does not hold; None if all does."""
+    opening = text.find(b"[", max(text.find(b"traceEvents"), 0))
+    if opening < 0:
+        return None
+    start, whole = opening + 1, len(text)
+    expected = scanned(text, start, whole, plainly_held)
+    if scanned(text, start, chance.choice([1, 7, 64, 300]), plainly_held) != expected:
+        return "another result in pieces"
+    fill, at_end = chance.choice(FILLS), chance.random() < 0.7
+    if scanned(text, start, whole, lambda one: memory.holding(one, fill, at_end=at_end)) != expected:
+        return f"another result with {fill} behind it"
+    if whole < 6000:
+        with plain_kernels():
+            if scanned(text, start, whole, plainly_held) != expected:
+                return "another result by plain Python"
+    try:
+        elements = elements_of(text[:start].replace(b"[", b" ")[:-1] + b"[" + text[start:])
+        strictly = all(isinstance(json.loads(one), dict) for _, one in elements)
+    except (ValueError, AssertionError, RecursionError):
+        strictly = False
+    if strictly and isinstance(expected, dict):
+        one_by_one = events_one_by_one(elements, NESTING)
+        missing = expected["tally"].counts.pop("missing_comma", 0)
+        expected["tally"].first.pop("missing_comma", None)
+        if expected != one_by_one:
+            return f"not what its elements are, one by one ({missing} commas missing)"
+    return None
+
+
+def check_run(data: bytes, name: str, folder: Path) -> str | None:
+    """Whether all of it can be done without an error of ours."""
+    path = folder / name
+    path.write_bytes(data)
+    try:
+        write_all(
+            augment(read(str(path))), folder / "out", ("chrome", "perfetto") if name.endswith("n") else ("perfetto",)
+        )
+    except AugmentError:
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def native(data: bytes, folder: Path, way: AbstractContextManager[Any]) -> Any:
+    path = folder / "t.pftrace"
+    path.write_bytes(data)
+    with way:
+        try:
+            trace = read(str(path))
+        except AugmentError as error:
+            return str(error)
+    columns = [
+        getattr(trace.events, one).tolist() for one in ("ts", "dur", "phase", "category", "name", "track", "offset")
+    ]
+    return columns, list(trace.strings), trace.tracks, trace.partial, trace.diagnostics
+
+
+def check_native(data: bytes, folder: Path) -> str | None:
+    """What does not hold; None if all does."""
+    by_kernel = native(data, folder, nullcontext())
+    if native(data, folder, packets_by_hand()) != by_kernel:
+        return "another result packet by packet"
+    if len(data) < 20_000 and native(data, folder, plain_kernels()) != by_kernel:
+        return "another result by plain Python"
+    return None
+
+
+def sources(folder: Path) -> tuple[list[bytes], list[bytes]]:
+    """Small texts of several layouts, and small native traces."""
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=1, layers=1, memory=True), folder)
+    whole = json.loads(gzip.decompress(path.read_bytes()))
+    for event in whole["traceEvents"][:3]:
+        event["other"] = {"nested": [1, {"a": "]"}]}
+    made, files = [], []
+    for first in (0, 20, 60):
+        trace = {**whole, "traceEvents": whole["traceEvents"][first : first + 12]}
+        made += [json.dumps(trace, indent=first // 20 or None).encode(), json.dumps(trace["traceEvents"]).encode()]
+        small = folder / f"small{first}.json"
+        small.write_bytes(made[-2])
+        files.append(write_all(augment(read(str(small)), only=["steps"]), folder, ["perfetto"])[0].read_bytes())
+    return made, files
+
+
+def run(seed: int, count: int, seconds: float) -> list[str]:
+    """Try ``count`` texts, or as many as the time allows; what failed."""
+    failures: list[str] = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts, files = sources(folder)
+        memory = Guarded(4 << 20)
+        number = 0
+        while time.monotonic() - began < seconds if seconds else number < count:
+            number += 1
+            chance = random.Random(f"{seed} {number}")
+            mutator = Mutator(chance)
+            text, data = mutator.mutated(chance.choice(texts))[: 1 << 20], mutator.mutated(chance.choice(files))
+            print(f"\r{number}", end="", file=sys.stderr, flush=True)
+            found = check_json(text, chance, memory) or check_run(text, "t.json", folder)
+            failures += [f"seed {seed}, text {number}: {found}"] if found else []
+            found = check_native(data, folder) or check_run(data, "t.pftrace", folder)
+            failures += [f"seed {seed}, native trace {number}: {found}"] if found else []
+    print(f"{number} texts and native traces, {len(failures)} failures")
+    return failures
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=0, help="instead of --count")
+    chosen = parser.parse_args()
+    found = run(chosen.seed, chosen.count, chosen.seconds)
+    print(*found, sep="\n")
+    sys.exit(bool(found))
