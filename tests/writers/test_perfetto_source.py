@@ -144,6 +144,24 @@ def test_asynchronous_slices_overlap(perfetto: PerfettoEngine, tmp_path: Path) -
     }
 
 
+def test_asynchronous_ends_find_their_names(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """Whatever else is open; what that costs is linear."""
+
+    def event(phase: str, name: str, ts: float) -> dict[str, Any]:
+        return {"ph": phase, "pid": 42, "tid": 43, "cat": "net", "name": name, "ts": ts, "id": 1}
+
+    count = 20_000
+    begun = [event("b", "outer" if at < count else "inner", at) for at in range(2 * count)]
+    ends = [event("e", "outer", 3 * count + at) for at in range(count)]
+    more = [event("e", "", 5 * count), event("e", "never", 5 * count)]
+    found = load(perfetto, tmp_path, [*begun, *ends, *more])
+    assert codes(found)["slice_without_end"] == count - 1
+    assert codes(found)["end_without_slice"] == 1
+    crossing = [event("b", "outer", 1), event("b", "inner", 2), event("e", "outer", 3), event("e", "inner", 4)]
+    load(perfetto, tmp_path, crossing)
+    assert perfetto.rows(ALL) == [(1000, 2000, "outer"), (2000, 2000, "inner")]
+
+
 def test_counters(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     def event(ts: float, name: str, args: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {"ph": "C", "pid": 42, "tid": 43, "name": name, "ts": ts, "args": args, **more}

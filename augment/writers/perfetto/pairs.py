@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,14 +24,19 @@ class Pairs:
     lone_begins: list[int] = field(default_factory=list)
     lone_ends: list[int] = field(default_factory=list)
 
-    def open_or_close(self, open_rows: list[int], row: int, is_end: bool, names: Any) -> None:
-        """Take one event of a stack of ``open_rows``: an end closes the nearest beginning of its name."""
+    def open_or_close(self, begun: dict[str, list[int]], row: int, is_end: bool, name: str) -> None:
+        """Take one event of a stack: an end closes the nearest beginning of its name, or of any if it has none.
+
+        ``begun`` has the beginnings by name, and all of them under the empty one; some of them are closed already.
+        """
         if not is_end:
-            open_rows.append(row)
+            for key in {name, ""}:
+                begun[key].append(row)
             return
-        for at in range(len(open_rows) - 1, -1, -1):
-            if not names[row] or names[open_rows[at]] == names[row]:
-                self.ends[open_rows.pop(at)] = row
+        while begun[name]:
+            begin = begun[name].pop()
+            if begin not in self.ends:
+                self.ends[begin] = row
                 return
         self.lone_ends.append(row)
 
@@ -51,17 +57,17 @@ def _asynchronous(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any
     """Events of one category and id (of the older phases, also of one name) are one stack and lie on one track."""
     events = trace.events
     rows = rows_of_phases(trace, BEGINS | ENDS | STEPS)
-    stacks: dict[Any, tuple[int, str, list[int]]] = {}
+    stacks: dict[Any, tuple[int, str, dict[str, list[int]]]] = {}
     names = _Names(trace)
     for row in rows.tolist():
         event, phase = texts[row], int(events.phase[row])
         older = names[row] if chr(phase) in "STpF" else None
         key = (int(events.category_name[row]), older, _identity(event))
-        where, name, open_rows = stacks.setdefault(key, (int(place[row]), names[row] or "async", []))
+        where, name, begun = stacks.setdefault(key, (int(place[row]), names[row] or "async", defaultdict(list)))
         found.groups[row] = where, name
         if phase not in STEPS:
-            found.open_or_close(open_rows, row, phase in ENDS, names)
-    found.lone_begins += [row for _, _, stack in stacks.values() for row in stack]
+            found.open_or_close(begun, row, phase in ENDS, names[row])
+    found.lone_begins += [row for _, _, begun in stacks.values() for row in begun[""] if row not in found.ends]
 
 
 def _identity(event: dict[str, Any]) -> str:
