@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from augment.comparison import Diff, diff
-    from augment.derived.window import within
+    from augment.derived.steps.window import within
     from augment.errors import (
         AugmentError,
         InputError,
@@ -46,7 +46,7 @@ _HOMES = {
     "__version__": "augment.version",
     "read": "augment.readers",
     "augment": "augment.pipeline",
-    "within": "augment.derived.window",
+    "within": "augment.derived.steps.window",
     "diff": "augment.comparison",
     "Diff": "augment.comparison",
     "link_execution_trace": "augment.execution_trace",

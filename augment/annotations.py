@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from augment.trace import Int32s, Int64s, Trace
+from augment.arrays.types import Int32s, Int64s
+from augment.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

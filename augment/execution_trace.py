@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from augment.derived.execution_links import ExecutionLinks, Node, attribute, execution_links
+from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.errors import UnknownFormat
 from augment.readers.document import read_document
 from augment.trace import Trace

@@ -17,10 +17,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from augment.derived.memory_categories import CATEGORIES, held_by_category
+from augment.arrays.types import Int64s
+from augment.derived.memory.memory_categories import CATEGORIES, held_by_category
 from augment.errors import UnknownFormat
 from augment.readers.document import read_document
-from augment.trace import Int64s, MemoryChanges, Trace
+from augment.trace import MemoryChanges, Trace
 
 __all__ = ["CATEGORIES", "read_memory_timeline", "with_memory_timeline"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from augment.analyses import Analysis
 from augment.annotations import Ends, Flows
-from augment.derived.window import rows_in_whole, within
+from augment.derived.steps.window import rows_in_whole, within
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.request import Request
 from augment.tables import with_tables

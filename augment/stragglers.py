@@ -20,12 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from augment.derived.gpu_work import gpu_work, sort_key
-from augment.derived.kernel_types import KernelType
-from augment.derived.ordering import combinations, each, group_bounds, grouped
-from augment.derived.steps import steps, steps_of_gpu_work
+from augment.arrays.ordering import combinations, each, group_bounds, grouped
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import gpu_work, sort_key
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.findings import column
-from augment.trace import Int64s, Trace
+from augment.trace import Trace
 
 Floats = npt.NDArray[np.float64]
 WHOLE = -1  #: the step of a recording without steps

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from augment.derived.kernel_families import RULES, rules_of
+from augment.derived.gpu.kernel_families import RULES, rules_of
 from augment.errors import UsageError, expect_known
 from augment.toml import read_toml
 from augment.trace import Trace

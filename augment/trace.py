@@ -13,14 +13,10 @@ from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import mended_json, storable
 
-Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-Bytes = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
 Identity = int | str | None  #: a pid, tid, device or stream as the trace names it
 
 COMPLETE = ord("X")  #: the phase of a slice with a duration; the other phases are ``ord`` of their letter, too

@@ -28,8 +28,8 @@ from bench import ROOT, cache
 
 sys.path.insert(0, str(ROOT))
 
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.errors import AugmentError
 from augment.trace import Category, Trace
 

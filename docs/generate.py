@@ -32,7 +32,7 @@ from augment import __version__  # noqa: E402
 from augment.analyses import ANALYSES, Analysis, options_of  # noqa: E402
 from augment.commands import COMMANDS, group  # noqa: E402
 from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
-from augment.derived.kernel_types import PATTERNS  # noqa: E402
+from augment.derived.names.kernel_types import PATTERNS  # noqa: E402
 from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
 from augment.job.sidecar import job_schema  # noqa: E402
 from augment.pipeline import augment  # noqa: E402

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from augment import intervals
+from augment.arrays import intervals
 from augment.job.summary import SPENT, VERSION, RankSummary, Stream
 
 Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end

@@ -16,20 +16,9 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
+from augment.arrays.types import Int32s, Int64s
 from augment.findings import Findings, Outcome
-from augment.trace import (
-    COMPLETE,
-    NO_CORRELATION,
-    Category,
-    EventTable,
-    Identity,
-    Int32s,
-    Int64s,
-    Source,
-    SparseColumn,
-    Trace,
-    Track,
-)
+from augment.trace import COMPLETE, NO_CORRELATION, Category, EventTable, Identity, Source, SparseColumn, Trace, Track
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augment.arrays.types import Int64s
 from augment.readers import read
-from augment.trace import Int64s, Trace
+from augment.trace import Trace
 from simulator import JobOptions, simulate
 
 ROOT = Path(__file__).parents[1]

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from augment.analyses import critical_path, critical_path_operators
-from augment.derived.critical_graph import Graph, critical_graph
-from augment.derived.critical_path import BoundBy
-from augment.derived.dependencies import Kind
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import launches
-from augment.derived.steps import steps
+from augment.derived.critical.critical_graph import Graph, critical_graph
+from augment.derived.critical.critical_path import BoundBy
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import launches
+from augment.derived.steps.steps import steps
+from augment.derived.waits.dependencies import Kind
 from augment.findings import Findings
 from augment.readers import read
 from augment.trace import Trace

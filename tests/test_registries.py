@@ -14,7 +14,7 @@ import pytest
 
 from augment.analyses import ANALYSES, options_of
 from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
-from augment.derived.clock_correction import trace_on_clock
+from augment.derived.source.clock_correction import trace_on_clock
 from augment.errors import UnknownFormat
 from augment.execution_trace import with_execution_trace
 from augment.findings import UNITS, AugmentedTrace, Findings, Skipped

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
-from augment.derived.gpu_work import GpuWork, gpu_work
+from augment.arrays.intervals import total, union
+from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
+from augment.derived.gpu.gpu_work import GpuWork, gpu_work
 from augment.findings import Findings, Skipped, column
-from augment.intervals import total, union
-from augment.trace import GPU_WORK, LAUNCHES, Bools, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "before_recording"
 NEEDS = (GPU_WORK, LAUNCHES)

@@ -25,15 +25,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment import intervals
 from augment.annotations import CounterTrack
-from augment.derived.arg_columns import arg_columns
-from augment.derived.collective_kinds import bus_factor
-from augment.derived.collectives import ARGS, Collectives, collectives
-from augment.derived.gpu_work import Device, gpu_work
-from augment.derived.ordering import combinations, each
+from augment.arrays import intervals
+from augment.arrays.ordering import combinations, each
+from augment.arrays.types import Places
+from augment.derived.collectives.collectives import ARGS, Collectives, collectives
+from augment.derived.gpu.gpu_work import Device, gpu_work
+from augment.derived.names.collective_kinds import bus_factor
+from augment.derived.source.arg_columns import arg_columns
 from augment.findings import Findings, Skipped, column
-from augment.intervals import Places
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "collectives"

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.gpu_work import Device, GpuWork, gpu_work
-from augment.derived.kernel_types import KernelType
-from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.arrays.types import Int64s, Places
+from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.derived.names.kernel_types import KernelType
 from augment.findings import Findings, column
-from augment.intervals import Places
-from augment.trace import GPU_WORK, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "communication_computation_overlap"
 NEEDS = (GPU_WORK,)

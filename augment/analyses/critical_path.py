@@ -59,17 +59,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
-from augment.derived.before_recording import before_recording, before_recording_diagnostics
-from augment.derived.critical_graph import critical_graph
-from augment.derived.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings
-from augment.derived.enclosing import outermost
-from augment.derived.gpu_work import gpu_work
-from augment.derived.handovers import NO_TRACK, main_track
-from augment.derived.ordering import combinations, sums
-from augment.derived.steps import steps
-from augment.derived.what_if import windows
+from augment.arrays.ordering import combinations, sums
+from augment.arrays.types import Bools, Int64s
+from augment.derived.critical.critical_graph import critical_graph
+from augment.derived.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings
+from augment.derived.critical.handovers import NO_TRACK, main_track
+from augment.derived.critical.what_if import windows
+from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.enclosing import outermost
+from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
-from augment.trace import LAUNCHES, Bools, Category, Int64s, Trace
+from augment.trace import LAUNCHES, Category, Trace
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)

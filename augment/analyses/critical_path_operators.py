@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from augment.derived.critical_path import KINDS
-from augment.derived.steps import steps
-from augment.derived.what_if import longest_names, windows
+from augment.derived.critical.critical_path import KINDS
+from augment.derived.critical.what_if import longest_names, windows
+from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
 from augment.trace import LAUNCHES, Trace
 

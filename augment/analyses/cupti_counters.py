@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from augment.derived.counter_ranges import counter_ranges
+from augment.derived.gpu.counter_ranges import counter_ranges
 from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Trace
 

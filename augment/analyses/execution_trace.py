@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
-from augment.derived.call_stacks import call_stacks, nesting
-from augment.derived.enclosing import outermost_of
-from augment.derived.execution_links import ExecutionLinks, Node, attribute, execution_links
-from augment.derived.ordering import combinations, compressed, each, group_bounds, sums
+from augment.arrays.ordering import combinations, compressed, each, group_bounds, sums
+from augment.arrays.types import Int64s
+from augment.derived.host.call_stacks import call_stacks, nesting
+from augment.derived.host.enclosing import outermost_of
+from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Diagnostic, Int64s, Trace
+from augment.trace import Category, Diagnostic, Trace
 
 NAME = "execution_trace"
 NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)

@@ -31,15 +31,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.call_stacks import call_stacks, places_of
-from augment.derived.enclosing import directly_around
-from augment.derived.gpu_work import Stream, gpu_work
-from augment.derived.launched_work import launched_work
-from augment.derived.ordering import combinations, group_bounds, grouped, run_starts
-from augment.derived.sequences import sequence_hashes
+from augment.arrays.intervals import expand
+from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts
+from augment.arrays.sequences import sequence_hashes
+from augment.arrays.types import Int64s, Places
+from augment.derived.gpu.gpu_work import Stream, gpu_work
+from augment.derived.gpu.launched_work import launched_work
+from augment.derived.host.call_stacks import call_stacks, places_of
+from augment.derived.host.enclosing import directly_around
 from augment.findings import Findings, Skipped, column
-from augment.intervals import Places, expand
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 
 NAME = "frequent_kernel_patterns"
 HOST = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)

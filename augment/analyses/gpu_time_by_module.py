@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import crossing_diagnostics
-from augment.derived.gpu_time import Share, gpu_time_by
-from augment.derived.gpu_work import Device
-from augment.derived.module_work import module_work
-from augment.derived.modules import NO_MODULE, modules
+from augment.derived.gpu.gpu_time import Share, gpu_time_by
+from augment.derived.gpu.gpu_work import Device
+from augment.derived.gpu.module_work import module_work
+from augment.derived.host.call_stacks import crossing_diagnostics
+from augment.derived.host.modules import NO_MODULE, modules
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import call_stacks
-from augment.derived.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW
-from augment.derived.training_phases import Phase, training_phases
+from augment.derived.gpu.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.call_stacks import call_stacks
+from augment.derived.host.training_phases import Phase, training_phases
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 

@@ -68,11 +68,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Ends, Flows, SliceTrack, Texts
-from augment.derived.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
-from augment.derived.gpu_work import Stream, gpu_work
-from augment.derived.launches import NO_ROW
-from augment.derived.statistics import distribution
-from augment.derived.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
+from augment.arrays.statistics import distribution
+from augment.derived.gpu.gpu_work import Stream, gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
+from augment.derived.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 

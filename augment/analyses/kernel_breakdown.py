@@ -19,13 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.gpu_work import gpu_work, sort_key
-from augment.derived.kernel_families import MatrixUnits, kernel_families
-from augment.derived.kernel_types import KernelType
-from augment.derived.ordering import combinations, group_bounds, grouped, sums
-from augment.derived.statistics import grouped_statistics
+from augment.arrays.ordering import combinations, group_bounds, grouped, sums
+from augment.arrays.statistics import grouped_statistics
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import gpu_work, sort_key
+from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.names.kernel_types import KernelType
 from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_breakdown"
 NEEDS = (GPU_WORK,)

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment import intervals
-from augment.derived.gpu_time import device_of_work, gpu_time_by, gpu_time_of
-from augment.derived.gpu_work import gpu_work, sort_key
-from augment.derived.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families
-from augment.derived.ordering import each
+from augment.arrays import intervals
+from augment.arrays.ordering import each
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
+from augment.derived.gpu.gpu_work import gpu_work, sort_key
+from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families
 from augment.findings import Findings, column
-from augment.trace import GPU_WORK, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_family_breakdown"
 NEEDS = (GPU_WORK,)

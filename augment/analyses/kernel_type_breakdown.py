@@ -3,7 +3,7 @@
 The busy time of each device is divided by what runs at each moment: ``COMPUTATION``, ``COMMUNICATION``, ``MEMORY``,
 or several of them, such as ``COMMUNICATION overlapping COMPUTATION`` (their names in the order of the alphabet).
 The times of a device add up to its ``busy_ns`` in the temporal breakdown, the ratios to 1. Combinations that do not
-occur have no row. What is of which type is decided by a table in ``augment/derived/kernel_types.py``.
+occur have no row. What is of which type is decided by a table in ``augment/derived/names/kernel_types.py``.
 
 How HTA's ``get_gpu_kernel_breakdown`` differs: its fourth type OTHER is in no row, so that its percentages are not of
 the busy time; kernels with "Sync" or "dma" in their names fall into it, RCCL, NVSHMEM and custom all-reduces are
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from augment.derived.type_coverage import all_masks, mask_name, type_coverage
+from augment.derived.gpu.type_coverage import all_masks, mask_name, type_coverage
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, Identity, Trace
 

@@ -30,14 +30,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.call_stacks import NO_ROW
-from augment.derived.enclosing import innermost
-from augment.derived.gpu_work import Device, GpuWork, gpu_work
-from augment.derived.launch_delays import LaunchDelays, launch_delays
-from augment.derived.ordering import distinct, each, run_starts
+from augment.arrays.ordering import distinct, each, run_starts
+from augment.arrays.types import Int32s, Int64s, Places
+from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
+from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
+from augment.derived.host.call_stacks import NO_ROW
+from augment.derived.host.enclosing import innermost
 from augment.findings import Findings, Skipped, column
-from augment.intervals import Places
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 
 NAME = "launch_outliers"
 NEEDS = (GPU_WORK, LAUNCHES)

@@ -31,12 +31,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.gpu_work import Stream, gpu_work
-from augment.derived.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
-from augment.derived.ordering import distinct
-from augment.derived.statistics import percentile
+from augment.arrays.ordering import distinct
+from augment.arrays.statistics import percentile
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import Stream, gpu_work
+from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
 from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 
 NAME = "launch_statistics"
 NEEDS = (GPU_WORK, LAUNCHES)

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import NO_ROW
-from augment.derived.enclosing import around_moments
-from augment.derived.memory_events import DeviceMemory, memory_events
-from augment.derived.ordering import combinations, sums
+from augment.arrays.ordering import combinations, sums
+from augment.arrays.types import Int64s
+from augment.derived.host.call_stacks import NO_ROW
+from augment.derived.host.enclosing import around_moments
+from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Identity, Int64s, Trace
+from augment.trace import Category, Identity, Trace
 
 NAME = "memory_at_peak"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # instants, of which there is no slice

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from augment import intervals
 from augment.annotations import CounterTrack
-from augment.derived.copy_rates import CopyRate, copy_rates
-from augment.derived.gpu_work import Device, GpuWork, gpu_work
-from augment.derived.statistics import time_weighted
+from augment.arrays import intervals
+from augment.arrays.statistics import time_weighted
+from augment.arrays.types import Int64s
+from augment.derived.gpu.copy_rates import CopyRate, copy_rates
+from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, Diagnostic, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "memory_bandwidth"
 NEEDS = (GPU_WORK,)

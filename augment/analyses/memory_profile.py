@@ -24,10 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import CounterTrack
-from augment.derived.memory_events import DeviceMemory, diagnostics, memory_events
-from augment.derived.ordering import changing
+from augment.arrays.ordering import changing
+from augment.arrays.types import Int64s
+from augment.derived.memory.memory_events import DeviceMemory, diagnostics, memory_events
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Identity, Int64s, Trace
+from augment.trace import Category, Identity, Trace
 
 NAME = "memory_profile"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # instants, of which there is no slice

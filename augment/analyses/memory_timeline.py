@@ -25,12 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import CounterTrack
-from augment.derived.gpu_work import gpu_work
-from augment.derived.memory_categories import CATEGORIES, compared_with_instants, held_by_category
-from augment.derived.memory_events import DeviceMemory
-from augment.derived.ordering import changing
+from augment.arrays.ordering import changing
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.memory.memory_categories import CATEGORIES, compared_with_instants, held_by_category
+from augment.derived.memory.memory_events import DeviceMemory
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Diagnostic, Int64s, MemoryChanges, Trace
+from augment.trace import Category, Diagnostic, MemoryChanges, Trace
 
 NAME = "memory_timeline"
 NEEDS: tuple[tuple[Category, ...], ...] = ()  # the file beside the trace

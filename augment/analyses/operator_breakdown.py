@@ -24,15 +24,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Texts
-from augment.derived.arg_columns import arg_columns
-from augment.derived.call_stacks import call_stacks, crossing_diagnostics
-from augment.derived.enclosing import directly_around, enclosing
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launched_work import launched_work
-from augment.derived.ordering import combinations, sums
+from augment.arrays.ordering import combinations, sums
+from augment.arrays.types import Int32s, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launched_work import launched_work
+from augment.derived.host.call_stacks import call_stacks, crossing_diagnostics
+from augment.derived.host.enclosing import directly_around, enclosing
+from augment.derived.source.arg_columns import arg_columns
 from augment.findings import Findings, column
-from augment.intervals import Places
-from augment.trace import Category, Int32s, Int64s, Trace
+from augment.trace import Category, Trace
 
 NAME = "operator_breakdown"
 NEEDS = ((Category.CPU_OP,),)

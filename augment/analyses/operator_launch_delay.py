@@ -26,17 +26,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.call_stacks import NO_ROW, call_stacks
-from augment.derived.enclosing import innermost
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launch_delays import launch_diagnostics
-from augment.derived.launched_work import launched_work
-from augment.derived.ordering import combinations, group_bounds, grouped, run_starts
-from augment.derived.sequences import sequence_hashes
-from augment.derived.statistics import grouped_medians
+from augment.arrays.ordering import combinations, group_bounds, grouped, run_starts
+from augment.arrays.sequences import sequence_hashes
+from augment.arrays.statistics import grouped_medians
+from augment.arrays.types import Int32s, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launch_delays import launch_diagnostics
+from augment.derived.gpu.launched_work import launched_work
+from augment.derived.host.call_stacks import NO_ROW, call_stacks
+from augment.derived.host.enclosing import innermost
 from augment.findings import Findings, Skipped, column
-from augment.intervals import Places
-from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Int32s, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 
 NAME = "operator_launch_delay"
 NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import CounterTrack
-from augment.derived.gpu_work import Stream
-from augment.derived.launch_delays import launch_diagnostics
-from augment.derived.ordering import changing
-from augment.derived.queue_lengths import queue_lengths
-from augment.derived.statistics import time_weighted
+from augment.arrays.ordering import changing
+from augment.arrays.statistics import time_weighted
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import Stream
+from augment.derived.gpu.launch_delays import launch_diagnostics
+from augment.derived.gpu.queue_lengths import queue_lengths
 from augment.findings import Findings, Skipped, column
-from augment.trace import GPU_WORK, LAUNCHES, Identity, Int64s, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)

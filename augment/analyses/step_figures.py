@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from augment.derived.before_recording import before_recording_diagnostics
-from augment.derived.step_figures import StepFigures, memory_peaks, step_figures
-from augment.derived.step_windows import step_windows
+from augment.derived.gpu.before_recording import before_recording_diagnostics
+from augment.derived.steps.step_figures import StepFigures, memory_peaks, step_figures
+from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
 from augment.trace import Identity, Trace
 

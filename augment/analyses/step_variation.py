@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.statistics import OUTLIER, distribution, robust_z
-from augment.derived.steps import steps
+from augment.arrays.statistics import OUTLIER, distribution, robust_z
+from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Trace
 

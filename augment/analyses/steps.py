@@ -28,15 +28,16 @@ from typing import Any
 
 import numpy as np
 
-from augment import intervals
-from augment.derived.before_recording import before_recording, before_recording_diagnostics
-from augment.derived.gpu_work import gpu_work
-from augment.derived.ordering import grouped, sums
-from augment.derived.statistics import OUTLIER, robust_z
-from augment.derived.steps import steps, steps_of_gpu_work
-from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.arrays import intervals
+from augment.arrays.ordering import grouped, sums
+from augment.arrays.statistics import OUTLIER, robust_z
+from augment.arrays.types import Int64s
+from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.findings import Findings, Skipped, column
-from augment.trace import Category, Identity, Int64s, Trace
+from augment.trace import Category, Identity, Trace
 
 NAME = "steps"
 NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from augment.derived.before_recording import before_recording_diagnostics
-from augment.derived.gpu_work import gpu_work, work_of_several_processes
-from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.derived.gpu.before_recording import before_recording_diagnostics
+from augment.derived.gpu.gpu_work import gpu_work, work_of_several_processes
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.gpu_work import sort_key
-from augment.derived.ordering import combinations, group_bounds, grouped
-from augment.derived.statistics import grouped_statistics
+from augment.arrays.ordering import combinations, group_bounds, grouped
+from augment.arrays.statistics import grouped_statistics
+from augment.derived.gpu.gpu_work import sort_key
 from augment.findings import Findings, column
 from augment.trace import Category, Identity, Trace
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.batch import locations
 from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
 from augment.request import Request
-from augment.trace import Diagnostic, Int64s, Trace
+from augment.trace import Diagnostic, Trace
 
 if TYPE_CHECKING:
     from augment.annotations import Annotation
@@ -182,7 +183,7 @@ def _looked_at(job: Job, told: Told) -> tuple[list[_Rank], list[tuple[str, Augme
 
 
 def _look(member: Member) -> _Rank:
-    from augment.derived.steps import steps
+    from augment.derived.steps.steps import steps
     from augment.findings import AugmentedTrace
     from augment.job.summary import summarize
 
@@ -244,8 +245,8 @@ class _Timeline:
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
         """Write a rank; nothing of it is left in memory afterwards."""
-        from augment.derived.clock_correction import on_clock
-        from augment.derived.window import within
+        from augment.derived.source.clock_correction import on_clock
+        from augment.derived.steps.window import within
         from augment.writers.perfetto.several import Group
 
         rank = self._ranks[at]

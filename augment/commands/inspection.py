@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.commands.perfetto_limits import perfetto_findings
-from augment.derived.arrow_correlations import correlations_of
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW
+from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.findings import AugmentedTrace, Skipped
 from augment.readers import reader_named
 from augment.readers.containers import OpenText, open_text
-from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Int64s, Trace
+from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace
 from augment.writers.metrics import document
 
 Report = dict[str, Any]

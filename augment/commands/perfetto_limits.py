@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.readers import perfetto
-from augment.trace import COMPLETE, Int64s, Trace
+from augment.trace import COMPLETE, Trace
 
 _MEMORY = (
     (8_500_000_000, "the 64-bit engine runs out of memory"),

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.arrays.ordering import sums
+from augment.arrays.types import Bools, Int32s, Int64s
 from augment.comparison.calls import NONE, Calls, Side, levels
 from augment.comparison.sequences import ALONE, align
-from augment.derived.before_recording import before_recording
-from augment.derived.gpu_work import gpu_work
-from augment.derived.ordering import sums
-from augment.derived.steps import steps
-from augment.trace import Bools, Category, Int32s, Int64s
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.steps.steps import steps
+from augment.trace import Category
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.comparison.names import NO_PATH, Names, Paths
-from augment.derived.call_stacks import CallStacks, call_stacks
-from augment.derived.enclosing import directly_around, enclosing
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW
-from augment.derived.step_windows import StepWindows, step_of_work
-from augment.derived.steps import steps
-from augment.intervals import Places
-from augment.trace import Bools, Bytes, Category, Int32s, Int64s, Trace
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.call_stacks import CallStacks, call_stacks
+from augment.derived.host.enclosing import directly_around, enclosing
+from augment.derived.steps.step_windows import StepWindows, step_of_work
+from augment.derived.steps.steps import steps
+from augment.trace import Category, Trace
 
 NONE = -1  #: no call, no step, no partner
 CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)

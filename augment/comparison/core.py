@@ -18,8 +18,8 @@ from augment.comparison.tables import ByName, ByPath
 from augment.comparison.tiling import tiles_of
 from augment.comparison.totals import Samples, figures_outcome, mean_of_ranks, samples_of
 from augment.comparison.waterfall import Waterfall
-from augment.derived.before_recording import before_recording_diagnostics
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.before_recording import before_recording_diagnostics
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError
 from augment.findings import Findings, Outcome
 from augment.trace import Diagnostic, Trace

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from augment.annotations import ArgColumn, SliceTrack, Texts
+from augment.arrays.ordering import each
+from augment.arrays.types import Int32s, Int64s
 from augment.comparison.alignment import main_thread
 from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
 from augment.comparison.marks import LEFT_OUT, Change, Marks, delta_args, marked, texts_at, tracks_of
 from augment.comparison.sequences import ALONE
-from augment.derived.gpu_work import gpu_work
-from augment.derived.ordering import each
-from augment.trace import Int32s, Int64s
+from augment.derived.gpu.gpu_work import gpu_work
 
 _LEGEND = "what the control has and the test has not, where it would have been"
 _SUFFIX = " deleted"

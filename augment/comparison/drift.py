@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from augment.annotations import CounterTrack
+from augment.arrays.types import Int64s
 from augment.comparison.alignment import main_thread
 from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
 from augment.comparison.deleted import moments_of_work
 from augment.comparison.marks import NAME
 from augment.comparison.sequences import ALONE
-from augment.derived.gpu_work import gpu_work
-from augment.trace import Int64s
+from augment.derived.gpu.gpu_work import gpu_work
 
 _SUFFIX = " cumulative"
 _SCALE = "time"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.statistics import OUTLIER, robust_z
 from augment.comparison.totals import Samples
 from augment.comparison.values import value_text
-from augment.derived.statistics import OUTLIER, robust_z
 
 _FEWEST = 3  #: steps a side, of which one may be left out
 

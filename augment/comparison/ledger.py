@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from augment.intervals import Places
-from augment.trace import Int64s
+from augment.arrays.types import Int64s, Places
 
 CONTROL, TEST = 0, 1
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import ArgColumn, SliceTrack, Texts
-from augment.derived.ordering import each
-from augment.trace import Int64s
+from augment.arrays.ordering import each
+from augment.arrays.types import Int64s
 from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
 
 NAME = "diff"

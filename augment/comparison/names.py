@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.derived.ordering import compressed
-from augment.trace import Int32s, Int64s
+from augment.arrays.ordering import compressed
+from augment.arrays.types import Int32s, Int64s
 
 #: what differs from run to run in the name of one and the same thing, and what stands for it: extend it here
 RUN_DEPENDENT: tuple[tuple[re.Pattern[str], str], ...] = (

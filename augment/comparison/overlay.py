@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.comparison.core import Pair
 from augment.comparison.sequences import ALONE
-from augment.derived.clock_correction import on_clock
+from augment.derived.source.clock_correction import on_clock
 from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic, Int64s
+from augment.trace import Diagnostic
 from augment.writers.files import replacing
 from augment.writers.perfetto.several import Group, Several
 from augment.writers.perfetto.suffixes import Links

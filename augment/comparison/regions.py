@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from augment.derived.ordering import sums
+from augment.arrays.ordering import sums
 from augment.trace import Category, Trace
 
 OFFERED = 3

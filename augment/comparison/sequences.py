@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from augment.intervals import expand
-from augment.trace import Int64s
+from augment.arrays.intervals import expand
+from augment.arrays.types import Int64s
 
 ALONE = -1  #: the partner of an element that has none
 BLOCK = 8192  #: elements that are aligned at once

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.comparison.regions import offer, regions_of
-from augment.derived.step_windows import StepWindows, region_windows, step_windows
+from augment.derived.steps.step_windows import StepWindows, region_windows, step_windows
 from augment.errors import UsageError
 from augment.trace import Diagnostic, Trace
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.comparison.alignment import Alignment
 from augment.comparison.calls import Side
 from augment.comparison.ledger import CONTROL, TEST, Ledger
@@ -14,8 +15,8 @@ from augment.comparison.noise import chance_of, corrected
 from augment.comparison.rows import Change, NameRow, PathRow
 from augment.comparison.sequences import ALONE
 from augment.comparison.totals import verdict_of
-from augment.derived.steps import steps
-from augment.trace import LAUNCHES, Category, Int64s
+from augment.derived.steps.steps import steps
+from augment.trace import LAUNCHES, Category
 
 KERNELS_SHOWN = 4
 _CPU, _GPU = 0, 1

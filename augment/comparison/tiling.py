@@ -13,18 +13,18 @@ from enum import IntEnum
 
 import numpy as np
 
+from augment.arrays.intervals import Intervals, clip
+from augment.arrays.types import Bytes, Int32s, Int64s, Places
 from augment.comparison.alignment import main_thread
 from augment.comparison.calls import CALLS, NONE, Side
 from augment.comparison.names import NO_PATH, Names
-from augment.derived.before_recording import before_recording
-from augment.derived.gap_causes import GapCategory
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW
-from augment.derived.occupancy import innermost, occupants
-from augment.derived.step_idle import step_idle
-from augment.derived.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
-from augment.intervals import Intervals, Places, clip
-from augment.trace import Bytes, Int32s, Int64s
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.derived.host.occupancy import innermost, occupants
+from augment.derived.steps.step_idle import step_idle
+from augment.derived.waits.gap_causes import GapCategory
 
 BEFORE = "launched before the recording"  #: the name of such work as an owner: no call is known of it
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from augment.annotations import Annotation, SliceTrack, Texts
+from augment.arrays.ordering import each
+from augment.arrays.types import Int64s
 from augment.comparison.core import Pair
 from augment.comparison.deleted import deleted
 from augment.comparison.drift import counters
@@ -26,10 +28,9 @@ from augment.comparison.marks import (
     tracks_of,
 )
 from augment.comparison.sequences import ALONE
-from augment.derived.gpu_work import Device, gpu_work
-from augment.derived.ordering import each
+from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.findings import AugmentedTrace, Findings
-from augment.trace import Int64s, Trace
+from augment.trace import Trace
 
 MIN_DELTA_NS = 1_000  #: smaller differences are not drawn
 _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from augment.comparison.noise import ALPHA, corrected, noise_of
 from augment.comparison.rows import FigureRow, Verdict
-from augment.derived.step_figures import memory_peaks, step_figures
-from augment.derived.step_windows import StepWindows
+from augment.derived.steps.step_figures import memory_peaks, step_figures
+from augment.derived.steps.step_windows import StepWindows
 from augment.findings import Findings, Skipped
 from augment.trace import Trace
 

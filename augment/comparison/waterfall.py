@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.comparison.ledger import CONTROL, TEST, Ledger
 from augment.comparison.names import NO_PATH, Names, Paths
 from augment.comparison.noise import chance_of, corrected
@@ -14,7 +15,6 @@ from augment.comparison.rows import PartChange, PartRow
 from augment.comparison.tables import change_of
 from augment.comparison.tiling import Kind, Tiles
 from augment.comparison.totals import verdict_of
-from augment.trace import Int64s
 
 NAMES_SHOWN = 4  #: of the kernels of a part
 _BITS = 28  #: of a path, and of a name, in a key

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.derived.annotated_work import annotations_of_work
-from augment.derived.call_stacks import NO_ROW
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.annotated_work import annotations_of_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.call_stacks import NO_ROW
 from augment.hta import plots
 from augment.hta.frames import NO_ARG, microseconds, pandas, table
 from augment.hta.traces import Trace

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.derived.copy_rates import copy_rates
-from augment.derived.queue_lengths import queue_lengths, rows_of_changes
-from augment.derived.statistics import time_weighted
+from augment.arrays.statistics import time_weighted
+from augment.arrays.types import Int64s
+from augment.derived.gpu.copy_rates import copy_rates
+from augment.derived.gpu.queue_lengths import queue_lengths, rows_of_changes
 from augment.hta.frames import frame_of, pandas, without_single_device
 from augment.hta.traces import Trace
 from augment.pipeline import augment
-from augment.trace import Int64s
 from augment.writers import chrome
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import numpy as np
 
-from augment.derived.critical_events import EventGraph, event_graph
-from augment.derived.critical_path import BoundBy
-from augment.derived.window import rows_in_whole
+from augment.arrays.types import Int64s
+from augment.derived.critical.critical_events import EventGraph, event_graph
+from augment.derived.critical.critical_path import BoundBy
+from augment.derived.steps.window import rows_in_whole
 from augment.errors import InputError, UsageError
 from augment.hta.frames import SymbolTable, pandas
 from augment.hta.traces import Trace
-from augment.trace import Int64s
 from augment.trace import Trace as Events
 
 try:

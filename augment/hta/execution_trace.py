@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.derived.execution_links import Node, attribute, execution_links
-from augment.derived.window import rows_in_whole
+from augment.derived.host.execution_links import Node, attribute, execution_links
+from augment.derived.steps.window import rows_in_whole
 from augment.execution_trace import read_nodes, with_nodes
 from augment.hta.traces import Trace
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.types import Int64s
 from augment.comparison.names import short_name
-from augment.derived.arg_columns import ArgColumns, arg_columns, args_of_frames
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW, launches
-from augment.derived.steps import steps, steps_of_gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.source.arg_columns import ArgColumns, arg_columns, args_of_frames
+from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.errors import UsageError
 from augment.jsontext import lenient_json
-from augment.trace import COMPLETE, ON_DEVICE, Category, Int64s, SparseColumn, Trace
+from augment.trace import COMPLETE, ON_DEVICE, Category, SparseColumn, Trace
 
 if TYPE_CHECKING:
     import pandas as pd

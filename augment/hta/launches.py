@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.derived.counter_ranges import counter_ranges
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launch_delays import launch_delays
+from augment.derived.gpu.counter_ranges import counter_ranges
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launch_delays import launch_delays
 from augment.hta import plots
 from augment.hta.frames import frame_of, microseconds, pandas
 from augment.hta.traces import Trace, overlaid

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from augment.comparison.names import short_name
-from augment.derived.steps import steps
+from augment.derived.steps.steps import steps
 from augment.errors import UsageError
 from augment.hta import plots
 from augment.hta.frames import NO_STREAM, pandas

@@ -12,10 +12,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from augment.comparison.names import short_name
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW
-from augment.derived.steps import steps
-from augment.derived.window import between
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.steps.steps import steps
+from augment.derived.steps.window import between
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.findings import Skipped
 from augment.hta.frames import SymbolTable, events_frame, framed

@@ -22,13 +22,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from augment.derived.ordering import each
-from augment.derived.statistics import grouped_medians
+from augment.arrays.ordering import each
+from augment.arrays.statistics import grouped_medians
+from augment.arrays.types import Int64s, Places
 from augment.findings import column
-from augment.intervals import Places
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
-from augment.trace import Diagnostic, Int64s
+from augment.trace import Diagnostic
 
 FEWEST = 3  #: collectives that a clock is fitted to
 FEWEST_FOR_DRIFT = 8

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import CounterTrack, SliceTrack
+from augment.arrays.types import Int64s
 from augment.findings import Findings, Outcome, Skipped
 from augment.job import aggregates, alignment, collectives, path_drawing, path_figures, stragglers, tracks
 from augment.job.alignment import Clock, align
@@ -17,7 +18,7 @@ from augment.job.matching import Matched, match
 from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
 from augment.job.waits import Waits, apart, waits
-from augment.trace import Diagnostic, Int64s
+from augment.trace import Diagnostic
 
 _NAMED = 5  #: traces that are not whole
 #: the rows of each question

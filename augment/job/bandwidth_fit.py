@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.collective_kinds import ALL_REDUCE, bus_factor
-from augment.derived.ordering import each
+from augment.arrays.ordering import each
+from augment.arrays.types import Int64s
+from augment.derived.names.collective_kinds import ALL_REDUCE, bus_factor
 from augment.job.matching import Floats
-from augment.trace import Int64s
 
 FEWEST_SIZES = 3
 LEAST_RANGE = 4

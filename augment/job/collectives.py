@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.collective_kinds import bus_factor
-from augment.derived.ordering import combinations, each
+from augment.arrays.ordering import combinations, each
+from augment.arrays.types import Places
+from augment.derived.names.collective_kinds import bus_factor
 from augment.findings import column
-from augment.intervals import Places
 from augment.job.bandwidth_fit import Fit, fit
 from augment.job.matching import Matched
 from augment.job.waits import Waits

@@ -17,7 +17,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from augment.derived.collective_kinds import (
+from augment.arrays.ordering import combinations, run_starts
+from augment.arrays.types import Bools, Int64s, Places
+from augment.derived.collectives.collectives import UNKNOWN, Group
+from augment.derived.names.collective_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
     POINT_TO_POINT,
@@ -27,11 +30,8 @@ from augment.derived.collective_kinds import (
     SEND_RECV,
     SYNCHRONOUS,
 )
-from augment.derived.collectives import UNKNOWN, Group
-from augment.derived.ordering import combinations, run_starts
-from augment.intervals import Places
 from augment.job.summary import RankSummary
-from augment.trace import Bools, Diagnostic, Int64s
+from augment.trace import Diagnostic
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: whose size is the same on all ranks
 Floats = npt.NDArray[np.float64]

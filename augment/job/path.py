@@ -4,7 +4,7 @@ It is told from the end. On a rank, time is that rank's own until the end of the
 for; the collective moved data since its last rank arrived; before that the path is on that rank, up to its arrival;
 and so on, down to where a rank began. So the path is at each moment on one rank, and its pieces add up to its length.
 
-A rank had to wait for a collective that held it up (:func:`augment.derived.rank_progress.held_up`), or that was next
+A rank had to wait for a collective that held it up (``held_up`` of ``rank_progress.py``), or that was next
 before the one on its stream at whose start the path came to it. Only collectives count of which nobody is done before
 all have begun, and sends with their receives; and only where all ranks' clocks can be compared. Where a rank waited in
 one no longer than clocks may be wrong by, nobody can be told to have come later: the path then stays on the rank.
@@ -19,13 +19,13 @@ from functools import cached_property
 
 import numpy as np
 
-from augment.derived.ordering import each
-from augment.derived.rank_progress import NONE, Spent
+from augment.arrays.ordering import each
+from augment.arrays.types import Bools, Int64s
+from augment.derived.collectives.rank_progress import NONE, Spent
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.summary import SPENT, RankSummary
 from augment.job.waits import Waits, common_times
-from augment.trace import Bools, Int64s
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from augment.annotations import Annotation, ArgColumn, SliceTrack, Texts
-from augment.intervals import Places
+from augment.arrays.types import Int64s, Places
 from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.path_figures import is_handover
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.trace import Int64s
 
 ANALYSIS = "cross_rank_critical_path"
 NAME = "Cross-rank critical path"

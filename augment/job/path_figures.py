@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.ordering import combinations, sums
+from augment.arrays.ordering import combinations, sums
+from augment.arrays.types import Bools, Places
 from augment.findings import Findings, column
-from augment.intervals import Places
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.trace import Bools, Diagnostic
+from augment.trace import Diagnostic
 
 MOST_HANDOVERS = 1000  #: rows, those that most was waited in
 _TIMES = ("compute_ns", "communication_ns", "memory_ns", "idle_ns")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.derived.collectives import UNKNOWN
-from augment.derived.ordering import combinations, each, sums
-from augment.derived.statistics import robust_z
+from augment.arrays.ordering import combinations, each, sums
+from augment.arrays.statistics import robust_z
+from augment.arrays.types import Int64s
+from augment.derived.collectives.collectives import UNKNOWN
 from augment.findings import column
 from augment.job.matching import Matched
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.trace import Int64s
 
 HOST_WITHIN_NS = 10_000  #: a kernel that starts so soon after its launch was waited for by the device
 

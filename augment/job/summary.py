@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from augment.derived.collectives import UNKNOWN, Group, collectives
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launches import NO_ROW
-from augment.derived.rank_progress import NONE, Spent, follows, held_up, spent_before
-from augment.derived.step_figures import step_figures
-from augment.derived.step_windows import step_windows
+from augment.arrays.types import Bools, Int64s, Places
+from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
+from augment.derived.collectives.rank_progress import NONE, Spent, follows, held_up, spent_before
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.steps.step_figures import step_figures
+from augment.derived.steps.step_windows import step_windows
 from augment.errors import InputError
 from augment.findings import AugmentedTrace, Findings, Window
-from augment.intervals import Places
-from augment.trace import Bools, Int64s, Trace
+from augment.trace import Trace
 
 VERSION = 3
 MOST_COLLECTIVES = 100_000  #: that a summary tells of, the first

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment import intervals
 from augment.annotations import CounterTrack, SliceTrack, Texts
-from augment.derived.collective_kinds import bus_factor
-from augment.derived.ordering import combinations, each
-from augment.intervals import Places
+from augment.arrays import intervals
+from augment.arrays.ordering import combinations, each
+from augment.arrays.types import Int64s, Places
+from augment.derived.names.collective_kinds import bus_factor
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
-from augment.trace import Int64s
 
 NAME = "job_collectives"
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.arrays.types import Bools, Int64s
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
-from augment.trace import Bools, Int64s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Compiled code of ``derived/arg_columns_scan.py``: few args of many events, from the events' own JSON."""
+"""Compiled code of ``derived/source/arg_columns_scan.py``: few args of many events, from the events' own JSON."""
 
 from __future__ import annotations
 

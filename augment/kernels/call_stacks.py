@@ -1,4 +1,4 @@
-"""The loop of ``derived/call_stacks.py``."""
+"""The loop of ``derived/host/call_stacks.py``."""
 
 from __future__ import annotations
 

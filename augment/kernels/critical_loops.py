@@ -1,4 +1,4 @@
-"""The loops of ``derived/critical_loops.py``: columns that hold nodes or edges of the graph have -1 for none."""
+"""The loops over the critical graph: columns that hold nodes or edges of the graph have -1 for none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NEVER = 1 << 62  #: no recording lasts so long
 
 @compiled
 def bind(target: Column, arrival: Column, head: Column, following: Column, binding: Column) -> int:
-    """Fill ``head``, ``following`` and ``binding``: see :func:`augment.derived.critical_loops.bind`."""
+    """Fill ``head``, ``following`` and ``binding``: see :func:`augment.derived.critical.critical_loops.bind`."""
     for edge in range(len(target)):
         to = target[edge]
         following[edge] = head[to]
@@ -48,7 +48,7 @@ def saved(
     order: Column, head: Column, following: Column, source: Column, weight: Column, ts: Column, due: Column,
     leaving: Column, cut_edge: Column, cut_ns: Column, jobs: Column, early: Column, cut: Column, result: Column,
 ) -> int:  # fmt: skip
-    """Fill ``result``, one a job of six numbers: see :func:`augment.derived.critical_loops.saved`.
+    """Fill ``result``, one a job of six numbers: see :func:`augment.derived.critical.critical_loops.saved`.
 
     ``early`` is ``ts`` and ``cut`` is 0, before and after.
     """

@@ -1,4 +1,4 @@
-"""The loop of ``derived/enclosing.py``."""
+"""The loop of ``derived/host/enclosing.py``."""
 
 from __future__ import annotations
 

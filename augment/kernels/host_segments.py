@@ -1,4 +1,4 @@
-"""The loop of ``derived/host_segments.py``."""
+"""The loop of ``derived/host/host_segments.py``."""
 
 from __future__ import annotations
 

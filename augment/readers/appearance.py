@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from augment.trace import Int32s, Int64s
+from augment.arrays.types import Int32s, Int64s
 
 Item = TypeVar("Item", bound=Hashable)
 _BLOCK = 1 << 20  #: rows at a time

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.types import Bytes
 from augment.readers.dialects import (
     ASCEND_COLLECTIVES,
     ASCEND_COLLECTIVES_THREAD,
@@ -14,7 +15,7 @@ from augment.readers.dialects import (
     ASCEND_SYNC,
 )
 from augment.readers.raw import Names, Place, RawEvents
-from augment.trace import Bytes, Category, Identity
+from augment.trace import Category, Identity
 
 
 def categorise(raw: RawEvents, category: Bytes) -> None:

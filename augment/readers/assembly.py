@@ -9,19 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.readers import ascend
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
 from augment.trace import (
     ON_DEVICE,
-    Bytes,
     Category,
     Decode,
     Diagnostic,
     EventTable,
     Identity,
-    Int32s,
-    Int64s,
     Source,
     SourceBytes,
     SparseColumn,

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol
 
+from augment.arrays.types import Int32s, Int64s
 from augment.errors import InputError, UnknownFormat, expect_regular
 from augment.readers.limits import UNLIMITED, Limits
-from augment.trace import Int32s, Int64s
 
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from augment.args import WANTED, TakenArgs
+from augment.arrays.types import Int64s
 from augment.jsontext import clean
 from augment.kernels import json_layout as layout
 from augment.kernels.interned import Dictionary, longer, slots
@@ -16,7 +17,7 @@ from augment.kernels.tokens import PADDING
 from augment.readers.appearance import first_rows, numbered_by_appearance
 from augment.readers.events import read_row
 from augment.readers.raw import ABSENT, COLUMNS, Broken, Names, Place, RawEvents, Tally, Text
-from augment.trace import Identity, Int64s, SparseColumn
+from augment.trace import Identity, SparseColumn
 
 LEAST_ROOM = 1 << 16  #: rows
 LEAST_EVENT_BYTES = 96  #: few files have more events to the byte; those grow their columns on the way

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.types import Int32s, Int64s
 from augment.kernels.native import native
-from augment.trace import Int32s, Int64s
 
 NONE = -1
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.arrays.types import Bools, Int32s, Int64s
 from augment.readers.match import NONE, matched
 from augment.readers.raw import RawEvents
-from augment.trace import COMPLETE, NO_CORRELATION, Bools, Int32s, Int64s, SparseColumn
+from augment.trace import COMPLETE, NO_CORRELATION, SparseColumn
 
 BEGIN, END = ord("B"), ord("E")
 ANY = 0  #: the number of the empty string: an end without a name or category closes slices of any

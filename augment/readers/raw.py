@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import clean
-from augment.trace import NOTHING, ArgColumn, Bytes, Identity, Int32s, Int64s, SparseColumn, args_of_event
+from augment.trace import NOTHING, ArgColumn, Identity, SparseColumn, args_of_event
 
 
 class Absent:

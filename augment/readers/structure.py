@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from augment.arrays.types import Int32s, Int64s
 from augment.readers.raw import Text
-from augment.trace import Int32s, Int64s
 
 _KIND = np.zeros(256, np.int8)
 _KIND[[ord("{"), ord("[")]] = 1

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Annotation, CounterTrack, Flows
-from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Int32s, Trace, Track
+from augment.arrays.types import Int32s
+from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace, Track
 
 _COUNTER = ord("C")
 _ARROWS = [ord(phase) for phase in "stf"]

@@ -22,8 +22,9 @@ from augment.annotations import (
     Texts,
     row_count,
 )
-from augment.derived.ordering import compressed
-from augment.trace import Int64s, Trace
+from augment.arrays.ordering import compressed
+from augment.arrays.types import Int64s
+from augment.trace import Trace
 from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations
 from augment.writers.render import (

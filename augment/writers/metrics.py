@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from augment.derived.steps import step_numbers
+from augment.derived.steps.steps import step_numbers
 from augment.findings import AugmentedTrace, Findings, Outcome, Window
 from augment.trace import Diagnostic, Trace
 from augment.version import __version__

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.trace import Int64s
+from augment.arrays.types import Int64s
 
 _EXACT = 1 << 49  #: below, a double of microseconds is near enough to be rounded to the nanosecond that was written
 _BLOCK = 1 << 15  #: so many at a time stay in the cache

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
-from augment.derived.ordering import numbered
-from augment.trace import Int64s
+from augment.arrays.ordering import numbered
+from augment.arrays.types import Int64s
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out
 

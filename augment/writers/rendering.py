@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.kernels.native import native
-from augment.trace import Int64s
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
 _BUFFER_BYTES = 1 << 20

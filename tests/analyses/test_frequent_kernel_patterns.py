@@ -8,7 +8,7 @@ import pytest
 
 from augment.analyses import frequent_kernel_patterns as module
 from augment.annotations import SliceTrack
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.findings import Findings, Skipped
 from augment.readers import read
 from augment.trace import LAUNCHES, Category

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from augment.analyses import gpu_time_by_phase
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.findings import Skipped
 from augment.readers import read
 from simulator import JobOptions, simulate

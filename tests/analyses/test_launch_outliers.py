@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from augment.analyses import launch_outliers
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.findings import Findings
 from augment.pipeline import augment
 from augment.readers import read

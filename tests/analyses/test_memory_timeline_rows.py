@@ -13,7 +13,7 @@ import pytest
 
 from augment.analyses import memory_timeline
 from augment.annotations import CounterTrack
-from augment.derived.clock_correction import trace_on_clock
+from augment.derived.source.clock_correction import trace_on_clock
 from augment.findings import Findings, Skipped
 from augment.memory_timeline import CATEGORIES, with_memory_timeline
 from augment.pipeline import augment

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.analyses import operator_breakdown
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.findings import Findings
 from augment.readers import read
 from augment.trace import Category, Track

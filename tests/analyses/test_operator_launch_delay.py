@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from augment.analyses import operator_launch_delay
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.findings import Findings, Skipped
 from augment.readers import read
 from augment.trace import LAUNCHES, Category, Trace

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from augment.analyses import step_variation, steps
-from augment.derived.gpu_work import gpu_work
-from augment.derived.kernel_types import KernelType
-from augment.derived.steps import step_numbers
-from augment.derived.steps import steps as steps_of
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.steps.steps import step_numbers
+from augment.derived.steps.steps import steps as steps_of
 from augment.findings import Findings, Skipped
 from augment.readers import read
 from augment.trace import Trace

@@ -7,8 +7,8 @@ import numpy as np
 from augment.comparison import diff
 from augment.comparison.sequences import ALONE
 from augment.comparison.tiling import BEFORE
-from augment.derived.before_recording import before_recording
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.trace import Trace
 from tables import Event, annotation, call, kernel, op, trace_of
 

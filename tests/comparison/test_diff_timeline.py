@@ -17,7 +17,7 @@ from augment.comparison.outputs import Drawing, write_all
 from augment.comparison.overlay import most_changed
 from augment.comparison.sequences import ALONE
 from augment.comparison.timeline import drawn
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.trace import Category, EventTable, SparseColumn, Trace
 from diffs import rows
 from perfetto_engine import PerfettoEngine

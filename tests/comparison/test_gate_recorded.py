@@ -13,7 +13,7 @@ import pytest
 from augment.comparison.first_step import without_outlying_first_step
 from augment.comparison.gate import Line, check
 from augment.comparison.totals import Samples, mean_of_ranks, samples_of
-from augment.derived.step_windows import step_windows
+from augment.derived.steps.step_windows import step_windows
 from augment.readers import read
 from augment.trace import Trace
 

@@ -13,7 +13,7 @@ import augment
 from augment.comparison.first_step import without_outlying_first_step
 from augment.comparison.gate import Line, check
 from augment.comparison.totals import Samples, samples_of
-from augment.derived.step_windows import step_windows
+from augment.derived.steps.step_windows import step_windows
 from simulator import JobOptions, simulate
 
 KINDS: dict[str, dict[str, Any]] = {

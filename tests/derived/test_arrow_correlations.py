@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from augment.derived.arrow_correlations import correlations_of
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launch_delays import launch_diagnostics
+from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launch_delays import launch_diagnostics
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import NO_CORRELATION, Trace

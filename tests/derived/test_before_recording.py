@@ -16,10 +16,10 @@ import pytest
 from augment.analyses import before_recording as analysis
 from augment.analyses import critical_path, steps
 from augment.annotations import SliceTrack
-from augment.derived.before_recording import before_recording, before_recording_diagnostics, launch_unknown
-from augment.derived.gpu_work import gpu_work
-from augment.derived.step_windows import step_of_work, step_windows
-from augment.derived.steps import steps_of_gpu_work
+from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics, launch_unknown
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.steps.step_windows import step_of_work, step_windows
+from augment.derived.steps.steps import steps_of_gpu_work
 from augment.findings import Findings, Skipped
 from augment.readers import read
 from augment.trace import Trace

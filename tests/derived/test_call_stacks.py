@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.call_stacks import OUTER_FIRST, call_stacks, crossed_places, crossing_diagnostics
+from augment.derived.host.call_stacks import OUTER_FIRST, call_stacks, crossed_places, crossing_diagnostics
 from augment.trace import Category, Track
 from tables import Event, kernel, trace_of
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augment.derived import critical_loops, what_if
-from augment.derived.call_stacks import call_stacks
-from augment.derived.critical_events import event_graph
-from augment.derived.critical_graph import Graph, critical_graph
-from augment.derived.critical_loops import NEVER
-from augment.derived.critical_path import BoundBy, critical_path, latest_of_nodes, node_slack, slack
-from augment.derived.dependencies import Kind
-from augment.derived.gpu_work import gpu_work
-from augment.derived.what_if import longest_names, windows
+from augment.derived.critical import critical_loops, what_if
+from augment.derived.critical.critical_events import event_graph
+from augment.derived.critical.critical_graph import Graph, critical_graph
+from augment.derived.critical.critical_loops import NEVER
+from augment.derived.critical.critical_path import BoundBy, critical_path, latest_of_nodes, node_slack, slack
+from augment.derived.critical.what_if import longest_names, windows
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.call_stacks import call_stacks
+from augment.derived.waits.dependencies import Kind
 from augment.trace import Trace
 from oracles import plain_kernels
 from tables import Event, annotation, call, copy, kernel, op, sync, trace_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from augment.derived.device_waits import KNOWN_BY, device_waits
-from augment.derived.gpu_work import gpu_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.waits.device_waits import KNOWN_BY, device_waits
 from augment.trace import Trace
 from tables import Event, call, kernel, sync, trace_of
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived.call_stacks import OUTER_FIRST, call_stacks
-from augment.derived.enclosing import (
+from augment.derived.host.call_stacks import OUTER_FIRST, call_stacks
+from augment.derived.host.enclosing import (
     around_moments,
     directly_around,
     enclosing,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.derived.forward_backward import forward_backward
+from augment.derived.host.forward_backward import forward_backward
 from augment.trace import Category, Track
 from tables import Event, fwdbwd, kernel, op, trace_of
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived import host_segments as module
-from augment.derived.host_segments import host_segments
+from augment.derived.host import host_segments as module
+from augment.derived.host.host_segments import host_segments
 from augment.trace import Trace
 from tables import Event, annotation, call, op, python, trace_of
 

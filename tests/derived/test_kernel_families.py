@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import augment
-from augment.derived.gpu_work import gpu_work
-from augment.derived.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
-from augment.derived.kernel_types import KernelType
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
+from augment.derived.names.kernel_types import KernelType
 from augment.errors import UsageError
 from tables import call, kernel, op, trace_of
 

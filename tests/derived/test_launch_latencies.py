@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.analyses import critical_path, critical_path_operators
-from augment.derived import launch_latencies as module
-from augment.derived.critical_path import BoundBy
-from augment.derived.critical_path import critical_path as path_of
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launch_latencies import LONGEST_NS, launch_latencies
+from augment.derived.critical.critical_path import BoundBy
+from augment.derived.critical.critical_path import critical_path as path_of
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.waits import launch_latencies as module
+from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
 from augment.trace import Trace
 from tables import Event, annotation, call, kernel, op, rows_of, trace_of
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.analyses import operator_breakdown
-from augment.derived.call_stacks import call_stacks
-from augment.derived.gpu_work import gpu_work
-from augment.derived.launched_work import launched_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launched_work import launched_work
+from augment.derived.host.call_stacks import call_stacks
 from augment.findings import Findings
 from augment.trace import Category
 from tables import Event, annotation, call, kernel, op, python, trace_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from augment import augment
-from augment.derived.annotated_work import annotations_of_work
-from augment.derived.sync_dependencies import synchronizations
+from augment.derived.gpu.annotated_work import annotations_of_work
+from augment.derived.waits.sync_dependencies import synchronizations
 from augment.findings import Findings
 from augment.trace import Category, Trace
 from tables import Event, call, kernel, sync, trace_of

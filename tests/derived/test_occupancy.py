@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.derived import occupancy
+from augment.derived.host import occupancy
 from augment.trace import Category
 from tables import Event, op, trace_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.derived.collectives import collectives
-from augment.derived.rank_progress import follows, held_up, spent_before
+from augment.derived.collectives.collectives import collectives
+from augment.derived.collectives.rank_progress import follows, held_up, spent_before
 from augment.readers import read
 from augment.trace import Trace
 from traces import Event, copy, kernel, launch, write_trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.derived.steps import steps
+from augment.derived.steps.steps import steps
 from augment.trace import Category, Track
 from tables import Event, kernel, trace_of
 

@@ -10,9 +10,9 @@ import pytest
 
 import augment
 from augment.annotations import Flows
-from augment.derived.gpu_work import gpu_work
-from augment.derived.steps import steps
-from augment.derived.window import within
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.steps.steps import steps
+from augment.derived.steps.window import within
 from augment.errors import UsageError
 from augment.trace import Category, Track
 from simulator import JobOptions, simulate

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from augment import hta
-from augment.derived.counter_ranges import counter_ranges
+from augment.derived.gpu.counter_ranges import counter_ranges
 from augment.errors import InputError, UsageError
 from augment.hta import TraceAnalysis, trace_filter
 from augment.readers import read

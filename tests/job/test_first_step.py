@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.derived.before_recording import before_recording
-from augment.derived.gpu_work import gpu_work
-from augment.derived.kernel_types import KernelType
+from augment.arrays.intervals import total, union
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.kernel_types import KernelType
 from augment.findings import AugmentedTrace
-from augment.intervals import total, union
 from augment.job.stragglers import imbalance
 from augment.job.summary import read_summary, summarize
 from augment.readers import read

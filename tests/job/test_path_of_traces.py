@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.derived.gpu_work import gpu_work
-from augment.derived.kernel_types import KernelType
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.kernel_types import KernelType
 from augment.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
 from augment.job.path import Path as JobPath

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.derived.collectives import collectives
+from augment.derived.collectives.collectives import collectives
 from augment.findings import AugmentedTrace, Findings
 from augment.job.alignment import Clock
 from augment.job.answer import Answer, answer

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.derived.collective_kinds import bus_factor
+from augment.derived.names.collective_kinds import bus_factor
 from augment.findings import AugmentedTrace, Findings
 from augment.job.answer import Answer, answer
 from augment.job.summary import summarize

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from augment.args import WANTED
-from augment.derived.arg_columns import OF_FRAMES, ArgColumns
-from augment.derived.arg_columns_scan import Found, args_of_rows
+from augment.derived.source.arg_columns import OF_FRAMES, ArgColumns
+from augment.derived.source.arg_columns_scan import Found, args_of_rows
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.event_text import PADDING, blocks, decoded
+from augment.arrays.types import Int32s, Int64s
+from augment.derived.source.event_text import PADDING, blocks, decoded
 from augment.readers import read
 from augment.readers.perfetto.state import Sequence, Strings
 from augment.readers.perfetto.values import event_args
-from augment.trace import Int32s, Int64s, args_of_event
+from augment.trace import args_of_event
 from augment.writers import perfetto as writer
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.encoding import ArgsScanner, encode, slice_args

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.trace import Int32s, Int64s
+from augment.arrays.types import Int32s, Int64s
 from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices, by_start, lanes_and_slices
 from oracles import plain_kernels
 from writer_traces import ns

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.trace import Int64s
+from augment.arrays.types import Int64s
 from augment.writers.perfetto_time import _EXACT, _seen, fitting_durations, seen_ns
 from perfetto_engine import PerfettoEngine
 

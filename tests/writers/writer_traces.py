@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import Annotation, Texts
+from augment.arrays.types import Int32s, Int64s
 from augment.findings import AugmentedTrace, Findings
-from augment.trace import Category, EventTable, Int32s, Int64s, Source, SparseColumn, Trace, Track
+from augment.trace import Category, EventTable, Source, SparseColumn, Trace, Track
 
 HEAD = b'{"schemaVersion": 1, "traceEvents": [\n'
 TAIL = b'\n  ],\n  "traceName": "x"}'

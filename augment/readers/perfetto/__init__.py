@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from augment.derived.arg_columns_scan import Scan
+from augment.derived.source.arg_columns_scan import Scan
 from augment.errors import MalformedTrace
 from augment.readers.assembly import Outline, assemble
 from augment.readers.containers import CHUNK, OpenText, TextAgain

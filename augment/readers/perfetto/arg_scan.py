@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from augment.derived.arg_columns_scan import Job, plain
-from augment.derived.event_text import PADDING, Block
+from augment.arrays.types import Int64s
+from augment.derived.source.arg_columns_scan import Job, plain
+from augment.derived.source.event_text import PADDING, Block
 from augment.kernels import packet_args_layout as layout
 from augment.kernels.native import Native, native
 from augment.readers.perfetto.state import Generation, Sequence
 from augment.readers.perfetto.values import interned_value
-from augment.trace import Int64s
 
 _MOST_IIDS = 1 << 20  #: what has a larger one is left to Python
 _LARGEST = 1 << 54  #: of the values of strings: they share 64 bits with a flag

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from augment.arrays.types import Bools, Int64s
 from augment.readers.dialects import ASCEND_PLANE, ASCEND_SYNC, CATEGORIES
 from augment.readers.match import NONE, matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
-from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Bools, Category, Int64s, SparseColumn
+from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn
 
 
 def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:

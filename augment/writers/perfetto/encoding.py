@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import SliceTrack, Texts
-from augment.derived.event_text import PADDING, Block, decoded_event
+from augment.arrays.types import Int32s, Int64s
+from augment.derived.source.event_text import PADDING, Block, decoded_event
 from augment.jsontext import lenient_json
 from augment.kernels import encode_layout as kernel
 from augment.kernels.known_bytes import KnownBytes
 from augment.kernels.native import native
-from augment.trace import Int32s, Int64s, args_of_event
+from augment.trace import args_of_event
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.packets import Blobs, Events, text_args
 

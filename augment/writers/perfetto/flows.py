@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.trace import Category, Int32s, Int64s, Trace
+from augment.arrays.types import Int32s, Int64s
+from augment.trace import Category, Trace
 from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices
 
 ENCLOSING = (Category.AC2G, Category.FWDBWD)  #: whose ends bind to the slice around them, as Kineto always says

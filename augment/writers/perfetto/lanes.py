@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.arrays.types import Int32s, Int64s
 from augment.kernels.native import native
-from augment.trace import Int32s, Int64s
 
 NO_SLICE = -1
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.annotations import Texts
-from augment.derived.ordering import numbered
-from augment.trace import Bytes, Int64s
+from augment.arrays.ordering import numbered
+from augment.arrays.types import Bytes, Int64s
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
     BEGIN,

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.trace import Int32s, Int64s, Trace
+from augment.arrays.types import Int32s, Int64s
+from augment.trace import Trace
 
 BEGINS, ENDS, STEPS = frozenset(b"bS"), frozenset(b"eF"), frozenset(b"nTp")  #: phases of asynchronous events
 

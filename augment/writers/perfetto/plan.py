@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows
-from augment.derived.event_text import blocks, decoded
-from augment.derived.ordering import combinations, each
-from augment.trace import COMPLETE, Bytes, Int32s, Int64s, Trace
+from augment.arrays.ordering import combinations, each
+from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.derived.source.event_text import blocks, decoded
+from augment.trace import COMPLETE, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices
 from augment.writers.perfetto.packets import Blobs

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from augment.derived.event_text import Block, blocks, decoded
-from augment.trace import COMPLETE, Decode, Int64s, Trace, args_of_event, json_event
+from augment.arrays.types import Int64s
+from augment.derived.source.event_text import Block, blocks, decoded
+from augment.trace import COMPLETE, Decode, Trace, args_of_event, json_event
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.encoding import ArgsScanner
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
-from augment.trace import Int64s, Trace
+from augment.arrays.types import Int64s
+from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.wire import EVENT_FLOW, EVENT_LAST_FLOW, varint
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from augment.derived.arrow_correlations import correlations_of
-from augment.derived.launches import NO_ROW, launches
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Int32s, Trace
+from augment.arrays.types import Int32s
+from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.derived.gpu.launches import NO_ROW, launches
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (
     BY_RANK,

@@ -1,0 +1,1 @@
+"""Pure functions of arrays: intervals, orders, statistics, equal sequences. They know nothing of traces."""

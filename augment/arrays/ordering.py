@@ -1,0 +1,121 @@
+"""Orders that cost linear time, because numpy sorts narrow integers by radix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.arrays.types import Bools, Int64s, Places
+
+
+def grouped(codes: npt.NDArray[Any], count: int) -> Places:
+    """The places of ``codes`` (integers in ``range(count)``), those of code 0 first, each group in its old order."""
+    narrow = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int64
+    return np.argsort(codes.astype(narrow, copy=False), kind="stable")
+
+
+def group_bounds(codes: npt.NDArray[Any], count: int) -> Places:
+    """Where each group starts once :func:`grouped`, and the end: ``count + 1`` places."""
+    if count < 64:  # compares narrow integers, where bincount would widen them all
+        sizes = np.array([np.count_nonzero(codes == code) for code in range(count)], np.intp)
+    else:
+        sizes = np.bincount(codes, minlength=count)
+    return np.concatenate((np.zeros(1, np.intp), np.cumsum(sizes)))
+
+
+def each(codes: npt.NDArray[Any], size: int) -> Iterator[tuple[int, Places]]:
+    """Each distinct value of ``codes`` (integers in ``range(size)``), ascending, and its places, ascending.
+
+    Unlike a mask for each value it costs no more for many values than for few.
+    """
+    values, table = compressed(codes, size)
+    code = table[codes]
+    order, bounds = grouped(code, len(values)), group_bounds(code, len(values)).tolist()
+    for value, start, stop in zip(values.tolist(), bounds, bounds[1:], strict=False):
+        yield value, order[start:stop]
+
+
+def run_starts(values: npt.NDArray[Any]) -> Places:
+    """Where each run of equal ``values`` starts."""
+    starts = np.ones(len(values), np.bool_)
+    starts[1:] = values[1:] != values[:-1]
+    return np.flatnonzero(starts)
+
+
+def changing(values: npt.NDArray[Any]) -> Bools:
+    """Which points of a counter say anything: where its value changes, the first and the last."""
+    keep = np.ones(len(values), np.bool_)
+    keep[1:-1] = values[1:-1] != values[:-2]
+    return keep
+
+
+def settled(tied: Bools, key: Int64s) -> Places | None:
+    """The order that puts each run of ties in ascending ``key``, ties of that in their old order; None if it is so.
+
+    Args:
+        tied: one fewer than ``key``: whether a place ties with the one before it.
+        key: int64.
+    """
+    if not (tied & (key[1:] < key[:-1])).any():
+        return None
+    places = np.flatnonzero(np.concatenate(([False], tied)) | np.concatenate((tied, [False])))
+    run = np.cumsum(~np.concatenate(([False], tied))[places])
+    order = np.arange(len(key))
+    order[places] = places[np.lexsort((key[places], run))]
+    return order
+
+
+def compressed(codes: npt.NDArray[Any], size: int) -> tuple[Int64s, npt.NDArray[np.int32]]:
+    """The distinct values of ``codes`` (integers in ``range(size)``), ascending, and a table from value to its rank."""
+    seen = np.zeros(size, np.bool_)
+    seen[codes] = True
+    distinct = np.flatnonzero(seen)
+    table = np.full(size, -1, np.int32)
+    table[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, table
+
+
+def combinations(*columns: npt.NDArray[Any]) -> tuple[list[Int64s], Int64s]:
+    """The distinct combinations of what stands in equal-length integer ``columns``.
+
+    Returns:
+        The combinations as int64 columns, ascending; and which of them each row is.
+    """
+    distinct, code = numbered(columns[0])
+    values = [distinct]
+    for column in columns[1:]:
+        distinct, own = numbered(column)
+        if len(distinct) > 1:
+            keys, code = numbered(code * len(distinct) + own)
+            before, place = np.divmod(keys, len(distinct))
+            values = [*(one[before] for one in values), distinct[place]]
+        else:
+            values.append(np.repeat(distinct, len(values[0])))
+    return values, code
+
+
+def sums(code: npt.NDArray[Any], values: Int64s, count: int) -> Int64s:
+    """The sum of the ``values`` of each code in ``range(count)``, exact as ``np.bincount``'s floats are not."""
+    total = np.zeros(count, np.int64)
+    np.add.at(total, code, values)
+    return total
+
+
+def numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
+    """The distinct integers among ``values``, ascending, and which of them each is; whatever else there might be."""
+    low = int(values.min(initial=0))
+    size = int(values.max(initial=0)) - low + 1
+    if size > 4 * len(values) + (1 << 10):  # no table so large
+        distinct, code = np.unique(values, return_inverse=True)
+        return distinct.astype(np.int64), code.astype(np.int64)
+    distinct, table = compressed(values - low, size)
+    return distinct + low, table[values - low].astype(np.int64)
+
+
+def distinct(values: Int64s) -> Int64s:
+    """The distinct ``values``, ascending; cheapest as a few ascending runs."""
+    ascending = np.sort(values, kind="stable")
+    return ascending[run_starts(ascending)]

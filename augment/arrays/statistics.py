@@ -1,0 +1,105 @@
+"""Mean, deviation and percentiles: of values, and of stepping series weighted by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.arrays.ordering import grouped
+from augment.arrays.types import Int64s, Places
+
+OUTLIER = 3.5  #: robust deviations from the median (Iglewicz and Hoaglin 1993)
+FEWEST = 4  #: values of which one can be an outlier
+_DEVIATION = 0.6745  #: the median absolute deviation of a normal distribution of deviation 1
+
+
+class Distribution(NamedTuple):
+    """Of durations: sample deviation (over n - 1; 0 of one), percentiles interpolated linearly, as pandas does."""
+
+    mean: float
+    std: float
+    min: int
+    p25: float
+    p50: float
+    p75: float
+    max: int
+
+
+class TimeWeighted(NamedTuple):
+    """Of a stepping series: deviation over the whole time; a percentile is the least value that the series is at or
+    below for that share of the time."""
+
+    mean: float
+    std: float
+    p25: float
+    p50: float
+    p75: float
+
+
+Summary = tuple[int, int, float, int, int, float]  #: count, sum, mean, least, greatest, sample deviation (0 of one)
+
+
+def grouped_statistics(durations: Int64s, bounds: Places) -> Iterator[Summary]:
+    """The summary of each group of ``durations``: what lies between two ``bounds``, never nothing."""
+    starts, count = bounds[:-1], np.diff(bounds)
+    if not len(starts):
+        return
+    total = np.add.reduceat(durations, starts)
+    mean = total / count
+    squares = np.add.reduceat((durations - np.repeat(mean, count)) ** 2, starts)
+    std = np.sqrt(squares / np.maximum(count - 1, 1))
+    least, greatest = np.minimum.reduceat(durations, starts), np.maximum.reduceat(durations, starts)
+    columns = (count, total, mean, least, greatest, std)
+    yield from zip(*(one.tolist() for one in columns), strict=True)
+
+
+def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray[np.float64]:
+    """The median of each group: of the ``values`` whose ``code`` is ``i``, of which there are as many as ``bounds``
+    leave between ``i`` and ``i + 1``, never none. Of an even number the mean of the two in the middle."""
+    order = np.argsort(values)
+    ascending = values[order[grouped(code[order], len(bounds) - 1)]]
+    low, high = ascending[(bounds[:-1] + bounds[1:] - 1) // 2], ascending[(bounds[:-1] + bounds[1:]) // 2]
+    medians: npt.NDArray[np.float64] = low + (high - low) / 2
+    return medians
+
+
+def distribution(durations: Int64s) -> Distribution | None:
+    """The distribution of ``durations`` (int64, any order); None of none."""
+    if not len(durations):
+        return None
+    ascending = np.sort(durations)
+    std = float(ascending.std(ddof=1)) if len(ascending) > 1 else 0.0
+    p25, p50, p75 = (percentile(ascending, percent) for percent in (25, 50, 75))
+    return Distribution(float(ascending.mean()), std, int(ascending[0]), p25, p50, p75, int(ascending[-1]))
+
+
+def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | None:
+    """The statistics of a series that held each of ``values`` for ``held_ns`` (int64, >= 0); None of no time."""
+    time = int(held_ns.sum())
+    if not time:
+        return None
+    narrow = values.dtype.kind == "i" and values.min() >= 0 and values.max() < 1 << 16
+    order = np.argsort(values.astype(np.uint16) if narrow else values, kind="stable")  # 16 bits: sorted by radix
+    until = np.cumsum(held_ns[order])
+    p25, p50, p75 = (float(values[order[np.searchsorted(until, -(-time * quarter // 4))]]) for quarter in (1, 2, 3))
+    weight = held_ns / time
+    mean = float(np.dot(values, weight))
+    std = float(np.sqrt(np.dot((values - mean) ** 2, weight)))
+    return TimeWeighted(mean, std, p25, p50, p75)
+
+
+def robust_z(values: Int64s) -> npt.NDArray[np.float64] | None:
+    """How many robust deviations each of ``values`` is from their median; None of too few, or where most are equal."""
+    distance = values - np.median(values)
+    deviation = np.median(np.abs(distance)) / _DEVIATION
+    return distance / deviation if len(values) >= FEWEST and deviation > 0 else None
+
+
+def percentile(ascending: Int64s, percent: int) -> float:
+    """The percentile of ``ascending`` (int64, not empty), interpolated linearly: exact, then one division."""
+    place, rest = divmod((len(ascending) - 1) * percent, 100)
+    low = int(ascending[place])
+    return low + (int(ascending[place + 1]) - low) * rest / 100 if rest else float(low)

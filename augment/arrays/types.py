@@ -1,0 +1,12 @@
+"""The types of columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]  #: indexes into columns

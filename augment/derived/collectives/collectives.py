@@ -1,0 +1,215 @@
+"""Every communication kernel as an instance of a collective: of which process group, what, how much, how exposed.
+
+PyTorch tells of a collective in the args of its kernel, else in those of the operator ``record_param_comms`` that
+launched it (``record_shapes``); else its kind is in the name of the host's annotation (``nccl:all_reduce``) or
+operator (``c10d::allreduce_``), else in the kernel's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import Texts
+from augment.arrays.ordering import combinations
+from augment.arrays.types import Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_coverage
+from augment.derived.host.enclosing import innermost
+from augment.derived.names.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.source.arg_columns import ArgColumns, arg_columns
+from augment.derived.steps.steps import steps, steps_of_gpu_work
+from augment.trace import Category, Trace, derived
+
+UNKNOWN = -1
+_INT64_MAX = (1 << 63) - 1
+ARGS = (
+    "Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Name",
+    "Process Group Description", "Process Group Ranks", "Seq", "Comms Id", "Src Rank", "Dst Rank",
+)  # fmt: skip
+_COMMS = "record_param_comms"
+_TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as a rank's trace tells of it; empty where it does not. ``size`` is :data:`UNKNOWN` then."""
+
+    name: str = ""
+    description: str = ""
+    ranks: str = ""
+    comms_id: str = ""
+    size: int = UNKNOWN
+
+    @property
+    def identity(self) -> str:
+        """The same on all its ranks, and of no other group. A long list of ranks is cut short: NCCL's id tells, too."""
+        members = self.ranks + self.comms_id if not self.ranks or "..." in self.ranks else self.ranks
+        return f"{self.name}|{members}" if self.name or members else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """Equal-length columns, ascending ``ts``, then stream.
+
+    ``place`` into ``gpu_work``; ``ts``, ``end`` int64 ns; ``group`` int64, into ``groups``; ``kind`` int32, into
+    ``kinds``; ``seq``, ``bytes`` (as nccl-tests counts them) and ``step`` (a number) int64, :data:`UNKNOWN` where not
+    told; as is ``peer``, the rank that a Send goes to or a Recv comes from; ``exposed_ns`` int64, the part of the time
+    in which the device computes nothing.
+    """
+
+    place: Places
+    ts: Int64s
+    end: Int64s
+    group: Int64s
+    kind: Texts
+    seq: Int64s
+    bytes: Int64s
+    step: Int64s
+    peer: Int64s
+    exposed_ns: Int64s
+    groups: tuple[Group, ...]
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    @property
+    def dur(self) -> Int64s:
+        """Durations, int64 ns."""
+        return self.end - self.ts
+
+    @property
+    def bus_factor(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """What part of its bytes each collective has a link carry; NaN where unknown."""
+        (kinds, groups), which = combinations(self.kind.codes, self.group)
+        pairs = zip(kinds.tolist(), groups.tolist(), strict=True)
+        factors = [bus_factor(self.kind.values[kind], self.groups[group].size) for kind, group in pairs]
+        return np.array([np.nan if one is None else one for one in factors])[which]
+
+
+@derived
+def collectives(trace: Trace) -> Collectives:
+    """The trace's communication kernels."""
+    work = gpu_work(trace)
+    place = np.flatnonzero(work.type == KernelType.COMMUNICATION)
+    place = place[np.argsort(work.ts[place], kind="stable")]
+    told = _Told(trace, work.row[place], work.launch[place])
+    kind = told.kinds()
+    groups, group = told.groups()
+    numbers = np.append(steps(trace).number, UNKNOWN)
+    return Collectives(
+        place=place,
+        ts=work.ts[place],
+        end=work.end[place],
+        group=group,
+        kind=kind,
+        seq=told.ints("Seq"),
+        bytes=told.bytes(kind),
+        step=numbers[steps_of_gpu_work(trace)[place]],
+        peer=told.peers(kind),
+        exposed_ns=_exposed(trace, place),
+        groups=groups,
+    )
+
+
+class _Told:
+    """What the trace tells of collectives, by their kernels' rows and those of their launches."""
+
+    def __init__(self, trace: Trace, row: Int64s, launch: Int64s) -> None:
+        self._trace, self._row, self._launch = trace, row, launch
+        self._columns: ArgColumns = arg_columns(trace)
+        self._op = innermost(trace, launch, (Category.CPU_OP,), _named(trace, (_COMMS,)))
+
+    def ints(self, name: str) -> Int64s:
+        column = self._columns.ints(name)
+        own = column.at(self._row, UNKNOWN)
+        return np.where(own == UNKNOWN, column.at(self._op, UNKNOWN), own)
+
+    def texts(self, name: str) -> Texts:
+        """The codes of an arg, -1 where there is none."""
+        rows, texts = self._columns.texts(name)
+        if not len(rows):
+            return Texts(np.full(len(self._row), UNKNOWN, np.int32), ())
+        codes = [_at(rows, texts, wanted) for wanted in (self._row, self._op)]
+        return Texts(np.where(codes[0] < 0, codes[1], codes[0]).astype(np.int32), texts.values)
+
+    def kinds(self) -> Texts:
+        """From the arg, else from the host's names, else from the kernel's."""
+        strings = self._trace.strings
+        name = self._trace.events.name
+        arg = self.texts("Collective name")
+        host = innermost(
+            self._trace, self._launch, (Category.CPU_OP, Category.USER_ANNOTATION), _named(self._trace, _TELLING)
+        )
+        known: dict[str, int] = {}
+        sources: list[tuple[Int64s, Sequence[str]]] = [
+            (arg.codes.astype(np.int64), arg.values),
+            (np.where(host == NO_ROW, UNKNOWN, name[host]), strings),
+            (name[self._row].astype(np.int64), strings),
+        ]
+        codes = np.full(len(self._row), UNKNOWN, np.int32)
+        for source, values in sources:
+            open_ = np.flatnonzero((codes < 0) & (source >= 0))
+            for code in np.unique(source[open_]).tolist():
+                if (kind := kind_of(values[code])) != OTHER:
+                    codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
+        codes[codes < 0] = known.setdefault(OTHER, len(known))
+        return Texts(codes, tuple(known))
+
+    def peers(self, kind: Texts) -> Int64s:
+        peer = np.full(len(self._row), UNKNOWN, np.int64)
+        for name, arg in ((SEND, "Dst Rank"), (RECV, "Src Rank")):
+            if name in kind.values:
+                own = kind.codes == kind.values.index(name)
+                peer[own] = self.ints(arg)[own]
+        return peer
+
+    def groups(self) -> tuple[tuple[Group, ...], Int64s]:
+        names = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Comms Id")
+        columns = [self.texts(name) for name in names]
+        size = self.ints("Group size")
+        values, which = combinations(*(one.codes for one in columns), size)
+        found = []
+        for row in zip(*(one.tolist() for one in values), strict=True):
+            name, about, ranks, comms = (
+                column.values[code] if code >= 0 else "" for column, code in zip(columns, row, strict=False)
+            )
+            found.append(Group(name, about, ranks, comms, row[-1]))
+        return tuple(found), which
+
+    def bytes(self, kind: Texts) -> Int64s:
+        dtype = self.texts("dtype")
+        size = [element_bytes(one) for one in dtype.values]
+        columns = (kind.codes, dtype.codes, self.ints("In msg nelems"), self.ints("Out msg nelems"),
+                   self.ints("Group size"))  # fmt: skip
+        values, which = combinations(*columns)
+        found = []
+        for one, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):
+            count = size_elements(kind.values[one], sent, received, ranks)
+            each = size[code] if code >= 0 else None
+            size_bytes = count * each if each is not None and count >= 0 else UNKNOWN
+            found.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
+        return np.array(found, np.int64)[which]
+
+
+def _named(trace: Trace, beginnings: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.array([one.startswith(beginnings) for one in trace.strings], np.bool_)
+
+
+def _at(rows: Int64s, texts: Texts, wanted: Int64s) -> Int64s:
+    where = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+    return np.where(rows[where] == wanted, texts.codes[where], UNKNOWN)
+
+
+def _exposed(trace: Trace, place: Places) -> Int64s:
+    work = gpu_work(trace)
+    exposed = np.zeros(len(place), np.int64)
+    for one in type_coverage(trace):
+        own = np.flatnonzero((place >= one.device.start) & (place < one.device.stop))
+        start, end = work.ts[place[own]], work.end[place[own]]
+        exposed[own] = one.time_within(start, end, any_of=COMMUNICATION, none_of=COMPUTATION)
+    return np.maximum(exposed, 0)

@@ -1,0 +1,113 @@
+"""How far a rank was at each moment, and which collectives it had to wait for: what its job's path is told by."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from augment.arrays import intervals
+from augment.arrays.intervals import Masks
+from augment.arrays.types import Bools, Int64s
+from augment.derived.collectives.collectives import collectives
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.waits.sync_calls import sync_calls
+from augment.trace import Trace, derived
+
+SOON_NS = 20_000  #: what goes on so soon after the end of a collective may have waited for it
+NONE = -1
+
+
+class Spent(NamedTuple):
+    """GPU time before each of some moments, int64 ns; what is left of the time up to there is idle.
+
+    ``communication_ns`` is that in which nothing is computed, ``memory_ns`` that of copies in which nothing else runs.
+    Of a rank with several devices: in which any of them does it.
+    """
+
+    compute_ns: Int64s
+    communication_ns: Int64s
+    memory_ns: Int64s
+
+
+def spent_before(trace: Trace, moments: Int64s) -> Spent:
+    """See :class:`Spent`; none before the first work."""
+    ts, mask = _coverage(trace)
+
+    def time(any_of: int, none_of: int) -> Int64s:
+        return intervals.held_before(ts, (mask & any_of != 0) & (mask & none_of == 0), moments)
+
+    return Spent(time(COMPUTATION, 0), time(COMMUNICATION, COMPUTATION), time(MEMORY, COMPUTATION | COMMUNICATION))
+
+
+def held_up(trace: Trace) -> Bools:
+    """Which of ``collectives`` the rank had to wait for: it went on when they ended.
+
+    Nothing was computed on the device just before, and soon after it either began other work, which had been launched
+    by then (or nothing tells when), or a call of the host returned that waited for the device. Or no other work came.
+    """
+    work, found = gpu_work(trace), collectives(trace)
+    held = np.ones(len(found), np.bool_)
+    for one in type_coverage(trace):
+        own = np.flatnonzero((found.place >= one.device.start) & (found.place < one.device.stop))
+        end = found.end[own]
+        before = np.searchsorted(one.ts, end, side="left") - 1  # -1: nothing of any duration has been there
+        computing = np.append(one.mask, 0)[before] & COMPUTATION != 0
+        other = work.by_time[one.device.places]
+        other = other[work.type[other] != KernelType.COMMUNICATION]
+        following = np.searchsorted(work.ts[other], end, side="left")
+        last = following == len(other)
+        after = np.append(other, 0)[following]
+        launch = work.launch[after]
+        launched = (launch == NO_ROW) | (trace.events.ts[launch] < end)
+        held[own] = ~computing & (last | launched & (work.ts[after] - end <= SOON_NS) | _host_waited(trace, end))
+    return held
+
+
+def follows(trace: Trace) -> Int64s:
+    """The one of ``collectives`` that each had to wait for on its stream, as it was next; :data:`NONE` where it was
+    not."""
+    work, found = gpu_work(trace), collectives(trace)
+    if not len(found):
+        return np.empty(0, np.int64)
+    number = np.full(len(work), NONE, np.int64)
+    number[found.place] = np.arange(len(found))
+    first = np.zeros(len(work), np.bool_)
+    first[[one.start for one in work.streams]] = True
+    before = found.place - 1
+    free = work.end[before]
+    launch = work.launch[found.place]
+    launched = (launch == NO_ROW) | (trace.events.ts[launch] < free)
+    next_to = ~first[found.place] & launched & (found.ts >= free) & (found.ts - free <= SOON_NS)
+    return np.where(next_to, number[before], NONE)
+
+
+@derived
+def _coverage(trace: Trace) -> tuple[Int64s, Masks]:
+    """When which types of work run on any device."""
+    each = type_coverage(trace)
+    if len(each) == 1:
+        return each[0].ts, each[0].mask
+    unions = []
+    for one in (COMPUTATION, COMMUNICATION, MEMORY):
+        parts = [device.intervals_of(any_of=one) for device in each]
+        start, end = (np.concatenate([part[side] for part in parts]) if parts else np.empty(0, np.int64)
+                      for side in (0, 1))  # fmt: skip
+        unions.append(intervals.union(start, end))
+    return intervals.coverage(unions)
+
+
+def _host_waited(trace: Trace, moments: Int64s) -> Bools:
+    """Whether the host was in a call that waits for a device, and soon went on."""
+    calls = sync_calls(trace)
+    row = calls.row[calls.general]
+    ts, end = trace.events.ts[row], trace.events.end[row]
+    order = np.argsort(end, kind="stable")
+    first = np.searchsorted(end[order], moments, side="left")
+    returned = first < len(order)
+    call = np.append(order, 0)[first]
+    waited: Bools = returned & (np.append(ts, 0)[call] < moments) & (np.append(end, 0)[call] - moments <= SOON_NS)
+    return waited

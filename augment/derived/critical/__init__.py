@@ -1,0 +1,1 @@
+"""The critical path: the graph of moments, the path through it, and what would be saved."""

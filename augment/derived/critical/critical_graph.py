@@ -1,0 +1,311 @@
+"""The recording as a graph: moments, and what had to pass between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.derived.critical.critical_loops import bind
+from augment.derived.critical.handovers import NO_TRACK, handovers, main_track
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.host_segments import host_segments
+from augment.derived.steps.steps import steps
+from augment.derived.waits.dependencies import (
+    NO_PLACE,
+    Dependencies,
+    Kind,
+    Waits,
+    full_queues,
+    last_to_end,
+    launched_at,
+    launched_by,
+    launches_of_work,
+    order_on_streams,
+    unexplained_starts,
+)
+from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
+from augment.derived.waits.sync_dependencies import synchronizations
+from augment.trace import Diagnostic, Trace, derived
+
+ROOT = 0  #: the node of the recording's start; the last node is its end
+_ROUNDS = 64  #: so many nodes of one moment may depend on one another in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes and edges, in columns; every edge leads to a node that is not earlier, and ``order`` puts sources first.
+
+    Nodes: ``ts`` (int64 ns). The first is the recording's start, the last its end; between them are the moments of
+    threads that something depends on (``lane``: the thread of each, an index into ``Trace.tracks``; -1 of other
+    nodes), then the start of each piece of GPU work (node ``first_work + place``).
+
+    Edges, ascending ``kind`` (uint8, a ``Kind``): ``source`` and ``target`` (int32 nodes); ``own`` (int64 ns): for so
+    long from the source's moment its GPU work runs (the rest of the way is delay); ``weight`` (int64 ns): so long it
+    took, if it decided when the target came, else so long as it takes at least. ``from_row`` and ``to_row`` (int32,
+    into the event table; -1 none) are the events that it joins.
+
+    ``binding`` (int32, an edge of each node; -1 of the first node): the one fulfilled last. Its weight is all of the
+    time between its ends: so the path of binding edges from the end to the start is as long as the recording, and no
+    path is longer. ``head`` and ``following`` chain the edges that lead to each node.
+    """
+
+    ts: Int64s
+    lane: Int32s
+    first_work: int
+    kind: Bytes
+    source: Int32s
+    target: Int32s
+    own: Int64s
+    weight: Int64s
+    from_row: Int32s
+    to_row: Int32s
+    binding: Int32s
+    head: Int32s
+    following: Int32s
+    order: Int32s
+    diagnostics: tuple[Diagnostic, ...]
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self.ts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Edges before it is known which decide; ``least`` (int64 ns): so long each takes at least."""
+
+    kind: Bytes
+    source: Int32s
+    target: Int32s
+    own: Int64s
+    least: Int64s
+    from_row: Int32s
+    to_row: Int32s
+
+    def take(self, chosen: Bools) -> _Edges:
+        return _Edges(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    @staticmethod
+    def joined(parts: list[_Edges]) -> _Edges:
+        return _Edges(*(np.concatenate([getattr(one, name) for one in parts]) for name in _Edges.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The nodes on threads: ``track`` (int32) and ``ts``, ascending; ``bounds`` of each of ``tracks``; ``waits``: from
+    this node to the next of its thread, it only waits."""
+
+    tracks: Int32s
+    bounds: Places
+    track: Int32s
+    ts: Int64s
+    waits: Bools
+
+    def nodes(self, track: Int32s, ts: Int64s) -> Int32s:
+        """The node of each moment of a thread."""
+        found = np.empty(len(ts), np.int32)
+        place_of = {one: place for place, one in enumerate(self.tracks.tolist())}
+        for one, mine in each(track, max(place_of, default=-1) + 1):
+            place = place_of[one]
+            own = self.ts[self.bounds[place] : self.bounds[place + 1]]
+            found[mine] = 1 + self.bounds[place] + np.searchsorted(own, ts[mine])
+        return found
+
+
+@derived
+def critical_graph(trace: Trace) -> Graph:
+    """The graph of the whole recording; linear in events, but for sorting runs that are sorted already."""
+    asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers)  # as Kind goes up
+    waits = [one(trace) for one in asked]
+    waits.append(unexplained_starts(trace, _known(trace, [one.dependencies for one in waits])))
+    lanes = _lanes(trace, waits)
+    work = gpu_work(trace)
+    ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
+    ts[0], ts[-1] = _extent(trace, lanes)
+    diagnostics = [diagnostic for one in waits for diagnostic in one.diagnostics]
+    across = [_across(trace, lanes, one.dependencies) for one in waits]
+    del waits  # what follows needs the memory
+    edges = _Edges.joined([_along_threads(lanes), *across, _to_end(trace, lanes, ts)])
+    del across
+    level, sound = _levels(ts, edges.source, edges.target)
+    if not sound.all():
+        message = "dependencies go round in circles at one moment: left out"
+        diagnostics.append(Diagnostic("circular_dependency", int(np.count_nonzero(~sound)), message))
+        edges = edges.take(sound)
+    edges = _Edges.joined([edges, _from_root(ts, edges.target)])
+    by_level = np.argsort(level, kind="stable") if level.any() else np.arange(len(ts))
+    order = by_level[np.argsort(ts[by_level], kind="stable")].astype(np.int32)
+    return _bound(ts, lanes, edges, order, tuple(diagnostics))
+
+
+def _known(trace: Trace, found: list[Dependencies]) -> Int64s:
+    """When the last of what is known to hold each piece of work was over, int64 ns, as far as it was before it.
+
+    Work without a known launch was launched with what is before it, or before the recording.
+    """
+    work = gpu_work(trace)
+    began = trace.events.ts[:1].min(initial=np.iinfo(np.int64).max)
+    queued = np.maximum(launched_by(trace), np.minimum(began, work.ts))
+    known: Int64s = np.where(work.launch != NO_ROW, launched_at(trace), queued)
+    for one in found:
+        chosen = np.flatnonzero((one.from_work != NO_PLACE) & (one.to_work != NO_PLACE))
+        before, after = one.from_work[chosen], one.to_work[chosen]
+        np.maximum.at(known, after, np.minimum(work.end[before], work.ts[after]))
+    return known
+
+
+def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
+    """The recording's start and end, ns: of the threads, the GPU work and the steps. Work may end before it starts."""
+    work, number = gpu_work(trace), steps(trace)
+    starts = [int(column.min()) for column in (lanes.ts, work.ts, number.ts) if len(column)]
+    ends = [int(column.max()) for column in (lanes.ts, work.ts, work.end, number.end) if len(column)]
+    return min(starts, default=0), max(ends, default=0)
+
+
+def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
+    """The moments of threads that matter: ends of dependencies, of waiting, and of the thread."""
+    segments = host_segments(trace)
+    track, start, end = (np.concatenate([getattr(one, name) for one in waits]) for name in ("track", "start", "end"))
+    found = [one.dependencies for one in waits]
+    moments_of = [(one.from_track, one.from_ts) for one in found] + [(one.to_track, one.to_ts) for one in found]
+    moments_of += [(track, start), (track, end), (np.array([main_track(trace)], np.int32), np.zeros(1, np.int64))]
+    on_thread = [np.flatnonzero(own != NO_TRACK) for own, _ in moments_of]
+    tracks, moments = (
+        np.concatenate([columns[side][own] for columns, own in zip(moments_of, on_thread, strict=True)])
+        for side in (0, 1)
+    )
+    used, code_of_track = compressed(tracks, len(trace.tracks))
+    code = code_of_track[tracks]
+    order = grouped(code, len(used))
+    bounds = group_bounds(code, len(used))
+    waits_of = dict(each(track, len(trace.tracks)))
+    parts, waiting = [], []
+    for place, one in enumerate(used.tolist()):
+        own = moments[order[bounds[place] : bounds[place + 1]]]
+        ends = segments.ts[segments.of(one)][[0, -1]]
+        times = distinct(np.concatenate((ends, own[(own >= ends[0]) & (own <= ends[1])])))
+        mine = waits_of.get(one, order[:0])
+        depth = np.zeros(len(times) + 1, np.int64)
+        np.add.at(depth, np.searchsorted(times, start[mine]), 1)
+        np.add.at(depth, np.searchsorted(times, end[mine]), -1)
+        parts.append(times)
+        waiting.append(np.cumsum(depth[:-1]) > 0)
+    sizes = np.array([len(times) for times in parts], np.intp)
+    return _Lanes(
+        used.astype(np.int32),
+        np.concatenate((np.zeros(1, np.intp), np.cumsum(sizes))),
+        np.repeat(used, sizes).astype(np.int32),
+        np.concatenate([np.empty(0, np.int64), *parts]),
+        np.concatenate([np.empty(0, np.bool_), *waiting]),
+    )
+
+
+def _edges_of(kind: Kind, source: Places, target: Places, own: Int64s, least: Int64s) -> _Edges:
+    """Edges of one kind that no arrow shows."""
+    none = np.full(len(source), -1, np.int32)
+    ends = source.astype(np.int32), target.astype(np.int32)
+    return _Edges(np.full(len(source), kind, np.uint8), *ends, own, least, none, none)
+
+
+def _along_threads(lanes: _Lanes) -> _Edges:
+    """From each moment of a thread to its next; where it only waits that takes no time of its own."""
+    source = np.flatnonzero(lanes.track[1:] == lanes.track[:-1]) + 1
+    took = lanes.ts[source] - lanes.ts[source - 1]
+    least = np.where(lanes.waits[source - 1], 0, took)
+    return _edges_of(Kind.THREAD, source, source + 1, np.zeros_like(took), least)
+
+
+def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
+    """The dependencies as edges."""
+    work = gpu_work(trace)
+    first_work = 1 + len(lanes.ts)
+    from_work, to_work = found.from_work != NO_PLACE, found.to_work != NO_PLACE
+    source, target = ((first_work + one).astype(np.int32) for one in (found.from_work, found.to_work))
+    source[~from_work] = lanes.nodes(found.from_track[~from_work], found.from_ts[~from_work])
+    target[~to_work] = lanes.nodes(found.to_track[~to_work], found.to_ts[~to_work])
+    from_ts = np.where(from_work, _at(work.ts, found.from_work), found.from_ts)
+    took = np.where(to_work, _at(work.ts, found.to_work), found.to_ts) - from_ts
+    runs = np.maximum(np.where(from_work, _at(work.end, found.from_work), from_ts) - from_ts, 0)
+    runs[found.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
+    own = np.minimum(runs, took)
+    least = own.copy()
+    overlapping = np.flatnonzero((found.kind == Kind.STREAM) & (runs > took))
+    to = found.to_work[overlapping]
+    new = (work.launch[to] != NO_ROW) & (work.ts[to] - launched_at(trace)[to] <= LONGEST_NS)
+    least[overlapping[new]] = 0  # its launch decided, not what still runs
+    launched = found.kind == Kind.LAUNCH
+    least[launched] = np.minimum(took[launched], launch_latencies(trace)[found.to_work[launched]])
+    rows = found.from_row.astype(np.int32), found.to_row.astype(np.int32)
+    return _Edges(found.kind, source, target, own, least, *rows)
+
+
+def _at(column: Int64s, places: Places) -> Int64s:
+    """``column`` at ``places``, of which -1 gives any value."""
+    return column[places] if len(column) else np.zeros(len(places), np.int64)
+
+
+def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
+    """From the last moment of the main thread and the last work of each stream to the recording's end."""
+    work = gpu_work(trace)
+    last_work = last_to_end(trace)[[stream.stop - 1 for stream in work.streams]]
+    mine = np.flatnonzero(lanes.track == main_track(trace))[-1:]
+    source = np.concatenate((1 + mine, 1 + len(lanes.ts) + last_work))
+    ran = np.maximum(work.end[last_work] - work.ts[last_work], 0)
+    own = np.concatenate((np.zeros(len(mine), np.int64), ran))
+    return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1), own, own)
+
+
+def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
+    """From the recording's start to all that nothing else leads to."""
+    reached = np.zeros(len(ts), np.bool_)
+    reached[targets] = True
+    reached[ROOT] = True
+    target = np.flatnonzero(~reached)
+    nothing = np.zeros(len(target), np.int64)
+    return _edges_of(Kind.OPEN, nothing + ROOT, target, nothing, nothing)
+
+
+def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]:
+    """Of nodes of one moment, which comes before which (uint8, ascending); and which edges keep to that order."""
+    level = np.zeros(len(ts), np.uint8)
+    took = ts[targets] - ts[sources]
+    tied = np.flatnonzero(took == 0)
+    source, target = sources[tied], targets[tied]
+    for _ in range(_ROUNDS):
+        behind = level[source] >= level[target]
+        if not behind.any():
+            break
+        np.maximum.at(level, target[behind], level[source[behind]] + np.uint8(1))
+    sound = took >= 0
+    sound[tied] = level[source] < level[target]
+    return level, sound
+
+
+def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Int32s, diagnostics: tuple[Diagnostic, ...]) -> Graph:
+    """The graph, once it is found which edge of each node decides: the one that is fulfilled last."""
+    head, following, binding = bind(edges.source, edges.target, ts[edges.source] + edges.least, len(ts))
+    weight, decides = edges.least, binding[binding >= 0]
+    weight[decides] = ts[edges.target[decides]] - ts[edges.source[decides]]
+    lane = np.full(len(ts), -1, np.int32)
+    lane[1 : 1 + len(lanes.ts)] = lanes.track
+    return Graph(
+        ts=ts,
+        lane=lane,
+        first_work=1 + len(lanes.ts),
+        kind=edges.kind,
+        source=edges.source,
+        target=edges.target,
+        own=np.minimum(edges.own, weight, out=edges.own),
+        weight=weight,
+        from_row=edges.from_row,
+        to_row=edges.to_row,
+        binding=binding,
+        head=head,
+        following=following,
+        order=order,
+        diagnostics=diagnostics,
+    )

@@ -1,0 +1,153 @@
+"""Where one thread of the host waits for another: the backward pass of PyTorch runs on a thread of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import combinations
+from augment.arrays.types import Int64s, Places
+from augment.derived.host.call_stacks import call_stacks, thread_bounds
+from augment.derived.host.host_segments import host_segments
+from augment.derived.steps.steps import steps
+from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
+from augment.trace import LAUNCHES, Category, Trace, derived
+
+NO_TRACK = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Bursts:
+    """What a thread did while another was in one segment: from ``start`` until ``end`` (int64 ns), in the ``segment``
+    (a place in ``host_segments``) of the other."""
+
+    start: Int64s
+    end: Int64s
+    segment: Places
+
+
+@derived
+def main_track(trace: Trace) -> int:
+    """The thread that drives: that of the steps, else the one with the most launches, else with the most operators, but
+    rather none that works for another; -1 without threads."""
+    events = trace.events
+    driving = (steps(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))
+    on_thread = [np.bincount(events.track[rows], minlength=len(trace.tracks)) for rows in driving]
+    working = [*_masters_by_flow(trace), *_autograd_threads(trace)]
+    for counts in on_thread:
+        free = counts.copy()
+        free[working] = 0
+        if free.any():
+            return int(free.argmax())
+    return next((int(counts.argmax()) for counts in on_thread if counts.any()), NO_TRACK)
+
+
+def handovers(trace: Trace) -> Waits:
+    """Main thread to backward thread and back; and every other thread starts when the main thread has come so far.
+
+    A thread works for another if a ``fwdbwd`` flow leads to it from there, or if it executes autograd's functions (then
+    for the main thread). While it does, and the other goes through no change of its own, the other waits for it.
+    """
+    main = main_track(trace)
+    if main == NO_TRACK:
+        return joined_waits([])
+    masters = _masters(trace, main)
+    segments = host_segments(trace)
+    parts = []
+    for track in np.flatnonzero(np.diff(segments.bounds)).tolist():
+        if track != main:
+            bursts = _bursts(trace, track, masters[track]) if track in masters else None
+            if bursts is not None and len(bursts.start):
+                parts.append(_handed_over(trace, track, masters[track], bursts))
+            if bursts is None or not len(bursts.start) or bursts.start[0] > segments.ts[segments.bounds[track]]:
+                parts.append(_start(trace, track, main))
+    return joined_waits(parts)
+
+
+def _masters(trace: Trace, main: int) -> dict[int, int]:
+    """The thread for which a thread works, by track."""
+    found = dict.fromkeys(_autograd_threads(trace), main) | _masters_by_flow(trace)
+    return {to: by for to, by in found.items() if to != by and found.get(by) != to}
+
+
+@derived
+def _masters_by_flow(trace: Trace) -> dict[int, int]:
+    """The thread from which most ``fwdbwd`` flows lead to a thread, by track."""
+    events = trace.events
+    flows = events.flow_id.rows[events.category[events.flow_id.rows] == Category.FWDBWD]
+    ids, phase, track = events.flow_id.at(flows, 0), events.phase[flows], events.track[flows]
+    begins, ends = np.flatnonzero(phase == ord("s")), np.flatnonzero(phase == ord("f"))
+    begins = begins[np.argsort(ids[begins], kind="stable")]
+    if not len(begins):
+        return {}
+    begin = begins[np.minimum(np.searchsorted(ids[begins], ids[ends]), len(begins) - 1)]
+    crosses = (ids[begin] == ids[ends]) & (track[begin] != track[ends])
+    (to, by), which = combinations(track[ends[crosses]], track[begin[crosses]])
+    votes = np.bincount(which, minlength=len(to))
+    order = np.argsort(votes, kind="stable").tolist()  # the last, of most votes, stands
+    return {int(to[place]): int(by[place]) for place in order}
+
+
+@derived
+def _autograd_threads(trace: Trace) -> list[int]:
+    """The tracks on which autograd's functions are executed."""
+    events = trace.events
+    functions = [code for code, name in enumerate(trace.strings) if name.startswith("autograd::engine::")]
+    if not functions:
+        return []
+    rows = events.slices_of(Category.CPU_OP)
+    executes = np.zeros(len(trace.strings), np.bool_)
+    executes[functions] = True
+    counts = np.bincount(events.track[rows[executes[events.name[rows]]]], minlength=1)
+    return [int(track) for track in np.flatnonzero(counts)]
+
+
+def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
+    """What ``track`` did within one segment of ``master`` each, outermost slices by outermost slice."""
+    stacks, events, segments = call_stacks(trace), trace.events, host_segments(trace)
+    mine = slice(*thread_bounds(trace)[track : track + 2])
+    rows = stacks.row[mine][stacks.depth[mine] == 0]
+    start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
+    own = segments.of(master)
+    ts = segments.ts[own]
+    within = np.searchsorted(ts, start, side="right") - 1
+    inside = (within >= 0) & (within < len(ts) - 1)
+    inside &= end <= ts[np.minimum(within + 1, len(ts) - 1)]
+    start, end, within = start[inside], end[inside], within[inside]
+    first = np.flatnonzero(np.diff(within, prepend=-1))
+    if not len(first):
+        return _Bursts(start, end, within)
+    return _Bursts(start[first], np.maximum.reduceat(end, first), own.start + within[first])
+
+
+def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Waits:
+    """The master waits from the start of its segment to its end; the other from the end of a burst to the next."""
+    segments, count = host_segments(trace), len(bursts.start)
+    ours, theirs = np.full(count, track, np.int32), np.full(count, master, np.int32)
+    unknown = np.full(count, -1, np.int64)
+    begun, resumed = segments.ts[bursts.segment], segments.ts[bursts.segment + 1]
+    there = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(theirs, begun), to_at=(ours, bursts.start))
+    back = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(ours, bursts.end), to_at=(theirs, resumed))
+    return joined_waits(
+        [Waits(there, theirs, begun, resumed), Waits(back, ours[1:], bursts.end[:-1], bursts.start[1:])]
+    )
+
+
+def _start(trace: Trace, track: int, main: int) -> Waits:
+    """A thread of which no more is known starts when the main thread has come so far."""
+    segments = host_segments(trace)
+    own, theirs = segments.of(track), segments.of(main)
+    ts = segments.ts[own][:1]
+    reach = segments.ts[theirs][[0, -1]]
+    if not reach[0] <= ts[0] <= reach[1]:
+        return joined_waits([])
+    unknown = np.full(1, -1, np.int64)
+    one = dependencies_of(
+        Kind.HANDOVER,
+        unknown,
+        unknown,
+        from_at=(np.array([main], np.int32), ts),
+        to_at=(np.array([track], np.int32), ts),
+    )
+    return joined_waits([Waits(one, np.empty(0, np.int32), ts[:0], ts[:0])])

@@ -1,0 +1,68 @@
+"""Which of the user's annotations each piece of GPU work belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.ordering import grouped, settled
+from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.call_stacks import NO_ROW, crossed, crossing_diagnostics
+from augment.derived.host.enclosing import innermost
+from augment.derived.host.occupancy import timelines
+from augment.trace import Category, Diagnostic, Trace
+
+STEP = "ProfilerStep"
+
+
+def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
+    """The row of the leaf annotation of each place of ``gpu_work``, int64; :data:`NO_ROW` where there is none.
+
+    It is the innermost ``gpu_user_annotation`` of the stream in which the work begins; where there is none, the
+    innermost annotation of the host that encloses its launch. The innermost is the one that began last, whether
+    annotations nest or cross.
+    """
+    work = gpu_work(trace)
+    named = None if include_steps else np.array([not name.startswith(STEP) for name in trace.strings], np.bool_)
+    found = _on_the_gpu(trace, named)
+    rest = np.flatnonzero((found == NO_ROW) & (work.launch != NO_ROW))
+    found[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)
+    return found
+
+
+def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
+    """How many slices of the host cross, and how many annotations of the devices."""
+    events = trace.events
+    rows = events.slices_of(Category.GPU_USER_ANNOTATION)
+    rows = rows[grouped(events.track[rows], len(trace.tracks))]
+    ts, track = events.ts[rows], events.track[rows]
+    end = ts + events.dur[rows]
+    if (outer_first := settled((ts[1:] == ts[:-1]) & (track[1:] == track[:-1]), -end)) is not None:
+        end = end[outer_first]
+    count = int(np.count_nonzero(crossed(ts, end, track)))
+    message = "annotations of a stream end before one that began in them: that one is the innermost"
+    found = [Diagnostic("gpu_annotations_cross", count, message)] if count else []
+    return [*crossing_diagnostics(trace), *found]
+
+
+def _on_the_gpu(trace: Trace, named: Bools | None) -> Int64s:
+    work, events = gpu_work(trace), trace.events
+    found = np.full(len(work), NO_ROW, np.int64)
+    rows = events.slices_of(Category.GPU_USER_ANNOTATION)
+    if named is not None:
+        rows = rows[named[events.name[rows]]]
+    number = {(one.rank, one.device, one.stream): index for index, one in enumerate(work.streams)}
+    none = len(number)
+    stream_of = np.array([number.get((one.rank, one.device, one.stream), none) for one in trace.tracks], np.int32)
+    rows = rows[grouped(stream_of[events.track[rows]], none + 1)]
+    group = stream_of[events.track[rows]]
+    line, bounds = timelines(rows, events.ts[rows], events.ts[rows] + events.dur[rows], group, none + 1)
+    for index in np.flatnonzero(np.diff(bounds[:-1])).tolist():
+        own = slice(*bounds[index : index + 2])
+        start, end, row = line.start[own], line.end[own], line.row[own]
+        places = work.streams[index].places
+        ts = work.ts[places]
+        last = np.maximum(np.searchsorted(start, ts, side="right") - 1, 0)
+        inside = (start[last] <= ts) & (ts < end[last])
+        found[places] = np.where(inside, row[last], NO_ROW)
+    return found

@@ -1,0 +1,74 @@
+"""How many bytes copies of each kind move per second, over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays import intervals
+from augment.arrays.types import Int64s, Places
+from augment.derived.gpu.gpu_work import Device, gpu_work
+from augment.derived.names.kernel_types import KernelType, copy_kind
+from augment.trace import Trace, derived
+
+FASTEST = 10**15  #: bytes per second; no memory comes near, and sums of a thousand such still fit int64
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRate:
+    """The copies of one kind on one device: ``places`` in ``gpu_work``, ``bytes`` in all.
+
+    ``rate`` is in whole bytes per second (int64) after every change, so that it falls to 0 exactly; ``ts`` int64 ns,
+    strictly ascending. Copies that overlap add up. ``without`` copies have no rate: their bytes are unknown or 0, they
+    take no time, or they would be faster than :data:`FASTEST`.
+    """
+
+    device: Device
+    kind: str
+    places: Places
+    bytes: int
+    ts: Int64s
+    rate: Int64s
+    without: int
+
+
+@derived
+def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
+    """Every device and kind of copy of which there is one."""
+    work = gpu_work(trace)
+    found = []
+    for device in work.devices:
+        places = work.by_time[device.places]
+        copies = places[work.type[places] == KernelType.MEMORY]
+        for kind, chosen in _kinds(trace, work.row[copies], copies):
+            size = _sizes(trace, work.row[chosen])
+            series = _series(work.ts[chosen], work.end[chosen], size)
+            found.append(CopyRate(device, kind, chosen, int(size.sum()), *series))
+    return tuple(found)
+
+
+def _kinds(trace: Trace, rows: Int64s, copies: Places) -> list[tuple[str, Places]]:
+    """The kinds of ``copies``, ascending, and which are of each; every name is asked once."""
+    names, which = np.unique(trace.events.name[rows], return_inverse=True)
+    kind_of_name = [copy_kind(trace.strings[name]) for name in names.tolist()]
+    kinds = sorted(set(kind_of_name))
+    code = np.array([kinds.index(kind) for kind in kind_of_name], np.intp)[which]
+    return [(kind, copies[code == index]) for index, kind in enumerate(kinds)]
+
+
+def _sizes(trace: Trace, rows: Int64s) -> Int64s:
+    """The bytes of each of ``rows``, 0 where unknown."""
+    order = np.argsort(rows, kind="stable")  # ascending rows are found faster
+    size = np.empty(len(rows), np.int64)
+    size[order] = trace.events.bytes.at(rows[order], 0)
+    return np.maximum(size, 0)
+
+
+def _series(start: Int64s, end: Int64s, size: Int64s) -> tuple[Int64s, Int64s, int]:
+    """The rate after every change, and how many copies lack one."""
+    rate = size / np.maximum(end - start, 1) * 1e9
+    known = (size > 0) & (end > start) & (rate < FASTEST)
+    change = np.rint(rate[known]).astype(np.int64)
+    ts, value = intervals.steps(np.concatenate((start[known], end[known])), np.concatenate((change, -change)))
+    return ts, value, len(known) - int(known.sum())

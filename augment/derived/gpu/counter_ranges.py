@@ -1,0 +1,74 @@
+"""The hardware's counters: of which launch each range is, and in which operators that was made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.derived.gpu.launches import launches
+from augment.derived.host.call_stacks import call_stacks, is_of
+from augment.derived.host.enclosing import outermost
+from augment.trace import Category, Trace, derived
+
+_LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
+_FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_on\.sum")
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRanges:
+    """The ``cuda_profiler_range`` slices, ascending: ``row`` int64, into the event table.
+
+    ``counters`` are the numbers among the args of each, and ``flop`` if it follows from them. ``operators`` are the
+    names of the operators around its launch, outermost first; None, with the ``problem``, where nothing tells which
+    launch it is of.
+    """
+
+    row: Int64s
+    counters: list[dict[str, float]]
+    operators: list[tuple[str, ...]] | None
+    problem: str | None
+
+
+@derived
+def counter_ranges(trace: Trace) -> CounterRanges:
+    """The trace's ranges: the n-th is of the n-th call that launches a kernel, if there are as many."""
+    ranges = trace.events.slices_of(Category.CUDA_PROFILER_RANGE)
+    counters = [_numbers(args) for args in trace.args_of(ranges)]
+    calls = _launches(trace)
+    if len(calls) == len(ranges):
+        return CounterRanges(ranges, counters, _operators(trace, calls), None)
+    problem = f"{len(ranges)} ranges and {len(calls)} launches of kernels: nothing tells which belongs to which"
+    return CounterRanges(ranges, counters, None, problem)
+
+
+def _launches(trace: Trace) -> Int64s:
+    """The calls that launch one kernel each, a runtime call and the driver call within it once, in order of time."""
+    rows = np.sort(launches(trace).row)
+    is_launch = [code for code in np.unique(trace.events.name[rows]).tolist() if _LAUNCH.search(trace.strings[code])]
+    return rows[np.isin(trace.events.name[rows], is_launch)]
+
+
+def _operators(trace: Trace, calls: Int64s) -> list[tuple[str, ...]]:
+    """The operators around each call, the outermost first; all lie between the outermost and the call."""
+    stacks, events = call_stacks(trace), trace.events
+    is_operator = is_of(trace, [Category.CPU_OP])
+    found = []
+    for call, outer in zip(calls.tolist(), outermost(trace, calls, [Category.CPU_OP]).tolist(), strict=True):
+        first, last = (int(stacks.place_of[row]) for row in (outer, call)) if outer >= 0 else (0, 0)
+        row = stacks.row[first:last][is_operator[first:last]]
+        around = events.ts[row] + events.dur[row] >= events.ts[call] + events.dur[call]
+        found.append(tuple(trace.names_of(row[around])))
+    return found
+
+
+def _numbers(args: dict[str, Any]) -> dict[str, float]:
+    """The counters among ``args``, and what follows from them."""
+    found = {name: value for name, value in args.items() if isinstance(value, (int, float)) and value == value}
+    weights = {name: match for name in found if (match := _FLOP.fullmatch(name))}
+    if weights:
+        found["flop"] = sum(found[name] * (2 if match[1] == "fma" else 1) for name, match in weights.items())
+    return found

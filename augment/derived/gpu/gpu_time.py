@@ -1,0 +1,51 @@
+"""GPU time, divided: every piece of work belongs to one key, so the parts of a device add up to all of its time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, sums
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import Device, gpu_work
+from augment.trace import Trace
+
+NO_KEY = -1  #: of work that is attributed to nothing
+
+
+class Share(NamedTuple):
+    """Of one device and key: the number of pieces of work, and the sum of their durations."""
+
+    device: Device
+    key: int
+    kernel_count: int
+    gpu_ns: int
+
+    def ratio(self, of_ns: int) -> float | None:
+        """Its share of ``of_ns``; None of nothing."""
+        return self.gpu_ns / of_ns if of_ns else None
+
+
+def gpu_time_by(trace: Trace, key: Int64s) -> list[Share]:
+    """The shares, by device in ``gpu_work``'s order and by ascending ``key``, which each place of ``gpu_work`` has."""
+    work = gpu_work(trace)
+    keys, code = combinations(device_of_work(trace), key)
+    gpu_ns = sums(code, work.end - work.ts, len(keys[0]))
+    columns = (*keys, np.bincount(code, minlength=len(keys[0])), gpu_ns)
+    rows = zip(*(one.tolist() for one in columns), strict=True)
+    return [Share(work.devices[device], *rest) for device, *rest in rows]
+
+
+def device_of_work(trace: Trace) -> Int64s:
+    """The index of the device of each place of ``gpu_work``."""
+    devices = gpu_work(trace).devices
+    return np.repeat(np.arange(len(devices)), [one.stop - one.start for one in devices])
+
+
+def gpu_time_of(shares: list[Share]) -> dict[Device, int]:
+    """All GPU time of each device, ns."""
+    total: dict[Device, int] = {}
+    for one in shares:
+        total[one.device] = total.get(one.device, 0) + one.gpu_ns
+    return total

@@ -1,0 +1,171 @@
+"""What ran on the devices: kernels, copies and memsets, ordered by device and stream and by device and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import compressed, group_bounds, grouped, settled
+from augment.arrays.types import Bytes, Int32s, Int64s, Places
+from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.derived.gpu.launches import launches
+from augment.derived.names.kernel_types import types_of
+from augment.trace import GPU_WORK, Identity, Trace, derived
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The work of one stream: the places ``[start, stop)``. ``track`` is the first of its tracks in the source."""
+
+    rank: int | None
+    device: Identity
+    stream: Identity
+    track: int
+    start: int
+    stop: int
+
+    @property
+    def places(self) -> slice:
+        """The stream's places in :class:`GpuWork`'s columns."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The work of one device: the places ``[start, stop)``. ``track`` is that of its first stream."""
+
+    rank: int | None
+    device: Identity
+    track: int
+    start: int
+    stop: int
+
+    @property
+    def places(self) -> slice:
+        """The device's places in :class:`GpuWork`'s columns."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """Equal-length columns, ascending device, stream, ``ts``, ``end``, then file order.
+
+    ``row`` int64, into the event table; ``ts`` and ``end`` int64 ns; ``type`` uint8, a ``KernelType``; ``launch``
+    int64, the row of the launching call or ``NO_ROW``. ``by_time`` are the places in the order of device, ``ts``,
+    ``end``: a device's are ``by_time[device.places]``. ``streams`` and ``devices`` ascend: numbers, then strings.
+    """
+
+    row: Int64s
+    ts: Int64s
+    end: Int64s
+    type: Bytes
+    launch: Int64s
+    by_time: Places
+    streams: tuple[Stream, ...]
+    devices: tuple[Device, ...]
+
+    def __len__(self) -> int:
+        """How many pieces of work there are."""
+        return len(self.row)
+
+
+@derived
+def gpu_work(trace: Trace) -> GpuWork:
+    """The trace's GPU work."""
+    events = trace.events
+    rows = events.slices_of(*GPU_WORK)
+    keys, code_of_track = _streams(trace, events.track[rows])
+    code = code_of_track[events.track[rows]]
+    order = grouped(code, len(keys))
+    bounds = group_bounds(code, len(keys)).tolist()
+    streams = tuple(Stream(*key, start, stop)
+                    for key, start, stop in zip(keys, bounds, bounds[1:], strict=False))  # fmt: skip
+    row = rows[order]
+    ts = events.ts[row]
+    end = ts + events.dur[row]
+    tied = (ts[1:] == ts[:-1]) & (code[order[1:]] == code[order[:-1]])
+    if (better := settled(tied, end)) is not None:
+        row, end, order = row[better], end[better], order[better]
+    devices = _devices(streams)
+    return GpuWork(
+        row=row,
+        ts=ts,
+        end=end,
+        type=types_of(trace, events.name[row], events.category[row]),
+        launch=launches(trace).of(correlations_of(trace, row)),
+        by_time=_by_time(order, code, streams, devices, ts, end),
+        streams=streams,
+        devices=devices,
+    )
+
+
+def sort_key(identity: Identity) -> tuple[int, int, str]:
+    """Numbers in their order, then strings in theirs, then what has no name."""
+    if isinstance(identity, int):
+        return 0, identity, ""
+    return (2, 0, "") if identity is None else (1, 0, identity)
+
+
+def _streams(trace: Trace, track: Int32s) -> tuple[list[tuple[int | None, Identity, Identity, int]], Int32s]:
+    """The streams that ``track`` names (rank, device, stream, first track), ascending; a table from track to them."""
+    used = np.zeros(len(trace.tracks), np.bool_)
+    used[track] = True
+    tracks_of: dict[tuple[int | None, Identity, Identity], list[int]] = {}
+    for index in np.flatnonzero(used).tolist():
+        one = trace.tracks[index]
+        tracks_of.setdefault((one.rank, one.device, one.stream), []).append(index)
+    keys = sorted(tracks_of, key=lambda key: tuple(map(sort_key, key)))
+    table = np.zeros(len(trace.tracks), np.int32)
+    for code, key in enumerate(keys):
+        table[tracks_of[key]] = code
+    return [(*key, tracks_of[key][0]) for key in keys], table
+
+
+def work_of_several_processes(trace: Trace) -> int:
+    """How many pieces of work lie on streams that several processes name, as where ranks were merged into one file."""
+    work = gpu_work(trace)
+    pids: dict[tuple[Identity, Identity], set[Identity]] = {}
+    for index in compressed(trace.events.track[work.row], len(trace.tracks))[0].tolist():
+        one = trace.tracks[index]
+        pids.setdefault((one.device, one.stream), set()).add(one.pid)
+    return sum(one.stop - one.start for one in work.streams if len(pids[one.device, one.stream]) > 1)
+
+
+def _devices(streams: tuple[Stream, ...]) -> tuple[Device, ...]:
+    """The devices of ascending ``streams``."""
+    devices: list[Device] = []
+    for one in streams:
+        start, track = one.start, one.track
+        if devices and (devices[-1].rank, devices[-1].device) == (one.rank, one.device):
+            last = devices.pop()
+            start, track = last.start, last.track
+        devices.append(Device(one.rank, one.device, track, start, one.stop))
+    return tuple(devices)
+
+
+def _by_time(
+    order: Places,
+    code: Int32s,
+    streams: tuple[Stream, ...],
+    devices: tuple[Device, ...],
+    ts: Int64s,
+    end: Int64s,
+) -> Places:
+    """The places in the order of device, ``ts``, ``end``.
+
+    ``order`` came from rows in the order of time, so its inverse is the order of time, and no time is sorted again.
+    """
+    by_time = np.empty(len(order), np.intp)
+    by_time[order] = np.arange(len(order))
+    if len(devices) > 1:
+        starts = [one.start for one in devices]
+        device_of = np.searchsorted(starts, [one.start for one in streams], side="right") - 1
+        by_time = by_time[grouped(device_of[code], len(devices))]
+    if len(streams) == len(devices):
+        return np.arange(len(order))
+    tied = ts[by_time[1:]] == ts[by_time[:-1]]
+    for one in devices[1:]:
+        tied[one.start - 1] = False
+    better = settled(tied, end[by_time])
+    return by_time if better is None else by_time[better]

@@ -1,0 +1,144 @@
+"""What kind of work each piece of GPU work is (its family), and whether matrix units did it.
+
+The rules are data: ``kernel_families.toml`` beside this file, and before them those of the user's tables
+(:func:`augment.tables.with_tables`). The operator that launched a kernel decides where a rule knows it, else the
+kernel's name. Copies and memsets are ``memory``, collectives are called by their kind; what no rule knows is
+``unknown``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from augment.arrays.ordering import combinations
+from augment.arrays.types import Bytes, Int32s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.work_operators import work_operators
+from augment.derived.names.collective_kinds import OTHER, kind_of
+from augment.derived.names.kernel_types import KernelType
+from augment.errors import UsageError
+from augment.toml import parse_toml
+from augment.trace import Trace, derived
+
+UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
+MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
+RULES = ("operator", "kernel", "matrix_units")  #: the tables of rules, and of a user's file the keys
+_NODE = "autograd::engine::evaluate_function: "
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+Pattern = re.Pattern[str]
+
+
+class MatrixUnits(IntEnum):
+    """What a kernel's name tells about matrix units (tensor cores, matrix cores)."""
+
+    NO_QUESTION = 0  #: no matrix product
+    UNTOLD = 1
+    USED = 2
+    NOT_USED = 3
+
+
+_TOLD = {"yes": MatrixUnits.USED, "no": MatrixUnits.NOT_USED, "helper": MatrixUnits.NO_QUESTION}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFamilies:
+    """Equal-length columns, of each place of ``gpu_work``: ``family`` int32, an index into ``names``, which ascend;
+    ``matrix_units`` uint8, a :class:`MatrixUnits`."""
+
+    family: Int32s
+    names: tuple[str, ...]
+    matrix_units: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Lists of (pattern, answer): the first pattern that is found decides."""
+
+    operators: Sequence[tuple[Pattern, str]]
+    kernels: Sequence[tuple[Pattern, str]]
+    matrix_units: Sequence[tuple[Pattern, str]]
+
+    def family(self, operator: str | None, kernel: str) -> str:
+        """The family of a kernel that an operator launched, None where the operator is not known."""
+        if operator and (answer := _first(self.operators, operator.removeprefix(_NODE))):
+            return answer
+        return _first(self.kernels, kernel) or UNKNOWN
+
+    def matrix(self, family: str, kernel: str) -> MatrixUnits:
+        """What the name of a kernel of that family tells about matrix units."""
+        if family not in MATRIX_FAMILIES:
+            return MatrixUnits.NO_QUESTION
+        return _TOLD.get(_first(self.matrix_units, kernel) or "", MatrixUnits.UNTOLD)
+
+
+def rules_of(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
+    """The rules in tables such as those of ``kernel_families.toml``.
+
+    Raises:
+        UsageError: a rule lacks a part, or its pattern is no regular expression.
+    """
+    return Rules(
+        [_rule(one, "family") for one in tables.get("operator", ())],
+        [_rule(one, "family") for one in tables.get("kernel", ())],
+        [_rule(one, "used") for one in tables.get("matrix_units", ())],
+    )
+
+
+@cache
+def shipped_rules() -> Rules:
+    """The rules that come with the package."""
+    text = resources.files("augment.derived.gpu").joinpath("kernel_families.toml").read_text("utf-8")
+    return rules_of(parse_toml(text))
+
+
+@derived
+def kernel_families(trace: Trace) -> KernelFamilies:
+    """The family of each piece of GPU work; each pair of operator and kernel is looked at once."""
+    work, rows = gpu_work(trace), work_operators(trace)
+    operator = np.where(rows >= 0, trace.events.name[np.maximum(rows, 0)], -1)
+    keys, code = combinations(operator, trace.events.name[work.row], work.type)
+    own, shipped = rules_of(trace.tables), shipped_rules()
+    rules = Rules([*own.operators, *shipped.operators], [*own.kernels, *shipped.kernels],
+                  [*own.matrix_units, *shipped.matrix_units])  # fmt: skip
+    families, matrix = [], []
+    for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):
+        kernel = trace.strings[name]
+        families.append(
+            _family(rules, None if operator_name < 0 else trace.strings[operator_name], kernel, kernel_type)
+        )
+        matrix.append(rules.matrix(families[-1], kernel))
+    names = tuple(sorted(set(families)))
+    index = np.array([names.index(one) for one in families], np.int32)
+    return KernelFamilies(index[code], names, np.array(matrix, np.uint8)[code])
+
+
+def _family(rules: Rules, operator: str | None, kernel: str, kernel_type: int) -> str:
+    if kernel_type == KernelType.MEMORY:
+        return MEMORY
+    if kernel_type == KernelType.COMMUNICATION:
+        kind = kind_of(kernel)
+        return COMMUNICATION if kind == OTHER else _WORDS.sub("_", kind).lower()
+    return rules.family(operator, kernel)
+
+
+def _first(rules: Sequence[tuple[Pattern, str]], name: str) -> str | None:
+    return next((answer for pattern, answer in rules if pattern.search(name)), None)
+
+
+def _rule(rule: Mapping[str, Any], answer: str) -> tuple[Pattern, str]:
+    pattern, value = rule.get("pattern"), rule.get(answer)
+    if not isinstance(pattern, str) or not isinstance(value, str):
+        raise UsageError(f"a rule for kernels must have the texts pattern and {answer}, not {dict(rule)}")
+    try:
+        return re.compile(pattern, re.IGNORECASE), value
+    except re.error as error:
+        raise UsageError(f"a rule for kernels: {pattern!r} is no regular expression: {error}") from error

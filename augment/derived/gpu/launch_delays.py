@@ -1,0 +1,70 @@
+"""How long launching took: the call, what it launched, and the time between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Bools, Int64s, Places
+from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW, launches
+from augment.trace import NO_CORRELATION, Diagnostic, Trace, derived
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDelays:
+    """Equal-length columns, one row a piece of GPU work whose launch is known, in ``gpu_work``'s order.
+
+    ``place`` is the work, a place in ``gpu_work``; ``row`` int64 its launch, in the event table. ``cpu_ns`` is the
+    duration of the launch, ``gpu_ns`` that of the work, ``delay_ns`` the time from the end of the launch to the start
+    of the work, 0 if that comes first; int64. The many pieces of work of one call (a CUDA graph) share its ``cpu_ns``.
+    """
+
+    place: Places
+    row: Int64s
+    cpu_ns: Int64s
+    gpu_ns: Int64s
+    delay_ns: Int64s
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def take(self, chosen: Places | Bools | slice) -> LaunchDelays:
+        """Some of the rows."""
+        columns = (self.place, self.row, self.cpu_ns, self.gpu_ns, self.delay_ns)
+        return LaunchDelays(*(one[chosen] for one in columns))
+
+    def is_short(self) -> Bools:
+        """Whether the call took longer than the work."""
+        return self.gpu_ns < self.cpu_ns
+
+
+@derived
+def launch_delays(trace: Trace) -> LaunchDelays:
+    """The delays of all work whose launch is known."""
+    work, events = gpu_work(trace), trace.events
+    place = np.flatnonzero(work.launch != NO_ROW)
+    row = work.launch[place]
+    start = work.ts[place]
+    cpu_ns = events.dur[row]
+    delay = np.maximum(start - (events.ts[row] + cpu_ns), 0)
+    return LaunchDelays(place, row, cpu_ns, work.end[place] - start, delay)
+
+
+@derived
+def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
+    """What is doubtful about the launches, counted in pieces of GPU work."""
+    work, delays = gpu_work(trace), launch_delays(trace)
+    early = int(np.count_nonzero(trace.events.ts[delays.row] > work.ts[delays.place]))
+    disputed = int(np.isin(correlations_of(trace, delays.row), launches(trace).disputed).sum())
+    message = "pieces of GPU work have the correlation of calls of several processes: taken for the first call's"
+    by_arrow = int((trace.events.correlation[work.row[delays.place]] == NO_CORRELATION).sum())
+    found = (
+        Diagnostic("launch_by_arrow", by_arrow, "pieces of GPU work tell no correlation: arrows led to their launch"),
+        Diagnostic("gpu_work_without_launch", len(work) - len(delays), "pieces of GPU work have no known launch"),
+        Diagnostic("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
+        Diagnostic("launch_disputed", disputed, message),
+    )
+    return [one for one in found if one.count]

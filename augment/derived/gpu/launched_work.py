@@ -1,0 +1,96 @@
+"""The GPU work in the order in which the host launched it: what each slice of a thread launched lies together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import settled
+from augment.arrays.types import Int32s, Int64s, Places
+from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
+from augment.trace import LAUNCHES, Trace, derived
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedWork:
+    """``place`` (into ``gpu_work``) of the work whose launch is known, by thread, then by launch, then by start; of
+    launches that begin at one moment the lower correlation is first.
+
+    ``listed`` is the same, then once more what each slice launched of which that does not lie together, as slices
+    cross. The others say where: ask :meth:`spans`.
+    """
+
+    place: Places
+    listed: Places
+    before: Int64s
+    last: Int32s
+    apart: dict[int, tuple[int, int]]
+
+    def spans(self, places: Places) -> tuple[Int64s, Int64s]:
+        """What each of ``places`` of the call stacks, no calls of the runtime, and all that it encloses launched: it is
+        ``listed[start:stop]``."""
+        start, stop = self.before[places], self.before[self.last[places]]
+        if self.apart:
+            at = np.array(sorted(self.apart), np.int64)
+            known = at[np.minimum(np.searchsorted(at, places), len(at) - 1)] == places
+            spans = [self.apart[place] for place in places[known].tolist()]
+            start[known], stop[known] = np.array(spans, np.int64).reshape(-1, 2).T
+        return start, stop
+
+
+@derived
+def launched_work(trace: Trace) -> LaunchedWork:
+    """The trace's launched work."""
+    work, stacks = gpu_work(trace), call_stacks(trace)
+    place = work.by_time[work.launch[work.by_time] != NO_ROW]
+    launch = stacks.place_of[work.launch[place]]
+    order = np.argsort(launch, kind="stable")
+    place, launch = place[order], launch[order]
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(launch, minlength=len(stacks)))))
+    place = _by_correlation(trace, place, launch)
+    listed, apart = _across(trace, place, before)
+    return LaunchedWork(place, listed, before, stacks.stop, apart)
+
+
+def _by_correlation(trace: Trace, place: Places, launch: Places) -> Places:
+    """Launches of one moment, between which no operator begins, in the order of their correlations."""
+    work = gpu_work(trace)
+    others = np.cumsum(~is_of(trace, LAUNCHES))[launch]
+    ts, thread = trace.events.ts[work.launch[place]], trace.events.track[work.launch[place]]
+    tied = (ts[1:] == ts[:-1]) & (thread[1:] == thread[:-1]) & (others[1:] == others[:-1])
+    order = settled(tied, correlations_of(trace, work.row[place])) if tied.any() else None
+    return place if order is None else place[order]
+
+
+def _across(trace: Trace, place: Places, before: Int64s) -> tuple[Places, dict[int, tuple[int, int]]]:
+    """``listed`` of launched work, and the spans in it of what launched more than the slices below it in its tree: the
+    launches that come after one crosses its end, and that it encloses nevertheless."""
+    stacks, events = call_stacks(trace), trace.events
+    launch = gpu_work(trace).launch[place]
+    until = events.ts[launch] + events.dur[launch]
+    begin, bounds = events.ts[stacks.row], thread_bounds(trace)
+    lists, count = [place], len(place)
+    known: dict[bytes, tuple[int, int]] = {}
+    apart: dict[int, tuple[int, int]] = {}
+    for one in crossed_places(trace).tolist():
+        row = stacks.row[one]
+        end, own = events.ts[row] + events.dur[row], slice(*bounds[events.track[row] : events.track[row] + 2])
+        after = own.start + int(np.searchsorted(begin[own], end))
+        first, near, far = before[[one, stacks.stop[one], after]].tolist()
+        more = near + np.flatnonzero(until[near:far] <= end)
+        if not len(more):
+            continue
+        if more[-1] - near + 1 == len(more):
+            apart[one] = first, near + len(more)
+            continue
+        both = np.concatenate((np.arange(first, near), more))
+        span = known.setdefault(both.tobytes(), (count, count + len(both)))
+        if span[0] == count:
+            lists.append(place[both])
+            count += len(both)
+        apart[one] = span
+    return np.concatenate(lists), apart

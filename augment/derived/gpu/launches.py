@@ -1,0 +1,74 @@
+"""Which call launched what: the link between the host's calls and the work on the devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import settled
+from augment.arrays.types import Int64s
+from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.trace import NO_CORRELATION, Category, Trace, derived
+
+NO_ROW = -1  #: the launch of work that has none
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The launch of each correlation: ``correlation`` ascending and distinct, ``row`` into the event table; int64.
+
+    ``disputed``, ascending, are those that calls of several processes claim, as where traces were merged into one file.
+    """
+
+    correlation: Int64s
+    row: Int64s
+    disputed: Int64s
+
+    def of(self, correlation: Int64s) -> Int64s:
+        """The row of the call that launched each ``correlation``, int64; :data:`NO_ROW` where there is none."""
+        if not len(self.row):
+            return np.full(len(correlation), NO_ROW, np.int64)
+        lowest, highest = int(self.correlation[0]), int(self.correlation[-1])
+        if highest - lowest < 4 * (len(self.row) + len(correlation)):
+            return self._by_table(correlation, lowest, highest)
+        place = np.minimum(np.searchsorted(self.correlation, correlation), len(self.row) - 1)
+        return np.where(self.correlation[place] == correlation, self.row[place], NO_ROW)
+
+    def _by_table(self, correlation: Int64s, lowest: int, highest: int) -> Int64s:
+        """Ids that lie close together are looked up, not searched for."""
+        table = np.full(highest - lowest + 2, NO_ROW, np.int64)  # the last stands for every id outside
+        table[self.correlation - lowest] = self.row
+        outside = (correlation < lowest) | (correlation > highest)
+        found: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
+        return found
+
+
+@derived
+def launches(trace: Trace) -> Launches:
+    """The call that launched each correlation: of several, a runtime's before a driver's, the earliest, the longest.
+
+    A runtime call such as ``cudaLaunchKernel`` makes a driver call with the same correlation; the runtime's spans both.
+    """
+    events = trace.events
+    rows = np.concatenate([events.slices_of(Category.CUDA_RUNTIME), events.slices_of(Category.CUDA_DRIVER)])
+    correlation = correlations_of(trace, rows)
+    linked = correlation != NO_CORRELATION
+    if not linked.all():
+        rows, correlation = rows[linked], correlation[linked]
+    order = np.argsort(correlation, kind="stable")  # stable: the first of equals is the one preferred
+    correlation, category, ts = correlation[order], events.category[rows[order]], events.ts[rows[order]]
+    tied = (correlation[1:] == correlation[:-1]) & (category[1:] == category[:-1]) & (ts[1:] == ts[:-1])
+    if (longest_first := settled(tied, -events.dur[rows[order]])) is not None:
+        order = order[longest_first]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = correlation[1:] != correlation[:-1]
+    return Launches(correlation[first], rows[order[first]], _disputed(trace, correlation, rows[order]))
+
+
+def _disputed(trace: Trace, correlation: Int64s, rows: Int64s) -> Int64s:
+    """The ``correlation`` (ascending, of ``rows``) that calls of more than one process have."""
+    pids = {pid: code for code, pid in enumerate({one.pid: None for one in trace.tracks})}
+    process = np.array([pids[one.pid] for one in trace.tracks], np.int32)[trace.events.track[rows]]
+    other = (correlation[1:] == correlation[:-1]) & (process[1:] != process[:-1])
+    return np.unique(correlation[1:][other])

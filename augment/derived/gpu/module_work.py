@@ -1,0 +1,53 @@
+"""Which module each piece of GPU work belongs to, and whether it belongs to the module's backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.call_stacks import call_stacks
+from augment.derived.host.enclosing import enclosing
+from augment.derived.host.forward_backward import forward_backward
+from augment.derived.host.modules import NO_MODULE, modules
+from augment.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleWork:
+    """Of each place of ``gpu_work``: ``path`` int64, of the innermost module, an index into ``modules(trace).paths`` or
+    :data:`NO_MODULE`; and whether it is ``backward``."""
+
+    path: Int64s
+    backward: Bools
+
+
+def module_work(trace: Trace) -> ModuleWork:
+    """The modules of all GPU work.
+
+    It is the module around the launch. Where the launch lies in an operator of the backward pass that is not itself
+    around a module (a recomputed forward pass is), it is the module around the forward operator that the flow tells.
+    """
+    stacks, found, links = call_stacks(trace), modules(trace), forward_backward(trace)
+    launch = gpu_work(trace).launch
+    known = np.flatnonzero(launch != NO_ROW)
+    place = stacks.place_of[launch[known]]
+    frame = found.frame_of[place]
+    own = found.path_of(frame)
+    backward = np.zeros(len(known), np.bool_)
+    if len(links):
+        target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
+        which = enclosing(trace, target)[place]
+        around = np.where(which >= 0, target[which], -1)
+        forward = links.forward_of(np.where(which >= 0, stacks.row[around], NO_ROW))
+        linked = found.path_of(found.frame_of[stacks.place_of[forward]])
+        nearer = around > np.where(frame >= 0, found.frame[frame], -1) if len(found.frame) else which >= 0
+        backward = nearer & (forward != NO_ROW) & (linked != NO_MODULE)
+        own = np.where(backward, linked, own)
+    path = np.full(len(launch), NO_MODULE, np.int64)
+    is_backward = np.zeros(len(launch), np.bool_)
+    path[known], is_backward[known] = own, backward
+    return ModuleWork(path, is_backward)

@@ -1,0 +1,57 @@
+"""How many operations are launched and not yet started on each stream, over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays import intervals
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import Stream, gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.trace import Trace, derived
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLength:
+    """The queue of ``stream``: its ``length`` (int64) after every change; ``ts`` int64 ns, strictly ascending."""
+
+    stream: Stream
+    ts: Int64s
+    length: Int64s
+
+
+@derived
+def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
+    """The queue of every stream with work whose launch is known.
+
+    It grows by one at the start of a launching call, and shrinks by one at the start of what that launched; work that
+    began before its launch, by the clocks, counts as launched when it began.
+    """
+    linked = gpu_work(trace).launch != NO_ROW
+    found = []
+    for stream in gpu_work(trace).streams:
+        if linked[stream.places].any():
+            _, ts = _changes(trace, stream)
+            ones = np.ones(len(ts) // 2, np.int64)
+            found.append(QueueLength(stream, *intervals.steps(ts, np.concatenate((ones, -ones)))))
+    return tuple(found)
+
+
+def rows_of_changes(trace: Trace, one: QueueLength) -> Int64s:
+    """Of each change of a queue the row of its event, call or work; of several at one moment, of the last."""
+    row, ts = _changes(trace, one.stream)
+    order = np.argsort(ts, kind="stable")
+    found: Int64s = row[order[np.searchsorted(ts[order], one.ts, "right") - 1]]
+    return found
+
+
+def _changes(trace: Trace, stream: Stream) -> tuple[Int64s, Int64s]:
+    """The rows of launching calls, then of what they launched on ``stream``, and when the queue changes by each."""
+    work = gpu_work(trace)
+    chosen = work.launch[stream.places] != NO_ROW
+    launch, row = work.launch[stream.places][chosen], work.row[stream.places][chosen]
+    started = work.ts[stream.places][chosen]
+    launched = np.minimum(trace.events.ts[launch], started)
+    return np.concatenate((launch, row)), np.concatenate((launched, started))

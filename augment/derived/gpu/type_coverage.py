@@ -1,0 +1,89 @@
+"""When each device runs which types of kernels: the one sweep behind every figure about busy time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from augment.arrays import intervals
+from augment.arrays.intervals import Intervals, Masks
+from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.gpu_work import Device, gpu_work
+from augment.derived.names.kernel_types import KernelType
+from augment.trace import Trace, derived
+
+COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCoverage:
+    """The types of kernels that run on a device at each moment.
+
+    From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` those in ``mask[i]`` run, bits
+    ``1 << KernelType``; the last mask is 0. ``time_ns[mask]`` is the time that exactly the types of ``mask`` run.
+    ``first_ns`` and ``last_ns`` are the first start and the last end of the device's work.
+    """
+
+    device: Device
+    ts: Int64s
+    mask: Masks
+    time_ns: tuple[int, ...]
+    first_ns: int
+    last_ns: int
+
+    @property
+    def span_ns(self) -> int:
+        """From the first start to the last end."""
+        return self.last_ns - self.first_ns
+
+    def time_of(self, *, any_of: int, none_of: int = 0) -> int:
+        """The time, ns, in which a type in ``any_of`` runs and no type in ``none_of``."""
+        return sum(ns for mask, ns in enumerate(self.time_ns) if mask & any_of and not mask & none_of)
+
+    def time_within(self, start: Int64s, end: Int64s, *, any_of: int, none_of: int = 0) -> Int64s:
+        """The part of :meth:`time_of` that lies in each ``[start, end)``, int64 ns."""
+        wanted = self._wanted(any_of, none_of)[self.mask]
+        return intervals.held_before(self.ts, wanted, end) - intervals.held_before(self.ts, wanted, start)
+
+    def intervals_of(self, *, any_of: int, none_of: int = 0) -> Intervals:
+        """When a type in ``any_of`` runs and no type in ``none_of``, disjoint."""
+        return intervals.where(self.ts, self._wanted(any_of, none_of)[self.mask])
+
+    def _wanted(self, any_of: int, none_of: int) -> Bools:
+        """For each mask, whether it has a type in ``any_of`` and none in ``none_of``."""
+        return np.array([mask & any_of != 0 and mask & none_of == 0 for mask in range(len(self.time_ns))])
+
+
+@derived
+def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
+    """The coverage of each device, in the order of ``gpu_work(trace).devices``."""
+    return tuple(_coverages(trace))
+
+
+def mask_name(mask: int) -> str:
+    """``COMMUNICATION overlapping COMPUTATION``: the types of a mask, in the order of the alphabet."""
+    return " overlapping ".join(sorted(one.name for one in KernelType if mask >> one & 1))
+
+
+def all_masks() -> list[int]:
+    """Every combination of types, fewest types first."""
+    return [sum(1 << one for one in some) for size in (1, 2, 3) for some in combinations(KernelType, size)]
+
+
+def _coverages(trace: Trace) -> Iterator[TypeCoverage]:
+    work = gpu_work(trace)
+    for device in work.devices:
+        places = work.by_time[device.places]
+        kernel_type, start, end = work.type[places], work.ts[places], work.end[places]
+        unions = []
+        for one in KernelType:
+            chosen = kernel_type == one
+            unions.append(intervals.union(start[chosen], end[chosen]))
+        ts, mask = intervals.coverage(unions)
+        lasts = np.diff(ts)
+        running = mask[:-1]
+        time_ns = tuple(int(lasts[running == one].sum()) for one in range(1 << len(KernelType)))
+        yield TypeCoverage(device, ts, mask, time_ns, int(start[0]), int(end.max()))

@@ -1,0 +1,145 @@
+"""Which slice of a thread encloses which: operators, annotations, python functions and calls of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.arrays.ordering import compressed, grouped
+from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.kernels.native import native
+from augment.trace import LAUNCHES, Category, Diagnostic, Trace, derived
+
+NO_ROW = -1
+#: what nests on a thread, and of two slices with one extent, which is the outer
+OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True)
+class CallStacks:
+    """Equal-length columns, ascending thread, then ``ts``, then from outer to inner: a preorder of every call tree.
+
+    ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
+    thread that encloses this one wholly, -1 if none does; ``depth`` int32, 0 without a parent; ``stop`` int32: the
+    places ``[i, stop[i])`` are slice ``i`` and all below it. ``place_of`` int32 is the place of each row of the
+    event table; -1 for what is not on a call stack.
+
+    Intervals are half-open: what begins where another ends is not in it, even if it takes no time. A slice that
+    overlaps another only in part is not in it, and takes nothing away from what is around others. Where slices cross,
+    these trees do not hold all that a slice encloses; ``enclosing.py`` does.
+    """
+
+    row: Int64s
+    parent: Int32s
+    depth: Int32s
+    stop: Int32s
+    place_of: Int32s
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@derived
+def call_stacks(trace: Trace) -> CallStacks:
+    """The call stacks of every thread; linear in the number of slices."""
+    events = trace.events
+    rows = events.slices_of(*OUTER_FIRST)
+    thread = events.track[rows]
+    order = grouped(thread, len(trace.tracks))
+    row, thread = rows[order], thread[order]
+    ts = events.ts[row]
+    end = ts + events.dur[row]
+    tied = (ts[1:] == ts[:-1]) & (thread[1:] == thread[:-1])
+    if tied.any():
+        order = _outer_first(tied, end, events.category[row])
+        row, end = row[order], end[order]
+    parent, depth, stop = nesting(ts, end, np.ascontiguousarray(thread, np.int32))
+    place_of = np.full(len(events), NO_ROW, np.int32)
+    place_of[row] = np.arange(len(row), dtype=np.int32)
+    return CallStacks(row, parent, depth, stop, place_of)
+
+
+@derived
+def thread_bounds(trace: Trace) -> Places:
+    """Where each track's slices begin in the call stacks, and the end: ``len(tracks) + 1`` places."""
+    bounds: Places = np.searchsorted(trace.events.track[call_stacks(trace).row], np.arange(len(trace.tracks) + 1))
+    return bounds
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPlaces:
+    """Places of the call stacks, ascending, and the names there (indexes into ``strings``)."""
+
+    place: Places
+    name: Int32s
+    strings: Sequence[str]
+
+    def where(self, matches: Callable[[str], object]) -> Places:
+        """The places whose name ``matches``, which is asked once for each name."""
+        distinct, _ = compressed(self.name, len(self.strings))
+        matching = np.zeros(len(self.strings), np.bool_)
+        matching[[code for code in distinct.tolist() if matches(self.strings[code])]] = True
+        return self.place[np.flatnonzero(matching[self.name])]
+
+
+def places_of(trace: Trace, *categories: Category) -> NamedPlaces:
+    """The places of the slices of ``categories``."""
+    place = np.flatnonzero(is_of(trace, categories))
+    return NamedPlaces(place, trace.events.name[call_stacks(trace).row[place]], trace.strings)
+
+
+def is_of(trace: Trace, categories: Sequence[Category], named: Bools | None = None) -> Bools:
+    """Whether each place of the call stacks is of ``categories``, and of a name that counts: ``named``, where given,
+    says so of each of ``trace.strings``."""
+    row = call_stacks(trace).row
+    table = np.zeros(256, np.bool_)
+    table[list(categories)] = True
+    found: Bools = table[trace.events.category[row]]
+    return found if named is None else found & named[trace.events.name[row]]
+
+
+def crossed(ts: Int64s, end: Int64s, thread: Int32s) -> Bools:
+    """Which slices one that begins in them outlasts; slices in the order of :class:`CallStacks`."""
+    return _is_crossed(ts, end, thread, nesting(ts, end, thread)[2])
+
+
+@derived
+def crossed_places(trace: Trace) -> Places:
+    """The places of the call stacks that are :func:`crossed`."""
+    stacks, events = call_stacks(trace), trace.events
+    ts = events.ts[stacks.row]
+    return np.flatnonzero(_is_crossed(ts, ts + events.dur[stacks.row], events.track[stacks.row], stacks.stop))
+
+
+def _is_crossed(ts: Int64s, end: Int64s, thread: Int32s, stop: Int32s) -> Bools:
+    following = np.minimum(stop, len(ts) - 1)
+    found: Bools = (stop < len(ts)) & (thread[following] == thread) & (ts[following] < end)
+    return found
+
+
+def crossing_diagnostics(trace: Trace) -> list[Diagnostic]:
+    """How many slices of the host cross."""
+    count = len(crossed_places(trace))
+    message = "slices of the host end before one that began in them: the one is not in the other"
+    return [Diagnostic("slices_cross", count, message)] if count else []
+
+
+def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
+    """The order in which runs of ties go from outer to inner: longer first, then as in :data:`OUTER_FIRST`."""
+    rank = np.zeros(256, np.int8)
+    rank[list(OUTER_FIRST)] = np.arange(len(OUTER_FIRST))
+    places = np.flatnonzero(np.concatenate(([False], tied)) | np.concatenate((tied, [False])))
+    run = np.cumsum(~np.concatenate(([False], tied))[places])
+    order = np.arange(len(end))
+    order[places] = places[np.lexsort((rank[category[places]], -end[places], run))]
+    return order
+
+
+def nesting(ts: Int64s, end: Int64s, thread: Int32s) -> tuple[Int32s, Int32s, Int32s]:
+    """``parent``, ``depth`` and ``stop`` of slices in the order of :class:`CallStacks`."""
+    parent, depth, stop = (np.empty(len(ts), np.int32) for _ in range(3))
+    native("call_stacks.nest")(*map(np.ascontiguousarray, (ts, end, thread)), parent, depth, stop)
+    return parent, depth, stop

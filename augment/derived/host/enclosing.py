@@ -1,0 +1,151 @@
+"""What is around a slice of the host, or around a moment: the innermost and the outermost of some slices of its thread.
+
+Right for any set of slices, also for those that cross: the innermost is the one that began last, the outermost the one
+that began first, of those that enclose what is asked wholly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from augment.arrays.ordering import each
+from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.derived.host.call_stacks import NO_ROW, call_stacks, is_of
+from augment.kernels.native import native
+from augment.trace import Category, Trace
+
+
+def enclosing(trace: Trace, places: Places) -> Int32s:
+    """Which of ``places`` (ascending, distinct) each slice is, or the innermost of them that encloses it; -1 none.
+
+    The innermost is the one that began last among those that enclose it wholly, whatever else crosses them.
+    """
+    every = np.arange(len(call_stacks(trace)))
+    found = _last_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
+    found[places] = np.arange(len(places), dtype=np.int32)
+    return found
+
+
+def outermost_of(trace: Trace, places: Places) -> Int32s:
+    """As :func:`enclosing`, but the outermost: the one that began first."""
+    every = np.arange(len(call_stacks(trace)))
+    found = _first_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
+    found[places] = np.where(found[places] < 0, np.arange(len(places), dtype=np.int32), found[places])
+    return found
+
+
+def directly_around(trace: Trace, places: Places) -> Int32s:
+    """Which of ``places`` (ascending, distinct) is the innermost other one that encloses each of them; -1 none."""
+    return _last_around(trace, places, _asked(trace, places), np.arange(len(places)))
+
+
+def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
+    """The innermost slice of ``categories`` that encloses each of ``rows``, a row of the event table, int64.
+
+    A row of one of ``categories`` is its own. :data:`NO_ROW` for rows that none encloses, that are on no call stack
+    (GPU work), or are negative. ``named``, where given, says of each of ``trace.strings`` whether a slice of that name
+    counts. The innermost is the one that began last among those that enclose the row wholly.
+    """
+    return _sought(trace, rows, categories, named, _last_around)
+
+
+def outermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
+    """As :func:`innermost`, but the outermost: the one that began first."""
+    return _sought(trace, rows, categories, named, _first_around)
+
+
+def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequence[Category]) -> tuple[Int64s, Int64s]:
+    """The innermost and the outermost slice of ``categories`` at each moment ``ts`` on its ``thread``: rows, int64.
+
+    :data:`NO_ROW` where there is none. ``thread`` int32, into ``trace.tracks``.
+    """
+    stacks, events = call_stacks(trace), trace.events
+    wanted = np.flatnonzero(is_of(trace, categories))
+    own, begin = events.track[stacks.row[wanted]], events.ts[stacks.row[wanted]]
+    where = np.empty(len(ts), np.intp)
+    bounds = np.searchsorted(own, np.arange(len(trace.tracks) + 1))
+    for one, asked in each(thread, len(trace.tracks)):
+        where[asked] = bounds[one] + np.searchsorted(begin[bounds[one] : bounds[one + 1]], ts[asked], side="right")
+    order = np.argsort(where, kind="stable")
+    moments = _Asked(ts[order] + 1, thread[order])
+    inner, outer = np.full(len(ts), NO_ROW, np.int64), np.full(len(ts), NO_ROW, np.int64)
+    rows = np.append(stacks.row[wanted], NO_ROW)  # -1 takes the last
+    inner[order] = rows[_last_around(trace, wanted, moments, where[order])]
+    outer[order] = rows[_first_around(trace, wanted, moments, where[order])]
+    return inner, outer
+
+
+class _Asked(NamedTuple):
+    """What is to be enclosed: what encloses it ends at ``needed`` (int64 ns) or later, on its ``thread`` (int32)."""
+
+    needed: Int64s
+    thread: Int32s
+
+
+_Search = Callable[[Trace, Places, _Asked, Places], Int32s]
+
+
+def _asked(trace: Trace, places: Places) -> _Asked:
+    """Slices of the call stacks; one without length needs what ends after it, as intervals are half-open."""
+    row, events = call_stacks(trace).row[places], trace.events
+    ts = events.ts[row]
+    return _Asked(np.maximum(ts + events.dur[row], ts + 1), events.track[row])
+
+
+def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None, search: _Search) -> Int64s:
+    """What ``search`` finds around each of ``rows``. One that is wanted itself is the innermost; the outermost only if
+    there is none around it."""
+    stacks = call_stacks(trace)
+    found = np.full(len(rows), NO_ROW, np.int64)
+    is_wanted = is_of(trace, categories, named)
+    wanted = np.flatnonzero(is_wanted)
+    known = np.flatnonzero(rows >= 0)
+    known = known[stacks.place_of[rows[known]] >= 0]
+    if not len(wanted) or not len(known):
+        return found
+    asked = np.zeros(len(stacks), np.bool_)
+    asked[stacks.place_of[rows[known]]] = True
+    places = np.flatnonzero(asked)
+    which = search(trace, wanted, _asked(trace, places), np.searchsorted(wanted, places))
+    around = np.append(wanted, -1)[which]
+    own = is_wanted[places] if search is _last_around else is_wanted[places] & (which < 0)
+    around[own] = places[own]
+    index = np.empty(len(stacks), np.int32)
+    index[places] = np.arange(len(places), dtype=np.int32)
+    around = around[index[stacks.place_of[rows[known]]]]
+    found[known] = np.where(around >= 0, stacks.row[around], NO_ROW)
+    return found
+
+
+def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
+    """Which of ``places`` is the innermost around what is ``asked``: of its first ``where`` (ascending), the last that
+    ends late enough; -1 none."""
+    row, events = call_stacks(trace).row[places], trace.events
+    end, thread = events.ts[row] + events.dur[row], events.track[row]
+    count = len(asked.needed)
+    found, opened = np.empty(count, np.int32), np.empty(len(places) + 1, np.int32)
+    given = (end, thread, asked.needed, asked.thread, where.astype(np.int64))
+    native("enclosing.around")(*map(np.ascontiguousarray, given), opened, found)
+    return found
+
+
+def _first_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
+    """As :func:`_last_around`, but the outermost: the first of ``places`` that ends late enough.
+
+    That is one of those that outlast all before them on their thread.
+    """
+    row, events = call_stacks(trace).row[places], trace.events
+    end = events.ts[row] + events.dur[row]
+    found = np.full(len(where), -1, np.int32)
+    bounds = np.searchsorted(events.track[row], np.arange(len(trace.tracks) + 1))
+    for one, mine in each(asked.thread, len(trace.tracks)):
+        first, stop = int(bounds[one]), int(bounds[one + 1])
+        if first == stop:
+            continue
+        latest = np.maximum.accumulate(end[first:stop])
+        place = first + np.searchsorted(latest, asked.needed[mine])
+        found[mine] = np.where(place < where[mine], place, -1)
+    return found

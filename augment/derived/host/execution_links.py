@@ -1,0 +1,142 @@
+"""PyTorch's execution traces (``ExecutionTraceObserver``) linked to the events of a trace.
+
+Both were recorded at once, and a node and an event of one call share an id: the node's ``rf_id`` is the event's
+``Record function id`` (of older recordings, its ``External id``). Ids that mean something else agree by chance; so ids
+are only believed if the names mostly agree, too, and a link is only made where they do. Where no id can be believed
+(PyTorch 1.x numbered them otherwise), the operators of a thread are linked by their order, provided that the node's
+thread occurs in exactly one place of exactly one thread of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.arrays.ordering import each
+from augment.arrays.types import Int64s
+from augment.derived.source.arg_columns import identifiers
+from augment.trace import Category, Trace
+
+IDS = {"record_function_id": "Record function id", "external_id": "External id"}  #: how links are made, and the arg
+BELIEVED = 0.9  #: share of equal ids whose names must be equal
+_ROOT = "[pytorch|profiler|"  #: how the names of nodes begin that stand for a process or a thread
+_NOTHING = np.iinfo(np.int64).min
+
+Node = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionLinks:
+    """Links between events and nodes: equal-length int64 columns, ascending ``row``.
+
+    ``row`` is a row of the event table, ``node`` an index of ``nodes``, which are as the file has them; those that
+    stand for a process or a thread are left out. ``events`` are the rows that could be linked. ``method`` is
+    ``record_function_id``, ``external_id``, ``order``, or None if there are no links; ``differing`` counts equal ids
+    whose names differ.
+    """
+
+    nodes: Sequence[Node]
+    events: Int64s
+    row: Int64s
+    node: Int64s
+    method: str | None
+    differing: int
+
+
+def execution_links(trace: Trace) -> ExecutionLinks:
+    """The links of the trace's ``execution_nodes``; none, if it has no nodes."""
+    nodes = [one for one in trace.execution_nodes or () if not str(one.get("name", "")).startswith(_ROOT)]
+    names = [str(one.get("name", "")) for one in nodes]
+    ids = [_integer(attribute(one, "rf_id")) for one in nodes]
+    events = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
+    event_names = trace.names_of(events)
+    row = node = np.empty(0, np.int64)
+    differing, method = 0, None
+    for way, arg in IDS.items():
+        shared = _by_id(identifiers(trace).ints(arg).at(events, _NOTHING), ids)
+        same = np.array([event_names[i] == names[j] for i, j in shared.tolist()], np.bool_)
+        if same.any() and same.mean() >= BELIEVED:
+            row, node, method, differing = events[shared[same, 0]], shared[same, 1], way, int((~same).sum())
+            break
+    else:
+        pairs = _by_order(
+            trace, events, names, [(str(attribute(one, "tid")), key) for one, key in zip(nodes, ids, strict=True)]
+        )
+        if len(pairs):
+            row, node, method = events[pairs[:, 0]], pairs[:, 1], "order"
+    order = np.argsort(row, kind="stable")
+    row, node = row[order], node[order]
+    return ExecutionLinks(nodes, events, row, node, method, differing)
+
+
+def attribute(node: Node, name: str) -> Any:
+    """What a node says of ``name``, as the first schema calls it (``rf_id``, ``op_schema``, ``input_shapes``).
+
+    None if it says nothing. Newer schemas have it in ``attrs``, ``inputs`` or ``outputs``, and ``ctrl_deps`` for
+    ``parent``.
+    """
+    if name in node:
+        return node[name]
+    if name == "parent":
+        return node.get("ctrl_deps")
+    side, _, what = name.partition("_")
+    if side in ("input", "output") and isinstance(node.get(f"{side}s"), dict):
+        return node[f"{side}s"].get(what)
+    attrs = node.get("attrs")
+    listed: Iterable[Any] = attrs if isinstance(attrs, list) else ()
+    return next((one.get("value") for one in listed if isinstance(one, dict) and one.get("name") == name), None)
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63 else 0
+
+
+def _by_id(event_ids: Int64s, node_ids: list[int]) -> Int64s:
+    """The pairs (place of an event, node) of equal id; of several events or nodes with an id, the first."""
+    place_of: dict[int, int] = {}
+    for place in np.flatnonzero(event_ids > 0).tolist():
+        place_of.setdefault(int(event_ids[place]), place)
+    pairs = [(place_of.pop(one), node) for node, one in enumerate(node_ids) if one in place_of]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tuple[str, int]]) -> Int64s:
+    """The pairs (place of an event, node) of threads whose names occur in one order in one place alone.
+
+    Events of names that the nodes do not have are passed over: annotations of the profiler's own. An event that
+    nodes of two threads could be of is linked to neither.
+    """
+    known = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    code_of = np.array([known.get(name, -1) for name in trace.strings], np.int32)
+    code = code_of[trace.events.name[events]]
+    places = np.flatnonzero(code >= 0)
+    track = trace.events.track[events[places]]
+    sequences = [places[own] for _, own in each(track, len(trace.tracks))]
+    pairs: list[tuple[int, int]] = []
+    nodes_of: dict[str, list[tuple[int, int]]] = {}
+    for node, (thread, key) in enumerate(threads):
+        if key:
+            nodes_of.setdefault(thread, []).append((key, node))
+    for own in map(sorted, nodes_of.values()):
+        wanted = np.array([known[names[node]] for _, node in own], np.int32)
+        found = [(one, at) for one in sequences for at in _occurrences(code[one], wanted)]
+        if len(found) == 1:
+            one, at = found[0]
+            pairs += zip(one[at : at + len(own)].tolist(), (node for _, node in own), strict=True)
+    linked = np.array(pairs, np.int64).reshape(-1, 2)
+    _, place, count = np.unique(linked[:, 0], return_inverse=True, return_counts=True)
+    alone: Int64s = linked[count[place] == 1]
+    return alone
+
+
+def _occurrences(codes: Any, wanted: Any) -> list[int]:
+    """Where ``wanted`` begins in ``codes``, at most two places; int32 both."""
+    text, piece, at = codes.tobytes(), wanted.tobytes(), -1
+    found: list[int] = []
+    while piece and len(found) < 2 and (at := text.find(piece, at + 1)) >= 0:
+        if at % codes.itemsize == 0:
+            found.append(at // codes.itemsize)
+    return found

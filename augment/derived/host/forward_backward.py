@@ -1,0 +1,102 @@
+"""Which operator of the forward pass each operator of the backward pass belongs to.
+
+The ``fwdbwd`` flows tell. Of a trace that has none, older ones mostly, the sequence numbers do, from which Kineto makes
+these flows: a node of the autograd graph has the number of the operator that made it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import each
+from augment.arrays.types import Int32s, Int64s
+from augment.derived.host.call_stacks import NO_ROW, call_stacks, thread_bounds
+from augment.derived.host.enclosing import around_moments
+from augment.derived.source.arg_columns import arg_columns
+from augment.trace import Category, Trace, derived
+
+_BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBackward:
+    """Equal-length int64 columns of rows of the event table: the operator ``backward`` differentiates ``forward``.
+
+    Ascending and distinct ``backward``; several may have one ``forward``.
+    """
+
+    forward: Int64s
+    backward: Int64s
+
+    def __len__(self) -> int:
+        return len(self.backward)
+
+    def forward_of(self, backward: Int64s) -> Int64s:
+        """The forward operator of each row, :data:`NO_ROW` where there is none."""
+        if not len(self):
+            return np.full(len(backward), NO_ROW, np.int64)
+        place = np.minimum(np.searchsorted(self.backward, backward), len(self) - 1)
+        return np.where(self.backward[place] == backward, self.forward[place], NO_ROW)
+
+
+@derived
+def forward_backward(trace: Trace) -> ForwardBackward:
+    """The pairs that the flows link, or the sequence numbers."""
+    linked = _by_flows(trace)
+    return linked if len(linked) else _by_sequence_number(trace)
+
+
+def _by_flows(trace: Trace) -> ForwardBackward:
+    """Ends of flows that lie in no operator, or have no beginning, link nothing."""
+    events = trace.events
+    sparse = events.flow_id
+    chosen = events.category[sparse.rows] == Category.FWDBWD
+    rows, ids = sparse.rows[chosen], sparse.values[chosen]
+    begins = events.phase[rows] == _BEGIN
+    known = begins | np.isin(events.phase[rows], _ENDS)
+    rows, ids, begins = rows[known], ids[known], begins[known]
+    order = np.lexsort((~begins, events.ts[rows], ids))
+    rows, ids, begins = rows[order], ids[order], begins[order]
+    last = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), -1))  # the beginning before each end
+    ends = np.flatnonzero(~begins & (last >= 0))
+    ends = ends[ids[last[ends]] == ids[ends]]
+    operator = _operators_at(trace, events.track[rows], events.ts[rows])
+    forward, backward = operator[last[ends]], operator[ends]
+    linked = (forward != NO_ROW) & (backward != NO_ROW) & (forward != backward)
+    backward, first = np.unique(backward[linked], return_index=True)
+    return ForwardBackward(forward[linked][first], backward)
+
+
+def _by_sequence_number(trace: Trace) -> ForwardBackward:
+    """Each operator that names a forward thread, and the last before it that has its number and does not."""
+    args = arg_columns(trace)
+    numbers = args.ints("Sequence number")
+    rows, number = numbers.rows[numbers.values >= 0], numbers.values[numbers.values >= 0]
+    is_backward = args.ints("Fwd thread id").at(rows, 0) > 0
+    order = np.argsort(number, kind="stable")  # rows of one number stay in the order of time
+    rows, number, is_backward = rows[order], number[order], is_backward[order]
+    last = np.maximum.accumulate(np.where(is_backward, -1, np.arange(len(rows))))
+    ends = np.flatnonzero(is_backward & (last >= 0))
+    ends = ends[number[last[ends]] == number[ends]]
+    ends = ends[np.argsort(rows[ends])]
+    return ForwardBackward(rows[last[ends]], rows[ends])
+
+
+def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
+    """The operator that each arrow binds to: the outermost that begins there and then, else the innermost around it."""
+    stacks, events = call_stacks(trace), trace.events
+    is_op = events.category[stacks.row] == Category.CPU_OP
+    bounds = thread_bounds(trace)
+    found, _ = around_moments(trace, ts, track, (Category.CPU_OP,))
+    for one, asked in each(track, len(trace.tracks)):
+        low, high = bounds[one : one + 2]
+        place = low + np.flatnonzero(is_op[low:high])
+        if not len(place):
+            continue
+        start = events.ts[stacks.row[place]]
+        where = np.searchsorted(start, ts[asked])
+        here = np.minimum(where, len(place) - 1)
+        found[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], found[asked])
+    return found

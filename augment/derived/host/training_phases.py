@@ -1,0 +1,93 @@
+"""Which phase of training each slice of the host belongs to: forward, backward or optimizer."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+
+from augment.arrays.ordering import each, run_starts
+from augment.arrays.types import Bools, Bytes, Places
+from augment.derived.host.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
+from augment.derived.host.enclosing import enclosing
+from augment.derived.host.forward_backward import ForwardBackward, forward_backward
+from augment.derived.host.modules import modules
+from augment.trace import Category, Trace, derived
+
+_OPTIMIZER = re.compile(r"Optimizer\.\w")  #: so torch.optim annotates step and zero_grad; once as an operator
+_ENGINE = "autograd::engine::evaluate_function"
+_BACKWARD = re.compile(rf"{_ENGINE}|\w+Backward\d*$")  #: a node of the autograd graph
+_SAYS_BACKWARD, _SAYS_FORWARD = re.compile(r"\bbackward\b"), re.compile(r"\bforward\b")  #: such as DDP's annotation
+_STEP = "ProfilerStep"
+_AUTOGRAD_THREAD = "pt_autograd"
+
+
+class Phase(IntEnum):
+    """The phases; where several fit, the first stands."""
+
+    OPTIMIZER = 0
+    BACKWARD = 1
+    FORWARD = 2
+    OTHER = 3
+
+
+@derived
+def training_phases(trace: Trace) -> Bytes | None:
+    """The :class:`Phase` (uint8) of each place of the call stacks; None where nothing in the trace tells of any."""
+    stacks, links = call_stacks(trace), forward_backward(trace)
+    ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
+
+    def within(*places: Places) -> Bools:
+        found: Bools = enclosing(trace, np.unique(np.concatenate(places))) >= 0
+        return found
+
+    optimizer = within(ops.where(_OPTIMIZER.match), annotations.where(_OPTIMIZER.match))
+    source, target = (stacks.place_of[rows].astype(np.intp) for rows in (links.forward, links.backward))
+    backward = within(ops.where(_BACKWARD.match), target, annotations.where(_SAYS_BACKWARD.search))
+    backward |= _on_autograd_threads(trace, links, ops, annotations)
+    forward = within(source, annotations.where(_SAYS_FORWARD.search))
+    forward |= _between_sources(trace, links) | (modules(trace).frame_of >= 0)
+    if not (optimizer.any() or backward.any() or forward.any()):
+        return None
+    phase = np.full(len(stacks), Phase.OTHER, np.uint8)
+    for one, is_it in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward), (Phase.OPTIMIZER, optimizer)):
+        phase[is_it] = one
+    return phase
+
+
+def _on_autograd_threads(trace: Trace, links: ForwardBackward, ops: NamedPlaces, annotations: NamedPlaces) -> Bools:
+    """Which places lie on threads of the autograd engine: their name says so, or they run its nodes and no forward.
+
+    What hooks launch there between the nodes (DDP's all-reduces) belongs to the backward pass, too.
+    """
+    track = trace.events.track[call_stacks(trace).row]
+    is_autograd = np.zeros(len(trace.tracks), np.bool_)
+    is_autograd[track[ops.where(lambda name: name.startswith(_ENGINE))]] = True
+    is_autograd[track[annotations.where(lambda name: name.startswith(_STEP))]] = False
+    is_autograd[trace.events.track[links.forward]] = False
+    is_autograd |= [_AUTOGRAD_THREAD in (one.thread_name or "") for one in trace.tracks]
+    found: Bools = is_autograd[track]
+    return found
+
+
+def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
+    """Which places begin between the first and the last operator of a thread's forward pass that has a backward.
+
+    A forward pass goes on until anything of a backward pass begins.
+    """
+    stacks, events = call_stacks(trace), trace.events
+    found = np.zeros(len(stacks), np.bool_)
+    backward_ts = np.sort(events.ts[links.backward])
+    sources = np.sort(links.forward)  # rows ascend with time
+    for one, mine in each(events.track[sources], len(trace.tracks)):
+        own = sources[mine]
+        passes = np.searchsorted(backward_ts, events.ts[own])
+        first = run_starts(passes)
+        last = np.append(first[1:], len(own)) - 1
+        begin, end = events.ts[own[first]], events.ts[own[last]] + events.dur[own[last]]
+        places = slice(*thread_bounds(trace)[one : one + 2])
+        ts = events.ts[stacks.row[places]]
+        which = np.searchsorted(begin, ts, side="right") - 1
+        found[places] = (which >= 0) & (ts < end[np.maximum(which, 0)])
+    return found

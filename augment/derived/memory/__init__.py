@@ -1,0 +1,1 @@
+"""What memory was allocated, and what for."""

@@ -1,0 +1,149 @@
+"""What the allocators did: ``[memory]`` instants by device, and which free belongs to which allocation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, each
+from augment.arrays.types import Bools, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.source.arg_columns import arg_columns
+from augment.trace import Category, Diagnostic, Identity, Trace, derived
+
+ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")
+_NAME = "[memory]"
+_UNKNOWN = np.iinfo(np.int64).min
+#: c10/core/DeviceType.h
+_KINDS = {0: "CPU", 1: "CUDA", 6: "HIP", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HPU", 19: "MTIA", 20: "PrivateUse1"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The events of one device's allocator; equal-length columns in ascending ``ts``.
+
+    ``row`` int64, into the event table; ``ts`` int64 ns; ``size`` int64 bytes, negative where memory is freed;
+    ``allocated`` and ``reserved`` int64 bytes after the event, None if not told; ``next`` int64 is the place of the
+    next event at the same address, -1 if there is none, None if addresses are not told; ``previous`` likewise.
+
+    Where the trace tells no totals, ``allocated`` is the least that it can have been (``is_relative``): the sum of the
+    sizes, raised so that it is never negative.
+    """
+
+    rank: int | None
+    kind: str
+    device: Identity
+    track: int
+    on_stream: bool
+    row: Int64s
+    ts: Int64s
+    size: Int64s
+    allocated: Int64s
+    reserved: Int64s | None
+    is_relative: bool
+    next: Places | None
+    previous: Places | None
+
+    @property
+    def label(self) -> str:
+        """What is added to the name of a track of the device: nothing if it lies beside its streams."""
+        if self.on_stream:
+            return ""
+        return f" {self.kind}" if self.device is None else f" {self.kind} {self.device}"
+
+    @property
+    def peak(self) -> int:
+        """The place of the first event after which most is allocated."""
+        return int(self.allocated.argmax())
+
+    def live_at(self, place: int) -> Places:
+        """The places of allocations up to ``place`` that were not freed until then; addresses must be told."""
+        assert self.next is not None
+        first = slice(0, place + 1)
+        return np.flatnonzero((self.size[first] > 0) & ((self.next[first] < 0) | (self.next[first] > place)))
+
+    def frees(self) -> tuple[Bools, Bools]:
+        """Which events free memory, and which of these follow no allocation at their address."""
+        assert self.previous is not None
+        frees = self.size < 0
+        return frees, frees & ~((self.previous >= 0) & (self.size[self.previous] > 0))
+
+
+@derived
+def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
+    """The devices of which there is a ``[memory]`` instant with ``Bytes``: accelerators, then CPU."""
+    rows = memory_rows(trace)
+    if not len(rows):  # the source need not be read again
+        return ()
+    columns = arg_columns(trace)
+    size_of = columns.ints("Bytes").at(rows, _UNKNOWN)
+    told = size_of != _UNKNOWN
+    row, size_of = rows[told], size_of[told]
+    kind, device = (columns.ints(name).at(row, -1) for name in ("Device Type", "Device Id"))
+    (_, kinds, devices), which = combinations((kind == 0).astype(np.int8), kind, device)
+    return tuple(
+        _device(trace, int(kinds[one]), int(devices[one]), row[places], size_of[places])
+        for one, places in each(which, len(kinds))
+    )
+
+
+def memory_rows(trace: Trace) -> Int64s:
+    """The rows of all ``[memory]`` instants, ascending."""
+    events = trace.events
+    named = [code for code, name in enumerate(trace.strings) if name == _NAME]
+    rows = np.flatnonzero(events.category == Category.CPU_INSTANT_EVENT)
+    return rows[np.isin(events.name[rows], named)]
+
+
+def diagnostics(trace: Trace) -> list[Diagnostic]:
+    """What was repaired and dropped of the instants' args, and allocations at addresses that were not free."""
+    twice = sum(
+        int(((one.size > 0) & (one.previous >= 0) & (one.size[one.previous] > 0)).sum())
+        for one in memory_events(trace)
+        if one.previous is not None
+    )
+    found = [Diagnostic("memory_allocated_twice", twice, "allocations at an address that no event had freed")]
+    return [*arg_columns(trace).diagnostics(ARGS), *(one for one in found if one.count)]
+
+
+def _device(trace: Trace, kind: int, device: int, row: Int64s, size: Int64s) -> DeviceMemory:
+    columns = arg_columns(trace)
+    allocated, reserved, address = (
+        columns.ints(name).at(row, _UNKNOWN) for name in ("Total Allocated", "Total Reserved", "Addr")
+    )
+    is_relative = bool((allocated == _UNKNOWN).any())
+    if is_relative:
+        allocated = np.cumsum(size)
+        allocated -= min(int(allocated.min()), 0)
+    following, before = (None, None) if (address == _UNKNOWN).any() else _same_address(address)
+    thread = int(trace.events.track[row[0]])
+    rank = trace.tracks[thread].rank
+    identity: Identity = device if device >= 0 else None
+    stream = next((one for one in gpu_work(trace).devices if (one.rank, one.device) == (rank, identity)), None)
+    on_stream = stream is not None and kind != 0
+    return DeviceMemory(
+        rank=rank,
+        kind=_KINDS.get(kind, f"device type {kind}"),
+        device=identity,
+        track=stream.track if stream is not None and on_stream else thread,
+        on_stream=on_stream,
+        row=row,
+        ts=trace.events.ts[row],
+        size=size,
+        allocated=allocated,
+        reserved=None if (reserved == _UNKNOWN).any() or not reserved.any() else reserved,
+        is_relative=is_relative,
+        next=following,
+        previous=before,
+    )
+
+
+def _same_address(address: Int64s) -> tuple[Places, Places]:
+    """The place of the next and of the previous event at the same address; -1 where there is none."""
+    order = np.argsort(address, kind="stable")
+    same = address[order[1:]] == address[order[:-1]]
+    following, before = np.full((2, len(address)), -1, np.intp)
+    following[order[:-1][same]] = order[1:][same]
+    before[order[1:][same]] = order[:-1][same]
+    return following, before

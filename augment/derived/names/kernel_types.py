@@ -1,0 +1,77 @@
+"""What kind of work a kernel is: computation, communication or memory.
+
+:data:`PATTERNS` is a table: the first pattern that is found in a name decides, and what none is found in is
+computation. To teach it a library of yours, put a row at the front before anything is analysed::
+
+    kernel_types.PATTERNS.insert(0, (KernelType.COMMUNICATION, re.compile("my_ring_")))
+
+Copies and memsets (by their category) are memory, whatever their name.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+
+from augment.arrays.ordering import compressed
+from augment.arrays.types import Bytes, Int32s
+from augment.trace import Category, Trace
+
+
+class KernelType(IntEnum):
+    """HTA's kernel types; ``1 << type`` is its bit in a mask of types."""
+
+    COMPUTATION = 0
+    COMMUNICATION = 1
+    MEMORY = 2
+
+
+PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
+    (KernelType.MEMORY, re.compile(r"^(Memcpy|Memset)")),
+    (KernelType.MEMORY, re.compile(r"^dma_request$")),  # MTIA's copies
+    (KernelType.MEMORY, re.compile(r"^(MEMCPY_ASYNC|SDMA_SQE|PCIE_DMA_SQE)")),  # Ascend's
+    # Inductor names a kernel after the operators it fuses, collectives among them: it only computes
+    (KernelType.COMPUTATION, re.compile(r"^triton_\w+_fused")),
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"nccl|rccl|hccl|oneccl|xccl|msccl|\b(?:mccl|cncl|bkcl)|hcom_|nvshmem|rocshmem", re.IGNORECASE),
+    ),
+    # between experts: DeepEP, HybridEP, MORI, perplexity's
+    (KernelType.COMMUNICATION, re.compile(r"deep_?ep|hybrid_?ep|\b(?:mori|pplx)::|moeA2A", re.IGNORECASE)),
+    # vLLM's, SGLang's and Transformer Engine's own, PyTorch's symmetric memory
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"cross_device_reduce|userbuffers|multimem|symmetric_memory::", re.IGNORECASE),
+    ),
+    (
+        KernelType.COMMUNICATION,
+        re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all", re.IGNORECASE),
+    ),
+]
+_COPY = re.compile(r"Memcpy \w+")
+
+
+def type_of(name: str) -> KernelType:
+    """The type of a kernel of that name."""
+    return next((kind for kind, pattern in PATTERNS if pattern.search(name)), KernelType.COMPUTATION)
+
+
+@lru_cache(maxsize=4096)
+def copy_kind(name: str) -> str:
+    """``Memcpy HtoD`` and the like, ``Memset``, else ``Memcpy Unknown``."""
+    if found := _COPY.match(name):
+        return found.group()
+    return "Memset" if name.startswith("Memset") else "Memcpy Unknown"
+
+
+def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:
+    """The :class:`KernelType` (uint8) of each row of GPU work, by ``name`` and ``category``."""
+    distinct, _ = compressed(name, len(trace.strings))
+    by_name = np.zeros(len(trace.strings), np.uint8)
+    by_name[distinct] = [type_of(trace.strings[code]) for code in distinct.tolist()]
+    types: Bytes = by_name[name]
+    types[category != Category.KERNEL] = KernelType.MEMORY
+    return types

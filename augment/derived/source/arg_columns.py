@@ -1,0 +1,112 @@
+"""Rarely used args as columns: all that any analysis wants, in one pass over the source, when first asked for.
+
+The reader of Chrome JSON has them already: see ``augment/args.py``, where another arg is another line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import Texts
+from augment.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg
+from augment.arrays.types import Bools, Int64s
+from augment.derived.names.kernel_types import KernelType, types_of
+from augment.derived.source.arg_columns_scan import Found, args_of_rows, found_in, has_category
+from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
+from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace, derived
+
+IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
+#: columns of HTA's frames that :data:`WANTED` does not have, or not of all these categories
+OF_FRAMES = (
+    Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK, Category.GPU_USER_ANNOTATION), also=("external id",)),
+    Arg("Input Dims", RECORDED, is_text=True, also=("Input dims",)),
+    Arg("Input type", RECORDED, is_text=True),
+    Arg("Input Strides", RECORDED, is_text=True),
+    Arg("wait_on_stream", SYNCS),
+    Arg("wait_on_cuda_event_record_corr_id", SYNCS),
+    Arg("Python id", (Category.PYTHON_FUNCTION,)),
+    Arg("Python parent id", (Category.PYTHON_FUNCTION,)),
+    Arg("Rank", COLLECTIVES),
+    Arg("In split size", COLLECTIVES, is_text=True),
+    Arg("Out split size", COLLECTIVES, is_text=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgColumns:
+    """The args in a list such as :data:`WANTED`, of the rows of their categories."""
+
+    found: Mapping[str, Found]
+
+    def ints(self, name: str) -> SparseColumn:
+        """The rows that have this arg, and its values.
+
+        Numbers of [2^63, 2^64), as addresses may be, are the int64 of the same bits. Quoted numbers and whole floats
+        are taken as numbers; other values are left out: see :meth:`diagnostics`.
+        """
+        return self.found[name].column
+
+    def texts(self, name: str) -> tuple[Int64s, Texts]:
+        """The rows that have this arg, and its values: a string as it is, any other value as its JSON.
+
+        The JSON is Python's: a blank after each comma and colon. ``Texts.values`` are distinct.
+        """
+        found = self.found[name]
+        return found.column.rows, Texts(found.column.values.astype(np.int32), found.texts)
+
+    def diagnostics(self, names: Sequence[str]) -> list[Diagnostic]:
+        """What was repaired and dropped of these args."""
+        converted, dropped = (sum(self.found[name].counts[flag] for name in names) for flag in (CONVERTED, DROPPED))
+        found = (
+            Diagnostic("arg_converted", converted, "numbers in args were written as strings or floats"),
+            Diagnostic("arg_dropped", dropped, "args that must be integers are none; left out"),
+        )
+        return [one for one in found if one.count]
+
+
+@derived
+def arg_columns(trace: Trace) -> ArgColumns:
+    """The columns of :data:`augment.args.WANTED`; a pass over the text of the source if the reader did not take them.
+
+    Of kernels, only those that communicate have them: the args of the others are most of the text.
+    """
+    taken = trace.events.args
+    if taken is None:
+        rows = _rows(trace, WANTED)
+        return ArgColumns(args_of_rows(trace, rows[_may_have(trace, rows)], WANTED))
+
+    def found(arg: Arg) -> Found:
+        return found_in(taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, rows))
+
+    return ArgColumns({arg.name: found(arg) for arg in WANTED})
+
+
+def _may_have(trace: Trace, rows: Int64s) -> Bools:
+    """Which of ``rows`` are no kernels that compute or copy."""
+    events = trace.events
+    kernels = np.flatnonzero(events.category[rows] == Category.KERNEL)
+    types = types_of(trace, events.name[rows[kernels]], events.category[rows[kernels]])
+    may = np.ones(len(rows), np.bool_)
+    may[kernels[types != KernelType.COMMUNICATION]] = False
+    return may
+
+
+@derived
+def identifiers(trace: Trace) -> ArgColumns:
+    """The columns of :data:`IDENTIFIERS`; a pass of their own over the text, as only links to other files need them."""
+    return ArgColumns(args_of_rows(trace, _rows(trace, IDENTIFIERS), IDENTIFIERS))
+
+
+@derived
+def args_of_frames(trace: Trace) -> ArgColumns:
+    """The columns of :data:`OF_FRAMES`; a pass of their own, too."""
+    return ArgColumns(args_of_rows(trace, _rows(trace, OF_FRAMES), OF_FRAMES))
+
+
+def _rows(trace: Trace, wanted: Sequence[Arg]) -> Int64s:
+    mask = np.zeros(256, np.bool_)
+    mask[[category for arg in wanted for category in arg.categories]] = True
+    return np.flatnonzero(mask[trace.events.category])

@@ -1,0 +1,229 @@
+"""How ``arg_columns.py`` goes through the text: in compiled code, and in Python where that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.args import Arg, TakenArgs
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s
+from augment.derived.source.event_text import PADDING, Block, blocks, decoded
+from augment.jsontext import mended_json
+from augment.kernels import arg_columns_layout as layout
+from augment.kernels.native import native
+from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event
+
+LEAST_ROOM = 64
+_NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
+_EXACT = 1 << 53  #: below, a whole float is the number that was written
+
+
+class Column:
+    """What rows have of an arg, in the order in which it is read: the row, a flag (see the layout), the value.
+
+    The value is an integer, or an index of ``texts``. Memory grows with what was found.
+    """
+
+    def __init__(self, arg: Arg) -> None:
+        self.arg = arg
+        self.texts: list[str] = []
+        self._codes: dict[str, int] = {}
+        self._rows, self._values = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._flags = np.empty(0, np.uint8)
+        self._count = np.zeros(1, np.int64)
+
+    def reserve(self, more: int) -> None:
+        """Make room for so many more."""
+        wanted = int(self._count[0]) + more
+        if wanted > len(self._rows):
+            room = max(wanted, 2 * len(self._rows), LEAST_ROOM)
+            self._rows, self._values = _grown(self._rows, room), _grown(self._values, room)
+            self._flags = _grown(self._flags, room)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Of the columns and of their length."""
+        return tuple(one.ctypes.data for one in (self._rows, self._values, self._flags, self._count))
+
+    def put(self, row: int, value: Any) -> None:
+        """Add the arg of a row as JSON has it."""
+        self.reserve(1)
+        at = int(self._count[0])
+        self._rows[at] = row
+        self._flags[at], self._values[at] = self.stored(value)
+        self._count[0] += 1
+
+    def take_back(self, row: int) -> None:
+        """Drop what was added last, if it is of this row."""
+        at = int(self._count[0]) - 1
+        if at >= 0 and self._rows[at] == row:
+            self._count[0] = at
+
+    def stored(self, value: Any) -> tuple[int, int]:
+        """The flag and the value to store for an arg."""
+        if value is None:
+            return layout.ABSENT, 0
+        if not self.arg.is_text:
+            return _as_integer(value)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        code = self._codes.setdefault(text, len(self.texts))
+        if code == len(self.texts):
+            self.texts.append(text)
+        return layout.PLAIN, code
+
+    def stored_json(self, text: bytes) -> tuple[int, int]:
+        """The same for its JSON text."""
+        try:
+            return self.stored(mended_json(text))
+        except ValueError:
+            return layout.DROPPED, 0
+
+    def found(self) -> Found:
+        """What was read, by ascending rows."""
+        count = int(self._count[0])
+        rows, values, flags = self._rows[:count], self._values[:count], self._flags[:count]
+        counts = np.bincount(flags, minlength=4).tolist()
+        kept = np.flatnonzero((flags != layout.ABSENT) & (flags != layout.DROPPED))
+        order = kept[np.argsort(rows[kept], kind="stable")]
+        return Found(SparseColumn(rows[order], values[order]), self.texts, counts)
+
+
+def _grown(column: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
+    larger = np.empty(room, column.dtype)
+    larger[: len(column)] = column
+    return larger
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What rows have of an arg; of text, ``column.values`` are indexes of ``texts``. ``counts``: how many by flag."""
+
+    column: SparseColumn
+    texts: Sequence[str]
+    counts: Sequence[int]
+
+
+def _as_integer(value: Any) -> tuple[int, int]:
+    flag = layout.PLAIN
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value, flag = int(value, 16 if "x" in value.lower() else 10), layout.CONVERTED
+    elif isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
+        value, flag = int(value), layout.CONVERTED
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 64:
+        return layout.DROPPED, 0
+    return flag, value - (1 << 64) if value >= 1 << 63 else value
+
+
+class Job(NamedTuple):
+    """Rows in the order of the file: where they lie, what they are, and which they are."""
+
+    decode: Decode
+    offsets: Int64s
+    lengths: Int32s
+    categories: Bytes
+    rows: Int64s
+    columns: Sequence[Column]
+
+    def room_for(self, more: int) -> Int64s:
+        """Make room for so many more entries of each column; the addresses of all, four a column."""
+        for one in self.columns:
+            one.reserve(more)
+        return np.array([one.addresses() for one in self.columns], np.int64)
+
+
+Scan = Callable[[Job, Block], None]  #: takes the rows of a block
+
+
+def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str, Found]:
+    """What ``rows`` have of ``wanted``, by name, in one pass over the text.
+
+    Of what is no JSON, the source's ``decode`` may have a method ``arg_scan``, which makes a quicker :data:`Scan`.
+    """
+    events, decode = trace.events, trace.source.decode
+    ordered = rows[np.argsort(events.offset[rows], kind="stable")]
+    columns = [Column(arg) for arg in wanted]
+    job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
+    if decode is json_event:
+        taken = _compiled(job, trace.source.text)
+        return {arg.name: found_in(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
+    scan: Scan = decode.arg_scan() if hasattr(decode, "arg_scan") else plain
+    for block in blocks(trace.source.text, job.offsets, job.lengths):
+        scan(job, block)
+    return {column.arg.name: column.found() for column in columns}
+
+
+def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
+    """Which of ``rows`` are of the categories of which ``arg`` is wanted."""
+    of_category = np.zeros(256, np.bool_)
+    of_category[list(arg.categories)] = True
+    has: Bools = of_category[trace.events.category[rows]]
+    return has
+
+
+def found_in(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -> Found:
+    """What was taken of ``arg``, of those rows that ``may_have`` it."""
+
+    def own(column: SparseColumn) -> SparseColumn:
+        kept = may_have(column.rows)
+        return column if kept.all() else SparseColumn(column.rows[kept], column.values[kept])
+
+    numbers, others = own(taken.numbers), own(taken.others)
+    column = Column(arg)
+    occurs = np.zeros(len(taken.json), np.bool_)
+    occurs[others.values] = True
+    stored = np.zeros((len(taken.json), 2), np.int64)
+    for code in np.flatnonzero(occurs).tolist():
+        stored[code] = column.stored_json(taken.json[code])
+    flags = stored[others.values, 0]
+    counts = np.bincount(flags, minlength=4)
+    counts[layout.PLAIN] += len(numbers.rows)
+    if len(others.rows):
+        kept = (flags != layout.ABSENT) & (flags != layout.DROPPED)
+        rows = np.concatenate([numbers.rows, others.rows[kept]])
+        values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
+        order = np.argsort(rows, kind="stable")
+        numbers = SparseColumn(rows[order], values[order])
+    return Found(numbers, column.texts, counts.tolist())
+
+
+def plain(job: Job, block: Block) -> None:
+    """Take the rows of a block, each decoded as a whole."""
+    wanted = {
+        (category, name): one
+        for one in job.columns
+        for category in one.arg.categories
+        for name in (one.arg.name, *one.arg.also)
+    }
+    own = slice(block.start, block.stop)
+    events = decoded(block, job.offsets, job.lengths, job.decode)
+    for event, category, row in zip(events, job.categories[own].tolist(), job.rows[own].tolist(), strict=True):
+        for name, value in args_of_event(event).items():
+            if (column := wanted.get((category, name))) is not None:
+                column.take_back(row)  # of two spellings, the last counts
+                column.put(row, value)
+
+
+def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
+    """What the rows of a job have, by compiled code but for what it leaves to Python."""
+    scan = native("arg_columns.scan_columns")
+    taken = TakenArgs([one.arg for one in job.columns], max(len(job.rows), LEAST_ROOM))
+    for block in blocks(text, job.offsets, job.lengths):
+        own = [np.ascontiguousarray(one[block.start : block.stop]) for one in (job.offsets, job.lengths)]
+        addresses = [one.ctypes.data for one in own]
+        origin, place, count = block.data.ctypes.data + PADDING, 0, block.stop - block.start
+        while place < count:
+            place = scan(origin, block.base, place, count, *addresses, block.start, taken.compiled.address)
+            if place < 0:
+                taken.compiled.grow()
+                place = -1 - place
+            elif place < count:
+                start = int(own[0][place]) - block.base + PADDING
+                taken.add_odd(block.start + place, block.data[start : start + int(own[1][place])].tobytes())
+                place += 1
+    return {name: column.moved(job.rows) for name, column in taken.finish().items()}

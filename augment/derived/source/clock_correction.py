@@ -1,0 +1,72 @@
+"""A trace on another clock: what is added to each of its times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from augment.annotations import Annotation, CounterTrack, Ends, Flows, InstantTrack, SliceTrack
+from augment.arrays.types import Int64s
+from augment.findings import AugmentedTrace, Findings, Outcome
+from augment.trace import Trace
+
+Clock = Callable[[Int64s], Int64s]  #: from times on a trace's clock to those on another, int64 ns, never descending
+
+
+def on_clock(augmented: AugmentedTrace, clock: Clock) -> AugmentedTrace:
+    """The trace and its annotations with all times on another clock, durations as they are there.
+
+    Begin and end of a slice are moved each for itself, so that what lies in another lies in it afterwards, too.
+    """
+    tracks: dict[int, SliceTrack] = {}
+    outcomes = {name: _outcome(one, clock, tracks) for name, one in augmented.outcomes.items()}
+    window = augmented.window
+    if window is not None:
+        window = replace(window, start_ns=int(clock(np.array([window.start_ns]))[0]))
+    return AugmentedTrace(trace_on_clock(augmented.trace, clock), outcomes, window)
+
+
+def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
+    """The same for a trace alone."""
+    events = trace.events
+    ts = clock(events.ts)
+    # a negative duration is a repair of the writers': it stays what it is
+    dur = np.where(events.dur > 0, clock(events.ts + np.maximum(events.dur, 0)) - ts, events.dur)
+    changes = trace.memory_changes
+    if changes is not None:
+        changes = replace(changes, ts=np.where(changes.ts < 0, changes.ts, clock(changes.ts)))
+    return replace(trace, events=replace(events, ts=ts, dur=dur), memory_changes=changes, facts={})
+
+
+def _outcome(outcome: Outcome, clock: Clock, tracks: dict[int, SliceTrack]) -> Outcome:
+    if not isinstance(outcome, Findings):
+        return outcome
+    return replace(outcome, annotations=[_annotation(one, clock, tracks) for one in outcome.annotations])
+
+
+def _annotation(one: Annotation, clock: Clock, tracks: dict[int, SliceTrack]) -> Annotation:
+    """``tracks`` are those moved so far, by the ``id`` of what they were made of: flows refer to them."""
+    match one:
+        case SliceTrack():
+            ts = clock(one.ts)
+            moved = tracks[id(one)] = replace(one, ts=ts, dur=clock(one.ts + one.dur) - ts)
+            return moved
+        case CounterTrack():
+            return _counter(one, clock(one.ts))
+        case InstantTrack():
+            return replace(one, ts=clock(one.ts))
+        case Flows():
+            return replace(one, out=_ends(one.out, tracks), into=_ends(one.into, tracks))
+
+
+def _counter(one: CounterTrack, ts: Int64s) -> CounterTrack:
+    """Of points that come to lie on one moment the last stands: a counter's times ascend strictly."""
+    last = np.ones(len(ts), np.bool_)
+    last[:-1] = ts[1:] != ts[:-1]
+    return replace(one, ts=ts[last], values=one.values[last])
+
+
+def _ends(ends: Ends, tracks: dict[int, SliceTrack]) -> Ends:
+    return ends if ends.track is None else Ends(ends.rows, tracks[id(ends.track)])

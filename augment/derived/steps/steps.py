@@ -1,0 +1,82 @@
+"""The steps of a recording: its ``ProfilerStep#n`` annotations on the host."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.trace import Category, Trace, derived
+
+_STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # what fits 64 bits
+#: where the annotation stands: of the oldest recordings it is an operator. The GPU's copy of it is no step.
+_ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Equal-length int64 columns, ascending ``ts``: the step's ``number``, its ``row``, ``ts`` and ``end`` in ns."""
+
+    number: Int64s
+    row: Int64s
+    ts: Int64s
+    end: Int64s
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def at(self, ts: Int64s) -> Int64s:
+        """The place of the step in which each moment lies, int64; -1 where there is none."""
+        place = np.searchsorted(self.ts, ts, side="right") - 1
+        if not len(self):
+            return np.full(len(ts), -1, np.int64)
+        inside = (place >= 0) & (ts < self.end[place])
+        return np.where(inside, place, -1)
+
+
+@derived
+def steps(trace: Trace) -> Steps:
+    """The steps of the trace; of two that overlap (two threads tell of one step) the first stands."""
+    events = trace.events
+    rows, number_of = _told(trace)
+    ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
+    kept = []
+    last_end = None
+    for place, (start, stop) in enumerate(zip(ts.tolist(), end.tolist(), strict=True)):  # as few as there are steps
+        if last_end is None or start >= last_end:
+            kept.append(place)
+            last_end = stop
+    number = np.array([number_of[code] for code in events.name[rows[kept]].tolist()], np.int64)
+    return Steps(number, rows[kept], ts[kept], end[kept])
+
+
+def step_numbers(trace: Trace) -> list[int]:
+    """The number of each step that the trace tells of, also of those in others; ascending."""
+    rows, number_of = _told(trace)
+    return sorted({number_of[code] for code in np.unique(trace.events.name[rows]).tolist()})
+
+
+@derived
+def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
+    """The rows of the annotations, ascending, and what number each of their names gives."""
+    number_of = {code: int(found[1]) for code, name in enumerate(trace.strings) if (found := _STEP.fullmatch(name))}
+    rows = trace.events.slices_of(*_ON_HOST)
+    return rows[np.isin(trace.events.name[rows], list(number_of))], number_of
+
+
+@derived
+def steps_of_gpu_work(trace: Trace) -> Int64s:
+    """The place in :func:`steps` of each piece of ``gpu_work(trace)``, int64; -1 for none.
+
+    It is the step in which the work was launched, however much later it runs; none if that was before the recording;
+    and if nothing tells when it was, the step in which the work begins.
+    """
+    work = gpu_work(trace)
+    step = steps(trace).at(np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch]))
+    step[before_recording(trace)] = -1
+    return step

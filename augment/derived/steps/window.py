@@ -1,0 +1,97 @@
+"""A part of a trace as a trace: some steps or a stretch of time, with the GPU work that was launched in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from augment.arrays.ordering import each
+from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.steps.steps import steps
+from augment.errors import UsageError
+from augment.trace import Category, Trace
+
+_ROWS = f"{__name__}.rows"  #: the fact that only a part has: its rows in the whole
+
+
+def within(trace: Trace, first: int, last: int) -> Trace:
+    """The trace of the steps ``first`` to ``last``, both included.
+
+    It is what lies :func:`between` the beginning of the first and the end of the last.
+
+    Raises:
+        UsageError: the trace has no such step, or nothing happened in it.
+    """
+    found = steps(trace)
+    chosen = np.flatnonzero((found.number >= first) & (found.number <= last))
+    if not len(chosen):
+        known = f"it has {_listed(found.number)}" if len(found) else "it has no ProfilerStep annotation"
+        raise UsageError(f"{trace.source.path}: no step of {first} to {last}; {known}")
+    part = between(trace, int(found.ts[chosen[0]]), int(found.end[chosen[-1]]))
+    if not len(part.events):
+        raise UsageError(f"{trace.source.path}: nothing happened in the steps {first} to {last}: they took no time")
+    return part
+
+
+def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) -> Trace:
+    """The trace of what the host began within ``[start, end)``, absolute ns.
+
+    It has the events that begin then, but of what lies on devices what belongs to them: GPU work that they launched,
+    however much later it runs, or (unless ``launched_only``) work that begins then and of which nothing tells when it
+    was launched; synchronisations likewise; and annotations of the device whose first work belongs. Events that began
+    before are not in it, however long they last. Rows are numbered anew; tracks, strings and source are shared, and the
+    rows' bytes are where they were.
+    """
+    keep = (trace.events.ts >= start) & (trace.events.ts < end)
+    _choose_on_devices(trace, keep, start, end, launched_only)
+    return _only(trace, keep)
+
+
+def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_only: bool) -> None:
+    work = gpu_work(trace)
+    begun = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
+    belongs = (begun >= start) & (begun < end) & ~before_recording(trace)
+    if launched_only:
+        belongs &= work.launch != NO_ROW
+    keep[work.row] = belongs
+    syncs = trace.events.slices_of(Category.CUDA_SYNC)
+    calls = launches(trace).of(trace.events.correlation[syncs])
+    keep[syncs[calls != NO_ROW]] = keep[calls[calls != NO_ROW]]
+    notes = trace.events.slices_of(Category.GPU_USER_ANNOTATION)
+    pieces_of = dict(each(trace.events.track[work.row], len(trace.tracks)))
+    for track, mine in each(trace.events.track[notes], len(trace.tracks)):
+        own, pieces = notes[mine], pieces_of.get(track)
+        if pieces is not None:
+            following = np.searchsorted(work.ts[pieces], trace.events.ts[own])
+            known = following < len(pieces)
+            keep[own[known]] = belongs[pieces[following[known]]]
+
+
+def _only(trace: Trace, keep: Bools) -> Trace:
+    """The trace of the rows to ``keep``."""
+    rows = np.flatnonzero(keep)
+    events = trace.events
+    columns = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
+    new_row = np.where(keep, np.cumsum(keep) - 1, -1)
+    table = replace(
+        events,
+        **{name: getattr(events, name)[rows] for name in columns},
+        bytes=events.bytes.moved(new_row),
+        flow_id=events.flow_id.moved(new_row),
+        args=events.args and {name: arg.moved(new_row) for name, arg in events.args.items()},
+    )
+    return replace(trace, events=table, facts={_ROWS: rows if _ROWS not in trace.facts else trace.facts[_ROWS][rows]})
+
+
+def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
+    """Which rows of the whole trace these ``rows`` of a part of it are."""
+    found: Int64s = part.facts[_ROWS][rows] if _ROWS in part.facts else rows
+    return found
+
+
+def _listed(numbers: Int64s) -> str:
+    return f"step {numbers[0]}" if len(numbers) == 1 else f"steps {numbers.min()} to {numbers.max()}"

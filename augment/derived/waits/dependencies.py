@@ -1,0 +1,254 @@
+"""What had to wait for what: the dependencies between calls on the host and work on the devices.
+
+Each says: *to* could not go on before *from* had. An end is either a piece of GPU work (``*_work``, a place in
+``gpu_work``: it starts; a dependency *from* work is on its end) or a moment of a thread (``*_track``, ``*_ts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.host_segments import host_segments
+from augment.trace import Diagnostic, Trace, derived
+
+NO_PLACE = -1
+UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all that it is known to wait for asks for a reason
+FUZZ_NS = 5_000  #: so much before the end of what it waits for it may start, by the clocks
+
+
+class Kind(IntEnum):
+    """Why it had to wait. Of two that were fulfilled at one moment, the lesser is taken to have decided."""
+
+    THREAD = 0  #: a thread goes from one moment to the next
+    WAIT_EVENT = 1  #: a stream waits for an event of another
+    SYNC = 2  #: a call waits for GPU work
+    STREAM = 3  #: work waits for the work before it on its stream
+    LAUNCH = 4  #: work waits for its launch
+    FULL_QUEUE = 5  #: a launch waits until a full queue has room: until the work before it starts
+    HANDOVER = 6  #: a thread starts, or goes on, when another has come so far
+    INFERRED = 7  #: a late start is put down to the work of another stream that has just ended
+    OPEN = 8  #: nothing is known: the recording's start or end
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """Equal-length columns: ``kind`` (uint8, a :class:`Kind`), the two ends, and ``from_row`` and ``to_row`` (int64,
+    into the event table; -1 unknown): the events that an arrow would join."""
+
+    kind: Bytes
+    from_work: Places
+    from_track: Int32s
+    from_ts: Int64s
+    to_work: Places
+    to_track: Int32s
+    to_ts: Int64s
+    from_row: Int64s
+    to_row: Int64s
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def take(self, chosen: Bools | Places) -> Dependencies:
+        """Some of them."""
+        return Dependencies(*(getattr(self, name)[chosen] for name in _COLUMNS))
+
+
+_COLUMNS = tuple(Dependencies.__slots__)
+_DTYPES = (np.uint8, np.intp, np.int32, np.int64, np.intp, np.int32, np.int64, np.int64, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Dependencies, the times in which a thread only waited (``track``, ``start``, ``end``), and what was doubtful."""
+
+    dependencies: Dependencies
+    track: Int32s
+    start: Int64s
+    end: Int64s
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def dependencies_of(
+    kind: Kind,
+    from_row: Int64s,
+    to_row: Int64s,
+    *,
+    from_work: Places | None = None,
+    from_at: tuple[Int32s, Int64s] | None = None,
+    to_work: Places | None = None,
+    to_at: tuple[Int32s, Int64s] | None = None,
+) -> Dependencies:
+    """Dependencies of one kind; of each end, the work or the moment of a thread."""
+    count = len(from_row)
+    # without memory: one value, as often as it is asked for
+    no_work = np.broadcast_to(np.intp(NO_PLACE), count)
+    nowhere: tuple[Int32s, Int64s] = np.broadcast_to(np.int32(-1), count), np.broadcast_to(np.int64(0), count)
+    return Dependencies(
+        np.full(count, kind, np.uint8),
+        no_work if from_work is None else from_work,
+        *(from_at or nowhere),
+        no_work if to_work is None else to_work,
+        *(to_at or nowhere),
+        from_row,
+        to_row,
+    )
+
+
+def joined(parts: Sequence[Dependencies]) -> Dependencies:
+    """All of ``parts``."""
+    columns = (
+        np.concatenate([np.empty(0, dtype), *(getattr(part, name) for part in parts)])
+        for name, dtype in zip(_COLUMNS, _DTYPES, strict=True)
+    )
+    return Dependencies(*columns)
+
+
+def joined_waits(parts: Sequence[Waits]) -> Waits:
+    """All of ``parts``."""
+    return Waits(
+        joined([part.dependencies for part in parts]),
+        np.concatenate([np.empty(0, np.int32), *(part.track for part in parts)]),
+        np.concatenate([np.empty(0, np.int64), *(part.start for part in parts)]),
+        np.concatenate([np.empty(0, np.int64), *(part.end for part in parts)]),
+        tuple(one for part in parts for one in part.diagnostics),
+    )
+
+
+@derived
+def launched_at(trace: Trace) -> Int64s:
+    """When each piece of GPU work was launched, int64 ns: its call's start, or its own if that came first, by the
+    clocks, or if it has no launch."""
+    work = gpu_work(trace)
+    if not len(trace.events):
+        return work.ts
+    called = np.where(work.launch != NO_ROW, trace.events.ts[work.launch], work.ts)
+    return np.minimum(called, work.ts)
+
+
+@derived
+def launched_by(trace: Trace) -> Int64s:
+    """When each piece of GPU work and all before it on its stream were launched, int64 ns, ascending on a stream; what
+    has no known launch counts as launched with what is before it."""
+    at = np.where(gpu_work(trace).launch != NO_ROW, launched_at(trace), np.iinfo(np.int64).min)
+    for stream in gpu_work(trace).streams:
+        np.maximum.accumulate(at[stream.places], out=at[stream.places])
+    return at
+
+
+def launches_of_work(trace: Trace) -> Waits:
+    """Work waits for its launch; not if it began before the launching thread did anything, by the clocks."""
+    work, events, segments = gpu_work(trace), trace.events, host_segments(trace)
+    places = np.flatnonzero(work.launch != NO_ROW)
+    call = work.launch[places]
+    at = launched_at(trace)[places]
+    early = int((events.ts[call] > at).sum())
+    missing = len(work) - len(places)
+    possible = at >= segments.ts[segments.bounds[events.track[call]]] if len(call) else np.ones(0, np.bool_)
+    places, call, at = places[possible], call[possible], at[possible]
+    found = dependencies_of(Kind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places)
+    counts = (
+        ("gpu_work_without_launch", missing, "pieces of GPU work have no known launch"),
+        ("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
+    )
+    return _waits(found, tuple(Diagnostic(*one) for one in counts if one[1]))
+
+
+def order_on_streams(trace: Trace) -> Waits:
+    """Work waits for the work before it on its stream, and for the last to end of all before it."""
+    work = gpu_work(trace)
+    later = np.ones(len(work), np.bool_)
+    later[[stream.start for stream in work.streams]] = False
+    places = np.flatnonzero(later)
+    last = last_to_end(trace)[places - 1]
+    other = last != places - 1
+    before, places = np.concatenate((places - 1, last[other])), np.concatenate((places, places[other]))
+    return _waits(dependencies_of(Kind.STREAM, work.row[before], work.row[places], from_work=before, to_work=places))
+
+
+@derived
+def last_to_end(trace: Trace) -> Places:
+    """Of each piece of GPU work and all before it on its stream, the place of the last to end."""
+    work = gpu_work(trace)
+    found = np.arange(len(work))
+    for stream in work.streams:
+        end = work.end[stream.places]
+        held = np.where(end == np.maximum.accumulate(end), found[stream.places], 0)
+        found[stream.places] = np.maximum.accumulate(held)
+    return found
+
+
+def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
+    """A launch onto a full queue returns when work that waited there has started."""
+    work, events = gpu_work(trace), trace.events
+    parts: list[tuple[Places, Places]] = []
+    for stream in work.streams:
+        if stream.stop - stream.start <= full_queue:
+            continue
+        places = np.arange(stream.start, stream.stop)
+        places = places[work.launch[places] != NO_ROW]
+        call = work.launch[places]
+        begun, returned = events.ts[call], events.ts[call] + events.dur[call]
+        waiting = places - stream.start - np.searchsorted(work.ts[stream.places], begun, side="right")
+        started = stream.start + np.searchsorted(work.ts[stream.places], returned, side="right") - 1
+        blocked = (waiting >= full_queue - 1) & (started >= stream.start) & (started < places)
+        blocked &= work.ts[started] > begun
+        parts.append((places[blocked], started[blocked]))
+    if not parts:
+        return _waits(joined([]))
+    places, started = (np.concatenate(column) for column in zip(*parts, strict=True))
+    call = work.launch[places]
+    returned = events.ts[call] + events.dur[call]
+    found = dependencies_of(
+        Kind.FULL_QUEUE, work.row[started], call, from_work=started, to_at=(events.track[call], returned)
+    )
+    return Waits(found, events.track[call], events.ts[call], returned)
+
+
+def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
+    """Work that starts long after all that it is known to wait for, and just when work of another stream ends.
+
+    Few traces record which stream waits for which. Which does can often be seen: it starts when the other has ended
+    (by the clocks of recent devices, a microsecond or two before).
+
+    Args:
+        trace: whose work.
+        known: int64 ns: when the last of what is known to hold each piece of work was over.
+    """
+    work = gpu_work(trace)
+    parts: list[tuple[Places, Places]] = []
+    for device in work.devices:
+        own = np.arange(device.start, device.stop)
+        late = own[work.ts[own] - known[own] > UNEXPLAINED_NS]
+        by_end = own[np.argsort(work.end[own], kind="stable")]
+        last = np.searchsorted(work.end[by_end], work.ts[late], side="right") - 1
+        cause = by_end[np.maximum(last, 0)]
+        fits = (last >= 0) & (work.end[cause] > known[late]) & (work.ts[late] - work.end[cause] <= UNEXPLAINED_NS)
+        ending = by_end[np.minimum(last + 1, len(by_end) - 1)]
+        cause = np.where(fits, cause, ending)
+        fits |= (last + 1 < len(own)) & (work.end[ending] - work.ts[late] <= FUZZ_NS)
+        fits &= work.ts[cause] < work.ts[late]
+        parts.append((cause[fits], late[fits]))
+    if not parts:
+        return _waits(joined([]))
+    cause, late = (np.concatenate(column) for column in zip(*parts, strict=True))
+    found = dependencies_of(Kind.INFERRED, work.row[cause], work.row[late], from_work=cause, to_work=late)
+    return _waits(found)
+
+
+def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places:
+    """Of a stream, the last place such that it and all before were launched before each moment; -1 none."""
+    count = np.searchsorted(launched_by(trace)[stream], moments, side="left")
+    return np.where(count > 0, stream.start + count - 1, NO_PLACE)
+
+
+def _waits(found: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> Waits:
+    """Without times in which a thread waited."""
+    empty = np.empty(0, np.int64)
+    return Waits(found, np.empty(0, np.int32), empty, empty, diagnostics)

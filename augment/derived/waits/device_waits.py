@@ -1,0 +1,114 @@
+"""What work that was launched in time waited for on its device: the work of another stream, where the evidence says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.derived.gpu.gpu_work import GpuWork, gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.waits.dependencies import NO_PLACE, UNEXPLAINED_NS
+from augment.derived.waits.gap_causes import launch_end
+from augment.derived.waits.idle_gaps import stream_gaps
+from augment.derived.waits.sync_dependencies import waiting_streams
+from augment.trace import Trace, derived
+
+CLOCK_NS = 2_000  #: so much after what waited for it work may end, by the clocks
+BY_CHANCE = 10  #: a delay this many times shorter than the work before it is no chance
+_CANDIDATES = 16  #: so many ends before a start are looked at
+
+RECORDED, INFERRED = 0, 1
+KNOWN_BY = ("recorded event", "ended just before")  #: how it is known
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWaits:
+    """Of each piece of GPU work: the place in ``gpu_work`` of what it waited for, or ``NO_PLACE``; of that the stream
+    (int32, a place in ``streams``, the names of all); and how it is known (uint8, a place in :data:`KNOWN_BY`)."""
+
+    cause: Places
+    on_stream: Int32s
+    known_by: Bytes
+    streams: tuple[str, ...]
+
+
+@derived
+def device_waits(trace: Trace) -> DeviceWaits:
+    """What the work waited for after it could have started: its stream was idle and its launch had returned.
+
+    A recorded event says it. Without one it is inferred, if work of one other stream alone fits: it ended just before,
+    after most of the wait, and was launched no later (nothing can wait for an event of later work). As work ends all
+    the time, more must speak for it: it is the last that was launched on its stream until then, which is where an event
+    is usually recorded; or it alone fits and ran far longer than the delay after it.
+    """
+    work = gpu_work(trace)
+    cause, known_by = np.full(len(work), NO_PLACE, np.intp), np.full(len(work), INFERRED, np.uint8)
+    ends_gap, ready = _ready(trace)
+    told = waiting_streams(trace).dependencies
+    held = ends_gap[told.to_work] & (work.end[told.from_work] > ready[told.to_work])
+    before, after = told.from_work[held], told.to_work[held]
+    order = np.argsort(work.end[before], kind="stable")
+    cause[after[order]] = before[order]  # the last to end is assigned last
+    known_by[after] = RECORDED
+    late = ends_gap & (work.launch != NO_ROW) & (cause == NO_PLACE) & (work.ts - ready > UNEXPLAINED_NS)
+    sizes = [one.stop - one.start for one in work.streams]
+    stream = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    for device in work.devices:
+        own = device.start + np.flatnonzero(late[device.places])
+        if len(own) and stream[device.start] != stream[device.stop - 1]:
+            cause[own] = _inferred(trace, device.places, own, ready[own], stream)
+    return DeviceWaits(cause, stream[cause], known_by, tuple(str(one.stream) for one in work.streams))
+
+
+def _ready(trace: Trace) -> tuple[Bools, Int64s]:
+    """Which work ends a gap of its stream; and since when it could have started, ns."""
+    work = gpu_work(trace)
+    ends_gap, ready = np.zeros(len(work), np.bool_), work.ts.copy()
+    for gaps in stream_gaps(trace):
+        ends_gap[gaps.next] = True
+        returned = np.where(work.launch[gaps.next] == NO_ROW, gaps.start, launch_end(trace, gaps.next))
+        ready[gaps.next] = np.clip(returned, gaps.start, gaps.end)
+    return ends_gap, ready
+
+
+def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: Int32s) -> Places:
+    """Of the ``late`` work of a device, what it waited for since it was ``ready``; ``NO_PLACE`` where it is unclear."""
+    work, launch = gpu_work(trace), trace.events.ts
+    by_end = device.start + np.argsort(work.end[device], kind="stable")
+    at = np.searchsorted(work.end[by_end], work.ts[late] + CLOCK_NS, side="right") - 1
+    since = np.maximum(ready, work.ts[late] - UNEXPLAINED_NS)
+    launched = launch[work.launch[late]]
+    found, several, unclear = (
+        np.full(len(late), NO_PLACE, np.intp),
+        np.zeros_like(late, bool),
+        np.zeros_like(late, bool),
+    )
+    for _ in range(_CANDIDATES):
+        other = by_end[np.maximum(at, 0)]
+        near = (at >= 0) & (work.end[other] > since)
+        if not near.any():
+            break
+        fits = near & (stream[other] != stream[late]) & (work.ts[other] < work.ts[late])
+        fits &= (work.launch[other] == NO_ROW) | (launch[work.launch[other]] <= launched)
+        several |= fits & (found != NO_PLACE)
+        unclear |= several & fits & (stream[other] != stream[found])
+        found = np.where(fits & (found == NO_PLACE), other, found)
+        at -= 1
+    else:
+        unclear |= near  # too many have ended
+    delay = work.ts[late] - work.end[found]
+    last = _last_launched(work, launch, found, launched, stream)
+    sure = last | (~several & (BY_CHANCE * delay <= work.end[found] - work.ts[found]))
+    sure &= ~unclear & (work.launch[found] != NO_ROW) & (2 * delay <= work.ts[late] - ready)
+    return np.where(sure, found, NO_PLACE)
+
+
+def _last_launched(work: GpuWork, launch: Int64s, places: Places, before: Int64s, stream: Int32s) -> Bools:
+    """Whether what follows each piece of work on its stream, if anything does, was launched only after ``before``."""
+    following = np.minimum(places + 1, len(work) - 1)
+    last = (following == places) | (stream[following] != stream[places])
+    later = (work.launch[following] != NO_ROW) & (launch[work.launch[following]] > before)
+    found: Bools = last | later
+    return found

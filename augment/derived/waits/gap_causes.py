@@ -1,0 +1,153 @@
+"""Why a device stands idle: the cause of each gap in which no stream works, and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.annotations import ArgColumn, Texts
+from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.occupancy import occupants
+from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
+from augment.trace import Category, Trace
+
+#: what may own a gap: an operator, or an annotation where it is in none (``enumerate(DataLoader)``); and a function
+OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
+    ("owner", (Category.CPU_OP, Category.USER_ANNOTATION)),
+    ("python_function", (Category.PYTHON_FUNCTION,)),
+)
+
+KERNEL_DELAY_NS = 30_000  #: below this a gap between work launched in time is kernel_wait; as in HTA
+Integer = TypeVar("Integer", bound=np.signedinteger)
+
+
+class GapCategory(IntEnum):
+    """HTA's categories of idle time."""
+
+    HOST_WAIT = 0
+    KERNEL_WAIT = 1
+    OTHER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePieces:
+    """Idle time as it is drawn, equal-length columns, disjoint and ascending: ``start`` and ``end`` int64 ns, ``cause``
+    (uint8, a place in ``CAUSES`` of ``stream_idle``), the evidence, and the ``row`` (int64) of the slice that was
+    waited for, ``NO_ROW`` where none is known."""
+
+    start: Int64s
+    end: Int64s
+    cause: Bytes
+    evidence: Mapping[str, ArgColumn]
+    row: Int64s
+
+    def __len__(self) -> int:
+        """How many pieces there are."""
+        return len(self.start)
+
+
+def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePieces]:
+    """The gaps of each device with their causes, in the order of ``device_gaps``."""
+    found = device_gaps(trace)
+    causes = [device_categories(trace, gaps, consecutive_kernel_delay_ns) for gaps in found]
+    host = _host_evidence(trace, found, causes)
+    return [
+        IdlePieces(gaps.start, gaps.end, cause, _work_evidence(trace, gaps, cause) | doing, row)
+        for gaps, cause, (doing, row) in zip(found, causes, host, strict=True)
+    ]
+
+
+def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
+    """The :class:`GapCategory` of each gap, uint8, by the work that ends it, as HTA has it."""
+    launch = gpu_work(trace).launch[gaps.next]
+    launched = launch != NO_ROW
+    short = launched & (gaps.end - gaps.start < consecutive_kernel_delay_ns)
+    category = np.full(len(gaps), GapCategory.OTHER, np.uint8)
+    category[short] = GapCategory.KERNEL_WAIT
+    category[_launched_within(trace, gaps)] = GapCategory.HOST_WAIT
+    return category
+
+
+def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
+    """Likewise the cause of each gap of a device, uint8: what started late for most of the gap, counted from the end
+    of its launch, did not wait for the host then."""
+    category = categories_of(trace, gaps, consecutive_kernel_delay_ns)
+    delay = gaps.end - launch_end(trace, gaps.next)
+    delayed = (delay >= consecutive_kernel_delay_ns) & (2 * delay > gaps.end - gaps.start)
+    category[delayed & (category == GapCategory.HOST_WAIT)] = GapCategory.OTHER
+    return category
+
+
+def launch_end(trace: Trace, places: Places) -> Int64s:
+    """When the call returned that launched each piece of GPU work, int64 ns; of an unknown launch, any time."""
+    launch = gpu_work(trace).launch[places]
+    return trace.events.ts[launch] + trace.events.dur[launch]
+
+
+def names_of_work(trace: Trace, places: Places, known: Bools) -> Texts:
+    """The names of the GPU work at ``places``, of those that are ``known``."""
+    return Texts(np.where(known, trace.events.name[gpu_work(trace).row[places]], np.int32(-1)), trace.strings)
+
+
+def spread(values: npt.NDArray[Integer], which: Bools | Places, count: int) -> npt.NDArray[Integer]:
+    """``values`` at the places of ``which``, -1 at the others of ``count``."""
+    found = np.full(count, -1, values.dtype)
+    found[which] = values
+    return found
+
+
+def _launched_within(trace: Trace, gaps: IdleGaps) -> Bools:
+    """Whether the launch of the work that ends each gap began after the gap did."""
+    launch = gpu_work(trace).launch[gaps.next]
+    within: Bools = (launch != NO_ROW) & (trace.events.ts[launch] > gaps.start)
+    return within
+
+
+def _work_evidence(trace: Trace, gaps: IdleGaps, cause: Bytes) -> dict[str, ArgColumn]:
+    """The work that ends each gap, and what ran before."""
+    work, events = gpu_work(trace), trace.events
+    delay = np.maximum(gaps.end - launch_end(trace, gaps.next), 0)
+    return {
+        "correlation": events.correlation[work.row[gaps.next]],
+        "previous_kernel": names_of_work(trace, gaps.previous, cause != GapCategory.HOST_WAIT),
+        "launch_delay_ns": np.where(_launched_within(trace, gaps), delay, -1),
+    }
+
+
+def _host_evidence(
+    trace: Trace, gaps: Sequence[IdleGaps], causes: Sequence[Bytes]
+) -> list[tuple[dict[str, ArgColumn], Int64s]]:
+    """What the launching thread did until it had launched, of each device: the evidence, and the slice that took
+    longest, else the launch. One look at each thread for all devices."""
+    late = [cause == GapCategory.HOST_WAIT for cause in causes]
+    if not any(one.any() for one in late):
+        return [({}, np.full(len(one), NO_ROW, np.int64)) for one in gaps]
+    start = np.concatenate([one.start[which] for one, which in zip(gaps, late, strict=True)])
+    end = np.concatenate([one.end[which] for one, which in zip(gaps, late, strict=True)])
+    following = np.concatenate([one.next[which] for one, which in zip(gaps, late, strict=True)])
+    launch = gpu_work(trace).launch[following]
+    end = np.minimum(end, launch_end(trace, following))  # what the host did later held nothing up
+    thread = trace.events.track[launch]
+    evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
+    busy = np.full(len(launch), NO_ROW, np.int64)
+    bounds = np.cumsum([0, *(int(which.sum()) for which in late)]).tolist()
+    for arg, owning in OWNERS:
+        name, ns, row = occupants(trace, owning, start, end, thread)
+        if not (name >= 0).any():
+            continue
+        busy = np.where(busy == NO_ROW, row, busy)
+        for one, which, low, high in zip(evidence, late, bounds, bounds[1:], strict=False):
+            one[arg] = Texts(spread(name[low:high], which, len(which)), trace.strings)
+            one[f"{arg}_ns"] = spread(ns[low:high], which, len(which))
+    busy = np.where(busy == NO_ROW, launch, busy)
+    rows = (
+        spread(busy[low:high], which, len(which)) for which, low, high in zip(late, bounds, bounds[1:], strict=False)
+    )
+    return list(zip(evidence, rows, strict=True))

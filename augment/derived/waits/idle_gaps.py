@@ -1,0 +1,55 @@
+"""When nothing runs on a stream, or on a whole device, between two pieces of its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.trace import Trace, derived
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGaps:
+    """Equal-length columns, ascending: ``start`` and ``end`` int64 ns; ``previous`` and ``next`` are places in
+    ``gpu_work``: the work whose end began the gap and the work whose start ended it. ``overlapping`` counts the pieces
+    of work that begin before all earlier ones have ended."""
+
+    start: Int64s
+    end: Int64s
+    previous: Places
+    next: Places
+    overlapping: int
+
+    def __len__(self) -> int:
+        """How many gaps there are."""
+        return len(self.start)
+
+
+@derived
+def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
+    """The gaps on each stream, in the order of ``gpu_work(trace).streams``."""
+    work = gpu_work(trace)
+    return tuple(
+        _gaps(work.ts[one.places], work.end[one.places], np.arange(one.start, one.stop)) for one in work.streams
+    )
+
+
+@derived
+def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
+    """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``; they are disjoint."""
+    work = gpu_work(trace)
+    orders = [work.by_time[one.places] for one in work.devices]
+    return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
+
+
+def _gaps(ts: Int64s, end: Int64s, places: Places) -> IdleGaps:
+    """The gaps between pieces of work in ascending ``ts``; work of no duration ends a gap, too."""
+    end = np.maximum(end, ts)  # what has a negative duration has none
+    reach = np.maximum.accumulate(end)
+    after = np.flatnonzero(ts[1:] > reach[:-1])
+    last_to_end = np.maximum.accumulate(np.where(end == reach, np.arange(len(end)), 0))
+    overlapping = int((ts[1:] < reach[:-1]).sum())
+    return IdleGaps(reach[after], ts[after + 1], places[last_to_end[after]], places[after + 1], overlapping)

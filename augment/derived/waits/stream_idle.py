@@ -1,0 +1,179 @@
+"""What each stream's idle time consists of: the whole device stands still, or another stream works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from augment.annotations import ArgColumn, Texts
+from augment.arrays.intervals import Intervals, expand, touched
+from augment.arrays.ordering import each
+from augment.arrays.types import Bytes, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.waits.dependencies import NO_PLACE
+from augment.derived.waits.device_waits import KNOWN_BY, device_waits
+from augment.derived.waits.gap_causes import GapCategory, IdlePieces, categories_of, names_of_work, spread
+from augment.derived.waits.idle_gaps import IdleGaps, stream_gaps
+from augment.trace import Trace
+
+CAUSES = (*(one.name.lower() for one in GapCategory), "other_stream_busy")  #: what idle time of a stream is drawn as
+OTHER_STREAM_BUSY = len(GapCategory)  #: a place in ``CAUSES``
+SHARE = 32  #: a pause of the device is a piece of a stream's gap from this share of its length on
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdle:
+    """The gaps of a stream; the ``category`` (uint8, a :class:`GapCategory`) of each; ``parts`` (int64 ns, a row for
+    each of ``CAUSES``, a column for each gap), which add up to its length; and what is drawn."""
+
+    gaps: IdleGaps
+    category: Bytes
+    parts: Int64s
+    pieces: IdlePieces
+
+
+def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_delay_ns: int) -> list[StreamIdle]:
+    """The idle time of each stream, in ``gpu_work``'s order.
+
+    Args:
+        trace: whose streams.
+        devices: the idle time of its devices, as ``device_idle`` gives it.
+        consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait.
+    """
+    work, gaps = gpu_work(trace), stream_gaps(trace)
+    device_of = np.searchsorted([one.stop for one in work.devices], [one.start for one in work.streams], side="right")
+    found: list[StreamIdle] = []
+    for index, idle in enumerate(devices):
+        own = [gaps[stream] for stream in np.flatnonzero(device_of == index).tolist()]
+        device = _Device(idle, _summed(idle))
+        pauses = _long_pauses(own, idle) if len(own) > 1 else []
+        for place, one in enumerate(own):
+            category = categories_of(trace, one, consecutive_kernel_delay_ns)
+            pieces = _pieces(trace, one, category, device, pauses[place]) if pauses else _alone(category, idle)
+            found.append(StreamIdle(one, category, _parts(one, device), pieces))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """The pauses of a device, and ``until`` (int64 ns): how much of each category lies before each of them, and in
+    all; a row for each category."""
+
+    idle: IdlePieces
+    until: Int64s
+
+    def within(self, start: Int64s, end: Int64s) -> Int64s:
+        """How long it pauses in each ``[start, end)``, which cuts no pause, ns: a row for each category."""
+        first, stop = touched(start, end, Intervals(self.idle.start, self.idle.end))
+        return self.until[:, stop] - self.until[:, first]
+
+
+def _summed(idle: IdlePieces) -> Int64s:
+    size = idle.end - idle.start
+    until = np.zeros((len(GapCategory), len(size) + 1), np.int64)
+    for category in GapCategory:
+        np.cumsum(np.where(idle.cause == category, size, 0), out=until[category, 1:])
+    return until
+
+
+def _alone(category: Bytes, idle: IdlePieces) -> IdlePieces:
+    """The only stream of a device idles when the device does."""
+    return replace(idle, evidence={**idle.evidence, "hta_category": _hta(category, idle.cause)})
+
+
+def _hta(category: Bytes, cause: Bytes) -> Texts:
+    """HTA's category of each piece, where it is another than the cause."""
+    return Texts(np.where(cause == category, np.int32(-1), category.astype(np.int32)), CAUSES)
+
+
+def _parts(gaps: IdleGaps, device: _Device) -> Int64s:
+    """How long the device stands still in each gap, by cause, and for how long another stream works."""
+    paused = device.within(gaps.start, gaps.end)
+    return np.vstack((paused, gaps.end - gaps.start - paused.sum(axis=0)))
+
+
+def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, pause: Places) -> IdlePieces:
+    """The long pauses of the device within the gaps, and the rest of them, in which another stream is at work."""
+    idle = device.idle
+    busy_start = np.sort(np.concatenate((gaps.start, idle.end[pause])))
+    busy_end = np.sort(np.concatenate((gaps.end, idle.start[pause])))
+    real = busy_end > busy_start
+    busy = Intervals(busy_start[real], busy_end[real])
+    start, end = np.concatenate((idle.start[pause], busy.start)), np.concatenate((idle.end[pause], busy.end))
+    cause = np.concatenate((idle.cause[pause], np.full(len(busy.start), OTHER_STREAM_BUSY, np.uint8)))
+    gap = np.searchsorted(gaps.start, start, side="right") - 1
+    told, row = _busy_evidence(trace, gaps, busy, gap[len(pause) :], device)
+    ends_gap = end[: len(pause)] == gaps.end[gap[: len(pause)]]  # else it is another stream's work that was waited for
+    row = np.concatenate((np.where(ends_gap, idle.row[pause], NO_ROW), row))
+    order = np.argsort(start, kind="stable")
+    evidence = {
+        name: _joined(idle.evidence.get(name), pause, told.get(name), len(busy.start), order)
+        for name in {**idle.evidence, **told}
+    }
+    evidence["hta_category"] = _hta(category[gap], cause).take(order)
+    return IdlePieces(start[order], end[order], cause[order], evidence, row[order])
+
+
+def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
+    """Of each stream of a device, the places in ``idle`` of what takes at least a :data:`SHARE`-th of the gap that it
+    lies in, ascending.
+
+    So no gap has more than :data:`SHARE`; and only pauses of about the length asked for, or longer, are looked at.
+    """
+    start, end = (np.concatenate([getattr(one, side) for one in gaps]) for side in ("start", "end"))
+    stream = np.repeat(np.arange(len(gaps)), [len(one) for one in gaps])
+    size = idle.end - idle.start
+    least = (end - start + SHARE - 1) // SHARE
+    power = np.maximum(np.frexp(least.astype(np.float64))[1] - 2, 0)  # 2 ** power is at most ``least``
+    long = np.arange(len(size))
+    parts = [(long[:0], stream[:0])]
+    for exponent, own in each(power, int(power.max(initial=0)) + 1):
+        long = long[size[long] >= 1 << exponent]
+        whose, place = expand(*touched(start[own], end[own], Intervals(idle.start[long], idle.end[long])))
+        fits = size[long[place]] >= least[own[whose]]
+        parts.append((long[place[fits]], stream[own[whose[fits]]]))
+    pause, of = (np.concatenate(column) for column in zip(*parts, strict=True))
+    found = dict(each(of, len(gaps)))
+    return [np.sort(pause[found[index]]) if index in found else pause[:0] for index in range(len(gaps))]
+
+
+def _busy_evidence(
+    trace: Trace, gaps: IdleGaps, busy: Intervals, gap: Places, device: _Device
+) -> tuple[dict[str, ArgColumn], Int64s]:
+    """Of the pieces in which another stream is at work: the evidence, and the row of the work waited for."""
+    work, waits = gpu_work(trace), device_waits(trace)
+    cause, count = waits.cause[gaps.next], len(gap)
+    waiting = np.flatnonzero((cause != NO_PLACE) & np.isin(np.arange(len(gaps)), gap))
+    piece = np.searchsorted(busy.start, np.minimum(work.end[cause[waiting]], gaps.end[waiting]), side="left") - 1
+    held = gap[piece] == waiting
+    place = spread(cause[waiting[held]], piece[held], count)
+    known = place >= 0
+    paused = device.within(busy.start, busy.end).sum(axis=0)
+    on_stream, known_by = (column[gaps.next[gap]].astype(np.int32) for column in (waits.on_stream, waits.known_by))
+    evidence: dict[str, ArgColumn] = {
+        "correlation": trace.events.correlation[work.row[gaps.next[gap]]],
+        "previous_kernel": names_of_work(trace, gaps.previous[gap], np.ones(count, np.bool_)),
+        "device_idle_ns": np.where(paused > 0, paused, -1),
+        "waited_for": names_of_work(trace, place, known),
+        "waited_for_stream": Texts(np.where(known, on_stream, np.int32(-1)), waits.streams),
+        "known_by": Texts(np.where(known, known_by, np.int32(-1)), KNOWN_BY),
+    }
+    return evidence, np.where(known, work.row[place], NO_ROW)
+
+
+def _joined(pauses: ArgColumn | None, chosen: Places, busy: ArgColumn | None, count: int, order: Places) -> ArgColumn:
+    """A column of the ``chosen`` pauses and of ``count`` other pieces, in ``order``; -1 where one has no such column.
+
+    Texts of both index the trace's strings.
+    """
+    for one in (pauses, busy):
+        if isinstance(one, Texts):
+            left = pauses.codes[chosen] if isinstance(pauses, Texts) else np.full(len(chosen), -1, np.int32)
+            right = busy.codes if isinstance(busy, Texts) else np.full(count, -1, np.int32)
+            return Texts(np.concatenate((left, right))[order], one.values)
+    first = np.full(len(chosen), -1, np.int64) if pauses is None or isinstance(pauses, Texts) else pauses[chosen]
+    last = np.full(count, -1, np.int64) if busy is None or isinstance(busy, Texts) else busy
+    return np.concatenate((first, last))[order]

@@ -1,0 +1,42 @@
+"""The host's waiting for a device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Int64s, Places
+from augment.trace import LAUNCHES, Category, Trace, derived
+
+#: in the names of calls: CUDA, HIP, Level Zero and others; SYCL's adapters; Cambricon
+_WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
+
+
+@dataclass(frozen=True, slots=True)
+class SyncCalls:
+    """``row`` int64, into the event table: the calls whose name says that they wait, from any thread, then the
+    ``cuda_sync`` slices. ``general``: the places of all but the slices that lie on a stream; the other slices speak of
+    a whole device."""
+
+    row: Int64s
+    general: Places
+
+
+@derived
+def sync_calls(trace: Trace) -> SyncCalls:
+    """Every call that waits for a device, and every ``cuda_sync`` slice."""
+    events = trace.events
+    waits = np.array([_WAITS.search(name) is not None for name in trace.strings], np.bool_)
+    calls = events.slices_of(*LAUNCHES)
+    calls = calls[waits[events.name[calls]]] if len(calls) else calls
+    syncs = events.slices_of(Category.CUDA_SYNC)
+    on_stream = np.array([_is_stream(one.stream) for one in trace.tracks], np.bool_)
+    of_device = np.flatnonzero(~on_stream[events.track[syncs]]) if len(syncs) else np.empty(0, np.intp)
+    return SyncCalls(np.concatenate((calls, syncs)), np.concatenate((np.arange(len(calls)), len(calls) + of_device)))
+
+
+def _is_stream(stream: object) -> bool:
+    """Whether it names a stream: -1, also as Kineto wrote it unsigned, stands for none."""
+    return isinstance(stream, str) or (isinstance(stream, int) and 0 <= stream < 2**32 - 1)

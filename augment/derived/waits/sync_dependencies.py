@@ -1,0 +1,197 @@
+"""What the calls that wait for a device, and the streams that wait for an event, waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import each
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW, launches
+from augment.derived.source.arg_columns import arg_columns
+from augment.derived.waits.dependencies import (
+    NO_PLACE,
+    Dependencies,
+    Kind,
+    Waits,
+    dependencies_of,
+    joined,
+    joined_waits,
+    last_launched_before,
+    launched_by,
+)
+from augment.derived.waits.sync_calls import sync_calls
+from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
+
+_EVENT = "Event Sync"
+_STREAM_WAITS = "Stream Wait Event"
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What a call may have waited for: the work of a device (None: of any) and stream (None: of any) that was launched
+    before ``before`` ns; ``certain`` if the trace says so."""
+
+    device: Identity
+    stream: Identity
+    before: int
+    certain: bool
+
+
+def synchronizations(trace: Trace) -> Waits:
+    """Calls that wait for work, copies that wait for themselves, and streams that wait for another's event."""
+    return joined_waits([waiting_streams(trace), _waiting_calls(trace), _blocking_copies(trace)])
+
+
+def _waiting_calls(trace: Trace) -> Waits:
+    """Each call that waits, and the last work to end of what it may have waited for."""
+    calls, scopes = _calls(trace)
+    if not len(calls):
+        return joined_waits([])
+    work, events = gpu_work(trace), trace.events
+    begun, returned = events.ts[calls], events.ts[calls] + events.dur[calls]
+    before = np.array([one.before for one in scopes], np.int64)
+    certain = np.array([one.certain for one in scopes], np.bool_)
+    best = np.full(len(calls), NO_PLACE, np.intp)
+    where = {key: code for code, key in enumerate({(one.device, one.stream): None for one in scopes})}
+    code = np.array([where[one.device, one.stream] for one in scopes], np.intp)
+    asking = dict(zip(where, (calls for _, calls in each(code, len(where))), strict=True))
+    for stream in work.streams:
+        mine = {(of, on) for of in (None, stream.device) for on in (None, stream.stream)} & asking.keys()
+        if not mine:
+            continue
+        asked = np.concatenate([asking[key] for key in mine])
+        last = last_launched_before(trace, stream.places, before[asked])
+        begun_by = np.searchsorted(work.ts[stream.places], returned[asked], side="right")
+        ended_by = np.searchsorted(np.maximum.accumulate(work.end[stream.places]), returned[asked], side="right")
+        last = np.minimum(last, stream.start - 1 + np.where(certain[asked], begun_by, ended_by))
+        fits = last >= stream.start
+        asked, last = asked[fits], last[fits]
+        better = (best[asked] < 0) | (work.end[last] > work.end[best[asked]])
+        best[asked[better]] = last[better]
+    found = best >= 0
+    early = int((work.end[best[found]] > returned[found]).sum())
+    message = "calls return before the work that they waited for has ended, by the clocks"
+    calls, best = calls[found], best[found]
+    return Waits(
+        dependencies_of(
+            Kind.SYNC,
+            work.row[best],
+            calls,
+            from_work=best,
+            to_at=(events.track[calls], returned[found]),
+        ),
+        events.track[calls],
+        begun[found],
+        returned[found],
+        (Diagnostic("wait_before_end", early, message),) if early else (),
+    )
+
+
+def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
+    """The calls of the host that wait, ascending, and what each may have waited for.
+
+    A ``cuda_sync`` slice with the call's correlation says it; without one the call's name is all that there is.
+    """
+    events = trace.events
+    rows = sync_calls(trace).row
+    on_host = np.isin(events.category[rows], LAUNCHES)
+    call_of = launches(trace).of(events.correlation[rows[~on_host]])
+    slices = rows[~on_host]
+    kinds = trace.names_of(slices)
+    told: dict[int, _Scope] = {}
+    events_told = _Events(trace, slices) if _EVENT in kinds else None
+    for index, (kind, call) in enumerate(zip(kinds, call_of.tolist(), strict=True)):
+        if call == NO_ROW or kind == _STREAM_WAITS:
+            continue
+        track = trace.tracks[events.track[slices[index]]]
+        scope = _Scope(track.device, None, int(events.ts[call]), True)
+        if kind == _EVENT and events_told:
+            scope = _of_event(trace, track.device, events_told.stream[index], events_told.recorded[index], call)
+        elif kind == "Stream Sync":
+            scope = _Scope(track.device, track.stream, int(events.ts[call]), True)
+        told[call] = scope
+    for call in rows[on_host].tolist():
+        told.setdefault(call, _Scope(None, None, int(events.ts[call]), False))
+    calls = sorted(told)
+    return np.array(calls, np.int64), [told[call] for call in calls]
+
+
+def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None, call: int) -> _Scope:
+    """What was launched on a stream before the event was recorded there. A query may find that it still runs."""
+    called = int(trace.events.ts[call])
+    if stream < 0:
+        return _Scope(device, None, called, False)
+    waits = "Synchronize" in trace.strings[trace.events.name[call]]
+    return _Scope(device, stream, called if recorded is None else recorded, waits and recorded is not None)
+
+
+class _Events:
+    """Of ``cuda_sync`` slices, on which ``stream`` the event was recorded (-1 unknown), and when (ns)."""
+
+    def __init__(self, trace: Trace, slices: Int64s) -> None:
+        args = arg_columns(trace)
+        record = args.ints("wait_on_cuda_event_record_corr_id").at(slices, -1)
+        row = np.where(record >= 0, launches(trace).of(record), NO_ROW)
+        self.stream = args.ints("wait_on_stream").at(slices, -1).tolist()
+        self.recorded = [None if one == NO_ROW else int(trace.events.ts[one]) for one in row.tolist()]
+
+
+def _blocking_copies(trace: Trace) -> Waits:
+    """A call that copies, and returned after its copy had ended, has waited for it."""
+    work, events = gpu_work(trace), trace.events
+    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_ROW))
+    call = work.launch[copies]
+    is_copy = np.array(["emcpy" in name for name in trace.strings], np.bool_)
+    returned = events.ts[call] + events.dur[call]
+    waited = (work.end[copies] <= returned) & (work.ts[copies] >= events.ts[call])
+    if len(copies):
+        waited &= is_copy[events.name[call]]
+    copies, call, returned = copies[waited], call[waited], returned[waited]
+    found = dependencies_of(Kind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned))
+    return Waits(found, events.track[call], events.ts[call], returned)
+
+
+@derived
+def waiting_streams(trace: Trace) -> Waits:
+    """What is launched onto a stream after it was told to wait for an event, and the last work before that event."""
+    work, events = gpu_work(trace), trace.events
+    slices = events.slices_of(Category.CUDA_SYNC)
+    slices = slices[[name == _STREAM_WAITS for name in trace.names_of(slices)]] if len(slices) else slices
+    call = launches(trace).of(events.correlation[slices])
+    places_of = {(one.device, one.stream): one.places for one in work.streams}
+    pairs: list[tuple[int, int]] = []
+    broken = 0
+    told_of = _Events(trace, slices) if len(slices) else None
+    for index, (row, waits) in enumerate(zip(slices.tolist(), call.tolist(), strict=True)):
+        track = trace.tracks[events.track[row]]
+        waiting = places_of.get((track.device, track.stream))
+        awaited = places_of.get((track.device, told_of.stream[index])) if told_of else None
+        if told_of is None or waiting is None or awaited is None:
+            continue
+        told = int(events.ts[row if waits == NO_ROW else waits])
+        recorded = told_of.recorded[index]
+        first = waiting.start + int(np.searchsorted(launched_by(trace)[waiting], told, side="left"))
+        moment = np.array([told if recorded is None else recorded], np.int64)
+        (last,) = last_launched_before(trace, awaited, moment).tolist()
+        if first == waiting.stop or last == NO_PLACE:
+            continue
+        if work.end[last] <= work.ts[first]:
+            pairs.append((last, first))
+        elif recorded is not None:
+            broken += 1
+    message = "pieces of GPU work begin before the event that their stream waits for, by the clocks"
+    diagnostics = (Diagnostic("start_before_event", broken, message),) if broken else ()
+    empty = np.empty(0, np.int64)
+    return Waits(_between(trace, pairs), np.empty(0, np.int32), empty, empty, diagnostics)
+
+
+def _between(trace: Trace, pairs: list[tuple[int, int]]) -> Dependencies:
+    """Dependencies of work on work."""
+    if not pairs:
+        return joined([])
+    work = gpu_work(trace)
+    last, first = (np.array(column, np.intp) for column in zip(*pairs, strict=True))
+    return dependencies_of(Kind.WAIT_EVENT, work.row[last], work.row[first], from_work=last, to_work=first)

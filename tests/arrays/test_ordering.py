@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from augment.arrays.ordering import combinations, each, run_starts, sums
+
+ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), st.integers(-(2**62), 2**62)))
+
+
+@given(ROWS)
+def test_combinations_are_those_that_occur(rows: list[tuple[int, int, int]]) -> None:
+    columns = [np.array([row[index] for row in rows], np.int64) for index in range(3)]
+    values, code = combinations(*columns)
+    found = list(zip(*(one.tolist() for one in values), strict=True))
+    assert found == sorted(set(rows))
+    assert [found[which] for which in code.tolist()] == rows
+
+
+@pytest.mark.parametrize(("values", "starts"), [([], []), ([4], [0]), ([4, 4, 5, 5, 4], [0, 2, 4])])
+def test_runs(values: list[int], starts: list[int]) -> None:
+    assert run_starts(np.array(values)).tolist() == starts
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**58), 2**58)), max_size=20))
+def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
+    code, values = (np.array([row[index] for row in rows], np.int64) for index in (0, 1))
+    assert sums(code, values, 5).tolist() == [sum(value for one, value in rows if one == of) for of in range(5)]
+
+
+@given(st.lists(st.integers(0, 300), max_size=400))
+def test_each_has_the_places_of_its_value(codes: list[int]) -> None:
+    column = np.array(codes, np.int32)
+    found = [(value, own.tolist()) for value, own in each(column, 301)]
+    assert found == [(value, np.flatnonzero(column == value).tolist()) for value in sorted(set(codes))]
