@@ -103,7 +103,9 @@ def test_stretched_times_stretch_every_figure(document: Document, before: Figure
 
 def test_cut_launches_change_what_counts_launches_alone(document: Document, before: Figures, tmp_path: Path) -> None:
     after = figures(without_first_launches(document, LAUNCHES), tmp_path)
-    assert not [f"{name}, {one}" for name in OF_WORK for one in differences(before[name], after[name])]
+    changed = [f"{name}, {one}" for name in OF_WORK for one in differences(before[name], after[name])]
+    by_operator = ("family is", "matrix_units is")  # told by the operator that launched a kernel, where one is known
+    assert not [one for one in changed if not any(column in one for column in by_operator)]
     counts = [sum(row.launch_count for row in one["launch_statistics"]) for one in (before, after)]
     if counts[0] > LAUNCHES:
         assert counts[0] - counts[1] == LAUNCHES
