@@ -38,6 +38,9 @@ RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 WANTED = (
     Arg("Input Dims", OPS, is_text=True, also=("Input dims",)),
+    Arg("Input type", OPS, is_text=True),
+    Arg("Input Strides", OPS, is_text=True),
+    Arg("Concrete Inputs", OPS, is_text=True),
     Arg("Sequence number", OPS),
     Arg("Fwd thread id", OPS),
     Arg("Addr", MEMORY),

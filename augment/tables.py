@@ -1,4 +1,4 @@
-"""A user's own tables beside those that come with the package: rules for kernels that it does not know.
+"""A user's own tables beside those that come with the package: rules for kernels and formulas for operators.
 
 ::
 
@@ -21,11 +21,14 @@ from dataclasses import replace
 from typing import Any
 
 from augment.derived.gpu.kernel_families import RULES, rules_of
+from augment.derived.operators.formulas_custom import formulas_of
 from augment.errors import UsageError, expect_known
 from augment.toml import read_toml
 from augment.trace import Trace
 
-__all__ = ["read_tables", "with_tables"]
+__all__ = ["TABLES", "read_tables", "with_tables"]
+
+TABLES = (*RULES, "flops")  #: what a file may have
 
 
 def with_tables(trace: Trace, *paths: str | os.PathLike[str]) -> Trace:
@@ -47,12 +50,13 @@ def read_tables(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     for path in paths:
         document = read_toml(path)
         for key, rows in document.items():
-            expect_known(key, RULES, "table")
+            expect_known(key, TABLES, "table")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise UsageError(f"{path}: {key} must be a list of tables: write [[{key}]]")
             tables.setdefault(key, []).extend(rows)
         try:
             rules_of(document)
+            formulas_of(document.get("flops", ()))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
     return tables

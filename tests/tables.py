@@ -61,9 +61,18 @@ def call(name: str, ts: int, end: int, *, thread: int = 1, correlation: int = NO
     return Event(category, name, ts, end, Track(0, 100, thread), correlation)
 
 
-def op(name: str, ts: int, end: int, *, thread: int = 1) -> Event:
+def op(name: str, ts: int, end: int, *, thread: int = 1, args: dict[str, Any] | None = None) -> Event:
     """An operator on the host."""
-    return Event(Category.CPU_OP, name, ts, end, Track(0, 100, thread))
+    return Event(Category.CPU_OP, name, ts, end, Track(0, 100, thread), args=args or {})
+
+
+def shaped(*dims: list[Any], types: str = "c10::BFloat16", values: dict[int, str] | None = None) -> dict[str, Any]:
+    """The args of an operator that was recorded with shapes, all of its tensors of one type; ``values`` by place."""
+    return {
+        "Input Dims": list(dims),
+        "Input type": [types if one else "Scalar" for one in dims],
+        "Concrete Inputs": [(values or {}).get(place, "") for place in range(len(dims))],
+    }
 
 
 def annotation(name: str, ts: int, end: int, *, thread: int = 1) -> Event:

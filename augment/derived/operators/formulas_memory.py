@@ -1,0 +1,120 @@
+"""Bytes of operators that do no matrix product: each operand is read once, each result written once.
+
+That is the least that an operator can move; caches may serve some of it, and a kernel may read twice. A list of tensors
+has no types in a trace, so that fused optimizers and ``cat`` are unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import prod
+
+from augment.derived.operators.formulas_matmul import broadcast
+from augment.derived.operators.operator_calls import Call, Unrecorded
+from augment.derived.operators.work_model import Work
+
+Formula = Callable[[Call], Work]
+
+#: results of the shape that the operands take together
+_ELEMENTWISE = re.compile(
+    "abs|add|addcdiv|addcmul|bitwise_and|bitwise_or|bitwise_not|ceil|celu|clamp|clamp_max|clamp_min|cos|div|elu|eq|erf|"
+    "exp|expm1|floor|fmod|ge|gelu|gelu_backward|glu_jvp|gt|hardsigmoid|hardswish|hardtanh|isnan|isinf|le|leaky_relu|"
+    "leaky_relu_backward|lerp|log|log1p|log2|logical_and|logical_not|logical_or|lt|masked_fill|maximum|minimum|mul|ne|"
+    "neg|pow|reciprocal|relu|remainder|round|rsqrt|rsub|sgn|sigmoid|sigmoid_backward|sign|silu|silu_backward|sin|"
+    "softplus|sqrt|square|sub|tanh|tanh_backward|threshold_backward|tril|triu|where|xlogy"
+)
+_IN_BOOLS = re.compile("eq|ge|gt|isnan|isinf|le|logical_and|logical_not|logical_or|lt|ne")
+_REDUCTIONS = re.compile(
+    "all|amax|amin|any|argmax|argmin|linalg_vector_norm|max|mean|min|norm|prod|std|sum|var|var_mean"
+)
+#: how often a tensor of the first operand's size is read or written
+_PASSES = {
+    "_softmax": 2, "_log_softmax": 2, "_softmax_backward_data": 3, "_log_softmax_backward_data": 3,
+    "native_layer_norm": 2, "native_layer_norm_backward": 3, "_fused_rms_norm": 2, "_fused_rms_norm_backward": 3,
+    "native_group_norm": 2, "native_group_norm_backward": 3,
+    "native_batch_norm": 2, "cudnn_batch_norm": 2, "miopen_batch_norm": 2, "_native_batch_norm_legit": 2,
+    "native_batch_norm_backward": 3, "cudnn_batch_norm_backward": 3, "miopen_batch_norm_backward": 3,
+    "native_dropout": 2, "cumsum": 2, "_to_copy": 2, "flip": 2, "roll": 2,
+}  # fmt: skip
+#: Triton kernels of the compiler, whose args are all their operands and results; these parts read them partly
+_TRITON = re.compile(r"triton_(poi|red|per)_fused_")
+_PARTLY = re.compile(
+    r"slice|select|embedding|index|gather|scatter|cat|split|unbind|pool|upsample|repeat|roll|constant_pad"
+)
+
+
+def memory_formula(operator: str) -> Formula | None:
+    """The formula of an operator of that name."""
+    name = operator.removeprefix("aten::")
+    if name == operator:
+        compiled = _TRITON.match(operator) and not _PARTLY.search(operator)
+        return _all_operands if compiled else None
+    in_place = name.endswith("_") and not name.endswith("__")
+    name = name[:-1] if in_place else name
+    if name == "copy":
+        return _copy
+    if name in ("fill", "zero"):
+        return _written
+    if _ELEMENTWISE.fullmatch(name):
+        return _elementwise(in_place, bool(_IN_BOOLS.fullmatch(name)))
+    if _REDUCTIONS.fullmatch(name):
+        return _all_operands
+    if name in _PASSES:
+        return _passes(_PASSES[name])
+    return {"embedding": _embedding, "embedding_dense_backward": _embedding_backward}.get(name)
+
+
+def _elementwise(in_place: bool, in_bools: bool) -> Formula:
+    def formula(call: Call) -> Work:
+        if any(call.has(place) and place not in call.tensors for place in range(len(call.dims))):
+            raise Unrecorded
+        for place in range(min(len(call.types), 2)):
+            if not call.types[place]:  # a tensor of which nothing was recorded
+                raise Unrecorded(place)
+        shapes = [call.shape(place) for place in call.tensors]
+        if not shapes:  # single numbers
+            return Work(bytes=2 * call.type_of(0)[1])
+        read = sum(call.bytes_of(place) for place in call.tensors)
+        if in_place:
+            return Work(bytes=read + (call.bytes_of(0) if call.has(0) else 0))
+        size = 1 if in_bools else max(call.type_of(place)[1] for place in call.tensors)
+        return Work(bytes=read + size * prod(broadcast(*shapes)))
+
+    return formula
+
+
+def _copy(call: Call) -> Work:
+    """To the first from the second, which may have to be broadcast, of another type."""
+    return Work(bytes=call.bytes_of(0) + (call.bytes_of(1) if call.has(1) else 0))
+
+
+def _written(call: Call) -> Work:
+    return Work(bytes=call.bytes_of(0))
+
+
+def _all_operands(call: Call) -> Work:
+    if not call.tensors or any(call.has(place) and place not in call.tensors for place in range(len(call.dims))):
+        raise Unrecorded
+    return Work(bytes=sum(map(call.bytes_of, call.tensors)))
+
+
+def _passes(count: int) -> Formula:
+    def formula(call: Call) -> Work:
+        return Work(bytes=count * call.bytes_of(0))
+
+    return formula
+
+
+def _embedding(call: Call) -> Work:
+    """A row of the weight for each index, to the result."""
+    (_, width), rows = call.shape(0, 2), prod(call.shape(1))
+    return Work(bytes=2 * rows * width * call.type_of(0)[1] + call.bytes_of(1))
+
+
+def _embedding_backward(call: Call) -> Work:
+    """The gradient is read, and a gradient of the whole weight written."""
+    rows, width = call.number(2), call.shape(0)[-1]
+    if rows is None:
+        raise Unrecorded
+    return Work(bytes=call.bytes_of(0) + call.bytes_of(1) + rows * width * call.type_of(0)[1])

@@ -1,0 +1,131 @@
+"""What an operator was called with: shapes, types and values of its arguments, as PyTorch records them.
+
+Recorded with ``record_shapes=True``: ``Input Dims``, ``Input type``, ``Input Strides``, ``Concrete Inputs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from augment.jsontext import mended_json
+
+Shape = tuple[int, ...]
+
+#: of each type as a trace writes it: the name of the type of number, and bytes of an element
+TYPES: dict[str, tuple[str, int]] = {
+    "double": ("fp64", 8),
+    "float": ("fp32", 4),
+    "c10::Half": ("fp16", 2),
+    "c10::BFloat16": ("bf16", 2),
+    "c10::Float8_e4m3fn": ("fp8", 1),
+    "c10::Float8_e4m3fnuz": ("fp8", 1),
+    "c10::Float8_e5m2": ("fp8", 1),
+    "c10::Float8_e5m2fnuz": ("fp8", 1),
+    "c10::Float8_e8m0fnu": ("scale", 1),
+    "c10::Float4_e2m1fn_x2": ("fp4", 1),
+    "signed char": ("int8", 1),
+    "unsigned char": ("uint8", 1),
+    "bool": ("bool", 1),
+    "short": ("int16", 2),
+    "int": ("int32", 4),
+    "long": ("int64", 8),
+    "long int": ("int64", 8),
+    "long long": ("int64", 8),
+    "c10::complex<float>": ("complex64", 8),
+    "c10::complex<double>": ("complex128", 16),
+}
+PACKED = {"fp4": 2}  #: how many numbers one element of a tensor holds
+
+
+class Unrecorded(Exception):
+    """A call lacks what a formula needs; never leaves the formulas."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call, by their place in the operator's schema.
+
+    ``dims`` is () of what is no tensor, a list of shapes of a list of tensors. ``values`` are texts, empty of tensors.
+    """
+
+    operator: str
+    dims: Sequence[Any]
+    types: Sequence[str]
+    values: Sequence[str] = ()
+    strides: Sequence[Any] = ()
+
+    @classmethod
+    def parsed(cls, operator: str, dims: str, types: str, values: str, strides: str) -> Call | None:
+        """The call whose args are these JSON texts, empty where absent; None if they are damaged."""
+        decoded = [_listed(text) for text in (dims, types, values, strides)]
+        return None if decoded[0] is None else cls(operator, *(one or () for one in decoded))
+
+    def shape(self, place: int, rank: int | None = None) -> Shape:
+        """The shape of the tensor at ``place``, which must have ``rank`` dimensions."""
+        dims = self.dims[place] if place < len(self.dims) else ()
+        if not dims or not all(isinstance(one, int) and one >= 0 for one in dims):
+            raise Unrecorded(place)
+        if rank is not None and len(dims) != rank:
+            raise Unrecorded(place)
+        return tuple(dims)
+
+    def has(self, place: int) -> bool:
+        """Whether there is a tensor with a shape at ``place``."""
+        return place < len(self.dims) and bool(self.dims[place]) and isinstance(self.dims[place][0], int)
+
+    def type_of(self, place: int) -> tuple[str, int]:
+        """The type of number at ``place`` and its bytes."""
+        if place >= len(self.types) or self.types[place] not in TYPES:
+            raise Unrecorded(place)
+        return TYPES[self.types[place]]
+
+    def value(self, place: int) -> str:
+        """The text of what is no tensor."""
+        return self.values[place] if place < len(self.values) else ""
+
+    def flag(self, place: int) -> bool | None:
+        """A recorded truth value, None where there is none."""
+        return {"true": True, "false": False}.get(self.value(place).lower())
+
+    def number(self, place: int) -> int | None:
+        """A recorded integer."""
+        try:
+            return int(self.value(place))
+        except ValueError:
+            return None
+
+    def numbers(self, place: int) -> list[int]:
+        """A recorded list of integers."""
+        listed = _listed(self.value(place).lower())
+        if not listed or not all(isinstance(one, int) for one in listed):
+            raise Unrecorded(place)
+        return [int(one) for one in listed]
+
+    def bytes_of(self, place: int) -> int:
+        """How many bytes the tensor at ``place`` holds: an expanded dimension, of stride 0, is there once."""
+        shape = self.shape(place)
+        strides = self.strides[place] if place < len(self.strides) else ()
+        if len(strides) == len(shape):
+            shape = tuple(1 if step == 0 else size for size, step in zip(shape, strides, strict=True))
+        return prod(shape) * self.type_of(place)[1]
+
+    @cached_property
+    def tensors(self) -> list[int]:
+        """The places of tensors with a shape and a known type, in their order."""
+        return [place for place in range(len(self.dims)) if self.has(place) and self.types[place : place + 1] and
+                self.types[place] in TYPES]  # fmt: skip
+
+
+def _listed(text: str) -> list[Any] | None:
+    """The JSON list that ``text`` is."""
+    if not text:
+        return None
+    try:
+        decoded = mended_json(text.encode())
+    except ValueError:
+        return None
+    return decoded if isinstance(decoded, list) else None

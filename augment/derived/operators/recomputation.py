@@ -1,0 +1,68 @@
+"""Which operators compute again, within the backward pass, what the forward pass has computed: checkpointing.
+
+An operator is recomputation if it runs within a node of the autograd graph in one of two ways:
+
+- directly within ``CheckpointFunctionBackward`` (reentrant checkpointing), in no node of the backward that runs there;
+- with gradients recorded, as a ``Sequence number`` of its own or of an operator around it tells, though the node does
+  its own work without (checkpointing by hooks). Where a node does all of its work with gradients recorded, that is a
+  backward that will be differentiated itself (``create_graph=True``), and no recomputation.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from augment.arrays.types import Bools, Places
+from augment.derived.host.call_stacks import call_stacks, places_of
+from augment.derived.host.enclosing import enclosing
+from augment.derived.operators.operator_work import operator_work
+from augment.derived.source.arg_columns import arg_columns
+from augment.trace import Category, Trace, derived
+
+_NODE = "autograd::engine::evaluate_function"
+_CHECKPOINT = "CheckpointFunctionBackward"
+_OF_ENGINE = re.compile(r"autograd::|torch::autograd|\w+Backward\d*$|.*CheckpointFunction")
+
+
+@derived
+def recomputed(trace: Trace) -> Bools:
+    """Whether each operator of ``operator_work`` is recomputation."""
+    found = operator_work(trace)
+    stacks, ops = call_stacks(trace), places_of(trace, Category.CPU_OP)
+    own = stacks.place_of[found.row].astype(np.intp)
+    nodes = ops.where(lambda name: name.startswith(_NODE))
+    if not len(nodes) or not len(own):
+        return np.zeros(len(own), np.bool_)
+    node = enclosing(trace, nodes).astype(np.intp)
+    inside = node[own] >= 0
+    checkpoints = np.isin(nodes, ops.where(lambda name: name.startswith(_NODE) and _CHECKPOINT in name))
+    again = inside & checkpoints[node[own]]
+    work = ops.where(lambda name: not _OF_ENGINE.match(name))
+    recording = _with_gradients(trace, work)
+    if len(recording):
+        around = enclosing(trace, recording).astype(np.intp)
+        plain = work[(node[work] >= 0) & ~_in_node(recording, nodes, around[work], node[work])]
+        does_plain = np.zeros(len(nodes), np.bool_)
+        does_plain[node[plain]] = True
+        again |= inside & _in_node(recording, nodes, around[own], node[own]) & does_plain[node[own]]
+    return again
+
+
+def _with_gradients(trace: Trace, work: Places) -> Places:
+    """Those of ``work`` that have a sequence number and are no node's."""
+    columns, stacks = arg_columns(trace), call_stacks(trace)
+    rows = stacks.row[work]
+    order = np.argsort(rows, kind="stable")
+    number, forward_thread = np.empty((2, len(rows)), np.int64)
+    number[order] = columns.ints("Sequence number").at(rows[order], -1)
+    forward_thread[order] = columns.ints("Fwd thread id").at(rows[order], 0)
+    with_gradients: Places = work[(number >= 0) & (forward_thread == 0)]
+    return with_gradients
+
+
+def _in_node(recording: Places, nodes: Places, around: Places, node: Places) -> Bools:
+    """Whether the recording operator around something is itself in the node around it: it comes after the node."""
+    found: Bools = (around >= 0) & (recording[around] > nodes[node])
+    return found

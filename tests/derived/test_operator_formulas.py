@@ -1,0 +1,268 @@
+"""How much operators have to do: by counting multiplications one by one, and by what cannot be told."""
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.derived.operators.formulas_attention import ATTENTION, Mask
+from augment.derived.operators.formulas_convolution import CONVOLUTION
+from augment.derived.operators.formulas_custom import formulas_of
+from augment.derived.operators.formulas_matmul import MATMUL
+from augment.derived.operators.formulas_memory import memory_formula
+from augment.derived.operators.operator_calls import Call, Unrecorded
+from augment.derived.operators.work_model import Work
+from augment.errors import UsageError
+
+Dims = list[Any]
+
+
+def called(operator: str, *dims: Dims, types: str = "float", values: dict[int, str] | None = None) -> Call:
+    """A call whose tensors are all of one type."""
+    texts = [(values or {}).get(place, "") for place in range(max(len(dims), *(values or {0: ""})) + 1)]
+    padded = [*dims, *([] for _ in range(len(texts) - len(dims)))]
+    return Call(operator, padded, [types if one else "Scalar" for one in padded], texts)
+
+
+@pytest.mark.parametrize(
+    ("operator", "dims", "multiplications"),
+    [
+        ("aten::mm", [[2, 3], [3, 5]], 2 * 3 * 5),
+        ("aten::_int_mm", [[2, 3], [3, 5]], 2 * 3 * 5),
+        ("aten::_scaled_mm", [[2, 3], [3, 5]], 2 * 3 * 5),
+        ("aten::addmm", [[5], [2, 3], [3, 5]], 2 * 3 * 5),
+        ("aten::bmm", [[7, 2, 3], [7, 3, 5]], 7 * 2 * 3 * 5),
+        ("aten::baddbmm", [[7, 2, 5], [7, 2, 3], [7, 3, 5]], 7 * 2 * 3 * 5),
+        ("aten::addbmm", [[2, 5], [7, 2, 3], [7, 3, 5]], 7 * 2 * 3 * 5),
+        ("aten::mv", [[2, 3], [3]], 6),
+        ("aten::addmv", [[2], [2, 3], [3]], 6),
+        ("aten::dot", [[4], [4]], 4),
+        ("aten::linear", [[7, 2, 3], [5, 3], [5]], 7 * 2 * 3 * 5),
+        ("aten::matmul", [[7, 2, 3], [3, 5]], 7 * 2 * 3 * 5),
+        ("aten::matmul", [[4, 1, 2, 3], [7, 3, 5]], 4 * 7 * 2 * 3 * 5),
+        ("aten::matmul", [[3], [7, 3, 5]], 7 * 3 * 5),
+        ("aten::matmul", [[3], [3]], 3),
+        ("aten::_grouped_mm", [[10, 3], [4, 3, 5], [4]], 10 * 3 * 5),
+        ("aten::_grouped_mm", [[3, 10], [10, 5], [4]], 3 * 10 * 5),
+        ("aten::_grouped_mm", [[4, 2, 3], [4, 3, 5]], 4 * 2 * 3 * 5),
+        ("aten::_grouped_mm", [[4, 2, 3], [3, 10], [4]], 2 * 3 * 10),
+    ],
+)
+def test_matrix_products(operator: str, dims: list[Dims], multiplications: int) -> None:
+    assert MATMUL[operator](called(operator, *dims)).flops == 2 * multiplications
+
+
+def test_bytes_of_a_product_are_operands_and_result_once() -> None:
+    work = MATMUL["aten::addmm"](called("aten::addmm", [5], [2, 3], [3, 5], types="c10::BFloat16"))
+    assert work == Work(60, 60, 2 * (5 + 6 + 15 + 10), "bf16")
+
+
+def test_packed_fp4_has_two_numbers_a_byte() -> None:
+    fp4 = called("aten::_scaled_mm", [2, 8], [8, 3], types="c10::Float4_e2m1fn_x2")
+    assert MATMUL["aten::_scaled_mm"](fp4).flops == 2 * 2 * 16 * 3
+
+
+@pytest.mark.parametrize("dims", [[[], [3, 5]], [[2, 3], [4, 5]], [[2, 3]], [[2, 3, 4], [4, 5]], [[[2, 3]], [3, 5]]])
+def test_a_product_of_other_shapes_is_unknown(dims: list[Dims]) -> None:
+    with pytest.raises((Unrecorded, ValueError)):
+        MATMUL["aten::mm"](called("aten::mm", *dims))
+
+
+# --- convolutions: each output is a sum over the taps that lie inside the padded input ---
+
+
+def taps(x: Dims, w: Dims, stride: int, padding: int, dilation: int) -> Iterator[None]:
+    """A convolution's multiplications, also those with padding, which kernels do as well."""
+    out = [(size + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for size, k in zip(x[2:], w[2:], strict=True)]
+    for _ in product(range(x[0]), range(w[0]), *map(range, out), range(w[1]), *map(range, w[2:])):
+        yield
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("padding", "dilation"), [(0, 1), (1, 1), (2, 2)])
+@pytest.mark.parametrize(("channels", "groups"), [(2, 1), (4, 2), (4, 4)])
+def test_convolutions_and_their_backward(stride: int, padding: int, dilation: int, channels: int, groups: int) -> None:
+    x, w = [2, channels, 7, 6], [4, channels // groups, 3, 2]
+    count = sum(1 for _ in taps(x, w, stride, padding, dilation))
+    lists = {3: f"[{stride}, {stride}]", 4: f"[{padding}, {padding}]", 5: f"[{dilation}]", 6: "False", 8: str(groups)}
+    assert CONVOLUTION["aten::convolution"](called("c", x, w, [4], values=lists)).flops == 2 * count
+    cudnn = {2: lists[4], 3: lists[3], 4: lists[5]}
+    assert CONVOLUTION["aten::cudnn_convolution"](called("c", x, w, values=cudnn)).flops == 2 * count
+    miopen = {3: lists[4], 4: lists[3], 5: lists[5]}
+    assert CONVOLUTION["aten::miopen_convolution"](called("c", x, w, [], values=miopen)).flops == 2 * count
+    out = [(size + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for size, k in zip(x[2:], w[2:], strict=True)]
+    for mask, gradients in (("[True, True, False]", 2), ("[False, True, True]", 1)):
+        values = {7: "False", 10: mask}
+        backward = called("b", [2, 4, *out], x, w, values=values)
+        assert CONVOLUTION["aten::convolution_backward"](backward).flops == 2 * gradients * count
+
+
+def test_a_transposed_convolution_takes_each_input_to_the_weight() -> None:
+    x, w = [2, 4, 5, 3], [4, 6, 2, 2]
+    count = 2 * 5 * 3 * prod(w)
+    assert CONVOLUTION["aten::cudnn_convolution_transpose"](called("t", x, w)).flops == 2 * count
+    backward = called("b", [2, 6, 10, 6], x, w, values={7: "True", 10: "[True, True, False]"})
+    assert CONVOLUTION["aten::convolution_backward"](backward).flops == 4 * count
+
+
+def test_a_convolution_without_recorded_values_is_unknown() -> None:
+    with pytest.raises(Unrecorded):
+        CONVOLUTION["aten::convolution"](called("c", [2, 4, 7, 6], [4, 4, 3, 3]))
+
+
+# --- attention ---
+
+
+@pytest.mark.parametrize("from_end", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("left", "right"), [(-1, -1), (2, -1), (1, 1), (0, 3)])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 6), (6, 3), (1, 9)])
+def test_pairs_that_a_mask_leaves(queries: int, keys: int, left: int, right: int, causal: bool, from_end: bool) -> None:
+    def sees(i: int, j: int) -> bool:
+        level = i + (keys - queries if from_end else 0)
+        after = j - level
+        return (not causal or after <= 0) and (left < 0 or -after <= left) and (causal or right < 0 or after <= right)
+
+    count = sum(sees(i, j) for i, j in product(range(queries), range(keys)))
+    assert Mask(causal, left, right, from_end).pairs(queries, keys) == (count, count)
+
+
+def sdpa(operator: str, q: Dims, k: Dims, v: Dims, causal: str = "False", at: int = 4, first: int = 0) -> Work:
+    """The work of one of PyTorch's operators."""
+    return ATTENTION[operator](called(operator, *([q] * first), q, k, v, values={at: causal}))
+
+
+def test_attention_forward_and_backward() -> None:
+    q, k, v = [2, 6, 5, 4], [2, 6, 7, 4], [2, 6, 7, 3]
+    pairs = 2 * 6 * 5 * 7
+    forward = sdpa("aten::_scaled_dot_product_flash_attention", q, k, v)
+    backward = sdpa("aten::_scaled_dot_product_flash_attention_backward", q, k, v, at=11, first=1)
+    assert forward.flops == 2 * pairs * (4 + 3)
+    assert backward.flops == 2 * pairs * (3 * 4 + 2 * 3)
+    assert backward.again_flops == 2 * pairs * 4
+    assert forward.bytes == 4 * (prod(q) + prod(k) + prod(v) + 2 * 6 * 5 * 3)
+    assert backward.bytes == 2 * forward.bytes
+
+
+def test_causal_and_grouped_queries() -> None:
+    flash = "aten::_scaled_dot_product_flash_attention"
+    q, k = [1, 8, 5, 4], [1, 2, 5, 4]
+    assert sdpa(flash, q, k, k).flops == 2 * 8 * 25 * 8
+    assert sdpa(flash, q, k, k, "True").flops == 2 * 8 * 15 * 8
+    untold = sdpa(flash, q, k, k, "")
+    assert (untold.flops, untold.most_flops) == (2 * 8 * 15 * 8, 2 * 8 * 25 * 8)
+    with pytest.raises(Unrecorded):
+        sdpa(flash, [1, 7, 5, 4], k, k)
+
+
+def test_packed_sequences_are_bounded_by_all_that_may_be() -> None:
+    tokens, sequences, longest = 9, 3, 5
+    qkv = [tokens, 2, 4]
+    values = {5: str(longest), 6: str(longest), 8: "True", 11: "-1", 12: "-1"}
+    work = ATTENTION["aten::_flash_attention_forward"](called("f", qkv, qkv, qkv, [4], [4], values=values))
+    lengths = [one for one in product(range(longest + 1), repeat=sequences) if sum(one) == tokens]
+    counts = [sum(one * (one + 1) // 2 for one in some) * 2 * 2 * 8 for some in lengths]
+    assert (work.flops, work.most_flops) == (min(counts), max(counts))
+    assert work.is_bounded
+
+
+def test_paged_keys_are_unknown() -> None:
+    call = called("f", [9, 2, 4], [9, 2, 4], [9, 2, 4], *([] for _ in range(8)), [3], values={24: "True"})
+    with pytest.raises(Unrecorded):
+        ATTENTION["flash_attn_3::fwd"](call)
+
+
+# --- what only moves bytes ---
+
+
+@pytest.mark.parametrize(
+    ("operator", "dims", "size"),
+    [
+        ("aten::add", [[4, 5], [5]], 4 * (20 + 5 + 20)),
+        ("aten::add_", [[4, 5], [5]], 4 * (20 + 5 + 20)),
+        ("aten::eq", [[4, 5], [5]], 4 * 25 + 20),
+        ("aten::copy_", [[4, 5], [5]], 4 * 25),
+        ("aten::fill_", [[4, 5]], 4 * 20),
+        ("aten::sum", [[4, 5]], 4 * 20),
+        ("aten::native_layer_norm", [[4, 5]], 4 * 40),
+        ("aten::_softmax_backward_data", [[4, 5]], 4 * 60),
+        ("triton_poi_fused_add_3", [[4, 5], [4, 5], [4, 5]], 4 * 60),
+    ],
+)
+def test_bytes(operator: str, dims: list[Dims], size: int) -> None:
+    formula = memory_formula(operator)
+    assert formula is not None
+    assert formula(called(operator, *dims)) == Work(bytes=size)
+
+
+def test_an_expanded_dimension_is_read_once() -> None:
+    call = Call("aten::sum", [[4, 5]], ["float"], (), [[0, 1]])
+    formula = memory_formula("aten::sum")
+    assert formula is not None
+    assert formula(call).bytes == 4 * 5
+
+
+@pytest.mark.parametrize(
+    "operator", ["aten::cat", "aten::_foreach_add_", "triton_poi_fused_slice_2", "my::op", "aten::nonzero"]
+)
+def test_what_cannot_be_told_has_no_formula(operator: str) -> None:
+    assert memory_formula(operator) is None
+
+
+def test_a_tensor_of_no_recorded_shape_makes_the_work_unknown() -> None:
+    formula = memory_formula("aten::mul")
+    assert formula is not None
+    with pytest.raises(Unrecorded):
+        formula(Call("aten::mul", [[], [5]], ["", "float"]))
+
+
+# --- formulas of users ---
+
+
+def test_a_formula_of_a_user() -> None:
+    row = {"operator": "^my::", "flops": "2 * prod(shape[0]) * shape[1][-1]", "bytes": "size(0) + size(1) * value(2)"}
+    [formula] = formulas_of([row])
+    call = called("my::mm", [2, 3], [3, 5], types="c10::Half", values={2: "4"})
+    assert formula(call) == Work(60, 60, 2 * (6 + 4 * 15), "fp16")
+
+
+def test_a_formula_with_a_condition() -> None:
+    [formula] = formulas_of([{"operator": "x", "flops": "max(shape[0][1:]) if has(1) else len(shape[0]) // 2 - -1"}])
+    assert formula(called("x", [2, 3, 7], [1])).flops == 7
+    assert formula(called("x", [2, 3, 7])).flops == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os')", "shape.x", "open('x')", "(lambda: 1)()", "[x for x in shape]", "shape[0", "2 ** 99", "a"],
+)
+def test_a_formula_says_arithmetic_alone(text: str) -> None:
+    with pytest.raises(UsageError, match="a formula"):
+        formulas_of([{"operator": "x", "flops": text}])
+
+
+@pytest.mark.parametrize(
+    "text", ["shape[9][0]", "1 / 0", "shape[0]", "-1", "1 < 2", "[1] * 3", "prod(shape)", "min(3)"]
+)
+def test_a_formula_that_gives_no_count_is_unknown(text: str) -> None:
+    [formula] = formulas_of([{"operator": "x", "flops": text}])
+    with pytest.raises((Unrecorded, UsageError)):
+        formula(called("x", [2, 3]))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"operator": "x"}, {"flops": "1"}, {"operator": "(", "flops": "1"}, {"operator": "x", "flops": 1},
+     {"operator": "x", "flops": "1", "kind": "y"}, {"operator": "x", "flops": "1", "number": "bf17"}],
+)  # fmt: skip
+def test_a_row_that_is_no_formula_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="a formula"):
+        formulas_of([row])
+
+
+def test_brute_force_agrees_with_numpy_about_a_product() -> None:
+    a, b = np.ones((3, 4)), np.ones((4, 2))
+    assert MATMUL["aten::mm"](called("m", list(a.shape), list(b.shape))).flops == 2 * int((a @ b).sum())
