@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean quick fuzz
+.PHONY: help demo test check docs proto bench bench-batch bench-hta bench-service clean quick fuzz wheels
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
@@ -56,6 +56,9 @@ bench-hta: $(STAMP)  ## HTA's figures beside ours for the traces below TRACES, b
 
 bench-service: $(STAMP)  ## the service under load, on loopback: throughput beside the command alone, latency, memory
 	$(BIN)/python benchmarks/service.py
+
+wheels: $(STAMP) ## wheels of all platforms into dist/, inspected; run where this machine can (qemu-user, Wine)
+	$(BIN)/python -m building.wheels
 
 clean:           ## remove what make made
 	rm -rf $(VENV) demo-output benchmarks/.cache

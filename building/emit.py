@@ -6,11 +6,13 @@ all that is changed in it. Much of numba that is used here is not documented: it
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import platform
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 # what numba asks of this machine must not enter the code; it is read once, at import
@@ -20,6 +22,7 @@ os.environ |= {
     "NUMBA_OPT": "0",
 }
 import llvmlite.binding as llvm
+import numba
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -29,6 +32,8 @@ from augment.kernels.catalogue import KERNELS
 from building.targets import TARGETS
 
 DIGEST = "kernels_digest"
+_ROOT = Path(__file__).resolve().parents[1]
+_CACHE = _ROOT / ".cache" / "kernels"
 _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 _ENTRY = "DllMainCRTStartup"
 #: a DLL without a C runtime has an entry of its own
@@ -96,7 +101,44 @@ def _export(whole: Any, exported: set[str], target: str) -> None:
 
 
 def _intermediate(kernel: str) -> tuple[str, str]:
-    """The intermediate code of a kernel behind a plain C function, and that function's name."""
+    """The intermediate code of a kernel behind a plain C function, and that function's name.
+
+    It is the same for all platforms, and kept in ``.cache`` until a source changes that it is made from.
+    """
+    symbol = kernel.replace(".", "_")
+    kept = _CACHE / f"{kernel}-{_digest(kernel)}.ll"
+    if kept.exists():
+        return kept.read_text(), symbol
+    made = _made(kernel, symbol)
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    for older in _CACHE.glob(f"{kernel}-*.ll"):
+        older.unlink(missing_ok=True)
+    beside = kept.with_suffix(f".{os.getpid()}")
+    beside.write_text(made)
+    beside.replace(kept)
+    return made, symbol
+
+
+def _digest(kernel: str) -> str:
+    """Of the sources that a kernel is made from, and of what makes it."""
+    digest = hashlib.sha256(f"{kernel} {KERNELS[kernel]} {numba.__version__} {sys.version_info[:2]}".encode())
+    digest.update(Path(__file__).read_bytes())
+    wanted, known = [kernel.partition(".")[0]], set[str]()
+    while wanted:
+        module = wanted.pop()
+        if module not in known:
+            known.add(module)
+            wanted += re.findall(r"^from augment\.kernels\.(\w+) import", _source(module).decode(), re.MULTILINE)
+    for module in sorted(known):
+        digest.update(_source(module))
+    return digest.hexdigest()[:16]
+
+
+def _source(module: str) -> bytes:
+    return (_ROOT / "augment" / "kernels" / f"{module}.py").read_bytes()
+
+
+def _made(kernel: str, symbol: str) -> str:
     module, name = kernel.split(".")
     function = getattr(importlib.import_module(f"augment.kernels.{module}"), name).py_func
     kinds = KERNELS[kernel]
@@ -105,11 +147,11 @@ def _intermediate(kernel: str) -> tuple[str, str]:
     arguments = [_ARGUMENTS[kind] for kind in kinds]
     made = njit(types.int64(*arguments), no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
     result = made.overloads[tuple(arguments)]
-    symbol = kernel.replace(".", "_")
     taken, given = zip(*(_passed(kind, number) for number, kind in enumerate(kinds)), strict=True)
     native = result.fndesc.llvm_func_name
     wrapper = _WRAPPER.format(symbol=symbol, native=native, parameters=", ".join(taken), arguments=", ".join(given))
-    return result.library.get_llvm_str() + wrapper, symbol
+    code: str = result.library.get_llvm_str()
+    return code + wrapper
 
 
 def _passed(kind: str, number: int) -> tuple[str, str]:
