@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,13 @@ from perfetto_engine import PerfettoEngine
 settings.register_profile("augment", deadline=None)  # the first call loads compiled code, and machines are busy
 settings.load_profile("augment")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs; commands would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TESTS = Path(__file__).parent
 #: files whose tests take more than 5 s together, or compare recorded traces with what is known of them
 SLOW = {
-    "analyses/test_execution_trace_nodes.py", "batch/test_cluster.py", "batch/test_drawn.py",
+    "analyses/test_execution_trace_nodes.py", "batch/test_cluster.py", "batch/test_job_tracks.py",
     "batch/test_going_on.py", "batch/test_merging.py", "cli/test_diff.py", "cli/test_odd_inputs.py",
     "cli/test_open.py", "cli/test_processes.py", "cli/test_query.py", "cli/test_remote.py",
     "comparison/test_diff_truth.py", "comparison/test_gate_truth.py", "derived/test_arg_columns.py",

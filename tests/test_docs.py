@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import augment.analyses
+import conftest
 from augment.analyses import ANALYSES
 from augment.commands import COMMANDS
 from augment.readers import read
@@ -194,3 +195,7 @@ def test_the_readme_names_what_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", readme + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_list_of_slow_tests_names_files() -> None:
+    assert not [name for name in conftest.SLOW if not (Path(__file__).parent / name).exists()]
