@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from augment.readers import read
 from augment.stragglers import potential_stragglers, stragglers
 from augment.trace import Trace
 from simulator import JobOptions, simulate
-from tables import annotation, call, kernel, trace_of
+from tables import annotation, call, kernel, op, trace_of
 
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -57,6 +58,40 @@ def test_a_recording_without_steps_is_one() -> None:
     job = {0: rank(100, 300, steps=False), 1: rank(90, 30, steps=False)}
     assert potential_stragglers(job, count=1) == [1]
     assert stragglers(job)[0].late_ns == 10 + 270
+
+
+def telling(*collectives: tuple[int, dict[str, Any]]) -> Trace:
+    """A rank that tells of its collectives, of so many ns, by their operators."""
+    events = []
+    for number, (dur, args) in enumerate(collectives):
+        ts = 1000 * number
+        events += [
+            op("record_param_comms", ts, ts + 10, args=args),
+            call("cudaLaunchKernel", ts + 1, ts + 2, correlation=number + 1),
+            kernel(NAME, ts + 900 - dur, ts + 900, correlation=number + 1),
+        ]
+    return trace_of(*events)
+
+
+def test_kernels_of_one_name_are_told_apart_by_kind() -> None:
+    """Two ranks begin two collectives in another order, as on two streams of the host."""
+    sum_, all_ = {"Collective name": "allreduce"}, {"Collective name": "alltoall"}
+    job = {0: telling((100, sum_), (10, all_)), 1: telling((30, all_), (70, sum_))}
+    assert [(one.rank, one.late_ns, one.waited_ns) for one in stragglers(job)] == [(1, 30, 20), (0, 20, 30)]
+
+
+def test_process_groups_are_told_apart() -> None:
+    """Ranks 2 and 3 wait for nobody of the group of ranks 0 and 1."""
+    low, high = ({"Collective name": "allreduce", "Process Group Ranks": ranks} for ranks in ("[0, 1]", "[2, 3]"))
+    job = {0: telling((500, low)), 1: telling((400, low)), 2: telling((50, high)), 3: telling((40, high))}
+    found = {one.rank: (one.late_ns, one.last_count) for one in stragglers(job)}
+    assert found == {0: (0, 0), 1: (100, 1), 2: (0, 0), 3: (10, 1)}
+
+
+def test_sends_and_what_ranks_count_differently_are_left_out() -> None:
+    send, receive = ({"Collective name": kind, "Dst Rank": 1, "Src Rank": 0} for kind in ("send", "recv"))
+    assert {one.collective_count for one in stragglers({0: telling((9, send)), 1: telling((5, receive))})} == {0}
+    assert {one.collective_count for one in stragglers({0: rank(1, 2, steps=False), 1: rank(1, steps=False)})} == {0}
 
 
 def test_a_slow_rank_of_a_simulated_job(tmp_path: Path) -> None:

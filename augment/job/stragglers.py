@@ -9,7 +9,7 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import robust_z
-from augment.arrays.types import Int64s
+from augment.arrays.types import Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.findings import column
 from augment.job.matching import Matched
@@ -51,6 +51,31 @@ class ImbalanceRow:
     max_step_ns: int = column("The longest.", "ns")
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the members of a job did in some of its collectives: an int64 column each, a row a member.
+
+    Of ``count`` collectives a member arrived last in ``last_count``, ``charged_ns`` later than the last but one, and
+    waited for ``wait_ns``.
+    """
+
+    count: Int64s
+    last_count: Int64s
+    charged_ns: Int64s
+    wait_ns: Int64s
+
+
+def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count: int) -> Tally:
+    """The tally of ``count`` members in the ``chosen`` collectives, whose rows are ``parts``."""
+    member, late = matched.member[parts], matched.member[parted.late[chosen]]
+    return Tally(
+        count=np.bincount(member, minlength=count),
+        last_count=np.bincount(late, minlength=count),
+        charged_ns=sums(late, parted.lead_ns[chosen], count),
+        wait_ns=sums(member, parted.wait_ns[parts], count),
+    )
+
+
 def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Iterator[Row]:
     """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design."""
     late = matched.member[parted.late]
@@ -64,26 +89,23 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
     parts_of = dict(each(matched.group[matched.instance[parts_chosen]], groups))
     for group, own in each(matched.group[chosen], groups):
         of, parts = chosen[own], parts_chosen[parts_of.get(group, own[:0])]
-        member = matched.member[parts]
-        total = np.bincount(member, minlength=count)
-        last = np.bincount(late[of], minlength=count)
-        waited = sums(member, parted.wait_ns[parts], count)
-        charged, of_host, of_known = (sums(late[of], one[of], count) for one in (parted.lead_ns, host, known))
+        told = tally(matched, parted, of, parts, count)
+        of_host, of_known = (sums(late[of], one[of], count) for one in (host, known))
         worst = _worst(matched.step[of], late[of], parted.lead_ns[of], count)
-        present = np.flatnonzero(total)
-        mean_wait = waited[present] // total[present]
+        present = np.flatnonzero(told.count)
+        mean_wait = told.wait_ns[present] // told.count[present]
         z = robust_z(-mean_wait)
         for place, one in enumerate(present.tolist()):
             yield Row(
                 group=matched.groups[group].name,
                 rank=summaries[one].rank,
                 trace=summaries[one].name,
-                count=int(total[one]),
-                last_count=int(last[one]),
-                last_ratio=float(last[one] / total[one]),
-                charged_ns=int(charged[one]),
+                count=int(told.count[one]),
+                last_count=int(told.last_count[one]),
+                last_ratio=float(told.last_count[one] / told.count[one]),
+                charged_ns=int(told.charged_ns[one]),
                 step_count=int(worst[one]),
-                wait_ns=int(waited[one]),
+                wait_ns=int(told.wait_ns[one]),
                 robust_z=None if z is None else float(z[place]),
                 cause=_cause(int(of_host[one]), int(of_known[one])),
                 host_ns=int(of_host[one]),

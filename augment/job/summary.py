@@ -105,12 +105,17 @@ class RankSummary(msgspec.Struct):
 
 
 def summarize(augmented: AugmentedTrace) -> bytes:
-    """The summary of a rank; equal for equal traces and figures."""
+    """The summary of a rank as a file; equal for equal traces and figures."""
+    return zlib.compress(msgspec.msgpack.encode(summary_of(augmented)), 6)
+
+
+def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -> RankSummary:
+    """The summary of a rank with its first ``most`` collectives; None means all."""
     trace, window = augmented.trace, augmented.window
     found, work = collectives(trace), gpu_work(trace)
     chosen = np.arange(len(found)) if window is None else np.flatnonzero(_within(found.step, window))
-    left_out = max(len(chosen) - MOST_COLLECTIVES, 0)
-    chosen = chosen[:MOST_COLLECTIVES]
+    left_out = 0 if most is None else max(len(chosen) - most, 0)
+    chosen = chosen[:most]
     streams, stream = _streams(trace, found.place[chosen])
     launch = work.launch[found.place[chosen]]
     queued = np.where(launch == NO_ROW, UNKNOWN, found.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch])
@@ -126,7 +131,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
         "stream": stream,
     }
     columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
-    one = RankSummary(
+    return RankSummary(
         version=VERSION,
         name=trace.source.label,
         partial=trace.partial,
@@ -148,7 +153,6 @@ def summarize(augmented: AugmentedTrace) -> bytes:
             if isinstance(outcome, Findings)
         ),
     )  # fmt: skip
-    return zlib.compress(msgspec.msgpack.encode(one), 6)
 
 
 def read_summary(content: bytes, name: str) -> RankSummary:
