@@ -1,4 +1,4 @@
-"""The registry of analyses. To add one: a module beside this file, and two lines here."""
+"""The registry of analyses. To add an analysis: add a module to this folder and two lines to this file."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from augment.trace import Category
 
 
 class Analysis(Protocol):
-    """What a module in this folder offers. Its docstring is its page in docs/analyses.md."""
+    """The interface of an analysis module. The module's docstring becomes its section of docs/analyses.md."""
 
     @property
     def NAME(self) -> str:  # noqa: N802
-        """Its name everywhere: in the sidecar, on the command line, in the category of what it draws."""
+        """Its name: in the sidecar, on the command line, and as the category of its annotations."""
 
     @property
     def NEEDS(self) -> tuple[tuple[Category, ...], ...]:  # noqa: N802
-        """Groups of categories: of each group at least one slice, else the analysis is skipped."""
+        """Groups of categories. The analysis is skipped unless the trace has a slice of each group."""
 
     @property
     def ROW(self) -> type[Any]:  # noqa: N802
@@ -58,7 +58,7 @@ class Analysis(Protocol):
 
     @property
     def analyze(self) -> Callable[..., Outcome]:
-        """``analyze(trace, *, option=default, …)``; an option has its unit in its name."""
+        """``analyze(trace, *, option=default, …)``. The name of an option ends with its unit."""
 
 
 ANALYSES: tuple[Analysis, ...] = (
@@ -97,7 +97,7 @@ ANALYSES: tuple[Analysis, ...] = (
 def options_of(analysis: Analysis) -> dict[str, Any]:
     """The options of an analysis and their defaults."""
     parameters = inspect.signature(analysis.analyze).parameters.values()
-    return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {option.name: option.default for option in parameters if option.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 __all__ = ["ANALYSES", "Analysis", "Outcome", "options_of"]

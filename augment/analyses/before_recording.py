@@ -1,15 +1,19 @@
 """How much of the GPU work was launched before the recording began?
 
-A host that runs ahead has launched work that the device is still at when the profiler starts. It is recorded without
-its launch: no operator, no step and no annotation of the host is around it. So it is no part of the windows of
-``step_figures``, of a job's load imbalance, and of the shares of ``critical_path``.
+When the host runs ahead, the profiler starts while the device still works on earlier launches. That work is recorded
+without its launch, so no operator, step or annotation of the host encloses it. Therefore ``step_figures``, a job's load
+imbalance and the shares of ``critical_path`` leave it out.
 
-Work counts as launched before the recording only if that is certain. The trace has no call of its ``correlation``,
-which is below that of every recorded call; it begins before all work of its stream whose launch was recorded; and the
-recording tells the launches of at least 99 % of all other work. Any other work without a known launch counts as
-``unknown``: a lost launch, or a call that the profiler does not record, looks the same.
+Work counts as launched before the recording only if three conditions hold:
 
-It is drawn on a track ``Before the recording stream N``: a slice from the first to the last of it on each stream.
+- the trace has no call with its ``correlation``, and that correlation is below those of all recorded calls;
+- it begins before all work of its stream whose launch was recorded;
+- the recording has the launches of at least 99 % of all other work.
+
+Any other work without a known launch counts as ``unknown``: a lost launch, or a call that the profiler does not record,
+looks the same.
+
+The work is drawn on a track ``Before the recording stream N``: one slice per stream, from its first piece to its last.
 """
 
 from __future__ import annotations
@@ -42,18 +46,18 @@ class Row:
     gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
     busy_ns: int = column("Time in which any of them runs.", "ns")
     until_ns: int | None = column("When the last of them ends, after the first event of the trace.", "ns")
-    unknown_count: int = column("Work of which nothing tells when it was launched.", "count")
-    unknown_gpu_ns: int = column("Sum of its durations.", "ns")
+    unknown_count: int = column("Pieces of work whose time of launch is unknown.", "count")
+    unknown_gpu_ns: int = column("Sum of their durations.", "ns")
 
 
 ROW = Row
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """Tell the work of each device that was launched before the recording."""
+    """Measure the work of each device that was launched before the recording."""
     work, early, unknown = gpu_work(trace), before_recording(trace), launch_unknown(trace)
     if unknown.all():
-        return Skipped("no GPU work whose correlation names a launch: nothing tells when it was launched")
+        return Skipped("no GPU work whose correlation names a launch: the time of launch is unknown")
     ran = np.maximum(work.end - work.ts, 0)
     rows = []
     for device in work.devices:
@@ -78,7 +82,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 
 def _tracks(work: GpuWork, early: Bools, ran: Int64s) -> Iterator[SliceTrack]:
-    """A slice on each stream that has such work: it is the first on it."""
+    """A slice on each stream that has such work, which is the first work of the stream."""
     for stream in work.streams:
         own = np.flatnonzero(early[stream.places]) + stream.start
         if not len(own):

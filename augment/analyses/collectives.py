@@ -1,21 +1,23 @@
-"""Which collectives ran, how much they moved, how fast, and how much of it was exposed?
+"""Which collectives ran, how many bytes did they move, how fast, and how much of their time was exposed?
 
-Every communication kernel is a collective of a process group. A row is what one device did of one kind in one group::
+Every communication kernel is a collective of a process group. There is a row for each device, group and kind::
 
-    algorithm_gbps = bytes / time_ns                      of those whose bytes are known
-    bus_gbps       = algorithm_gbps · factor              2(n-1)/n of an all-reduce of n ranks, (n-1)/n of all-gather,
-                                                          reduce-scatter and all-to-all, 1 of broadcast, reduce, send
+    algorithm_gbps = bytes / time_ns                      over the collectives whose bytes are known
+    bus_gbps       = algorithm_gbps · factor              2(n-1)/n for an all-reduce of n ranks, (n-1)/n for all-gather,
+                                                          reduce-scatter and all-to-all, 1 for broadcast, reduce, send
 
-``bytes`` and factors are nccl-tests' (1 GB = 1e9 bytes): of an all-reduce the buffer, of a reduce-scatter the whole
-input, of an all-gather the whole output. Group, bytes and element type are in the args of kernels, or of the operators
-that launched them where shapes were recorded; a recording without them has neither, and the kind is told by names.
+``bytes`` and the factors follow nccl-tests (1 GB = 1e9 bytes). The bytes of an all-reduce are its buffer, those of a
+reduce-scatter its whole input, those of an all-gather its whole output. Group, bytes and element type come from the
+args of the kernels, or of the operators that launched them if shapes were recorded. Without these args, group and bytes
+are unknown, and the kind comes from the kernel's name.
 
-One rank cannot tell moving data from waiting for a rank that is late: the bandwidth here is of both, so at most what
-the links did. The figures of a whole job (``job.metrics.json``) part the two. The bus bandwidth of each group is drawn
-on a track ``Bus bandwidth LABEL``, of the group's description or else its name.
+The trace of one rank does not distinguish moving data from waiting for a late rank. The bandwidth here covers both, so
+it is a lower bound of what the links carried. The figures of a whole job (``job.metrics.json``) separate the two. The
+bus bandwidth of each group is drawn on a track ``Bus bandwidth LABEL``, where LABEL is the group's description, or its
+name if it has none.
 
 Options:
-    link_gbps: what a rank's link can carry, GB/s in one direction, to compare ``bus_gbps`` with; 0 is not known.
+    link_gbps: what a rank's link can carry in one direction, GB/s, for comparison with ``bus_gbps``; 0: not known.
 """
 
 from __future__ import annotations
@@ -46,20 +48,20 @@ class Row:
 
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
-    group: str = column("The name of the process group; empty if the trace does not tell.")
-    description: str = column("What the program calls the group; empty if the trace does not tell.")
-    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another.")
-    group_size: int | None = column("How many ranks the group has, if told.", "count")
-    count: int = column("How many there were.", "count")
-    bytes: int | None = column("What they moved, as nccl-tests counts it, if told of each.", "bytes")
-    time_ns: int = column("The sum of their durations, waiting for other ranks within.", "ns")
-    exposed_ns: int = column("The part of it in which the device computed nothing.", "ns")
+    group: str = column("The name of the process group; empty if not recorded.")
+    description: str = column("The description that the program gave to the group; empty if not recorded.")
+    kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send or another kind.")
+    group_size: int | None = column("Number of ranks in the group, if recorded.", "count")
+    count: int = column("Number of collectives.", "count")
+    bytes: int | None = column("Bytes that they moved, as nccl-tests counts; none unless all are recorded.", "bytes")
+    time_ns: int = column("Sum of their durations, which include waiting for other ranks.", "ns")
+    exposed_ns: int = column("The part of time_ns in which the device computed nothing.", "ns")
     mean_ns: float = column("Their mean duration.", "ns")
     max_ns: int = column("The longest duration.", "ns")
-    algorithm_gbps: float | None = column("Bytes by time, of those whose bytes are known.", "GB/s")
-    bus_gbps: float | None = column("What a rank's link carried for it.", "GB/s")
-    link_gbps: float | None = column("What it can carry: the option.", "GB/s")
-    efficiency_ratio: float | None = column("bus_gbps by link_gbps.", "ratio")
+    algorithm_gbps: float | None = column("Bytes per time, over the collectives whose bytes are known.", "GB/s")
+    bus_gbps: float | None = column("Bus bandwidth: algorithm_gbps times the factor of the kind.", "GB/s")
+    link_gbps: float | None = column("What a rank's link can carry: the option link_gbps.", "GB/s")
+    efficiency_ratio: float | None = column("bus_gbps divided by link_gbps.", "ratio")
 
 
 ROW = Row
@@ -117,7 +119,7 @@ def _row(found: Collectives, device: Device, places: Places, group: int, kind: i
 
 
 def _bandwidths(found: Collectives, device: Device) -> Iterator[CounterTrack]:
-    """The bus bandwidth of each group of which it is known, while its collectives run."""
+    """The bus bandwidth of each group while its collectives run, for groups where it is known."""
     own = _of(found, device)
     factor = found.bus_factor
     own = own[(found.bytes[own] > 0) & (found.end[own] > found.ts[own]) & ~np.isnan(factor[own])]
@@ -126,7 +128,7 @@ def _bandwidths(found: Collectives, device: Device) -> Iterator[CounterTrack]:
         dur = found.end[places] - found.ts[places]
         rate = np.rint(found.bytes[places] * factor[places] * 1e9 / dur).astype(np.int64)
         ends = np.concatenate((found.ts[places], found.end[places]))
-        ts, value = intervals.steps(ends, np.concatenate((rate, -rate)))  # whole bytes a second: it falls back to 0
+        ts, value = intervals.steps(ends, np.concatenate((rate, -rate)))  # integers: sums return to 0 exactly
         yield CounterTrack(
             analysis=NAME,
             name=f"Bus bandwidth {found.groups[group].description or found.groups[group].name}",
@@ -134,6 +136,6 @@ def _bandwidths(found: Collectives, device: Device) -> Iterator[CounterTrack]:
             ts=ts,
             values=value / 1e9,
             unit="GB/s",
-            description="bytes times nccl-tests' factor by the time of each collective, waits within",
+            description="bytes times nccl-tests' factor, divided by the duration of each collective, waits included",
             scale="bus bandwidth",
         )

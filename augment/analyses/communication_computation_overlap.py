@@ -4,13 +4,13 @@ For each device::
 
     overlap_ratio = overlap_ns / communication_ns
 
-``communication_ns`` and ``computation_ns`` are the time in which at least one kernel of that type runs on any stream,
-``overlap_ns`` the time in which both do. The rest of the communication is exposed: the device computes nothing
-meanwhile. It is drawn on a track ``Exposed communication``, each slice named after a communication kernel that runs
-when it begins. A device without communication has no ratio.
+``communication_ns`` and ``computation_ns`` are the time in which at least one kernel of that type runs on any stream.
+``overlap_ns`` is the time in which both types run. The rest of the communication is exposed: the device computes
+nothing meanwhile. It is drawn on a track ``Exposed communication``. Each slice has the name of a communication kernel
+that runs when the slice begins. A device without communication has no ratio.
 
-How HTA's ``get_comm_comp_overlap`` differs: it gives the ratio alone, NaN without communication, for the process
-instead of the device, and takes RCCL, NVSHMEM and custom all-reduce kernels for computation.
+How HTA's ``get_comm_comp_overlap`` differs: it gives the ratio alone (NaN without communication), and for the process
+instead of the device. It takes RCCL, NVSHMEM and custom all-reduce kernels for computation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROW = Row
 
 
 def analyze(trace: Trace) -> Findings:
-    """Measure the overlap on each device, and draw what is exposed."""
+    """Measure the overlap on each device, and draw the exposed communication."""
     coverages = type_coverage(trace)
     tracks = (_exposed(trace, one) for one in coverages)
     return Findings([_row(one) for one in coverages], [track for track in tracks if track is not None])
@@ -86,7 +86,7 @@ def _exposed(trace: Trace, one: TypeCoverage) -> SliceTrack | None:
 
 
 def _running(work: GpuWork, device: Device, at: Int64s) -> Places:
-    """A communication kernel that runs at each moment ``at``, at which one does: of those begun, the last to end."""
+    """For each moment of ``at``, a communication kernel that runs then: of those that have begun, the last to end."""
     places = work.by_time[device.places]
     places = places[work.type[places] == KernelType.COMMUNICATION]
     end = work.end[places]

@@ -1,55 +1,59 @@
-"""What decided how long a step took?
+"""Which events decided how long a step took?
 
-Not everything that takes time makes a step longer: a kernel that runs while the host is late, or an operator that runs
-while the device is, could be faster without any effect. The critical path is the chain of events that could not. From
-the end of the recording back to its start: what did each moment have to wait for, and which of that was done last?
+Not everything that takes time makes a step longer. A kernel that runs while the host is late could be faster without
+any effect, and so could an operator that runs while the device is late. The critical path is the chain of events that
+could not be faster without effect. The analysis follows it from the end of the recording back to its start. At each
+event it asks what the event had to wait for, and continues with the prerequisite that was fulfilled last:
 
-- A thread goes from one call to the next, and work follows the work before it on its stream and its launch. All work
-  of a CUDA graph follows the launch of the graph.
-- A call that waits for an event, a stream or a device follows the work that it waits for, a launch onto a full queue
-  (1024 pieces of work) the start of work there, a copy's call its own copy if it returns after that.
-- A stream that waits for an event follows what was launched before it was recorded.
-- The thread of the backward pass and the one that began it take turns (known by ``fwdbwd`` flows or autograd's names).
-- Work that starts more than 30 µs after all this, just when work of another stream ends, is taken to have waited for
-  that: most traces do not record the waits of streams (``cuda_sync``). Work of unknown launch counts as launched with
-  what is before it on its stream, or before the recording.
+- A thread goes from one call to the next. Work follows the work before it on its stream, and its launch. All work of a
+  CUDA graph follows the launch of the graph.
+- A call that waits for an event, a stream or a device follows the work that it waits for. A launch onto a full queue
+  (1024 pieces of work) follows the start of work there. A copying call that returns after its copy follows the copy.
+- A stream that waits for an event follows what was launched before the event was recorded.
+- The thread of the backward pass and the thread that began it take turns (known from ``fwdbwd`` flows or from
+  autograd's names).
+- Work that starts when another stream's work ends, and more than 30 µs after its own prerequisites, is treated as
+  waiting for that stream: most traces do not record the waits of streams (``cuda_sync``). Work of unknown launch is
+  treated as launched together with the work before it on its stream, or before the recording.
 
-Where both the launch and the work before it on the stream could have decided, the launch did if its call began less
-than the latency of a launch before that work ended. The latency is the least time from a launch to its work among the
-256 launches that begin with this one, at most 30 µs. So a device that lags behind its host is bound by itself. Work
-that starts while the work before it still runs followed its launch if that was at most 30 µs ago, else that work.
+Sometimes both the launch and the work before it on the stream could have decided. The launch did if its call began less
+than the launch latency before that work ended. The latency is the shortest time from a launch to its work among the 256
+launches that begin with this one, and at most 30 µs. So a device that lags behind its host is bound by itself. Work
+that starts while the work before it still runs followed its launch if the launch was at most 30 µs earlier, and
+otherwise the work before it.
 
-The path is divided where steps begin and end, so that ``time_ns`` over ``bound_by`` sums up to ``span_ns``, the step's
-duration. Without steps there is one ``span_ns`` with ``step`` null: from the first to the last event of the threads
-that launch or hand over work, of those that they start, and of the devices. Marks of the profiler itself lie outside.
-Work launched before the recording lies on the path as any other, but is no part of what the step itself takes:
-``before_recording_ns`` tells how much of ``time_ns`` it is, and ``time_ratio`` is the share without it.
+The path is divided where steps begin and end, so that the ``time_ns`` of all ``bound_by`` add up to ``span_ns``, the
+step's duration. A recording without steps has one ``span_ns``, with ``step`` null. It reaches from the first to the
+last event of the devices, of the threads that launch or hand over work, and of the threads that these start. Marks of
+the profiler itself lie outside. Work launched before the recording lies on the path like any other work, but does not
+count as time that the step itself takes: ``before_recording_ns`` is its part of ``time_ns``, and ``time_ratio`` is the
+share without it.
 
 | bound_by | time |
 | --- | --- |
-| cpu_operator | of a thread in an operator, its calls of the runtime excluded |
-| runtime_call | of a thread in a call of the runtime or driver, its waiting for a device excluded |
-| data_loading | of a thread that fetches from a data loader (``enumerate(DataLoader)``) |
-| outside_operators | of a thread in neither: Python, annotations, what is not recorded |
-| thread_handover | from one thread's last event to the other's first, and back |
+| cpu_operator | a thread is in an operator, excluding its runtime calls |
+| runtime_call | a thread is in a call of the runtime or driver, excluding its wait for a device |
+| data_loading | a thread fetches from a data loader (``enumerate(DataLoader)``) |
+| outside_operators | a thread is in neither: Python, annotations, or code that is not recorded |
+| thread_handover | from the last event of one thread to the first event of the other, and back |
 | launch_delay | from the start of a launch to the start of its work |
-| kernel_computation, kernel_communication, kernel_memory | in which the device works |
-| kernel_gap | at most 30 µs between work and the next on its stream, which had been launched |
+| kernel_computation, kernel_communication, kernel_memory | the device works |
+| kernel_gap | at most 30 µs between work and the next work on its stream, which had been launched |
 | sync | from the end of work to the return of the call, or the start of the work, that waited for it |
-| idle | for which nothing in the trace gives a reason |
+| idle | nothing in the trace gives a reason |
 
-It is drawn as ``Critical path`` under the thread that drives: slices named after ``bound_by``, each with its
-``source`` (the outermost operator, the call, the kernel; of a delay, what came late). Where the path goes from one
-track to another, an arrow leads from the event that it leaves (the launch, the work waited for) to the path's slice
-that could begin then. Stretches of one kind within one outermost operator are one slice. A stretch outside operators
-is one slice, too; its ``source`` is the annotation or Python function that was innermost for most of it, or
-``nothing recorded``.
+The path is drawn as ``Critical path`` under the thread that drives the recording. Its slices are named after
+``bound_by``. The ``source`` of a slice is the outermost operator, the call or the kernel; the ``source`` of a delay is
+the event that came late. Where the path changes tracks, an arrow leads from the event that it leaves (the launch, or
+the work waited for) to the slice of the path that could begin then. Consecutive pieces of one kind within one outermost
+operator are one slice. A stretch outside operators is one slice, too. Its ``source`` is the annotation or Python
+function that was innermost for most of it, or ``nothing recorded``.
 
 How HTA's ``critical_path_analysis`` differs: it takes the longest path through one annotation, which leaves out the
-times between operators and may begin and end anywhere; it does not know CUDA graphs, full queues, or waits between
-streams that are not recorded; a wait for a blocking copy, or a poll, always counts as none; times are rounded to
-microseconds. Its ``cpu_bound`` is our first, second and fourth kind, ``gpu_kernel_kernel_overhead`` is kernel_gap, and
-``gpu_kernel_launch_overhead`` launch_delay.
+times between operators and may begin and end anywhere. It does not know CUDA graphs, full queues, or waits between
+streams that are not recorded. It ignores waits for blocking copies and waits by polling. It rounds times to
+microseconds. Its ``cpu_bound`` covers our first, second and fourth kind, ``gpu_kernel_kernel_overhead`` is kernel_gap,
+and ``gpu_kernel_launch_overhead`` is launch_delay.
 """
 
 from __future__ import annotations
@@ -74,7 +78,7 @@ from augment.trace import LAUNCHES, Category, Trace
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)
-_UNRECORDED = "nothing recorded"  #: the source of time in which a thread is in no slice
+_UNRECORDED = "nothing recorded"  #: the source shown for time in which a thread is in no slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,12 @@ class Row:
     """One kind of time in one step."""
 
     rank: int | None = column("The rank of the process, if known.")
-    step: int | None = column("The step's number; null: the whole recording, which has no steps.")
+    step: int | None = column("The step's number; null if the recording has no steps.")
     bound_by: str = column("What the time on the path consists of.")
     time_ns: int = column("Time of that kind on the critical path.", "ns")
-    before_recording_ns: int = column("Of that, time of work launched before the recording.", "ns")
-    time_ratio: float = column("Share of `span_ns`, both without work launched before the recording.", "ratio")
-    span_ns: int = column("Duration of the step, or of all that the path covers if there are no steps.", "ns")
+    before_recording_ns: int = column("The part of time_ns that is work launched before the recording.", "ns")
+    time_ratio: float = column("time_ns over span_ns, both without work launched before the recording.", "ratio")
+    span_ns: int = column("Duration of the step; without steps, of the whole path.", "ns")
 
 
 ROW = Row
@@ -131,7 +135,7 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
 
 
 def _is_early(trace: Trace) -> Bools:
-    """Of each event whether it is work launched before the recording; one more, of no event."""
+    """Whether each event is work launched before the recording; the last entry stands for "no event" (row -1)."""
     found = np.zeros(len(trace.events) + 1, np.bool_)
     found[gpu_work(trace).row[before_recording(trace)]] = True
     return found
@@ -170,7 +174,7 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
 
 
 def _sources(trace: Trace, path: CriticalPath) -> Int64s:
-    """What each piece is shown as: of an operator the outermost that it is part of; outside of operators, all one."""
+    """The row that each piece is shown as: in operators the outermost one, outside operators the same value for all."""
     within = np.isin(path.bound_by, (BoundBy.CPU_OPERATOR, BoundBy.DATA_LOADING))
     source: Int64s = path.row.copy()
     outer = outermost(trace, path.row[within], (Category.CPU_OP,))
@@ -180,7 +184,7 @@ def _sources(trace: Trace, path: CriticalPath) -> Int64s:
 
 
 def _longest(path: CriticalPath, first: Bools) -> Int64s:
-    """Of each stretch outside operators (``first``: a stretch begins), the row that most of its time belongs to."""
+    """The row with most of the time of each stretch outside operators; ``first`` marks where a stretch begins."""
     outside = np.flatnonzero(path.bound_by == BoundBy.OUTSIDE_OPERATORS)
     (stretch, row), which = combinations(np.cumsum(first)[outside], path.row[outside])
     ns = sums(which, path.dur[outside], len(row))

@@ -1,18 +1,18 @@
-"""Which operators, calls and kernels are on the critical path, and what would a step gain without them?
+"""Which operators, calls and kernels are on the critical path, and how much faster would a step be without them?
 
-Of each step, the names that hold most time on its critical path (see `critical_path`). ``time_ns`` is an operator's
-own: what it calls has rows of its own, and its kernels have theirs.
+For each step, the names with the most time on its critical path (see `critical_path`). ``time_ns`` is an operator's own
+time: the operators that it calls have rows of their own, and so have its kernels.
 
-``saved_ns`` answers: if all that has this name had taken no time in this step, how much shorter would the recording be?
-It is found by taking those times out of the graph and looking for the longest path anew: what ran beside the old one
-sets the bound then, so it is at most ``time_ns``, and often far less. Delays are kept as they are. It is an estimate:
-a trace does not tell all that had to wait.
+``saved_ns`` answers: if everything of this name had taken no time in this step, how much shorter would the recording
+be? The analysis sets those durations to 0 in the graph and computes the longest path again. What ran in parallel to the
+old path then sets the bound, so ``saved_ns`` is at most ``time_ns``, and often far less. Delays keep their length. It
+is an estimate, because a trace does not record all dependencies.
 
-``slack_ns`` speaks of what is *not* on the path: how much longer the occurrence nearest to being critical could have
-taken without making the recording longer.
+``slack_ns`` is about occurrences *off* the path: how much longer the occurrence with the least slack could have taken
+without making the recording longer.
 
 Options:
-    name_count: how many names of each step have a row.
+    name_count: the number of names per step that have a row.
 
 HTA has no such table; its users simulate changes on a copy of its graph.
 """
@@ -36,30 +36,38 @@ class Row:
     """One name in one step."""
 
     rank: int | None = column("The rank of the process, if known.")
-    step: int | None = column("The step's number; null: the whole recording, which has no steps.")
+    step: int | None = column("The step's number; null if the recording has no steps.")
     name: str = column("The name of the operator, call or kernel.")
     bound_by: str = column("What its time on the path consists of, as in critical_path.")
-    count: int = column("How many of that name are on the path.", "count")
-    time_ns: int = column("Their own time on the critical path.", "ns")
+    count: int = column("Number of its occurrences on the path.", "count")
+    time_ns: int = column("Own time of these occurrences on the critical path.", "ns")
     time_ratio: float = column("Share of the step's duration.", "ratio")
-    total_ns: int = column("Own time of all of that name in the step, on the path or not.", "ns")
-    slack_ns: int | None = column("Least slack of those off the path; null where all are on it.", "ns")
-    saved_ns: int = column("How much shorter the recording would be had all of that name taken no time here.", "ns")
+    total_ns: int = column("Own time of all occurrences in the step, on the path or not.", "ns")
+    slack_ns: int | None = column("Least slack of the occurrences off the path; null if all are on it.", "ns")
+    saved_ns: int = column("How much shorter the recording would be if these occurrences took no time.", "ns")
 
 
 ROW = Row
 
 
 def analyze(trace: Trace, *, name_count: int = 10) -> Findings | Skipped:
-    """Rank what is on the critical path of each step."""
+    """Rank the names on the critical path of each step."""
     found = longest_names(trace, name_count)
     if not len(found.name):
-        return Skipped("nothing that has a name is on the critical path")
+        return Skipped("nothing on the critical path has a name")
     start, end = windows(trace)
     lengths = (end - start).tolist()
     numbers = steps(trace).number.tolist() or [None]
-    columns = (found.window, found.name, found.bound_by, found.count, found.ns, found.total_ns, found.slack_ns,
-               found.saved_ns)  # fmt: skip
+    columns = (
+        found.window,
+        found.name,
+        found.bound_by,
+        found.count,
+        found.ns,
+        found.total_ns,
+        found.slack_ns,
+        found.saved_ns,
+    )
     return Findings(
         [
             Row(

@@ -1,22 +1,22 @@
-"""How much work did the hardware count, and for which operators?
+"""What did the hardware counters measure, and for which operators?
 
 With CUPTI's range profiler (``CUPTI_PROFILER_METRICS`` in Kineto's config) a trace has a ``cuda_profiler_range`` for
-each kernel, whose args are the counters. There is a row for each operator and counter: the kernels that the operator
-launched, ``operator`` being the innermost around the launch and ``outer_operator`` the outermost.
+each kernel, with the counters as args. There is a row for each operator and counter, over the kernels that the operator
+launched. ``operator`` is the innermost operator around the launch, ``outer_operator`` the outermost.
 
-A range does not say which launch it is of: kernels run one after the other then, and the n-th range is of the n-th call
-that launches a kernel. Where there are not as many ranges as such calls nothing tells which belongs to which. All
-ranges are summed without an operator then, and the status is ``partial``.
+A range does not name its launch. With this profiler kernels run one after the other, so the n-th range belongs to the
+n-th call that launches a kernel. If the numbers of ranges and of such calls differ, ranges cannot be assigned. Then all
+ranges are summed without an operator, and the status is ``partial``.
 
-``statistic`` follows from the counter's name: ``.sum`` are summed, of ``.max`` and ``.min`` the extreme is taken, of
-any other (averages, percentages) the mean over the ranges.
+``statistic`` follows from the counter's name: counters ending in ``.sum`` are summed, for ``.max`` and ``.min`` the
+extreme is taken, and for any other (averages, percentages) the mean over the ranges.
 
 ``flop`` is computed: the sum of the counters ``smsp__sass_thread_inst_executed_op_…_pred_on.sum`` of ``fadd``,
-``fmul``, ``hadd``, ``hmul``, ``dadd`` and ``dmul``, and twice those of ``ffma``, ``hfma`` and ``dfma`` (HTA's
-``CUDA_SASS_INSTRUCTION_COUNTER_FLOPS``). Only what was recorded counts, and the work of tensor cores is not among it.
+``fmul``, ``hadd``, ``hmul``, ``dadd`` and ``dmul``, plus twice those of ``ffma``, ``hfma`` and ``dfma`` (HTA's
+``CUDA_SASS_INSTRUCTION_COUNTER_FLOPS``). It includes recorded counters only, and never the work of tensor cores.
 
-How HTA's ``get_cupti_counter_data_with_operators`` differs: it knows ``cudaLaunchKernel`` alone, and gives nothing at
-all, without a word, where the numbers differ.
+How HTA's ``get_cupti_counter_data_with_operators`` differs: it knows ``cudaLaunchKernel`` alone. Where the numbers
+differ, it returns nothing and gives no reason.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Row:
     outer_operator: str | None = column("The outermost operator around the launches.")
     operator: str | None = column("The innermost operator around the launches.")
     counter: str = column("The name of the counter.")
-    statistic: str = column("What the value is of the kernels' values: sum, mean, min or max.")
+    statistic: str = column("How the values of the kernels are combined: sum, mean, min or max.")
     value: float = column("The value.")
-    kernel_count: int = column("How many kernels have the counter.", "count")
+    kernel_count: int = column("Number of kernels that have the counter.", "count")
 
 
 ROW = Row
@@ -65,7 +65,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 
 def _summed(operators: list[Operators], counters: list[dict[str, float]]) -> Iterator[tuple[Any, ...]]:
-    """The row of each operator and counter, but for the rank, in the order in which they come."""
+    """The fields of each row but the rank: a row per operator and counter, in order of first appearance."""
     values: dict[Operators, dict[str, list[float]]] = {}
     for who, own in zip(operators, counters, strict=True):
         for name, value in own.items():

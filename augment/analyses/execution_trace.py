@@ -1,18 +1,20 @@
-"""Which operators does the execution trace know, at which shapes, and who hands tensors to whom?
+"""Which operators are in the execution trace, with which input shapes, and which operators pass tensors to which?
 
-Of PyTorch's ``ExecutionTraceObserver``, whose file is named beside the trace (``augment run --execution-trace FILE``,
-``augment.with_execution_trace``); without one it is skipped. A node is linked to the operator or annotation of the same
-record-function id, else external id, else by the order of its thread, and only if their names are equal.
+The input is a file of PyTorch's ``ExecutionTraceObserver``, given with the trace (``augment run --execution-trace
+FILE``, ``augment.with_execution_trace``). Without it the analysis is skipped. A node is linked to the operator or
+annotation with the same record-function id; without such ids, with the same external id; without these, by the order
+within its thread. The names must be equal in every case.
 
-A row is the nodes of one name whose inputs have one shape and one type. Every node counts in one row, and so does every
-operator and annotation of the trace: those of no node are in a row of their name without a ``node_id``.
+A row combines the nodes of one name whose inputs have the same shapes and types. Every node counts in exactly one row.
+The same holds for every operator and annotation of the trace: those without a node have a row per name, without a
+``node_id``.
 
-What is linked is drawn as ``Execution trace`` under each thread, nested as it was called, with what the node tells in
-args: its id and its parent's, the schema, the shapes, types and tensors that go in and come out. Arrows ``tensor`` lead
-from the outermost operator that gave out a tensor last to each outermost operator that takes it in: the data
-dependencies between operators, also from thread to thread. A tensor is known by its id and its storage's.
+Linked events are drawn as ``Execution trace`` under each thread, nested as they were called. Their args hold the node's
+id, its parent's id, the schema, and the shapes, types and tensors of inputs and outputs. Arrows ``tensor`` show the
+data dependencies between operators, also across threads: each leads from the outermost operator that last returned a
+tensor to an outermost operator that takes it as input. A tensor is identified by its id and the id of its storage.
 
-How HTA's ``correlate_execution_trace`` differs: it adds columns to a frame, believes ids whatever the names say, and
+How HTA's ``correlate_execution_trace`` differs: it adds columns to a frame, trusts ids even where names differ, and
 needs a package that is on no index.
 """
 
@@ -40,17 +42,17 @@ NEEDS = ((Category.CPU_OP, Category.USER_ANNOTATION),)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The nodes of one name, at one shape and type of their inputs."""
+    """The nodes of one name whose inputs have the same shapes and types."""
 
     rank: int | None = column("The rank of the process, if known.")
-    name: str = column("The name of the nodes, and of the operators linked to them.")
-    input_shapes: str | None = column("The shapes of their inputs; none of what has no node or no input.")
-    input_types: str | None = column("The types of their inputs; none of what has no node or no input.")
-    node_id: int | None = column("The id of the first of these nodes; none of what has no node.")
-    linked_count: int = column("How many nodes are linked to an event.", "count")
-    unlinked_node_count: int = column("How many nodes are linked to none.", "count")
-    unlinked_event_count: int = column("How many operators and annotations of the trace have no node.", "count")
-    cpu_ns: int = column("Sum of the durations of the linked events; of a row without nodes, of its events.", "ns")
+    name: str = column("The name of the nodes and of the operators linked to them.")
+    input_shapes: str | None = column("The shapes of their inputs; none without a node or inputs.")
+    input_types: str | None = column("The types of their inputs; none without a node or inputs.")
+    node_id: int | None = column("The id of the first of these nodes; none without a node.")
+    linked_count: int = column("Number of nodes that are linked to an event.", "count")
+    unlinked_node_count: int = column("Number of nodes that are linked to no event.", "count")
+    unlinked_event_count: int = column("Number of operators and annotations of the trace without a node.", "count")
+    cpu_ns: int = column("Sum of the durations of the linked events; in a row without nodes, of its events.", "ns")
 
 
 ROW = Row
@@ -64,13 +66,13 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not len(links.row):
         reason = "share neither ids nor an order of operators: they were not recorded together"
         return Skipped(f"the trace and the {len(links.nodes):,} nodes of the execution trace {reason}")
-    message = "nodes of the execution trace have the id of an event of another name: not linked"
+    message = "nodes of the execution trace have the id of an event with another name (not linked)"
     differing = [Diagnostic("execution_node_differs", links.differing, message)] if links.differing else []
     return Findings(_rows(trace, links), _annotations(trace, links), differing)
 
 
 def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
-    """The nodes' rows, most time first; then the rows of what has no node."""
+    """The rows of the nodes, most time first; then the rows of events without a node."""
     dur = trace.events.dur
     event_of = dict(zip(links.node.tolist(), links.row.tolist(), strict=True))
     groups: dict[tuple[str, str | None, str | None], list[int]] = {}  # node_id, linked, unlinked, ns
@@ -82,8 +84,9 @@ def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
             sums[3] += int(dur[event_of[place]])
         else:
             sums[2] += 1
-    rows = [Row(trace.rank, *key, one[0] if one[0] >= 0 else None, one[1], one[2], 0, one[3])
-            for key, one in groups.items()]  # fmt: skip
+    rows = [
+        Row(trace.rank, *key, one[0] if one[0] >= 0 else None, one[1], one[2], 0, one[3]) for key, one in groups.items()
+    ]
     rows.sort(key=lambda one: -one.cpu_ns)
     return [*rows, *_rows_without_node(trace, links)]
 
@@ -99,7 +102,7 @@ def _rows_without_node(trace: Trace, links: ExecutionLinks) -> Iterator[Row]:
 
 
 def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
-    """A track for each thread, and the arrows between each two of them."""
+    """A track for each thread, and the arrows within and between threads."""
     stacks, events = call_stacks(trace), trace.events
     order = np.argsort(stacks.place_of[links.row], kind="stable")
     row, node = links.row[order], links.node[order]
@@ -123,7 +126,7 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
 
 
 def _track(trace: Trace, under: int, ts: Int64s, dur: Int64s, row: Int64s, nodes: Sequence[Node]) -> SliceTrack:
-    """What is linked on one thread."""
+    """The linked events of one thread, as a track."""
     return SliceTrack(
         analysis=NAME,
         name="Execution trace",
@@ -139,7 +142,7 @@ def _track(trace: Trace, under: int, ts: Int64s, dur: Int64s, row: Int64s, nodes
             "input_tensors": _texts(_ids_text(one, "inputs") for one in nodes),
             "output_tensors": _texts(_ids_text(one, "outputs") for one in nodes),
         },
-        description="operators and annotations of which the execution trace tells",
+        description="operators and annotations that have a node in the execution trace",
     )
 
 
@@ -147,7 +150,7 @@ _TOLD = ("input_shapes", "input_types", "output_shapes", "output_types")
 
 
 def _cut(trace: Trace, row: Int64s) -> Int64s:
-    """The ends of ``row``, in the order of the call stacks; of what overlaps another in part, where that begins."""
+    """The ends of the slices ``row``, in call-stack order. A slice that partly overlaps a later one is cut there."""
     ts, track = trace.events.ts[row], trace.events.track[row]
     end = ts + trace.events.dur[row]
     stop = nesting(ts, end, track)[2]
@@ -157,7 +160,7 @@ def _cut(trace: Trace, row: Int64s) -> Int64s:
 
 
 def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s) -> tuple[Int64s, Int64s]:
-    """Which outermost operator gave out a tensor last that which other takes in, each pair once.
+    """The pairs of outermost operators of which one last returned a tensor that the other takes as input, each once.
 
     Places in ``row``, which is in the order of the call stacks.
     """
@@ -178,7 +181,7 @@ def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s)
 
 
 def _outermost(trace: Trace, row: Int64s) -> Int64s:
-    """Of each of ``row`` (in the order of the call stacks) the place of the outermost operator around it; -1: none."""
+    """The place of the outermost operator around each of ``row`` (in call-stack order); -1 if there is none."""
     place = call_stacks(trace).place_of[row].astype(np.intp)
     operators = np.flatnonzero(trace.events.category[row] == Category.CPU_OP)
     owner: Int64s = np.append(operators, -1)[outermost_of(trace, place[operators])[place]]
@@ -186,8 +189,8 @@ def _outermost(trace: Trace, row: Int64s) -> Int64s:
 
 
 def _tensors(values: Any) -> Iterator[tuple[int, int]]:
-    """The tensors among ``values``, however deep: of ``[tensor, storage, offset, elements, size, device]`` the first
-    two."""
+    """All tensors nested in ``values``, as (tensor id, storage id): the first two fields of
+    ``[tensor, storage, offset, elements, size, device]``."""
     if not isinstance(values, list):
         return
     if len(values) == 6 and isinstance(values[5], str) and all(isinstance(one, int) for one in values[:5]):
@@ -198,7 +201,7 @@ def _tensors(values: Any) -> Iterator[tuple[int, int]]:
 
 
 def _values(node: Node, side: str) -> Any:
-    """The inputs or outputs themselves, in both schemas."""
+    """The inputs or outputs of a node, in both schemas."""
     found = node.get(side)
     return found.get("values") if isinstance(found, dict) else found
 
@@ -214,13 +217,13 @@ def _id(node: Node, name: str) -> int:
 
 
 def _text(node: Node, name: str) -> str | None:
-    """What the node tells, as JSON; None if that is nothing."""
+    """The attributes of the node as JSON; None if there are none."""
     value = attribute(node, name)
     return json.dumps(value) if value else None
 
 
 def _texts(values: Iterator[str | None] | Sequence[str | None]) -> Texts:
-    """A column of texts, each distinct one kept once."""
+    """A column of texts that keeps each distinct text once."""
     known: dict[str, int] = {}
     codes = [known.setdefault(one, len(known)) if one else -1 for one in values]
     return Texts(np.array(codes, np.int32), list(known))

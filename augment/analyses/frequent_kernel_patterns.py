@@ -1,27 +1,27 @@
 """Which sequences of kernels do operators launch again and again?
 
-A pattern is an operator and the names of all that it launched: itself, and through whatever it calls on its thread, in
-the order of the launches (the work of a CUDA graph in the order in which it began). Patterns of many small kernels are
-candidates for fusion, for CUDA graphs or for ``torch.compile``.
+A pattern is an operator and the names of all work that it launched, directly or through what it calls on its thread.
+The names are in the order of the launches; the work of a CUDA graph is in the order in which it began. Patterns of many
+small kernels are candidates for fusion, for CUDA graphs or for ``torch.compile``.
 
-With ``operator``, the patterns of every slice of the host whose name contains it and that lies in no other such slice:
-operators, annotations, Python functions. Without, those of all operators that occur more than once; of operators within
-each other that launch exactly the same work, the innermost stands for all. The most frequent patterns come first.
+With ``operator``, the analysis takes every slice of the host whose name contains it and that lies in no other such
+slice: operators, annotations, Python functions. Without it, the analysis takes all operators that occur more than once.
+Where nested operators launch exactly the same work, only the innermost counts. The most frequent patterns come first.
 
-The work of these patterns is marked on a track ``Frequent kernel patterns stream N`` for each stream: a slice over the
-work of each occurrence, named after the operator, with the pattern's place in the rows as ``pattern``; where work of
-others lies between, a slice for each part. Work that belongs to several of them is marked as the most frequent one's.
+The work of these patterns is marked on a track ``Frequent kernel patterns stream N`` for each stream. A slice named
+after the operator covers the work of each occurrence; its ``pattern`` is the pattern's place among the rows. Other work
+in between splits it into several slices. Work that belongs to several patterns is marked as the most frequent one's.
 
-How HTA's ``get_frequent_cuda_kernel_sequences`` differs: it must be given an operator; of the slices with that name it
-takes those at the least depth of all (here with ``at_minimum_depth``), so that an operator called from deeper code does
-not count; it orders the kernels by their start; it fails on most traces with nanoseconds; and it marks the pattern by
-taking the args and names off everything else.
+How HTA's ``get_frequent_cuda_kernel_sequences`` differs: it requires an operator. Of the slices with that name it takes
+those at the least call-stack depth (here with ``at_minimum_depth``), so that calls from deeper code do not count. It
+orders the kernels by their start, and fails on most traces with nanoseconds. It marks the pattern by removing the args
+and names of everything else.
 
 Options:
-    operator: what the name must contain; empty for every operator.
-    min_kernel_count: how much work an operator must have launched.
-    top_pattern_count: how many patterns there may be.
-    at_minimum_depth: whether to take HTA's choice of slices.
+    operator: text that the name must contain; empty for every operator.
+    min_kernel_count: the least number of pieces of work that an operator must have launched.
+    top_pattern_count: the greatest number of patterns to report.
+    at_minimum_depth: whether to select slices as HTA does.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     operator: str = column("The name of the operator.")
     pattern: list[str] = column("The names of the kernels, copies and memsets, in the order of their launches.")
-    count: int = column("How often it occurs.", "count")
+    count: int = column("Number of occurrences.", "count")
     kernel_ns: int = column("Sum of the durations of its kernels, copies and memsets.", "ns")
-    cpu_ns: int = column("Sum of the durations of the operator.", "ns")
+    cpu_ns: int = column("Sum of the durations of these calls of the operator.", "ns")
 
 
 ROW = Row
@@ -65,7 +65,7 @@ ROW = Row
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """Equal-length columns: ``operator``, an ascending place of the call stacks, launched ``[start, stop)`` of
+    """Equal-length columns: ``operator`` (ascending places in the call stacks) launched the work ``[start, stop)`` of
     ``launched_work(trace).listed``."""
 
     operator: Places
@@ -95,12 +95,12 @@ def analyze(
     rows, patterns = _patterns(trace, found, least=1 if operator else 2, most=top_pattern_count)
     tracks = _tracks(trace, found, rows, patterns)
     undrawn = max(0, sum(map(len, patterns)) - DRAWN_AT_MOST)
-    message = f"occurrences of patterns beyond {DRAWN_AT_MOST:,} are not drawn"
+    message = f"pattern occurrences beyond {DRAWN_AT_MOST:,} (not drawn)"
     return Findings(rows, tracks, [Diagnostic("pattern_not_drawn", undrawn, message)] if undrawn else [])
 
 
 def _named(trace: Trace, text: str, at_minimum_depth: bool) -> Places:
-    """The places of what has ``text`` in its name: the outermost, or those of least depth."""
+    """The places of the slices with ``text`` in their names: the outermost ones, or those of least depth."""
     stacks = call_stacks(trace)
     place = places_of(trace, *HOST).where(lambda name: text in name)
     if not len(place):
@@ -113,12 +113,12 @@ def _named(trace: Trace, text: str, at_minimum_depth: bool) -> Places:
 
 
 def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) -> Occurrences:
-    """Those of ``operator`` that launched at least ``least`` pieces of work; of several the same, the innermost."""
+    """The operators that launched at least ``least`` pieces of work; of several with the same work, the innermost."""
     start, stop = launched_work(trace).spans(operator)
     chosen = stop - start >= max(least, 1)
     operator, start, stop = operator[chosen], start[chosen], stop[chosen]
     if distinct:
-        order = np.lexsort((stop, start))  # stable: of those that launched the same, the innermost is the last
+        order = np.lexsort((stop, start))  # stable: of operators with the same work, the innermost is the last
         last = np.append((start[order][1:] != start[order][:-1]) | (stop[order][1:] != stop[order][:-1]), True)
         innermost = np.sort(order[last[: len(order)]])
         operator, start, stop = operator[innermost], start[innermost], stop[innermost]
@@ -126,7 +126,7 @@ def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) 
 
 
 def _patterns(trace: Trace, found: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Places]]:
-    """The ``most`` patterns that occur most often, at least ``least`` times; and where in ``found`` they do."""
+    """The ``most`` most frequent patterns with at least ``least`` occurrences, and these as places in ``found``."""
     work, events = gpu_work(trace), trace.events
     place = launched_work(trace).listed
     row = call_stacks(trace).row[found.operator]
@@ -151,7 +151,7 @@ def _patterns(trace: Trace, found: Occurrences, *, least: int, most: int) -> tup
 
 
 def _tracks(trace: Trace, found: Occurrences, rows: list[Row], patterns: list[Places]) -> list[SliceTrack]:
-    """The marks of each stream; work of several patterns is marked as of the first."""
+    """The marks of each stream. Work of several patterns is marked as that of the first."""
     if not rows:
         return []
     work = gpu_work(trace)
@@ -159,7 +159,7 @@ def _tracks(trace: Trace, found: Occurrences, rows: list[Row], patterns: list[Pl
     pattern = np.repeat(np.arange(len(rows)), [len(one) for one in patterns])[:DRAWN_AT_MOST]
     whose, index = expand(found.start[drawn], found.stop[drawn])
     mark = np.full(len(work), -1, np.int64)
-    mark[launched_work(trace).listed[index[::-1]]] = whose[::-1]  # of several, the last assigned stays
+    mark[launched_work(trace).listed[index[::-1]]] = whose[::-1]  # of several assignments, the last one stays
     tracks = []
     for stream in work.streams:
         marks = mark[stream.places]
@@ -175,7 +175,7 @@ def _tracks(trace: Trace, found: Occurrences, rows: list[Row], patterns: list[Pl
 
 
 def _track(stream: Stream, ts: Int64s, dur: Int64s, pattern: Int64s, rows: list[Row]) -> SliceTrack:
-    """The slices of one stream, of which each is part of an occurrence of ``pattern``."""
+    """The slices of one stream; each is part of an occurrence of ``pattern``."""
     figures = {
         "pattern": np.arange(1, len(rows) + 1),
         "kernel_count": np.array([len(one.pattern) for one in rows], np.int64),

@@ -1,17 +1,18 @@
-"""Which of the user's annotations does the GPU time belong to?
+"""Which user annotations does the GPU time belong to?
 
-Each kernel, copy and memset belongs to one annotation, the leaf: the innermost ``gpu_user_annotation`` of its stream in
-which it begins; where there is none, the innermost annotation of the host around its launch (on the launching thread).
-The innermost is the one that began last of those that are open when the work begins, or that enclose the launch wholly;
-annotations that cross are counted in the diagnostics.
-The durations of a device's rows add up to the sum of the durations of all its work; the row without an annotation has
-what belongs to none. Steps (``ProfilerStep#n``) do not count, unless asked for: they hold everything.
+Each kernel, copy and memset belongs to one annotation, its leaf: the innermost ``gpu_user_annotation`` of its stream in
+which it begins. If there is none, it is the innermost annotation of the host around its launch, on the launching
+thread. The innermost annotation is the one that began last among those that are open when the work begins, or that
+enclose the whole launch. Annotations that cross are counted in the diagnostics.
 
-How HTA's ``get_gpu_kernels_with_user_annotations`` differs: it gives the kernels, not the sums; it knows the
-annotations of the GPU alone, so that older traces have none; kernels shorter than a microsecond get lost; steps count.
+The durations of a device's rows add up to the sum of the durations of all its work. The row without an annotation has
+the work that belongs to none. Steps (``ProfilerStep#n``) enclose everything, so they count only on request.
+
+How HTA's ``get_gpu_kernels_with_user_annotations`` differs: it gives the kernels, not the sums. It knows annotations of
+the GPU only, so that older traces have none. It loses kernels shorter than a microsecond. Its steps count.
 
 Options:
-    include_steps: whether steps are annotations, too.
+    include_steps: whether steps count as annotations.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     annotation: str | None = column("The name of the annotation; none for the work that belongs to no annotation.")
-    kernel_count: int = column("How many kernels, copies and memsets belong to it.", "count")
+    kernel_count: int = column("Number of kernels, copies and memsets that belong to it.", "count")
     gpu_ns: int = column("Sum of their durations.", "ns")
     gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
 

@@ -1,12 +1,14 @@
 """Which modules of the model does the GPU time belong to?
 
-A module is a call of ``torch.nn.Module`` as the profiler records it with ``with_stack=True`` (``nn.Module: Linear_4``);
-``module`` is its path among the modules around it: ``Block_1/Linear_4``. Each kernel, copy and memset belongs to the
-innermost module around its launch. What the backward pass launches lies on another thread: it belongs to the module of
-the forward operator that its ``fwdbwd`` flow comes from (or, without flows, that has its sequence number).
+A module is a call of ``torch.nn.Module`` as the profiler records it with ``with_stack=True`` (``nn.Module: Linear_4``).
+``module`` is its path through the modules around it: ``Block_1/Linear_4``. Each kernel, copy and memset belongs to the
+innermost module around its launch. The backward pass launches its work on another thread. That work belongs to the
+module of the forward operator at which the ``fwdbwd`` flow begins; without flows, of the operator with the same
+sequence number.
 
-``gpu_ns`` is of the module and all modules in it, ``self_gpu_ns`` of itself alone. The latter adds up, over the
-rows of a device, to the sum of the durations of all its work; the row without a module has what belongs to none.
+``gpu_ns`` covers the module and all modules in it, ``self_gpu_ns`` the module alone. Over the rows of a device,
+``self_gpu_ns`` adds up to the sum of the durations of all its work. The row without a module has the work that belongs
+to none.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     module: str | None = column("The path of the module; none for the work that belongs to no module.")
-    call_count: int = column("How often it was called.", "count")
-    kernel_count: int = column("How many kernels, copies and memsets belong to it or to modules in it.", "count")
+    call_count: int = column("Number of calls.", "count")
+    kernel_count: int = column("Number of kernels, copies and memsets that belong to it or to modules in it.", "count")
     gpu_ns: int = column("Sum of their durations.", "ns")
-    backward_gpu_ns: int = column("The part of that which the backward pass launched.", "ns")
-    self_gpu_ns: int = column("Sum of the durations of what belongs to no module in it.", "ns")
+    backward_gpu_ns: int = column("The part of gpu_ns that the backward pass launched.", "ns")
+    self_gpu_ns: int = column("The part of gpu_ns that belongs to no module in it.", "ns")
 
 
 ROW = Row
@@ -48,7 +50,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the modules."""
     found = modules(trace)
     if not len(found.frame):
-        return Skipped("no nn.Module is called: record with with_stack=True")
+        return Skipped("no calls of nn.Module; record with with_stack=True")
     work = module_work(trace)
     if not (work.path != NO_MODULE).any():
         return Skipped("no GPU work belongs to a module")
@@ -61,23 +63,24 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 
 def _rows(device: Device, parts: list[Share], paths: list[str], parent: list[int], calls: list[int]) -> list[Row]:
-    """The rows of one device, modules in the order of their names, the row of none last."""
-    figures = [[0, 0, 0, 0] for _ in range(len(paths) + 1)]  # kernels, GPU time, of backward, exclusive; the last: none
-    for one in parts:
-        path, backward = divmod(one.key, 2)
-        mine = figures[path]
-        mine[0] += one.kernel_count
-        mine[1] += one.gpu_ns
-        mine[2] += one.gpu_ns * backward
-        mine[3] += one.gpu_ns
-    for path in range(len(paths) - 1, -1, -1):  # parents come first, so each child is whole when it is added
+    """The rows of one device: modules in the order of their names, then the row without a module."""
+    # count, GPU time, the backward pass's part, exclusive time; the last entry stands for no module
+    figures = [[0, 0, 0, 0] for _ in range(len(paths) + 1)]
+    for share in parts:
+        path, backward = divmod(share.key, 2)
+        sums = figures[path]
+        sums[0] += share.kernel_count
+        sums[1] += share.gpu_ns
+        sums[2] += share.gpu_ns * backward
+        sums[3] += share.gpu_ns
+    for path in range(len(paths) - 1, -1, -1):  # parents come first: here, children are done before them
         if parent[path] != NO_MODULE:
             for column_ in range(3):
                 figures[parent[path]][column_] += figures[path][column_]
     named = [*paths, None]
     rows = [
-        Row(device.rank, device.device, name, count, *mine)
-        for name, count, mine in zip(named, [*calls, 0], figures, strict=True)
-        if mine[0]
+        Row(device.rank, device.device, name, count, *sums)
+        for name, count, sums in zip(named, [*calls, 0], figures, strict=True)
+        if sums[0]
     ]
     return sorted(rows, key=lambda row: (row.module is None, row.module or ""))

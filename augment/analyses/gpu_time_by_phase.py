@@ -1,20 +1,20 @@
 """How much GPU time do forward, backward and optimizer take?
 
-Each kernel, copy and memset belongs to the phase of its launch on the host, the first of these that fits:
+Each kernel, copy and memset belongs to the phase of its launch on the host. The first phase that fits counts:
 
-- ``optimizer``: within an annotation ``Optimizer.step#…`` or ``Optimizer.zero_grad#…``;
+- ``optimizer``: within an annotation ``Optimizer.step#…`` or ``Optimizer.zero_grad#…``.
 - ``backward``: on a thread of the autograd engine, or within a node of the autograd graph
-  (``autograd::engine::evaluate_function: …``, ``AddmmBackward0``), an operator at which a ``fwdbwd`` flow ends, or an
-  annotation that says ``backward``;
+  (``autograd::engine::evaluate_function: …``, ``AddmmBackward0``), within an operator at which a ``fwdbwd`` flow ends,
+  or within an annotation that says ``backward``.
 - ``forward``: within an operator at which a ``fwdbwd`` flow begins, an ``nn.Module`` or an annotation that says
-  ``forward``; also what the thread of such operators launches between the first and the last of them before anything of
-  a backward pass begins;
-- ``other``: whatever else was launched, such as the copy of a batch to the device;
-- ``unknown``: what has no launch in the trace.
+  ``forward``. It also has what the thread of such operators launches between the first and the last of them, before any
+  event of a backward pass begins.
+- ``other``: everything else that was launched, such as the copy of a batch to the device.
+- ``unknown``: work without a launch in the trace.
 
-Where a trace has no ``fwdbwd`` flows, the sequence numbers of its operators take their place. The durations of a
-device's rows add up to the sum of the durations of all its work. Communication that runs beside
-computation counts as well as it.
+In a trace without ``fwdbwd`` flows, the sequence numbers of the operators take their place. The durations of a device's
+rows add up to the sum of the durations of all its work, so communication and computation that run at the same time both
+count.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     phase: str = column("One of forward, backward, optimizer, other and unknown.")
-    kernel_count: int = column("How many kernels, copies and memsets were launched in it.", "count")
+    kernel_count: int = column("Number of kernels, copies and memsets launched in it.", "count")
     gpu_ns: int = column("Sum of their durations.", "ns")
     gpu_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
 
@@ -55,7 +55,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the phases."""
     phase_of = training_phases(trace)
     if phase_of is None:
-        return Skipped("nothing tells the phases: no fwdbwd flow, autograd node, optimizer, module or annotation")
+        return Skipped("phases are unknown: no fwdbwd flow, autograd node, optimizer, module or annotation")
     launch = gpu_work(trace).launch
     known = launch != NO_ROW
     phase = np.full(len(launch), NO_KEY, np.int64)

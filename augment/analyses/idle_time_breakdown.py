@@ -1,63 +1,67 @@
-"""Why does a stream stand idle between two pieces of its work?
+"""Why does a stream idle between two pieces of its work?
 
-A gap lies between the end of everything before it on the stream and the start of the next piece of GPU work. Each is
-of one category, by the work that ends it:
+A gap lies between the end of everything before it on the stream and the start of the next piece of GPU work. The work
+that ends the gap decides its category:
 
-- **host_wait**: the launch of that work *began* after the gap did: the device had run dry and waited for the host.
-- **kernel_wait**: it was launched in time, and the gap is shorter than ``consecutive_kernel_delay_ns``: the
-  device's own pace from one kernel to the next.
-- **other**: it was launched in time and yet started late (it waited for an event, another stream, or memory), or its
-  launch is not known.
+- **host_wait**: the launch of that work *began* after the gap did: the device had run out of work and waited for the
+  host.
+- **kernel_wait**: the work was launched in time, and the gap is shorter than ``consecutive_kernel_delay_ns``: the
+  normal delay between consecutive kernels.
+- **other**: the work was launched in time and yet started late (it waited for an event, another stream, or memory), or
+  its launch is not known.
 
-``idle_ratio`` is the category's share of the idle time of the stream; the time before its first and after its last
-work is not counted. The deviation is a sample's (over n - 1), percentiles are interpolated linearly.
+``idle_ratio`` is the category's share of the idle time of the stream. Time before its first and after its last work
+does not count. The deviation is that of a sample (over n - 1); percentiles are interpolated linearly.
 
-A stream that idles while another stream of its device works is no alarm. Four columns therefore split ``idle_ns`` by
-what the device does meanwhile, and add up to it: ``other_stream_busy_ns`` while another stream works;
-``device_host_wait_ns``, ``device_kernel_wait_ns`` and ``device_other_ns`` while no stream works, by the cause of that
-gap of the device. The cause is the category by the work that ends the device's gap, with one exception: if that work
-started ``consecutive_kernel_delay_ns`` or more after its launch returned, and this delay is more than half of the gap,
-the cause is ``other``, not ``host_wait``.
+A stream that idles while another stream of its device works need not be a problem. Four columns therefore split
+``idle_ns`` by what the device does meanwhile, and add up to it. ``other_stream_busy_ns`` is time while another stream
+works. ``device_host_wait_ns``, ``device_kernel_wait_ns`` and ``device_other_ns`` are time while no stream works, by the
+cause of that gap of the device. The cause is the category of the device's gap, with one exception: if the work that
+ends it started ``consecutive_kernel_delay_ns`` or more after its launch returned, and this delay is more than half of
+the gap, the cause is ``other``, not ``host_wait``.
 
-The track ``Idle`` shows the gaps of the device, named by their cause. A track ``Idle stream N`` shows the gaps of a
-stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on
-``Idle``: so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``, with
-``device_idle_ns``: the shorter gaps of the device within it. The args of a slice:
+The track ``Idle`` shows the gaps of the device, named after their cause. A track ``Idle stream N`` shows the gaps of a
+stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on ``Idle``:
+so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``. Its
+``device_idle_ns`` is the sum of the shorter gaps of the device within it. The args of a slice:
 
-- ``correlation``: of the work that ends the device's gap; of ``other_stream_busy``, of the work that ends the stream's.
+- ``correlation``: that of the work that ends the device's gap; for ``other_stream_busy``, the stream's gap.
 - ``hta_category``: the category of the stream's gap, where the slice has another name.
 - ``launch_delay_ns``: from the end of the launch to the work's start, if the launch began within the device's gap.
 - ``owner``, ``owner_ns`` (host_wait): the operator or annotation in which the launching thread spent most of the time
   from the start of the gap to the end of the launch (innermost at each moment, summed by name; steps do not count).
-  ``python_function`` and ``python_function_ns``: likewise, if functions were recorded.
-- ``previous_kernel`` (all but host_wait): what ran last before the device's gap; of ``other_stream_busy``, before the
-  stream's.
+  ``python_function`` and ``python_function_ns`` are the same for Python functions, if recorded.
+- ``previous_kernel`` (all but host_wait): the work that ran last before the device's gap; for ``other_stream_busy``,
+  before the stream's gap.
 - ``waited_for``, ``waited_for_stream``, ``known_by`` (other_stream_busy): the work of another stream that the work at
-  the end of the gap waited for, in the slice in which that work ended. No such args: it cannot be told.
+  the end of the gap waited for. They are on the slice in which the awaited work ended. Without these args the awaited
+  work is unknown.
 
-A call of the host never explains why work started late that was in the queue already. ``known_by`` names the evidence:
+A call of the host never explains why work started late that was already in the queue. ``known_by`` names the evidence:
 
-- ``recorded event``: a ``Stream Wait Event`` says it; of several events the one that was fulfilled last. The event was
-  fulfilled after the gap began and after the launch of the waiting work returned.
+- ``recorded event``: a ``Stream Wait Event`` names it. Of several events, it is the one that was fulfilled last. The
+  event was fulfilled after the gap began and after the launch of the waiting work returned.
 - ``ended just before``: inferred, for work that starts more than 30 µs after the gap began and its launch returned. It
   waited for the last work of another stream of the device to end before it started (or up to 2 µs later, by the
-  clocks), if that was launched no later, and ended at most 30 µs before the start and in the second half of the wait.
-  No work of a third stream may fit as well. Work whose launch is not known may fit, but is never named. As work ends
-  all the time, one more thing must hold: it is the last that was launched on its stream until the launch of the waiting
-  work; or no other work fits, and it ran at least ten times as long as the delay from its end to the start.
+  clocks). That work must have been launched no later, and must have ended at most 30 µs before the start and in the
+  second half of the wait. Work of a third stream must not fit as well; work of unknown launch can fit, but is never
+  named. Because work ends all the time, one of two further conditions must hold: it is the last that was launched on
+  its stream until the launch of the waiting work; or no other work fits, and it ran at least ten times as long as the
+  delay from its end to the start.
 
-An arrow leads from what was waited for to each slice of at least ``arrow_min_gap_ns``. Of host_wait that is the owner's
-slice that took most of the time, else the function's, else the launch; on ``Idle stream N`` only if the stream's own
-work ends the gap. Of ``other_stream_busy`` it is the work ``waited_for``.
+An arrow leads to each slice of at least ``arrow_min_gap_ns`` from what was waited for. For host_wait it begins at the
+owner's slice that took most of the time; without an owner, at the function's slice; otherwise at the launch. On ``Idle
+stream N`` this arrow is drawn only if the stream's own work ends the gap. For ``other_stream_busy`` it begins at the
+work ``waited_for``.
 
 Options:
-    consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait; 30,000 as in HTA.
+    consecutive_kernel_delay_ns: a shorter gap between work launched in time is kernel_wait; 30,000 as in HTA.
     arrow_min_gap_ns: slices shorter than this get no arrow.
 
-How HTA's ``get_idle_time_breakdown`` differs: it compares each kernel with the one before it alone, so that overlapping
-kernels give negative gaps; it keys streams by number, mixing devices; kernels without a launch count as launched by
-the first event of the file; kernels launched by one CUDA graph launch all but one lose their launch; times are rounded
-to microseconds; nothing says who made the device wait.
+How HTA's ``get_idle_time_breakdown`` differs: it compares each kernel only with the one before it, so that overlapping
+kernels give negative gaps. It keys streams by number, which mixes devices. It counts kernels without a launch as
+launched by the first event of the file. Of the kernels of one CUDA graph launch, all but one lose their launch. Times
+are rounded to microseconds. It does not say what made the device wait.
 """
 
 from __future__ import annotations
@@ -87,16 +91,16 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     stream: Identity = column("The stream.")
-    category: str = column("host_wait, kernel_wait or other.")
+    category: str = column("One of host_wait, kernel_wait and other.")
     idle_ns: int = column("Sum of the gaps of this category.", "ns")
-    gap_count: int = column("How many gaps of this category there are.", "count")
+    gap_count: int = column("Number of gaps of this category.", "count")
     idle_ratio: float | None = column("Share of the stream's idle time.", "ratio")
-    other_stream_busy_ns: int = column("Of ``idle_ns``, while another stream of the device works.", "ns")
-    device_host_wait_ns: int = column("Of ``idle_ns``, while the whole device waits for the host.", "ns")
-    device_kernel_wait_ns: int = column("Of ``idle_ns``, while the whole device idles at its own pace.", "ns")
-    device_other_ns: int = column("Of ``idle_ns``, while the whole device idles for another reason.", "ns")
+    other_stream_busy_ns: int = column("The part of ``idle_ns`` while another stream of the device works.", "ns")
+    device_host_wait_ns: int = column("The part of ``idle_ns`` while the whole device waits for the host.", "ns")
+    device_kernel_wait_ns: int = column("The part of ``idle_ns`` in the device's short gaps (kernel_wait).", "ns")
+    device_other_ns: int = column("The part of ``idle_ns`` while the whole device idles for another cause.", "ns")
     mean_ns: float | None = column("Mean length of the gaps.", "ns")
-    std_ns: float | None = column("Standard deviation of their lengths, of a sample; 0 of one gap.", "ns")
+    std_ns: float | None = column("Sample standard deviation of their lengths; 0 for one gap.", "ns")
     min_ns: int | None = column("Least length.", "ns")
     p25_ns: float | None = column("First quartile of the lengths.", "ns")
     p50_ns: float | None = column("Median length.", "ns")
@@ -115,12 +119,14 @@ def analyze(
     of_devices = device_idle(trace, consecutive_kernel_delay_ns)
     of_streams = stream_idle(trace, of_devices, consecutive_kernel_delay_ns)
     rows = [row for one, idle in zip(work.streams, of_streams, strict=True) for row in _rows(one, idle)]
-    drawn = [(f"Idle stream {one.stream}", one.track, idle.pieces)
-             for one, idle in zip(work.streams, of_streams, strict=True)]  # fmt: skip
+    drawn = [
+        (f"Idle stream {one.stream}", one.track, idle.pieces)
+        for one, idle in zip(work.streams, of_streams, strict=True)
+    ]
     drawn += [("Idle", one.track, idle) for one, idle in zip(work.devices, of_devices, strict=True)]
     annotations = [one for each in drawn if len(each[2]) for one in _drawn(*each, arrow_min_gap_ns)]
     overlapping = sum(one.gaps.overlapping for one in of_streams)
-    message = "pieces of GPU work begin before earlier ones on their stream have ended"
+    message = "pieces of GPU work begin before earlier work on their stream has ended"
     found = [Diagnostic("overlapping_gpu_work", overlapping, message)] if overlapping else []
     return Findings(rows, annotations, found)
 
@@ -148,7 +154,7 @@ def _rows(stream: Stream, found: StreamIdle) -> Iterator[Row]:
 
 
 def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
-    """The idle time, and the arrows to what the long pieces waited for."""
+    """The idle time as a track, with arrows to the long pieces from what they waited for."""
     dur = idle.end - idle.start
     track = SliceTrack(
         analysis=NAME,
@@ -158,7 +164,7 @@ def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tu
         dur=dur,
         names=Texts(idle.cause.astype(np.int32), CAUSES),
         args=idle.evidence,
-        description="no GPU work runs between two pieces of it",
+        description="time between two pieces of GPU work in which none runs",
     )
     linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_ROW))
     return track, Flows(NAME, "waits for", Ends(idle.row[linked]), Ends(linked, track))

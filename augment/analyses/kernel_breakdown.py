@@ -1,16 +1,16 @@
 """Which kernels take the time?
 
-A row for every name of GPU work on each device: how often it ran, and the sum, mean, least, greatest and standard
-deviation (of a sample, over n - 1; 0 where it ran once) of its durations. Durations are added, not united: kernels that
-run at the same time both count.
+There is a row for every name of GPU work on each device: how often it ran, and the sum, mean, minimum, maximum and
+standard deviation of its durations (the deviation of a sample, over n - 1; 0 where it ran once). Durations are added
+even where kernels run at the same time.
 
-``family`` is the kind of work, as [kernel_family_breakdown](#kernel_family_breakdown) tells it; of a name that
-different operators launch, the family in which it runs longest. ``matrix_units`` tells of a matrix product whether
-tensor cores or matrix cores did it: ``used``, ``not_used``, or ``unknown`` where the name does not tell.
+``family`` is the kind of work, as in [kernel_family_breakdown](#kernel_family_breakdown). If different operators launch
+one name, it is the family with the most time. ``matrix_units`` says whether tensor cores or matrix cores computed a
+matrix product: ``used``, ``not_used``, or ``unknown`` where the name does not tell.
 
-How HTA's ``get_gpu_kernel_breakdown`` differs: beyond its ``num_kernels`` it makes a row "others" and then
-aggregates once more over the sums, so that least, greatest and mean of every kernel become its sum and the deviation
-becomes 0; its durations are rounded to microseconds. Here every name has its row, with its own figures.
+How HTA's ``get_gpu_kernel_breakdown`` differs: it puts kernels beyond its ``num_kernels`` into a row "others" and then
+aggregates the sums once more. So minimum, maximum and mean of every kernel become its sum, and the deviation becomes 0.
+Its durations are rounded to microseconds. Here every name has its row, with its own figures.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Row:
 
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
-    kernel_type: str = column("COMPUTATION, COMMUNICATION or MEMORY.")
+    kernel_type: str = column("One of COMPUTATION, COMMUNICATION and MEMORY.")
     family: str = column("The kind of work: gemm, attention, elementwise and so on.")
-    matrix_units: str | None = column("Of a matrix product: used, not_used or unknown; none of other work.")
+    matrix_units: str | None = column("Matrix units of a matrix product: used, not_used, unknown; none for other work.")
     name: str = column("The name of the kernel, copy or memset.")
-    count: int = column("How often it ran.", "count")
+    count: int = column("Number of times it ran.", "count")
     sum_ns: int = column("Sum of its durations.", "ns")
     mean_ns: float = column("Mean duration.", "ns")
     min_ns: int = column("Least duration.", "ns")
     max_ns: int = column("Greatest duration.", "ns")
-    std_ns: float = column("Standard deviation of the durations, of a sample; 0 where it ran once.", "ns")
+    std_ns: float = column("Sample standard deviation of the durations; 0 where it ran once.", "ns")
 
 
 ROW = Row
@@ -74,12 +74,12 @@ _UNITS = {MatrixUnits.USED: "used", MatrixUnits.NOT_USED: "not_used", MatrixUnit
 
 
 def _kinds(trace: Trace, code: Int64s, count: int) -> list[tuple[str, str | None]]:
-    """The family in which each code of a piece of work runs longest, and what its name tells of matrix units then."""
+    """For each code of work: the family with the most time, and whether its matrix units were used."""
     work, families = gpu_work(trace), kernel_families(trace)
     keys, part = combinations(code, families.family, families.matrix_units)
     ns = sums(part, work.end - work.ts, len(keys[0]))
     kinds: list[tuple[str, str | None]] = [("", None)] * count
-    for place in np.lexsort((ns, keys[0])).tolist():  # of each code the longest comes last
+    for place in np.lexsort((ns, keys[0])).tolist():  # for each code, the longest comes last
         own, family, units = (int(key[place]) for key in keys)
         kinds[own] = families.names[family], _UNITS.get(MatrixUnits(units))
     return kinds

@@ -1,17 +1,18 @@
 """What kind of work does the GPU do?
 
-A row for every family of kernels on each device: ``gemm``, ``grouped_gemm``, ``attention``, ``convolution``, ``norm``,
-``softmax``, ``elementwise``, ``reduction``, ``embedding``, ``moe_routing``, ``optimizer``, ``quantization``,
+There is a row for every family of kernels on each device: ``gemm``, ``grouped_gemm``, ``attention``, ``convolution``,
+``norm``, ``softmax``, ``elementwise``, ``reduction``, ``embedding``, ``moe_routing``, ``optimizer``, ``quantization``,
 ``rope_kv``, ``sampling``, ``sort``, ``copy_transpose``, ``graph``, the kinds of collectives (``all_reduce``, …),
-``memory`` for copies and memsets, and ``unknown``. The operator that launched a kernel decides, where one is known
-whose name tells it; else the name of the kernel does. Rules of your own teach it other names: see [tables](tables.md).
+``memory`` for copies and memsets, and ``unknown``. The name of the operator that launched a kernel decides the family;
+where that operator is unknown or its name says nothing, the name of the kernel decides. Your own rules can add names:
+see [tables](tables.md).
 
-``sum_ns`` adds up to the durations of all work of the device. ``busy_ns`` counts a moment once in which several kernels
-of a family run; families that run beside each other both count it.
+``sum_ns`` adds up to the durations of all work of the device. ``busy_ns`` counts a moment once, even if several kernels
+of the family run. Families that run at the same time both count it.
 
-``matrix_used_ns`` is the time of matrix products whose kernels' names tell that matrix units (tensor cores, matrix
-cores) did the work, ``matrix_not_used_ns`` of those whose names tell that they did not. A name that does not tell
-counts in neither.
+``matrix_used_ns`` is the time of matrix products whose kernel names say that matrix units (tensor cores, matrix cores)
+did the work. ``matrix_not_used_ns`` is the time of those whose names say that they did not. Names that do not tell
+count in neither.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     family: str = column("The kind of work.")
-    count: int = column("How many kernels, copies and memsets ran.", "count")
+    count: int = column("Number of kernels, copies and memsets that ran.", "count")
     sum_ns: int = column("Sum of their durations.", "ns")
     busy_ns: int = column("Time in which at least one of them ran.", "ns")
     time_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
-    matrix_used_ns: int | None = column("Durations of those that used matrix units; none of other families.", "ns")
-    matrix_not_used_ns: int | None = column("Durations of those that did not; none of other families.", "ns")
+    matrix_used_ns: int | None = column("Durations of kernels that used matrix units; none for other families.", "ns")
+    matrix_not_used_ns: int | None = column("Durations of kernels that did not; none for other families.", "ns")
 
 
 ROW = Row
@@ -62,10 +63,18 @@ def analyze(trace: Trace) -> Findings:
         key = (share.device.start, share.key)
         name = families.names[share.key]
         matrix = (used.get(key, 0), not_used.get(key, 0)) if name in MATRIX_FAMILIES else (None, None)
-        rows.append(Row(
-            share.device.rank, share.device.device, name, share.kernel_count, share.gpu_ns, busy[key],
-            share.ratio(total[share.device]), *matrix,
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                share.device.rank,
+                share.device.device,
+                name,
+                share.kernel_count,
+                share.gpu_ns,
+                busy[key],
+                share.ratio(total[share.device]),
+                *matrix,
+            )
+        )
     rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), -row.sum_ns, row.family))
     return Findings(rows)
 
@@ -74,7 +83,7 @@ _Sums = dict[tuple[int, int], int]
 
 
 def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums]:
-    """Of each (start of a device, family): the union of its times, and the durations with and without matrix units."""
+    """For each (start of a device, family): its busy time, and the durations with and without matrix units."""
     work, families, device = gpu_work(trace), kernel_families(trace), device_of_work(trace)
     code = device * len(families.names) + families.family
     busy: _Sums = {}

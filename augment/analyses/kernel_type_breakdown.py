@@ -1,14 +1,14 @@
 """Which types of GPU work run, alone and at the same time?
 
-The busy time of each device is divided by what runs at each moment: ``COMPUTATION``, ``COMMUNICATION``, ``MEMORY``,
-or several of them, such as ``COMMUNICATION overlapping COMPUTATION`` (their names in the order of the alphabet).
-The times of a device add up to its ``busy_ns`` in the temporal breakdown, the ratios to 1. Combinations that do not
-occur have no row. What is of which type is decided by a table in ``augment/derived/names/kernel_types.py``.
+The busy time of each device is divided by what runs at each moment: ``COMPUTATION``, ``COMMUNICATION``, ``MEMORY``, or
+several of them, such as ``COMMUNICATION overlapping COMPUTATION`` (names in alphabetical order). The times of a device
+add up to its ``busy_ns`` in the temporal breakdown, the ratios to 1. Combinations that do not occur have no row. A
+table in ``augment/derived/names/kernel_types.py`` decides the type of each kernel.
 
-How HTA's ``get_gpu_kernel_breakdown`` differs: its fourth type OTHER is in no row, so that its percentages are not of
-the busy time; kernels with "Sync" or "dma" in their names fall into it, RCCL, NVSHMEM and custom all-reduces are
-computation there, and everything whose name starts with "hip" is communication. It adds up the ranks; here each device
-has its own rows.
+How HTA's ``get_gpu_kernel_breakdown`` differs: its fourth type OTHER has no row, so its percentages are not shares of
+the busy time. Kernels with "Sync" or "dma" in their names fall into OTHER. RCCL, NVSHMEM and custom all-reduces are
+computation there, and every name that starts with "hip" is communication. It adds up the ranks; here each device has
+its own rows.
 """
 
 from __future__ import annotations

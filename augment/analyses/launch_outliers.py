@@ -1,25 +1,26 @@
-"""Which launches are out of the ordinary?
+"""Which launches are outliers?
 
-The calls that `launch_statistics` counts, by name, the worst of each ``kind`` on each device first:
+The rows are the calls that `launch_statistics` counts, by name. For each device and ``kind`` the worst come first:
 
-- ``short_kernel``: the call took longer than the work; the worst is the one that lost most time by it;
-- ``runtime_outlier``: the call took longer than ``runtime_cutoff_ns``;
+- ``short_kernel``: the call took longer than the work; the worst is the one that lost most time.
+- ``runtime_outlier``: the call took longer than ``runtime_cutoff_ns``.
 - ``launch_delay_outlier``: the work began more than ``launch_delay_cutoff_ns`` after the end of the call.
 
-A row is a call. If it launched several pieces of work (a CUDA graph), ``name`` and ``launch_delay_ns`` are of the first
-to begin, and ``gpu_ns`` is the sum of all: so a graph is short only if all of it is. A call may be of several kinds.
+A row is a call. If the call launched several pieces of work (a CUDA graph), ``name`` and ``launch_delay_ns`` are those
+of the first to begin, and ``gpu_ns`` is the sum over all, so a graph is short only if all of it is. A call may be of
+several kinds.
 
-Each row is drawn, named after its ``kind``: on a track ``Launch outliers`` under the thread, a slice over the call that
-took long; on a track ``Launch outliers stream N``, a slice over the work that began late.
+Each row is drawn, named after its ``kind``. A track ``Launch outliers`` under the thread has a slice over each call
+that took long. A track ``Launch outliers stream N`` has a slice over each piece of work that began late.
 
-How HTA's ``get_cuda_kernel_launch_stats`` differs: it draws histograms of the three kinds and returns neither the lists
-nor any name.
+How HTA's ``get_cuda_kernel_launch_stats`` differs: it draws histograms of the three kinds, and returns no lists or
+names.
 
 Options:
     runtime_cutoff_ns: a longer call is a runtime outlier.
     launch_delay_cutoff_ns: a longer wait is a launch-delay outlier.
     include_memory_events: whether copies and memsets count.
-    most_count: how many rows of a kind there may be for a device.
+    most_count: the greatest number of rows per kind and device.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     stream: Identity = column("The stream of the first work.")
-    kind: str = column("What is out of the ordinary: short_kernel, runtime_outlier or launch_delay_outlier.")
+    kind: str = column("One of short_kernel, runtime_outlier and launch_delay_outlier.")
     name: str = column("The kernel, copy or memset; of several, the first to begin.")
     launch_name: str = column("The call that launched it.")
     operator: str | None = column("The innermost operator that encloses the call, if any.")
-    correlation: int = column("The correlation of call and work, to find them in the trace.")
+    correlation: int = column("The correlation that the call and its work share in the trace.")
     ts_ns: int = column("Start of the call, from the start of the trace.", "ns")
     cpu_ns: int = column("Duration of the call.", "ns")
     gpu_ns: int = column("Duration of the work; of several pieces, the sum.", "ns")
@@ -75,7 +76,7 @@ def analyze(
     include_memory_events: bool = True,
     most_count: int = 100,
 ) -> Findings | Skipped:
-    """Name the worst launches of each kind, and draw them."""
+    """List and draw the worst launches of each kind."""
     work, delays = gpu_work(trace), launch_delays(trace)
     if not len(delays):
         return Skipped("no GPU work whose correlation names a launch")
@@ -96,10 +97,10 @@ def analyze(
 
 
 def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
-    """The launches on ``device``, a row a call: of several pieces of work the first, with the sum of ``gpu_ns``."""
+    """The launches on ``device``, one row per call: its first piece of work, with the sum of ``gpu_ns``."""
     own = delays.take(slice(*np.searchsorted(delays.place, (device.start, device.stop))))
     if len(distinct(own.row)) == len(own):
-        return own  # no graph, as mostly: cheaper to see than to sort
+        return own  # no graph, the usual case: this check is cheaper than sorting
     order = np.argsort(ts[own.place], kind="stable")
     own = own.take(order[np.argsort(own.row[order], kind="stable")])
     first = run_starts(own.row)
@@ -108,9 +109,9 @@ def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
 
 
 def _worst(excess: Int64s, most: int) -> Places:
-    """Where ``excess`` is greatest and above 0, greatest first."""
+    """The places with the greatest ``excess`` above 0, greatest first."""
     above = np.flatnonzero(excess > 0)
-    if len(above) > most > 0:  # only what may be among the worst has to be sorted
+    if len(above) > most > 0:  # sorts only the candidates
         above = above[excess[above] >= np.partition(excess[above], -most)[-most]]
     worst: Places = above[np.argsort(-excess[above], kind="stable")][:most]
     return worst
@@ -142,7 +143,7 @@ def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
 
 
 def _tracks(trace: Trace, found: LaunchDelays, kind: Int32s) -> list[SliceTrack]:
-    """The calls that took long under their threads, the work that began late under its streams."""
+    """Slices over calls that took long (under their threads) and over work that began late (under its streams)."""
     work, events = gpu_work(trace), trace.events
     tracks = []
     on_host = np.flatnonzero(kind != LATE)
@@ -164,7 +165,7 @@ def _tracks(trace: Trace, found: LaunchDelays, kind: Int32s) -> list[SliceTrack]
 def _track(
     trace: Trace, name: str, under: int, ts: Int64s, dur: Int64s, drawn: LaunchDelays, kind: Int32s
 ) -> SliceTrack:
-    """Slices named after their kind; of those that overlap, each ends where the next begins."""
+    """Slices named after their kind. Where slices overlap, each ends at the start of the next."""
     order = np.lexsort((-kind, -dur, ts))  # of a call of both kinds, the short kernel lies within the outlier
     ts, dur, drawn = ts[order], dur[order], drawn.take(order)
     room = np.append(ts, np.iinfo(np.int64).max)[np.searchsorted(ts, ts, side="right")] - ts
@@ -184,5 +185,5 @@ def _track(
             "gpu_ns": drawn.gpu_ns,
             "launch_delay_ns": drawn.delay_ns,
         },
-        description="launches out of the ordinary: calls that took long, work that began late",
+        description="launch outliers: calls that took long, work that began late",
     )

@@ -1,22 +1,22 @@
 """What does launching cost?
 
-For each stream, the launches of its work: how long the calls took on the host (``cpu_ns``), how long the work took on
-the device (``gpu_ns``), and how long it waited from the end of the call to its start (``launch_delay_ns``; 0 where it
-began before the call returned). A launch is any call that shares the correlation of the work: ``cudaLaunchKernel``,
-``cuLaunchKernelEx``, cooperative launches, ``cudaMemcpyAsync``, ``hipExtModuleLaunchKernel``, … Three kinds of launches
-are worth looking at:
+There is a row for each stream, over the launches of its work: how long the calls took on the host (``cpu_ns``), how
+long the work took on the device (``gpu_ns``), and how long the work waited from the end of the call to its start
+(``launch_delay_ns``; 0 where it began before the call returned). A launch is any call that shares the correlation of
+the work: ``cudaLaunchKernel``, ``cuLaunchKernelEx``, cooperative launches, ``cudaMemcpyAsync``,
+``hipExtModuleLaunchKernel``, … Three kinds of launches are counted as outliers:
 
-- short kernels: the call took longer than the work;
-- runtime outliers: the call took longer than ``runtime_cutoff_ns``;
-- launch-delay outliers: the work waited longer than ``launch_delay_cutoff_ns``. The wait includes what earlier work on
-  the stream took: a long one says that the host is ahead, which is good, or that a stream is congested.
+- short kernels: the call took longer than the work.
+- runtime outliers: the call took longer than ``runtime_cutoff_ns``.
+- launch-delay outliers: the work waited longer than ``launch_delay_cutoff_ns``. The wait includes earlier work on the
+  stream, so a long wait means that the host is ahead, which is good, or that a stream is congested.
 
-`launch_outliers` names them. Each piece of work counts as a launch. The pieces of a CUDA graph share one call, so each
-counts with the whole call's ``cpu_ns``, and waits for those before it; ``call_count`` says how many calls there were.
+`launch_outliers` lists them. Each piece of work counts as a launch. The pieces of a CUDA graph share one call, so each
+counts with the whole call's ``cpu_ns``, and waits for the pieces before it. ``call_count`` is the number of calls.
 
 How HTA's ``get_cuda_kernel_launch_stats`` differs: it knows ``cudaLaunchKernel``, ``cudaLaunchKernelExC``,
-``cudaMemcpyAsync`` and ``cudaMemsetAsync`` alone, so that it has nothing on AMD and misses Triton, CUDA graphs and
-cooperative launches; it draws the three kinds and does not return them; its short kernels are only those whose call
+``cudaMemcpyAsync`` and ``cudaMemsetAsync`` alone. So it has nothing on AMD, and misses Triton, CUDA graphs and
+cooperative launches. It draws the three kinds and does not return them. Its short kernels are only those whose call
 took no longer than its ``runtime_cutoff``.
 
 Options:
@@ -50,11 +50,11 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     stream: Identity = column("The stream.")
-    launch_count: int = column("Pieces of work whose launch is known.", "count")
-    call_count: int = column("Calls that launched them.", "count")
-    short_kernel_count: int = column("Those that took less time than their call.", "count")
-    runtime_outlier_count: int = column("Those whose call took longer than the cutoff.", "count")
-    launch_delay_outlier_count: int = column("Those that waited longer than the cutoff.", "count")
+    launch_count: int = column("Number of pieces of work whose launch is known.", "count")
+    call_count: int = column("Number of calls that launched them.", "count")
+    short_kernel_count: int = column("Pieces of work that took less time than their call.", "count")
+    runtime_outlier_count: int = column("Pieces of work whose call took longer than the cutoff.", "count")
+    launch_delay_outlier_count: int = column("Pieces of work that waited longer than the cutoff.", "count")
     mean_cpu_ns: float = column("Mean duration of the calls.", "ns")
     p50_cpu_ns: float = column("Median duration of the calls.", "ns")
     p99_cpu_ns: float = column("99th percentile of the durations of the calls.", "ns")
@@ -111,6 +111,6 @@ def _row(stream: Stream, one: LaunchDelays, runtime_cutoff_ns: int, launch_delay
 
 
 def _described(durations: Int64s) -> tuple[float, float, float, int]:
-    """Mean, median, 99th percentile and greatest."""
+    """Mean, median, 99th percentile and maximum of ``values``."""
     ascending = np.sort(durations)
     return float(ascending.mean()), percentile(ascending, 50), percentile(ascending, 99), int(ascending[-1])

@@ -1,14 +1,15 @@
 """What held the memory when most was allocated?
 
-For each device, at the moment at which most was allocated: what was live then, by the operators that had allocated it.
-``operator`` is the innermost operator around the allocation on its thread (for a tensor mostly ``aten::empty`` and the
-like), ``outer_operator`` the outermost, which says what the tensor is for. Largest sum first.
+For each device, the analysis takes the moment of the greatest allocated sum and lists what was live then, by the
+operators that had allocated it. ``operator`` is the innermost operator around the allocation on its thread (for a
+tensor mostly ``aten::empty`` and the like). ``outer_operator`` is the outermost, which says what the tensor is for. The
+largest sum comes first.
 
-``origin`` is ``operator``; ``no operator`` for what was allocated outside of any; ``before recording`` for the rest of
-what was allocated then. The rows of a device add up to its ``peak_allocated_bytes`` of
+``origin`` is ``operator``, ``no operator`` for allocations outside of any operator, or ``before recording`` for the
+rest of what was allocated at the peak. The rows of a device add up to its ``peak_allocated_bytes`` of
 [`memory_profile`](#memory_profile), unless the allocator's total and its events disagree.
 
-Skipped without ``[memory]`` instants, and without addresses, as in traces of 2021. HTA has nothing like it.
+The analysis is skipped without ``[memory]`` instants or without addresses, as in traces of 2021. HTA has no equivalent.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Identity, Trace
 
 NAME = "memory_at_peak"
-NEEDS: tuple[tuple[Category, ...], ...] = ()  # instants, of which there is no slice
+NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one operator held on one device."""
+    """The memory that one operator held on one device."""
 
     rank: int | None = column("The rank of the process, if known.")
-    device_type: str = column("The kind of device, in PyTorch's words.")
+    device_type: str = column("The kind of device, as PyTorch names it.")
     device: Identity = column("The device; none for the CPU.")
-    origin: str = column("Where the memory was allocated: in an operator, in none, or before the recording.")
+    origin: str = column("Where it was allocated: operator, no operator, or before recording.")
     outer_operator: str | None = column("The outermost operator around the allocations.")
     operator: str | None = column("The innermost operator around the allocations.")
-    bytes: int = column("Sum of what it had allocated and was not freed yet.", "bytes")
-    count: int | None = column("How many allocations that were.", "count")
+    bytes: int = column("Sum of its allocations that were not freed yet.", "bytes")
+    count: int | None = column("Number of these allocations.", "count")
 
 
 ROW = Row
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """Sum what was live at the peak of each device by operator."""
+    """Sum up by operator what was live at the peak of each device."""
     devices = memory_events(trace)
     if not devices:
         return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
@@ -84,5 +85,5 @@ def _rows(trace: Trace, one: DeviceMemory) -> Iterator[Row]:
 
 
 def _names(trace: Trace, rows: Int64s) -> Int64s:
-    """The code of each row's name, int64; -1 for no row."""
+    """The code of each row's name, int64; -1 for row -1."""
     return np.where(rows == NO_ROW, -1, trace.events.name[rows]).astype(np.int64)

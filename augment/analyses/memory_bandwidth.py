@@ -1,18 +1,18 @@
 """How fast do copies and memsets move data?
 
-For each device and kind of copy (``Memcpy HtoD``, ``Memcpy DtoH``, ``Memcpy DtoD``, ``Memset``, …; other names are
-``Memcpy Unknown``): how many there were, their bytes, the time in which at least one ran (``busy_ns``), and the
-bandwidth. A copy's bandwidth is its bytes over its duration, in GB/s (1e9 bytes per second); where copies of a kind
-overlap on a device their bandwidths add. The series is a counter track, ``Memcpy HtoD bandwidth`` and the like, that
-falls to 0 when nothing runs.
+There is a row for each device and kind of copy (``Memcpy HtoD``, ``Memcpy DtoH``, ``Memcpy DtoD``, ``Memset``, …; other
+names are ``Memcpy Unknown``): the number of copies, their bytes, the time in which at least one ran (``busy_ns``), and
+the bandwidth. A copy's bandwidth is its bytes over its duration, in GB/s (1e9 bytes per second). Where copies of a kind
+overlap on a device, their bandwidths add up. The series is a counter track, such as ``Memcpy HtoD bandwidth``, that
+falls to 0 when no such copy runs.
 
-The statistics are of that series, weighted by time, over the time in which it is above 0. Copies whose bytes are
-unknown or 0, that take no time, or that would be faster than any memory (a broken clock) have no bandwidth: they are
-counted and left out, and a kind that has none but those has no statistics.
+The statistics describe that series, weighted by time, over the time in which it is above 0. A copy has no bandwidth if
+its bytes are unknown or 0, if it takes no time, or if it would be faster than any memory (a broken clock). Such copies
+are counted and left out; a kind that has no others has no statistics.
 
-How HTA's ``get_memory_bw_summary`` differs: it describes the *points* of the series, not the time, adds up the copies
-of several devices, takes a duration of 1 us where rounding left none, and adds and subtracts floats, so that the
-counter never returns to 0 exactly.
+How HTA's ``get_memory_bw_summary`` differs: it describes the *points* of the series, not the time. It adds up the
+copies of several devices. It takes a duration of 1 us where rounding left none. It adds and subtracts floats, so that
+the counter never returns to 0 exactly.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Row:
     rank: int | None = column("The rank of the process, if known.")
     device: Identity = column("The device.")
     kind: str = column("The kind of copy.")
-    count: int = column("How many copies of the kind there were.", "count")
-    bytes: int = column("Sum of their bytes, as far as known.", "bytes")
+    count: int = column("Number of copies of the kind.", "count")
+    bytes: int = column("Sum of their bytes, where known.", "bytes")
     busy_ns: int = column("Time in which at least one of them ran.", "ns")
     mean_gbps: float | None = column("Mean bandwidth while copying, weighted by time.", "GB/s")
     p25_gbps: float | None = column("Bandwidth not exceeded for a quarter of the time spent copying.", "GB/s")
@@ -56,14 +56,14 @@ ROW = Row
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """Follow the bandwidth of each kind of copy on each device."""
+    """Compute the bandwidth of each kind of copy on each device over time."""
     found = copy_rates(trace)
     if not found:
         return Skipped("no copy and no memset")
     rows = [_row(gpu_work(trace), one) for one in found]
     tracks = [_track(one.device, one.kind, one.ts, one.rate) for one in found if len(one.ts)]
     unknown = sum(one.without for one in found)
-    message = "copies without bytes or a duration, or faster than any memory, have no bandwidth"
+    message = "copies without bytes or a duration, or faster than any memory (no bandwidth)"
     return Findings(rows, tracks, [Diagnostic("copy_without_bandwidth", unknown, message)] if unknown else [])
 
 
@@ -94,6 +94,6 @@ def _track(device: Device, kind: str, ts: Int64s, rate: Int64s) -> CounterTrack:
         ts=ts,
         values=rate / 1e9,
         unit="GB/s",
-        description="sum over the copies of this kind that run",
+        description="sum over the running copies of this kind",
         scale="host link" if "HtoD" in kind or "DtoH" in kind else "device memory",
     )

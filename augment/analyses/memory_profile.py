@@ -1,20 +1,21 @@
-"""How much memory was allocated and reserved, when most, and how much of what was reserved lay fallow?
+"""How much memory was allocated and reserved, when was the peak, and how much reserved memory was unused?
 
-From the ``[memory]`` instants that PyTorch records with ``profile_memory=True``, one for each allocation and free: for
-each device, the CPU too, what its allocator had given out (*allocated*) and held from the driver (*reserved*). Both are
-counter tracks, ``Memory allocated`` and ``Memory reserved``. Times count from the first event of the trace.
+The input is the ``[memory]`` instants that PyTorch records with ``profile_memory=True``, one for each allocation and
+free. For each device, and the CPU, they give what its allocator had given out (*allocated*) and held from the driver
+(*reserved*). Both are counter tracks, ``Memory allocated`` and ``Memory reserved``. Times count from the first event of
+the trace.
 
-``fragmentation_bytes`` is reserved minus allocated at the moment at which most is allocated: what the allocator holds
-and nobody uses, because it is cached or in pieces of the wrong size. ``fragmentation_ratio`` is its share of reserved.
+``fragmentation_bytes`` is reserved minus allocated at the peak of allocated: memory that the allocator holds and nobody
+uses, because it is cached or in pieces of the wrong size. ``fragmentation_ratio`` is its share of reserved.
 
-Frees are paired with allocations by address. A free without an allocation before it at that address
-(``unmatched_free_count``) is of memory that was allocated before the recording began. ``live_at_end_bytes`` is what was
-allocated in the recording and not freed in it.
+Frees are paired with allocations by address. A free without an earlier allocation at that address
+(``unmatched_free_count``) returns memory that was allocated before the recording. ``live_at_end_bytes`` was allocated
+in the recording and not freed in it.
 
-Traces of 2021 tell neither totals nor addresses. *Allocated* is then the least that it can have been, what was
-allocated before the recording not counted, and the status is ``partial``.
+Traces of 2021 have neither totals nor addresses. *Allocated* is then a lower bound without the memory from before the
+recording, and the status is ``partial``.
 
-Skipped without such instants. HTA does not read them.
+The analysis is skipped without such instants. HTA does not read them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Identity, Trace
 
 NAME = "memory_profile"
-NEEDS: tuple[tuple[Category, ...], ...] = ()  # instants, of which there is no slice
-RELATIVE = "the instants tell no totals: what was allocated before the recording is not counted"
+NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs instants; NEEDS names categories of slices
+RELATIVE = "the instants have no totals: memory allocated before the recording is not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +41,27 @@ class Row:
     """One device."""
 
     rank: int | None = column("The rank of the process, if known.")
-    device_type: str = column("The kind of device, in PyTorch's words.")
+    device_type: str = column("The kind of device, as PyTorch names it.")
     device: Identity = column("The device; none for the CPU.")
-    allocation_count: int = column("How many allocations there were.", "count")
-    free_count: int = column("How many frees there were.", "count")
+    allocation_count: int = column("Number of allocations.", "count")
+    free_count: int = column("Number of frees.", "count")
     unmatched_free_count: int | None = column("Frees of memory that was allocated before the recording.", "count")
     start_allocated_bytes: int = column("Allocated before the first event.", "bytes")
     end_allocated_bytes: int = column("Allocated after the last event.", "bytes")
     live_at_end_bytes: int | None = column("Allocated in the recording and not freed in it.", "bytes")
-    peak_allocated_bytes: int = column("Most that was allocated.", "bytes")
-    peak_allocated_at_ns: int = column("When that was first so, after the first event of the trace.", "ns")
-    peak_reserved_bytes: int | None = column("Most that was reserved, if told.", "bytes")
-    peak_reserved_at_ns: int | None = column("When that was first so, after the first event of the trace.", "ns")
-    fragmentation_bytes: int | None = column("Reserved and not allocated when most was allocated.", "bytes")
-    fragmentation_ratio: float | None = column("Share of what was reserved then that was not allocated.", "ratio")
+    peak_allocated_bytes: int = column("Greatest allocated sum.", "bytes")
+    peak_allocated_at_ns: int = column("When it was first reached, after the first event of the trace.", "ns")
+    peak_reserved_bytes: int | None = column("Greatest reserved sum, if recorded.", "bytes")
+    peak_reserved_at_ns: int | None = column("When it was first reached, after the first event of the trace.", "ns")
+    fragmentation_bytes: int | None = column("Reserved minus allocated at the peak of allocated.", "bytes")
+    fragmentation_ratio: float | None = column("fragmentation_bytes over the bytes reserved then.", "ratio")
 
 
 ROW = Row
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """Describe the memory of each device, and draw it."""
+    """Summarize and draw the memory of each device."""
     devices = memory_events(trace)
     if not devices:
         return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
@@ -101,7 +102,7 @@ def _tracks(one: DeviceMemory) -> list[CounterTrack]:
 
 
 def _track(one: DeviceMemory, what: str, values: Int64s) -> CounterTrack:
-    """The points at which the value changes, the first and the last; of one moment, the last event counts."""
+    """The points at which the value changes, plus the first and the last. For each moment the last event counts."""
     keep = np.append(one.ts[1:] != one.ts[:-1], True)
     ts, values = one.ts[keep], values[keep]
     keep = changing(values)
@@ -112,6 +113,8 @@ def _track(one: DeviceMemory, what: str, values: Int64s) -> CounterTrack:
         ts=ts[keep],
         values=values[keep],
         unit="bytes",
-        description="what the allocator has given out" if what == "allocated" else "what it holds from the driver",
+        description="what the allocator has given out"
+        if what == "allocated"
+        else "what the allocator holds from the driver",
         scale=f"{one.kind} {one.device}",
     )

@@ -1,19 +1,19 @@
-"""What was the memory held for, by PyTorch's categories: parameters, activations, gradients …?
+"""Which of PyTorch's categories held the memory: parameters, activations, gradients …?
 
-Of the raw file of PyTorch's ``export_memory_timeline`` (``*.raw.json.gz``), which is named beside the trace (``augment
-run --memory-timeline FILE``, ``augment.with_memory_timeline``); without one it is skipped. Each category that held
-anything is a row, and a counter track ``Memory timeline CATEGORY``; the first row, and track, is their ``total``. Times
-count from the first event of the trace. Only what lies within the trace, or the steps asked for, counts.
+The input is the raw file of PyTorch's ``export_memory_timeline`` (``*.raw.json.gz``), given with the trace (``augment
+run --memory-timeline FILE``, ``augment.with_memory_timeline``). Without it the analysis is skipped. Each category that
+held memory has a row and a counter track ``Memory timeline CATEGORY``; the first row and track are their ``total``.
+Times count from the first event of the trace. Only changes within the trace, or within the selected steps, count.
 
-The categories are PyTorch's: what its profiler took the tensors for, from the operators that it saw. ``Unknown`` is
-what it could not place: much, if neither an optimizer's step nor Python's calls (``with_stack``) were recorded. The
-total is of the tensors that it saw, also before the recording; what the allocator gave out, and for what operators, is
-in [`memory_profile`](#memory_profile) and [`memory_at_peak`](#memory_at_peak).
+The categories are PyTorch's: its profiler classifies the tensors by the operators that it saw. ``Unknown`` is what it
+could not classify, which is much if neither an optimizer's step nor Python's calls (``with_stack``) were recorded. The
+total covers the tensors that the profiler saw, also before the recording. What the allocator gave out, and to which
+operators, is in [`memory_profile`](#memory_profile) and [`memory_at_peak`](#memory_at_peak).
 
-File and trace have one clock, and no time is moved. Where the file is of another recording, of another rank, say, it is
-skipped: its times are not those of the trace, or fewer than half of its allocations and frees have a ``[memory]``
-instant at their time. Which of the trace's devices the file is of these instants tell, too. A trace without them is
-taken for the file's if their times overlap, and the tracks lie under its first device.
+File and trace have one clock, and no time is moved. The analysis is skipped if the file belongs to another recording,
+such as that of another rank: if its times are not those of the trace, or if fewer than half of its allocations and
+frees have a ``[memory]`` instant at their time. These instants also identify the device that the file describes. In a
+trace without them the file is accepted if its times overlap the trace's, and the tracks lie under the first device.
 
 HTA plots such a file by itself.
 """
@@ -34,19 +34,19 @@ from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Diagnostic, MemoryChanges, Trace
 
 NAME = "memory_timeline"
-NEEDS: tuple[tuple[Category, ...], ...] = ()  # the file beside the trace
+NEEDS: tuple[tuple[Category, ...], ...] = ()  # it needs the file given with the trace, no slices
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One category, or all together."""
+    """One category, or the total."""
 
     rank: int | None = column("The rank of the process, if known.")
-    category: str = column("What PyTorch took the memory for; ``total`` of all categories.")
+    category: str = column("PyTorch's category of the memory; ``total`` for all together.")
     start_bytes: int = column("Held at the first event of the trace.", "bytes")
     end_bytes: int = column("Held at the end of the trace.", "bytes")
-    peak_bytes: int = column("Most that the category held.", "bytes")
-    peak_at_ns: int = column("When that was first so, after the first event of the trace.", "ns")
+    peak_bytes: int = column("Greatest sum that the category held.", "bytes")
+    peak_at_ns: int = column("When it was first reached, after the first event of the trace.", "ns")
     at_total_peak_bytes: int = column("Held by the category when the total was at its peak.", "bytes")
     at_total_peak_ratio: float | None = column("Share of the total's peak.", "ratio")
 
@@ -55,7 +55,7 @@ ROW = Row
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """Add up the file by category, and draw it."""
+    """Add up and draw the memory of each category."""
     changes = trace.memory_changes
     if changes is None:
         return Skipped("no memory timeline is given beside the trace; name one with --memory-timeline")
@@ -76,7 +76,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 
 def _apart(trace: Trace, changes: MemoryChanges) -> str:
-    """Why the times of the file cannot be those of the trace; empty if they can."""
+    """Why file and trace cannot be of one recording, by their times; empty if they can."""
     recorded = changes.ts[changes.ts >= 0]
     if not len(recorded) or not len(trace.events):
         return f"the {'trace' if len(recorded) else 'memory timeline'} tells of nothing that happened while recording"
@@ -135,6 +135,6 @@ def _track(trace: Trace, device: DeviceMemory | None, name: str, ts: Int64s, val
         ts=ts[keep],
         values=values[keep],
         unit="bytes",
-        description="memory of tensors, by what PyTorch's profiler took them for",
+        description="memory of tensors, by the category that PyTorch's profiler gave them",
         scale="memory timeline",
     )

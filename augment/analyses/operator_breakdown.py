@@ -1,19 +1,19 @@
 """Which operators take the time, at which input shapes?
 
-A row for every operator and the shapes of its inputs (``Input Dims``, which ``record_shapes=True`` records; else none):
-how often it was called, its time on the host, and the durations of the GPU work that it launched.
+There is a row for every operator and the shapes of its inputs (``Input Dims``, recorded with ``record_shapes=True``):
+the number of calls, the time on the host, and the durations of the GPU work that it launched.
 
-- ``cpu_ns`` and ``gpu_ns`` are of the operator and all that it calls on its thread; where an operator calls itself,
-  both count;
-- ``self_cpu_ns`` leaves out the operators directly within it, ``self_gpu_ns`` and ``kernel_count`` what they launch.
+- ``cpu_ns`` and ``gpu_ns`` include all that the operator calls on its thread. If an operator calls itself, both calls
+  count.
+- ``self_cpu_ns`` excludes the operators directly within it, ``self_gpu_ns`` and ``kernel_count`` what these launch.
 
-What was launched belongs to the innermost operator around the launch: the one that began last of those that enclose it
-wholly. So ``self_gpu_ns`` of all rows adds up to the sum of the durations of all GPU work; the row without an operator
-has what was launched in none, or by nothing known. Slices that cross are counted in the diagnostics: one is in no other
-that it outlasts.
+Work belongs to the innermost operator around its launch: the one that began last among those that enclose the whole
+launch. So ``self_gpu_ns`` of all rows adds up to the sum of the durations of all GPU work. The row without an operator
+has the work that was launched outside operators or whose launch is unknown. Slices that cross are counted in the
+diagnostics; a slice is never inside one that ends earlier.
 
-These are the figures of ``torch.profiler``'s ``key_averages(group_by_input_shape=True)``, for which calls of the
-runtime are operators, too, and so not part of ``self_cpu_ns``.
+These are the figures of ``torch.profiler``'s ``key_averages(group_by_input_shape=True)``, with one difference: there,
+runtime calls are operators, too, and so not part of ``self_cpu_ns``.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Row:
 
     rank: int | None = column("The rank of the process, if known.")
     operator: str | None = column("The name of the operator; none for the GPU work that belongs to no operator.")
-    input_shapes: str | None = column("The shapes of its inputs, as recorded; none if they were not.")
-    count: int = column("How often it was called.", "count")
+    input_shapes: str | None = column("The shapes of its inputs; none if not recorded.")
+    count: int = column("Number of calls.", "count")
     cpu_ns: int = column("Sum of its durations on the host.", "ns")
-    self_cpu_ns: int = column("The same without the operators in it.", "ns")
+    self_cpu_ns: int = column("cpu_ns without the operators in it.", "ns")
     gpu_ns: int | None = column("Sum of the durations of the work launched within it; none without GPU work.", "ns")
-    self_gpu_ns: int | None = column("The same without what operators in it launched; none without GPU work.", "ns")
-    kernel_count: int | None = column("Kernels, copies and memsets that it launched itself.", "count")
+    self_gpu_ns: int | None = column("gpu_ns without work launched by operators in it; none without GPU work.", "ns")
+    kernel_count: int | None = column("Number of kernels, copies and memsets that it launched itself.", "count")
 
 
 ROW = Row
@@ -82,7 +82,7 @@ def analyze(trace: Trace) -> Findings:
 
 
 def _shapes(trace: Trace, row: Int64s) -> tuple[Int32s, Texts]:
-    """Of each row the code of its shapes, -1 of none; and what the codes mean."""
+    """For each row the code of its shapes, -1 for none; and the shapes of each code."""
     rows, shapes = arg_columns(trace).texts(SHAPES)
     code_of = np.full(len(trace.events), -1, np.int32)
     code_of[rows] = shapes.codes
@@ -90,7 +90,7 @@ def _shapes(trace: Trace, row: Int64s) -> tuple[Int32s, Texts]:
 
 
 def _launched_within(trace: Trace, place: Places) -> Int64s:
-    """Of the operators at ``place`` in the call stacks, and all in them: GPU time."""
+    """The GPU time of the operators at ``place`` in the call stacks, including all operators in them."""
     launched, work = launched_work(trace), gpu_work(trace)
     until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[launched.listed])))
     start, stop = launched.spans(place)
@@ -99,7 +99,7 @@ def _launched_within(trace: Trace, place: Places) -> Int64s:
 
 
 def _launched_itself(trace: Trace, place: Places) -> tuple[Int32s, Int64s]:
-    """Of each piece of work that an operator launched: which of ``place`` that is, and how long the work took."""
+    """For each piece of work that an operator launched: the index of the operator in ``place``, and its duration."""
     launched, work = launched_work(trace), gpu_work(trace)
     owner = enclosing(trace, place)[call_stacks(trace).place_of[work.launch[launched.place]]]
     known = launched.place[owner >= 0]

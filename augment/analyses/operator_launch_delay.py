@@ -1,22 +1,23 @@
 """Which operators launch which kernels, and how long does it take until they run?
 
-A launch belongs to the innermost operator that encloses it wholly on its thread, the one that began last. For each
-operator and each sequence of work that it launches itself (what the operators within it launch is theirs)::
+A launch belongs to the innermost operator that encloses all of it on its thread, the one that began last. There is a
+row for each operator and each sequence of work that it launches itself, without what the operators within it launch::
 
     op_to_launch_ns     = start of its first launch - start of the operator
     launch_to_kernel_ns = start of the first work   - start of its launch
 
-The first is the host's overhead before anything is launched, the second is the launch itself and the queue; 0 where the
-work began before its launch, by the clocks. ``kernel_sequence`` is in the order of the launches (of those that
-begin at one moment, of their correlations), the work of a CUDA graph in the order in which it began. Work launched
-outside of any operator is counted in the diagnostics.
+The first is the host's overhead before anything is launched. The second is the launch itself and the queue; it is 0
+where the work began before its launch, by the clocks. ``kernel_sequence`` is in the order of the launches (if several
+begin at one moment, in the order of their correlations), the work of a CUDA graph in the order in which it began. Work
+launched outside of any operator is counted in the diagnostics.
 
-How HTA's ``get_aten_op_kernels_and_delay`` differs: it knows operators whose name begins with ``aten::`` alone (here
-``operator_prefix``) and some launching calls; ignores threads, so that the operator of another thread may get a launch;
-adds the ranks before to each rank; and takes seconds, for it compares each launch with each operator.
+How HTA's ``get_aten_op_kernels_and_delay`` differs: it knows only operators whose name begins with ``aten::`` (here
+``operator_prefix``) and only some launching calls. It ignores threads, so that a launch may count for an operator of
+another thread. It adds the ranks before to each rank. It takes seconds, because it compares each launch with each
+operator.
 
 Options:
-    operator_prefix: how the name of an operator must begin; one of another name is as if it were not there.
+    operator_prefix: prefix of the names of operators; operators with other names are ignored.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ NEEDS = (GPU_WORK, LAUNCHES, (Category.CPU_OP,))
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operator and what it launches."""
+    """One operator with one sequence of launched work."""
 
     rank: int | None = column("The rank of the process, if known.")
     operator: str = column("The name of the operator.")
     kernel_sequence: list[str] = column("The names of the kernels, copies and memsets, in the order of their launches.")
-    count: int = column("How often it launched this.", "count")
+    count: int = column("Number of times it launched this sequence.", "count")
     mean_op_to_launch_ns: float = column("Mean time from its start to its first launch.", "ns")
     p50_op_to_launch_ns: float = column("Median of these times.", "ns")
     max_op_to_launch_ns: int = column("Greatest of these times.", "ns")
@@ -62,7 +63,7 @@ ROW = Row
 
 
 def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
-    """Group the launches by operator, and the operators by what they launch."""
+    """Group the launches by operator, and the operators by their sequences of work."""
     work, events, stacks = gpu_work(trace), trace.events, call_stacks(trace)
     place = launched_work(trace).place
     if not len(place):
@@ -73,7 +74,7 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
     found = list(launch_diagnostics(trace))
     if not owned.all():
         outside = len(owned) - int(np.count_nonzero(owned))
-        found.append(Diagnostic("launch_outside_operators", outside, "pieces of GPU work were launched in no operator"))
+        found.append(Diagnostic("launch_outside_operators", outside, "pieces of GPU work launched outside operators"))
         place, operator = place[owned], operator[owned]
     order = np.argsort(stacks.place_of[operator], kind="stable")
     place, operator = place[order], operator[order]
@@ -91,15 +92,15 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
 def _rows(
     trace: Trace, operator: Int64s, code: Int64s, start: Places, name: Int32s, waits: tuple[Int64s, Int64s]
 ) -> Iterator[Row]:
-    """A row for each group.
+    """The row of each group.
 
     Args:
-        trace: for its strings.
+        trace: the trace; its strings are the names.
         operator: the name of each group.
         code: the group of each run.
         start: where each run starts in ``name``.
-        name: of the launched work.
-        waits: of each run.
+        name: the names of the launched work.
+        waits: the two delays of each run.
     """
     order = grouped(code, len(operator))
     bounds = group_bounds(code, len(operator))

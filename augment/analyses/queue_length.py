@@ -1,17 +1,17 @@
 """How much work waits on each stream: does the host keep ahead of the device?
 
-The queue of a stream grows by one when a call launches work onto it (at the call's start) and shrinks by one when that
-work begins: launched and not yet started. An empty queue means that the device waits for the host, a full one
-(:data:`FULL_QUEUE` pieces of work) that the host is blocked. Work that began before its launch, by the clocks, counts
-as launched when it began. Work without a known launch is left out. The series is a counter track
-``Queue Length stream N``.
+The queue of a stream holds what was launched and has not yet started. It grows by one when a call launches work onto
+the stream (at the call's start) and shrinks by one when that work begins. An empty queue means that the device waits
+for the host. A full queue (:data:`FULL_QUEUE` pieces of work) means that the host is blocked. Work that began before
+its launch, by the clocks, counts as launched when it began. Work without a known launch is left out. The series is a
+counter track ``Queue Length stream N``.
 
-All statistics are weighted by time, from the first change to the last; a stream whose queue changes at one moment
-alone has none. A percentile is the least length that the queue is at or below for that share of the time.
+All statistics are weighted by time, from the first change to the last. A stream whose queue changes at only one moment
+has none. A percentile is the least length that the queue does not exceed for that share of the time.
 
-How HTA's ``get_queue_length_summary`` differs: it describes the *events*, so that a length that held for a second
-weighs as one that held for a microsecond; it knows only certain launching calls, and so is blind to CUDA graphs; it
-mixes devices that have the same stream number; and of several streams with a full queue it reports the last.
+How HTA's ``get_queue_length_summary`` differs: it describes the *events*, so a length that held for a second has the
+weight of one that held for a microsecond. It knows only certain launching calls, so it misses CUDA graphs. It mixes
+devices that have the same stream number. Of several streams with a full queue it reports the last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "queue_length"
 NEEDS = (GPU_WORK, LAUNCHES)
-FULL_QUEUE = 1024  #: CUDA's limit of launches that wait on a stream; the next call blocks
+FULL_QUEUE = 1024  #: CUDA's limit of waiting launches per stream; the next call blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ ROW = Row
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
-    """Follow the queue of each stream."""
+    """Compute the queue length of each stream over time."""
     queues = queue_lengths(trace)
     if not queues:
         return Skipped("no GPU work whose correlation names a launch")
@@ -82,7 +82,7 @@ def _row(stream: Stream, ts: Int64s, length: Int64s) -> Row:
 
 
 def _track(stream: Stream, ts: Int64s, length: Int64s) -> CounterTrack:
-    """The points at which the length changes, the first and the last."""
+    """The points at which the length changes, plus the first and the last."""
     keep = changing(length)
     return CounterTrack(
         analysis=NAME,

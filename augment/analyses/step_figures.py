@@ -1,20 +1,20 @@
-"""What did each step take, and what for?
+"""Where did the time of each step go?
 
-A row for each step and device, or one for each step of a recording without GPU work. A step's window starts with its
-``ProfilerStep#n`` annotation, or when the GPU work launched before that is done, if that is later; it ends with the
-annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and no
-time counted twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
-recording is part of no window; the diagnostics tell how much that is. Of a recording without steps the one window is
-the whole. The analysis ``steps`` tells how long the host was in each step; where the host runs ahead that is another
-length, and on each rank of a job another one.
+There is a row for each step and device. A recording without GPU work has one row for each step. A step's window starts
+with its ``ProfilerStep#n`` annotation, or when the GPU work launched earlier is done, if that is later. It ends with
+the annotation, or when the GPU work launched until then is done. So the host may run ahead, and yet no work is lost and
+no time counts twice. ``backlog_ns`` is how much later than the annotation the window starts. Work launched before the
+recording is part of no window; the diagnostics say how much that is. In a recording without steps one window covers the
+whole recording. The analysis ``steps`` measures how long the host was in each step. If the host runs ahead that is a
+different length, and it differs between the ranks of a job.
 
-The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown; before
-its first and after its last work a device waits for the host. ``mean_launch_delay_ns`` is from the end of a launching
-call to the start of its work. The memory peak is what PyTorch's allocator had handed out at most, where the recording
-tells (``profile_memory=True``).
+The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown. Before its
+first and after its last work a device waits for the host. ``mean_launch_delay_ns`` is from the end of a launching call
+to the start of its work. The memory peak is the greatest sum that PyTorch's allocator had given out, if recorded
+(``profile_memory=True``).
 
-``augment check`` takes these rows as samples: with them, a sidecar is a baseline. Skipped without any operator,
-launch or GPU work.
+``augment check`` uses these rows as samples, so a sidecar with them is a baseline. The analysis is skipped without any
+operator, launch or GPU work.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Row:
     """One step of one device."""
 
     rank: int | None = column("The rank of the process, if known.")
-    device: Identity = column("The device; null of a recording of the host alone.")
-    step: int | None = column("The number of the step; null of a recording without steps.")
+    device: Identity = column("The device; null if only the host was recorded.")
+    step: int | None = column("The number of the step; null if the recording has no steps.")
     step_ns: int = column("Length of the step's window.", "ns")
-    backlog_ns: int = column("Time before the window in which work launched before the step's begin still ran.", "ns")
+    backlog_ns: int = column("Time from the step's begin to the window: work launched earlier still ran.", "ns")
     busy_ns: int | None = column("Time in which any GPU work runs.", "ns")
     compute_ns: int | None = column("Time in which computation runs.", "ns")
     communication_ns: int | None = column("Time in which communication runs.", "ns")
@@ -47,17 +47,27 @@ class Row:
     exposed_memory_ns: int | None = column("Time in which copies or memsets alone run.", "ns")
     idle_ns: int | None = column("Time in which no GPU work runs.", "ns")
     host_wait_ns: int | None = column("Idle time in which the device waits for the host.", "ns")
-    kernel_wait_ns: int | None = column("Idle time at the device's own pace between pieces of work.", "ns")
+    kernel_wait_ns: int | None = column("Idle time in short gaps between work launched in time (kernel_wait).", "ns")
     other_wait_ns: int | None = column("Idle time of other causes.", "ns")
-    work_count: int | None = column("Pieces of GPU work launched in the step.", "count")
+    work_count: int | None = column("Number of pieces of GPU work launched in the step.", "count")
     mean_launch_delay_ns: float | None = column("Mean time from a launch to the start of its work.", "ns")
-    memory_peak_bytes: int | None = column("Greatest size allocated, if recorded.", "bytes")
+    memory_peak_bytes: int | None = column("Greatest allocated sum, if recorded.", "bytes")
 
 
 ROW = Row
-#: what a recording of the host alone lacks
-OF_DEVICE = ("busy_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns",
-             "host_wait_ns", "kernel_wait_ns", "other_wait_ns", "work_count")  # fmt: skip
+#: these figures are null if only the host was recorded
+OF_DEVICE = (
+    "busy_ns",
+    "compute_ns",
+    "communication_ns",
+    "exposed_communication_ns",
+    "exposed_memory_ns",
+    "idle_ns",
+    "host_wait_ns",
+    "kernel_wait_ns",
+    "other_wait_ns",
+    "work_count",
+)
 
 
 def analyze(trace: Trace) -> Findings | Skipped:

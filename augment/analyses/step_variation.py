@@ -1,8 +1,8 @@
-"""How even are the steps?
+"""How much do the step times vary?
 
-The length on the host of all steps of the trace: mean, spread and extremes, ``variation_ratio`` (standard deviation
-over mean), and how many are outliers as [`steps`](#steps) has them. The first step of a recording often holds what is
-done once; it counts like any other.
+The row describes the host's length of all steps of the trace: mean, spread and extremes, ``variation_ratio`` (standard
+deviation over mean), and the number of outliers as defined by [`steps`](#steps). The first step of a recording often
+contains one-time work; it counts like any other.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Row:
     """All steps of a trace."""
 
     rank: int | None = column("The rank of the process, if known.")
-    count: int = column("How many steps there are.", "count")
+    count: int = column("Number of steps.", "count")
     sum_ns: int = column("Sum of their lengths.", "ns")
     mean_ns: float = column("Mean length.", "ns")
-    std_ns: float = column("Sample standard deviation of the lengths; 0 of one step.", "ns")
+    std_ns: float = column("Sample standard deviation of the lengths; 0 for one step.", "ns")
     min_ns: int = column("The shortest.", "ns")
     p50_ns: float = column("The median.", "ns")
     max_ns: int = column("The longest.", "ns")
     variation_ratio: float | None = column("Standard deviation over mean.", "ratio")
-    outlier_count: int | None = column("How many are outliers; none if that cannot be told.", "count")
+    outlier_count: int | None = column("Number of outliers; none if undefined, as with fewer than four steps.", "count")
 
 
 ROW = Row
@@ -47,17 +47,19 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if spread is None:
         return Skipped("no ProfilerStep annotation; call the profiler's step() after each")
     z = robust_z(length)
-    return Findings([
-        Row(
-            rank=trace.rank,
-            count=len(found),
-            sum_ns=int(length.sum()),
-            mean_ns=spread.mean,
-            std_ns=spread.std,
-            min_ns=spread.min,
-            p50_ns=spread.p50,
-            max_ns=spread.max,
-            variation_ratio=spread.std / spread.mean if spread.mean else None,
-            outlier_count=None if z is None else int((np.abs(z) > OUTLIER).sum()),
-        )
-    ])  # fmt: skip
+    return Findings(
+        [
+            Row(
+                rank=trace.rank,
+                count=len(found),
+                sum_ns=int(length.sum()),
+                mean_ns=spread.mean,
+                std_ns=spread.std,
+                min_ns=spread.min,
+                p50_ns=spread.p50,
+                max_ns=spread.max,
+                variation_ratio=spread.std / spread.mean if spread.mean else None,
+                outlier_count=None if z is None else int((np.abs(z) > OUTLIER).sum()),
+            )
+        ]
+    )

@@ -1,22 +1,23 @@
-"""How long was each step, what did the device do meanwhile, and which steps are out of the ordinary?
+"""How long was each step, what did the device do meanwhile, and which steps are outliers?
 
-A step is a ``ProfilerStep#n`` annotation on the host; two threads that tell of one step tell of one. There is a row for
-each step and device; without GPU work, a row for each step. Between the beginning and the end of a step::
+A step is a ``ProfilerStep#n`` annotation on the host. Where the annotations of two threads overlap, only the first
+counts. There is a row for each step and device; without GPU work, a row for each step. Between the beginning and the
+end of a step::
 
     compute_ns + exposed_communication_ns + exposed_memory_ns + idle_ns = wall_ns
 
-whatever work it is that runs, be it of an earlier step: the host is ahead of the device. Work belongs to the step in
-which it was *launched*, however much later it runs; work whose launch is not in the trace, to the step in which it
-begins. ``kernel_count`` and ``launched_busy_ns`` are of the work that belongs to the step. What was launched before the
-recording, and so in no step, is told apart: ``before_recording_kernel_count`` of these kernels, and
-``before_recording_ns`` of the step, in which such work runs. ``step_figures`` leaves it out.
+All running work counts here, also that of an earlier step, because the host runs ahead of the device. Work belongs to
+the step in which it was *launched*, however much later it runs. Work whose launch is not in the trace belongs to the
+step in which it begins. ``kernel_count`` and ``launched_busy_ns`` describe the work that belongs to the step. Work
+launched before the recording, and so in no step, has its own columns: ``before_recording_kernel_count`` of these
+kernels, and ``before_recording_ns``, the part of the step in which such work runs. ``step_figures`` leaves it out.
 
-``robust_z`` is the step's distance from the median of all steps, in deviations as the median absolute deviation gives
-them (over 0.6745). Beyond 3.5 either way the step is an outlier (Iglewicz and Hoaglin 1993). With fewer than four
-steps, or when most are equally long, there is none.
+``robust_z`` is the distance of the step's length from the median of all steps, in units of the median absolute
+deviation over 0.6745. Beyond 3.5 either way the step is an outlier (Iglewicz and Hoaglin 1993). With fewer than four
+steps, or when most are equally long, there are no outliers and no ``robust_z``.
 
-HTA drops the last step, takes ``ProfilerStep`` annotations of the device for steps, too, and leaves work on AMD's
-stream 0 without a step.
+How HTA differs: it drops the last step, counts ``ProfilerStep`` annotations of the device as steps, too, and leaves
+work on AMD's stream 0 without a step.
 """
 
 from __future__ import annotations
@@ -52,17 +53,17 @@ class Row:
     step: int = column("The number of the step.")
     start_ns: int = column("When it begins, after the first event of the trace.", "ns")
     wall_ns: int = column("From its beginning to its end on the host.", "ns")
-    busy_ns: int | None = column("Time of it in which anything runs on the device.", "ns")
-    compute_ns: int | None = column("Time of it in which computation runs.", "ns")
+    busy_ns: int | None = column("Time of the step in which anything runs on the device.", "ns")
+    compute_ns: int | None = column("Time of the step in which computation runs.", "ns")
     exposed_communication_ns: int | None = column("Time in which communication runs and no computation.", "ns")
     exposed_memory_ns: int | None = column("Time in which copies or memsets run and nothing else.", "ns")
-    idle_ns: int | None = column("Time of it in which nothing runs on the device.", "ns")
-    kernel_count: int | None = column("How many kernels belong to it.", "count")
-    launched_busy_ns: int | None = column("Time in which work that belongs to it runs, within it or later.", "ns")
-    before_recording_kernel_count: int | None = column("Kernels of these that were launched before recording.", "count")
-    before_recording_ns: int | None = column("Time of it in which work launched before the recording runs.", "ns")
-    robust_z: float | None = column("Distance of its length from the median of all steps, in robust deviations.")
-    is_outlier: bool | None = column("Whether that is more than 3.5 either way.")
+    idle_ns: int | None = column("Time of the step in which nothing runs on the device.", "ns")
+    kernel_count: int | None = column("Number of kernels that belong to the step.", "count")
+    launched_busy_ns: int | None = column("Time in which work of the step runs, within the step or later.", "ns")
+    before_recording_kernel_count: int | None = column("The part of kernel_count launched before recording.", "count")
+    before_recording_ns: int | None = column("Time in which work launched before the recording runs.", "ns")
+    robust_z: float | None = column("Distance of wall_ns from the median of all steps, in robust deviations.")
+    is_outlier: bool | None = column("Whether robust_z is beyond 3.5 either way.")
 
 
 ROW: type[Any] = Row
@@ -89,7 +90,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 
 def _devices(trace: Trace) -> Iterator[tuple[int | None, Identity, Int64s]]:
-    """Each device, and the columns from ``busy_ns`` on, a column of the array each step."""
+    """Each device with its figures from ``busy_ns`` on: an array with a row per figure and a column per step."""
     found, work, early = steps(trace), gpu_work(trace), before_recording(trace)
     step = np.where(early, found.at(work.ts), steps_of_gpu_work(trace))
     for one in type_coverage(trace):
@@ -117,7 +118,7 @@ def _during(one: TypeCoverage, start: Int64s, end: Int64s) -> Int64s:
 
 def _launched(start: Int64s, end: Int64s, step: Int64s, count: int) -> Int64s:
     """The time in which work of each step runs."""
-    order = grouped(step + 1, count + 1)  # that of no step comes first
+    order = grouped(step + 1, count + 1)  # work of no step comes first
     bounds = np.searchsorted(step[order], np.arange(count + 1)).tolist()
     own = [order[first:stop] for first, stop in pairwise(bounds)]
     return np.array([intervals.total(intervals.union(start[one], end[one])) for one in own], np.int64)

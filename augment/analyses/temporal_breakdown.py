@@ -1,21 +1,21 @@
 """How much of the time do the devices compute, and what do they do with the rest?
 
-For each device, the span from the start of its first to the end of its last piece of GPU work (kernels, copies,
-memsets on any stream) is divided without rest::
+Each device has a span, from the start of its first to the end of its last piece of GPU work (kernels, copies, memsets
+on any stream). The span is divided completely::
 
     compute_ns + exposed_communication_ns + exposed_memory_ns + idle_ns = span_ns
 
 - **compute**: at least one computation kernel runs, whatever else does.
 - **exposed communication**: communication runs and no computation does; the device waits for others.
 - **exposed memory**: only copies or memsets run.
-- **idle**: nothing runs. **busy** is the span less idle; **non-compute** is busy less compute.
+- **idle**: nothing runs. **busy** is the span minus idle; **non-compute** is busy minus compute.
 
 Each is the length of a union of intervals: time in which two kernels overlap counts once.
 
 How HTA's ``get_temporal_breakdown`` differs: it counts everything that carries a stream number as busy, also the
-``cuda_sync`` rows that mark the host's waiting, it rounds each event to whole microseconds (dropping shorter ones),
-mixes the devices of a process, leaves out the last profiler step, and does not divide the non-compute time. Here
-only GPU work counts, in nanoseconds, for each device, over the whole trace.
+``cuda_sync`` rows that mark the host's waiting. It rounds each event to whole microseconds (dropping shorter ones),
+mixes the devices of a process, leaves out the last profiler step, and does not divide the non-compute time. Here only
+GPU work counts, in nanoseconds, for each device, over the whole trace.
 """
 
 from __future__ import annotations
@@ -74,24 +74,24 @@ def _row(one: TypeCoverage) -> Row:
 
 def _diagnostics(trace: Trace) -> list[Diagnostic]:
     work = gpu_work(trace)
-    far = "pieces of GPU work begin over an hour before or after all on the host: span and idle time are wrong by them"
-    message = "pieces of GPU work lie on streams that several processes name: taken together; analyse each rank's file"
+    far = "pieces of GPU work begin over an hour before or after all events of the host: span and idle time are wrong"
+    message = "pieces of GPU work on streams shared by several processes (combined): analyse each rank's file instead"
     found = (
         Diagnostic("work_far_from_host", _far_from_host(trace), far),
         Diagnostic("processes_share_stream", work_of_several_processes(trace), message),
         Diagnostic(
             "negative_duration",
             int((work.end < work.ts).sum()),
-            "pieces of GPU work end before they start: they hold no time",
+            "pieces of GPU work end before they start (counted with no duration)",
         ),
     )
     return [*(one for one in found if one.count), *before_recording_diagnostics(trace)]
 
 
 def _far_from_host(trace: Trace) -> int:
-    """How many pieces of work have times that cannot be: Kineto of 2021 wrote 0 where it had none."""
+    """The number of pieces of work with impossible times: Kineto of 2021 wrote 0 for unknown times."""
     events, ts = trace.events, gpu_work(trace).ts
-    if not len(ts) or events.ts[-1] - events.ts[0] <= FAR_NS:  # as in all but a few, which need not be looked through
+    if not len(ts) or events.ts[-1] - events.ts[0] <= FAR_NS:  # nearly always: no need to look at the host
         return 0
     host = events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES)
     if not len(host):

@@ -1,15 +1,15 @@
-"""How long does what the user annotated take?
+"""How long do the user's annotations take?
 
-A row for every name of an annotation (``record_function``, the optimizer's, the collectives', the steps'), on the host
-(``side`` is ``cpu``) and on each device (``gpu``, where Kineto draws an annotation from the first to the last work that
-was launched within it): how often it occurs, and the sum, mean, least, greatest and standard deviation (of a sample,
-over n - 1; 0 of one) of its durations. Nested annotations both count.
+There is a row for every name of an annotation (``record_function``, and those of the optimizer, the collectives and the
+steps), on the host (``side`` is ``cpu``) and on each device (``gpu``, where Kineto draws an annotation from the first
+to the last work that was launched within it): how often it occurs, and the sum, mean, minimum, maximum and standard
+deviation of its durations (the deviation of a sample, over n - 1; 0 for one). Nested annotations both count.
 
-`gpu_time_by_annotation` says what the devices worked during them.
+`gpu_time_by_annotation` gives the GPU time of the work launched in them.
 
-How HTA's ``get_gpu_user_annotation_breakdown`` differs: beyond its ``num_kernels`` it makes a row "others" and
-aggregates once more over the sums, so that least, greatest and mean of every name become its sum and the deviation 0;
-its durations are rounded to microseconds.
+How HTA's ``get_gpu_user_annotation_breakdown`` differs: it puts names beyond its ``num_kernels`` into a row "others"
+and aggregates the sums once more. So minimum, maximum and mean of every name become its sum, and the deviation becomes
+0. Its durations are rounded to microseconds.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Row:
     device: Identity = column("The device; none on the host.")
     side: str = column("Where it was recorded: cpu or gpu.")
     name: str = column("The name of the annotation.")
-    count: int = column("How often it occurs.", "count")
+    count: int = column("Number of occurrences.", "count")
     sum_ns: int = column("Sum of its durations.", "ns")
     mean_ns: float = column("Mean duration.", "ns")
     min_ns: int = column("Least duration.", "ns")
     max_ns: int = column("Greatest duration.", "ns")
-    std_ns: float = column("Standard deviation of the durations, of a sample; 0 of one.", "ns")
+    std_ns: float = column("Sample standard deviation of the durations; 0 for one.", "ns")
 
 
 ROW = Row
