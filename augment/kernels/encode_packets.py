@@ -1,6 +1,6 @@
 """Compiled code of the Perfetto writer: packets and args from columns.
 
-All arguments are numbers and addresses, as ``memory.py`` says why.
+All arguments are numbers and addresses, because calls of many columns would be long.
 """
 
 from __future__ import annotations
