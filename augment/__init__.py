@@ -1,4 +1,4 @@
-"""See where GPU time went: PyTorch profiler traces in, augmented traces and exact metrics out.
+"""Read PyTorch profiler traces, measure where GPU time went, and write augmented traces and metrics.
 
 ::
 
@@ -8,7 +8,7 @@
     augmented = augment.augment(trace)
     augment.write(augmented)  # rank0.augmented.json.gz and rank0.metrics.json, beside the input
 
-Importing this package loads nothing else; what is asked of it is loaded on first use.
+Importing this package loads nothing else. Each public name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from augment.trace import Trace
     from augment.version import __version__
 
-#: where each public name lives
+#: the module of each public name
 _HOMES = {
     "__version__": "augment.version",
     "read": "augment.readers",
@@ -102,15 +102,15 @@ def write(
     """Write the augmented trace in each of ``formats``, and its metrics, under the input's STEM.
 
     Args:
-        augmented: what :func:`augment` returned.
-        folder: where to; beside the input if it is not given.
-        formats: names of writers, as ``augment list`` shows them; none means the one for the input's own format.
+        augmented: the result of :func:`augment`.
+        folder: the output folder; by default the folder of the input.
+        formats: names of writers, as ``augment list`` shows them; by default the input's own format.
 
     Returns:
-        The files written, the metrics last.
+        The paths of the files written; the metrics come last.
 
     Raises:
-        UsageError: there is no such writer.
+        UsageError: no writer has such a name.
         OutputError: a file cannot be written.
     """
     from pathlib import Path
@@ -122,16 +122,16 @@ def write(
 
 
 def __getattr__(name: str) -> object:
-    """Load what is asked for, on first use (PEP 562)."""
+    """Load a public name on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    found: object = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that are not loaded yet."""
+    """The public names, including those that are not loaded yet."""
     return sorted({*globals(), *__all__})

@@ -1,7 +1,8 @@
-"""What may be drawn on the tracks of a trace: columnar, so that a counter of a million points is two arrays.
+"""What analyses draw on the tracks of a trace, in columns: a counter of a million points is two arrays.
 
-An annotation lies under a track of the source (``under``, an index into ``Trace.tracks``): the stream or thread that
-it speaks of, or any stream of the device that it speaks of. Writers turn that into their format's way of nesting.
+An annotation belongs to a track of the source: ``under`` is an index into ``Trace.tracks``. That track is the stream or
+thread that the annotation describes; for an annotation of a whole device it is any stream of the device. Writers map
+``under`` to their format's way of nesting tracks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from augment.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A column of strings: ``codes`` int32 index ``values``; -1 is no text (the arg is then left out)."""
+    """A column of strings: ``codes`` are int32 indexes into ``values``; -1 means no text, and the arg is left out."""
 
     codes: Int32s
     values: Sequence[str]
@@ -27,19 +28,19 @@ class Texts:
         return len(self.codes)
 
     def take(self, order: npt.NDArray[np.intp]) -> Texts:
-        """The rows in another order or fewer of them; the values are shared."""
+        """The rows at the indexes in ``order``; ``values`` are shared."""
         return Texts(self.codes[order], self.values)
 
 
-ArgColumn = Int64s | Texts  #: one value a slice
+ArgColumn = Int64s | Texts  #: one value per slice
 
 
 @dataclass(frozen=True, slots=True)
 class SliceTrack:
     """Slices on a track of their own: ``ts, dur`` int64 ns, ascending.
 
-    Slices do not overlap, but one may lie within another; of two that begin at once the longer comes first.
-    ``args`` maps an arg's name to its column; an int64 value of -1 is no value, and the arg is then left out.
+    Slices may nest but not otherwise overlap; of two slices with equal start the longer comes first.
+    ``args`` maps an arg's name to its column. An int64 value of -1 means no value: the arg is then left out.
     """
 
     analysis: str
@@ -56,8 +57,8 @@ class SliceTrack:
 class CounterTrack:
     """A stepping counter: a value holds from its ``ts`` (int64 ns, strictly ascending) until the next point.
 
-    ``values`` is int64 or finite float64; ``unit`` is as in ``GB/s``. Counters of an analysis that name the same
-    ``scale`` are worth comparing: where a viewer can, they share a y axis.
+    ``values`` are int64 or finite float64; ``unit`` is a text such as ``GB/s``. Counters of one analysis with the same
+    ``scale`` share a y axis where the viewer supports it.
     """
 
     analysis: str
@@ -72,7 +73,7 @@ class CounterTrack:
 
 @dataclass(frozen=True, slots=True)
 class InstantTrack:
-    """Moments: ``ts`` int64 ns, ascending."""
+    """Instants: ``ts`` int64 ns, ascending."""
 
     analysis: str
     name: str
@@ -84,22 +85,22 @@ class InstantTrack:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The slices at one end of arrows, one a row: int64 rows of the added ``track``, else of ``Trace.events``."""
+    """The slices at one end of arrows: int64 rows of the added ``track``, or of ``Trace.events`` where that is None."""
 
     rows: Int64s
     track: SliceTrack | None = None
 
     def times(self, trace: Trace) -> Int64s:
-        """When each slice begins, int64 ns."""
+        """The start of each slice, int64 ns."""
         return (trace.events.ts if self.track is None else self.track.ts)[self.rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """Arrows from slices to as many others, pair by pair; each end is of the source or of an added track.
+    """Arrows from slices to equally many slices, pair by pair; each end is in the source or on an added track.
 
-    An added track must stand before the flows among the annotations. Perfetto knows no arrow back in time: writers draw
-    each from the slice that begins first.
+    An added track must come before the flows in the list of annotations. Perfetto cannot draw an arrow back in time:
+    writers draw each arrow from the slice that begins first.
     """
 
     analysis: str
@@ -115,5 +116,5 @@ Annotation = SliceTrack | CounterTrack | InstantTrack | Flows
 
 
 def row_count(annotation: Annotation) -> int:
-    """How many slices, points, moments or arrows an annotation has."""
+    """The number of slices, points, instants or arrows of an annotation."""
     return len(annotation) if isinstance(annotation, Flows) else len(annotation.ts)

@@ -1,6 +1,6 @@
-"""Which args the analyses ask of all rows of a category, and how they become sparse columns, ``EventTable.args``.
+"""The args that readers collect for all rows of a category, as the sparse columns of ``EventTable.args``.
 
-Another arg is another line of :data:`WANTED`, what no analysis asks for any more is none.
+:data:`WANTED` lists them: add a line for an arg that an analysis needs, remove the line of an arg that none needs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from augment.trace import ArgColumn, Category, SparseColumn, args_of_event, json
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """An arg that is wanted of events of ``categories``: an integer, or a text; ``also`` are other spellings."""
+    """An arg wanted from events of ``categories``: an integer or a text; ``also`` lists other spellings of its name."""
 
     name: str
     categories: tuple[Category, ...]
@@ -26,14 +26,14 @@ class Arg:
 
     @property
     def category_bits(self) -> int:
-        """A bit for each category."""
+        """The set of ``categories`` as an int with one bit per category."""
         return sum(1 << category for category in set(self.categories))
 
 
 OPS = (Category.CPU_OP,)
 MEMORY = (Category.CPU_INSTANT_EVENT,)
 SYNCS = (Category.CUDA_SYNC,)
-COLLECTIVES = (Category.KERNEL, Category.CPU_OP)  #: of the latter, record_param_comms has them
+COLLECTIVES = (Category.KERNEL, Category.CPU_OP)  #: among operators, record_param_comms has these args
 RECORDED = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 WANTED = (
@@ -49,7 +49,7 @@ WANTED = (
     Arg("Total Reserved", MEMORY),
     Arg("Device Type", MEMORY),
     Arg("Device Id", MEMORY),
-    # as torch/csrc/profiler/util.h names them
+    # names as in torch/csrc/profiler/util.h
     Arg("Collective name", COLLECTIVES, is_text=True),
     Arg("dtype", COLLECTIVES, is_text=True),
     Arg("In msg nelems", COLLECTIVES),
@@ -68,7 +68,7 @@ WANTED = (
 
 
 class TakenArgs:
-    """What compiled code takes of ``args``, row by ascending row, and Python of the events that it leaves."""
+    """Collects ``args``: kernels in ascending order of rows, Python for the events that kernels cannot decode."""
 
     def __init__(self, args: Sequence[Arg], room: int, fields: Mapping[str, tuple[int, int]] | None = None) -> None:
         """See :class:`augment.kernels.wanted_args.WantedArgs`."""
@@ -80,15 +80,15 @@ class TakenArgs:
         self._odd_json: dict[bytes, int] = {}
 
     def add_odd(self, row: int, event_text: bytes) -> None:
-        """Take the args of an event that compiled code left to Python."""
+        """Add the args of an event that the kernel left to Python."""
         args = args_of_event(json_event(event_text, 0))
         wanted = {self._numbers[name]: args[name] for name in args if name in self._numbers}
-        for number, value in wanted.items():  # of two spellings the last counts
+        for number, value in wanted.items():  # the last of two spellings counts
             code = self._odd_json.setdefault(json.dumps(value).encode(), len(self._odd_json))
             self._odd.append((row, number + IS_CODE, code))
 
     def finish(self) -> dict[str, ArgColumn]:
-        """The columns, by name."""
+        """The columns by arg name."""
         rows, kinds, values, texts = self.compiled.finish()
         if self._odd:
             odd_rows, odd_kinds, odd_codes = np.array(self._odd, np.int64).T
@@ -100,8 +100,8 @@ class TakenArgs:
             texts += self._odd_json
 
         def column(kind: int) -> SparseColumn:
-            own = np.flatnonzero(kinds == kind)
-            return SparseColumn(rows[own].astype(np.int64), values[own])
+            selected = np.flatnonzero(kinds == kind)
+            return SparseColumn(rows[selected].astype(np.int64), values[selected])
 
         return {
             arg.name: ArgColumn(column(number), column(number + IS_CODE), texts)

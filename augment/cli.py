@@ -1,4 +1,4 @@
-"""The command line: the library's verbs, and their arguments. Every error becomes one line and an exit code here.
+"""The command line: commands and their arguments. Every error becomes one line and an exit code here.
 
 Exit codes: 0 done; 1 a check failed, some inputs of a batch failed, or an output cannot be written; 2 usage; 3 the
 input cannot be read; 130 interrupted.
@@ -16,8 +16,8 @@ DEBUG = "--debug"
 
 
 def main() -> int:
-    """Run the command that ``sys.argv`` names; the exit code."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: spare numpy starting its threads
+    """Run the command that ``sys.argv`` names and return its exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # linear algebra is not used: numpy need not start threads
     import click
 
     from augment.commands import group
@@ -40,7 +40,7 @@ def main() -> int:
         _trace()
         complain(str(error))
         return error.exit_code
-    except Exception as error:  # a bug: still one line, and the rest for whoever asks
+    except Exception as error:  # a bug: one line, too; --debug shows the rest
         _trace()
         complain(f"internal error, {type(error).__name__}: {error}; please report what {DEBUG} shows")
         return 1
@@ -54,5 +54,5 @@ def _trace() -> None:
 
 
 def _terminated(*_: object) -> NoReturn:
-    """SIGTERM: leave by way of every ``finally``, so that nothing half-written stays."""
+    """On SIGTERM, run every ``finally`` block so that no partial output stays."""
     raise SystemExit(143)

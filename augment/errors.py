@@ -3,15 +3,15 @@
 ::
 
     AugmentError
-    ├── UsageError            what was asked for cannot be asked for (exit code 2)
+    ├── UsageError            the request is invalid (exit code 2)
     ├── InputError            the input cannot be read (exit code 3)
-    │   ├── UnknownFormat     not a trace that any reader knows
-    │   ├── MalformedTrace    a trace, but broken at a byte that is named
-    │   └── LimitExceeded     a trace, but larger than a limit allows
+    │   ├── UnknownFormat     no reader recognises the input
+    │   ├── MalformedTrace    the trace violates its format at a known byte
+    │   └── LimitExceeded     the trace is larger than a limit allows
     ├── OutputError           the output cannot be written (exit code 1)
-    └── ServiceError          a server cannot be reached, or cannot do it (exit code 1)
+    └── ServiceError          a server cannot be reached or the call failed (exit code 1)
 
-``UsageError`` and ``InputError`` are ``ValueError``, too. Any other exception is a bug and propagates.
+``UsageError`` and ``InputError`` are also ``ValueError``. Any other exception is a bug and propagates.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Collection
 
 
 class AugmentError(Exception):
-    """Base of the tree. Its text is one line that a person can act on."""
+    """Base of all errors of this library. Its text is one line that says what to do."""
 
     exit_code = 1
 
 
 class UsageError(AugmentError, ValueError):
-    """An option, an analysis or a writer that does not exist, or a value it cannot take."""
+    """An option, analysis or writer does not exist, or an option has an invalid value."""
 
     exit_code = 2
 
@@ -36,7 +36,7 @@ class InputError(AugmentError, ValueError):
 
     Args:
         path: the file, as the user named it.
-        because: what is wrong, and what to do about it.
+        because: what is wrong, and how to mend it.
     """
 
     exit_code = 3
@@ -48,7 +48,7 @@ class InputError(AugmentError, ValueError):
 
     @classmethod
     def of(cls, path: str, error: OSError) -> InputError:
-        """What the system says about ``path``."""
+        """The error for an ``OSError`` at ``path``."""
         if isinstance(error, IsADirectoryError):
             return cls(path, "is a folder; name one trace in it")
         return cls(path, (error.strerror or str(error)).lower())
@@ -59,11 +59,11 @@ class UnknownFormat(InputError):
 
 
 class MalformedTrace(InputError):
-    """The content is a trace but breaks its own format.
+    """The content is a trace but violates its format.
 
     Args:
         path: the file, as the user named it.
-        offset: the byte of the decompressed text where it breaks.
+        offset: the byte of the decompressed text where the violation is.
         because: what is wrong there.
     """
 
@@ -81,12 +81,12 @@ class OutputError(AugmentError):
 
 
 class ServiceError(AugmentError):
-    """A server cannot be reached, does not let us in, or failed.
+    """A server cannot be reached, denies access, or failed.
 
     Args:
         message: one line.
-        code: the canonical code's name, such as ``UNAVAILABLE``; empty where no call failed.
-        reason: the server's own, such as ``TOKEN_UNKNOWN``; empty where no server spoke.
+        code: the name of the canonical status code, such as ``UNAVAILABLE``; empty where no call failed.
+        reason: the server's own error reason, such as ``TOKEN_UNKNOWN``; empty where no server answered.
     """
 
     def __init__(self, message: str, code: str, reason: str) -> None:
@@ -96,7 +96,7 @@ class ServiceError(AugmentError):
 
 
 def expect_known(name: str, known: Collection[str], what: str) -> None:
-    """Refuse a name that is not known, with the nearest and all that are.
+    """Refuse an unknown name; the message suggests the nearest name and lists all.
 
     Raises:
         UsageError: ``name`` is not in ``known``.
@@ -112,7 +112,7 @@ def expect_known(name: str, known: Collection[str], what: str) -> None:
 
 
 def expect_regular(path: str) -> None:
-    """Refuse what may block for ever, or never end, and can be read but once; folders are for others to refuse.
+    """Refuse pipes, sockets and devices: they may block, may never end, and can be read only once. Folders pass.
 
     Raises:
         InputError: ``path`` is a pipe, a socket or a device.
@@ -123,4 +123,4 @@ def expect_regular(path: str) -> None:
 
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InputError(path, "is no regular file, and a trace is read twice; save it as a file")
+        raise InputError(path, "is not a regular file; a trace is read twice, so save it as a file")

@@ -1,9 +1,9 @@
-"""Execution traces of PyTorch's ``ExecutionTraceObserver`` beside the traces that were recorded with them.
+"""Execution traces of PyTorch's ``ExecutionTraceObserver``, attached to the traces recorded with them.
 
 ::
 
     trace = augment.with_execution_trace(augment.read("rank0.json.gz"), "et_rank0.json")
-    augment.write(augment.augment(trace))  # the analysis execution_trace has its rows and tracks
+    augment.write(augment.augment(trace))  # see the analysis execution_trace
 
     links = augment.link_execution_trace(trace, "et_rank0.json")
     for row, node in zip(links.row, links.node):
@@ -25,17 +25,17 @@ __all__ = ["ExecutionLinks", "attribute", "link_execution_trace", "with_executio
 
 
 def with_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Trace:
-    """``trace`` and the nodes of the execution trace at ``path``, plain or compressed.
+    """``trace`` with the nodes of the execution trace at ``path``, plain or compressed.
 
     Raises:
         InputError: the file cannot be read.
-        UnknownFormat: it is no execution trace.
+        UnknownFormat: the file is not an execution trace.
     """
     return with_nodes(trace, read_nodes(path))
 
 
 def with_nodes(trace: Trace, nodes: Sequence[Node]) -> Trace:
-    """``trace`` and the ``nodes`` of an execution trace."""
+    """``trace`` with the ``nodes`` of an execution trace."""
     return replace(trace, execution_nodes=nodes, facts=dict(trace.facts))
 
 
@@ -44,13 +44,13 @@ def read_nodes(path: str | os.PathLike[str]) -> list[Node]:
 
     Raises:
         InputError: the file cannot be read.
-        UnknownFormat: it is no execution trace.
+        UnknownFormat: the file is not an execution trace.
     """
     path = os.fspath(path)
     document = read_document(path)
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, list):
-        raise UnknownFormat(path, "no execution trace: it has no nodes; record one with ExecutionTraceObserver")
+        raise UnknownFormat(path, "not an execution trace: it has no nodes; record one with ExecutionTraceObserver")
     return [node for node in nodes if isinstance(node, dict)]
 
 
@@ -59,6 +59,6 @@ def link_execution_trace(trace: Trace, path: str | os.PathLike[str]) -> Executio
 
     Raises:
         InputError: the file cannot be read.
-        UnknownFormat: it is no execution trace.
+        UnknownFormat: the file is not an execution trace.
     """
     return execution_links(with_execution_trace(trace, path))

@@ -1,7 +1,7 @@
-"""What an analysis returns, and how a metric row is declared.
+"""The result of an analysis, and the declaration of a metric row.
 
-A row is a frozen dataclass whose fields are made by :func:`column`, which gives each its unit and one sentence. From
-that one declaration come the sidecar, its JSON Schema, the tables of ``augment show`` and the pages in docs/.
+A row is a frozen dataclass. :func:`column` makes each of its fields, with a unit and one sentence. The sidecar, its
+JSON Schema, the tables of ``augment show`` and the pages in docs/ are all made from that declaration.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from augment.annotations import Annotation
 from augment.trace import Diagnostic, Trace
 
-#: every unit a column may have; the suffix of its name says the same where there is one
+#: all units of columns; the suffix of a column's name agrees with its unit
 UNITS = ("", "ns", "bytes", "count", "ratio", "GB/s")
 
 
 def column(doc: str, unit: str = "") -> Any:
-    """A field of a metric row: ``doc`` is one sentence, ``unit`` one of :data:`UNITS`."""
+    """A field of a metric row: ``doc`` is one sentence, ``unit`` is one of :data:`UNITS`."""
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}")
     return dataclasses.field(metadata={"doc": doc, "unit": unit})
@@ -27,7 +27,7 @@ def column(doc: str, unit: str = "") -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The metric rows and annotations of one analysis. ``partial`` says what is missing, if anything is."""
+    """The metric rows and annotations of one analysis. ``partial`` says what is missing; None means nothing."""
 
     rows: Sequence[Any]
     annotations: Sequence[Annotation] = ()
@@ -37,7 +37,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The trace lacks what the analysis needs."""
+    """The outcome of an analysis whose input data the trace lacks."""
 
     reason: str
 
@@ -47,7 +47,7 @@ Outcome = Findings | Skipped
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The steps, the first and the last, that alone were analysed; ``start_ns`` is the time of their first event."""
+    """The analysed range of steps: the first and last number; ``start_ns`` is the time of their first event."""
 
     first_step: int
     last_step: int
@@ -56,9 +56,9 @@ class Window:
 
 @dataclass(frozen=True)
 class AugmentedTrace:
-    """A trace with the outcome of every analysis that was asked for, by its name, in the registry's order.
+    """A trace with the outcome of each requested analysis by name, in the registry's order.
 
-    The trace is whole even where a ``window`` of it alone was analysed.
+    The trace is whole even if the analyses covered only a ``window`` of it.
     """
 
     trace: Trace
@@ -67,12 +67,13 @@ class AugmentedTrace:
 
     @property
     def annotations(self) -> list[Annotation]:
-        """Every annotation, in the analyses' order."""
-        found = (o for o in self.outcomes.values() if isinstance(o, Findings))
-        return [annotation for findings in found for annotation in findings.annotations]
+        """All annotations, in the order of the analyses."""
+        results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
+        return [annotation for findings in results for annotation in findings.annotations]
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """What was repaired, dropped or doubtful: the reader's, then the analyses'; what two of them tell, once."""
-        found = (o for o in self.outcomes.values() if isinstance(o, Findings))
-        return list(dict.fromkeys([*self.trace.diagnostics, *(d for findings in found for d in findings.diagnostics)]))
+        """What was repaired, dropped or doubtful: the reader's diagnostics, then the analyses', without duplicates."""
+        results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
+        added = (diagnostic for findings in results for diagnostic in findings.diagnostics)
+        return list(dict.fromkeys([*self.trace.diagnostics, *added]))

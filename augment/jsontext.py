@@ -1,4 +1,4 @@
-"""JSON as it is found in the field: strict first, then forgiving, then repaired."""
+"""JSON as profilers write it: parsed strictly, else leniently, else after repair."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ _strict = msgspec.json.Decoder()
 def lenient_json(text: bytes | memoryview) -> Any:
     """The value of one JSON text.
 
-    What strict JSON refuses but traces contain is taken: NaN and Infinity, raw control characters and invalid UTF-8
-    inside strings, and halves of surrogate pairs (replaced by U+FFFD). Numbers come as int or float: read exact times
-    elsewhere.
+    Accepts what strict JSON refuses but traces contain: NaN and Infinity, raw control characters and invalid UTF-8
+    inside strings, and lone surrogates (replaced by U+FFFD). Numbers become int or float, so exact times must be read
+    by other means.
 
     Raises:
-        ValueError: the text is not JSON by any of this.
+        ValueError: the text is not JSON even so.
     """
     try:
         return _strict.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            found = json.loads(bytes(text).decode("utf-8", "replace"), strict=False)
+            value = json.loads(bytes(text).decode("utf-8", "replace"), strict=False)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         if _ESCAPED_SURROGATE.search(text):
-            found = json.loads(clean(json.dumps(found, ensure_ascii=False)))
-        return found
+            value = json.loads(clean(json.dumps(value, ensure_ascii=False)))
+        return value
 
 
 def clean(text: str) -> str:
-    """``text`` without lone surrogates, which no file can hold as UTF-8."""
+    """``text`` without lone surrogates, which UTF-8 cannot encode."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def mended_json(text: bytes | memoryview) -> Any:
-    """The value of one JSON text, :func:`mended` if need be.
+    """The value of one JSON text, after :func:`mended` if necessary.
 
     Raises:
-        ValueError: it is not JSON even so.
+        ValueError: the text is not JSON even so.
     """
     try:
         return lenient_json(text)
@@ -56,21 +56,22 @@ def mended_json(text: bytes | memoryview) -> Any:
 
 
 def storable(name: str) -> str:
-    """The name of a file or folder as text that any file can hold: bytes that are no UTF-8 become ``\\xff``."""
+    """The name of a file or folder as valid text: bytes that are not UTF-8 become ``\\xff``."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def json_line(value: Any) -> str:
-    """``value`` as JSON on one line; names of files can be read back whatever bytes they are of."""
+    """``value`` as JSON on one line; file names survive a round trip whatever their bytes."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if text.isascii() else _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def mended(text: str) -> str:
-    """``text`` with what profilers are known to break put right: JSON, if that was all.
+    """``text`` with the known faults of profilers repaired. The result is JSON if the text had no others.
 
-    A key without a value (null), numbers as C or Python prints them (``-nan``, ``inf``, ``1.``, ``007``, ``0x1f``),
-    Python's words, backslashes of Windows' paths, commas too many, or missing before a key.
+    Repaired are: a key without a value (becomes null), numbers as C or Python prints them (``-nan``, ``inf``, ``1.``,
+    ``007``, ``0x1f``), Python's constants, lone backslashes of Windows paths, surplus commas, and a comma missing
+    before a key.
     """
     parts = [_in_string(part) if part.startswith('"') else _outside(part) for part in _PARTS.findall(text)]
     for place in range(1, len(parts)):
@@ -91,7 +92,7 @@ _OUTSIDE: tuple[tuple[re.Pattern[str], _Replacement], ...] = tuple(
         (r"\bTrue\b", "true"),
         (r"\bFalse\b", "false"),
         (r"\b(?:None|undefined)\b", "null"),
-        (r"(?<![\w.])0[xX]([0-9a-fA-F]{1,16})\b", lambda found: str(int(found[1], 16))),
+        (r"(?<![\w.])0[xX]([0-9a-fA-F]{1,16})\b", lambda match: str(int(match[1], 16))),
         (r"(?<![\w.+-])\+(?=[\d.])", ""),
         (r"(?<![\w.])0+(?=\d)", ""),
         (r"(?<![\w.])\.(?=\d)", "0."),
@@ -105,7 +106,7 @@ _OUTSIDE: tuple[tuple[re.Pattern[str], _Replacement], ...] = tuple(
 
 
 def _in_string(text: str) -> str:
-    return _LONE_BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", text)
+    return _LONE_BACKSLASH.sub(lambda match: match[0] if match[1] else r"\\", text)
 
 
 def _outside(text: str) -> str:

@@ -1,13 +1,13 @@
-"""The raw files of PyTorch's ``export_memory_timeline``: allocated memory by category, beside a trace or as columns.
+"""The raw files of PyTorch's ``export_memory_timeline``, attached to a trace or read as columns.
 
 ::
 
     trace = augment.with_memory_timeline(augment.read("rank0.json.gz"), "rank0.raw.json.gz")
-    augment.write(augment.augment(trace))  # the analysis memory_timeline has its rows and tracks
+    augment.write(augment.augment(trace))  # see the analysis memory_timeline
 
-Such a file (``*.raw.json.gz``) is a list of ``[time, action, bytes, category]``, bytes negative where memory is freed
-or changes its category. The categories are what PyTorch's profiler took the tensors for, from its own record of the
-whole program; a trace alone cannot tell them.
+Such a file (``*.raw.json.gz``) is a list of ``[time, action, bytes, category]``; bytes are negative where memory is
+freed or leaves its category. PyTorch's profiler classifies the tensors from its record of the whole program; a trace
+alone does not contain the categories.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ __all__ = ["CATEGORIES", "read_memory_timeline", "with_memory_timeline"]
 
 
 def with_memory_timeline(trace: Trace, path: str | os.PathLike[str]) -> Trace:
-    """``trace`` and what the memory timeline at ``path`` tells, plain or compressed.
+    """``trace`` with the changes in the memory timeline at ``path``, plain or compressed.
 
     Raises:
         InputError: the file cannot be read.
-        UnknownFormat: it is no memory timeline.
+        UnknownFormat: the file is not a memory timeline.
     """
     return replace(trace, memory_changes=_changes(os.fspath(path)), facts=dict(trace.facts))
 
 
 def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:
-    """``ts`` (int64 ns, strictly ascending), and for each category the bytes allocated from then on (int64).
+    """``ts`` (int64 ns, strictly ascending), and for each category the allocated bytes from then on (int64).
 
-    What was allocated before the recording (its time is negative) counts from the first moment of the recording.
+    Memory allocated before the recording has a negative time; it counts from the first moment of the recording.
 
     Raises:
         InputError: the file cannot be read.
-        UnknownFormat: it is no memory timeline.
+        UnknownFormat: the file is not a memory timeline.
     """
     changes = _changes(os.fspath(path))
     recorded = changes.ts[changes.ts >= 0]
@@ -52,9 +52,9 @@ def read_memory_timeline(path: str | os.PathLike[str]) -> dict[str, Int64s]:
 
 
 def _changes(path: str) -> MemoryChanges:
-    """The file's rows of four integers."""
+    """The file's rows as four integer columns."""
     document = read_document(path)
-    problem = "no memory timeline: that is a list of [time, action, bytes, category], as *.raw.json.gz has it"
+    problem = "not a memory timeline, which is a list of [time, action, bytes, category] (*.raw.json.gz)"
     try:
         rows = np.array(document if document != [] else np.empty((0, 4), np.int64))
     except (ValueError, OverflowError) as error:
@@ -62,5 +62,5 @@ def _changes(path: str) -> MemoryChanges:
     if rows.ndim != 2 or rows.shape[1] != 4 or rows.dtype != np.int64:
         raise UnknownFormat(path, problem)
     if len(rows) and not ((rows[:, 3] >= 0) & (rows[:, 3] < len(CATEGORIES))).all():
-        raise UnknownFormat(path, f"a memory timeline with categories other than the {len(CATEGORIES)} that are known")
+        raise UnknownFormat(path, f"a memory timeline with categories beyond the {len(CATEGORIES)} known")
     return MemoryChanges(*np.ascontiguousarray(rows.T))

@@ -1,4 +1,4 @@
-"""Requests as messages of the service, in both directions."""
+"""Conversion between requests and messages of the service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from augment.v1 import resources_pb2
 
 
 def spec_of(request: Request, *, summaries: bool) -> resources_pb2.AugmentSpec:
-    """The message for ``request``, without an input."""
+    """The message for ``request``, without its input."""
     steps = request.steps
     return resources_pb2.AugmentSpec(
         formats=request.formats,
@@ -24,11 +24,11 @@ def request_of(spec: resources_pb2.AugmentSpec) -> Request:
     """The request in a message.
 
     Raises:
-        UsageError: an option of another form or type, or steps in the wrong order.
+        UsageError: an option has another form or type, or the steps are in the wrong order.
     """
     steps = spec.steps if spec.HasField("steps") else None
     if steps and not 0 <= steps.first <= steps.last:
-        raise UsageError("steps: the first must not be beyond the last")
+        raise UsageError("steps: the first must not be greater than the last")
     return Request(
         formats=tuple(spec.formats),
         only=tuple(spec.only),

@@ -1,4 +1,4 @@
-"""Run analyses over a trace."""
+"""Runs analyses over a trace."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from augment.request import Request
 from augment.tables import with_tables
 from augment.trace import COMPLETE, Trace, derived
 
-Progress = Callable[[str, int, int], None]  #: called with an analysis's name, how many are done, and of how many
+Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
 
 
 def augment(
     trace: Trace, request: Request | None = None, *, progress: Progress | None = None, **fields: Any
 ) -> AugmentedTrace:
-    """Ask every analysis, or those of a request.
+    """Run all analyses, or those of a request.
 
     Args:
-        trace: what to analyse; it is not changed.
-        request: what is asked for; None means all analyses.
+        trace: the trace to analyse; it is not changed.
+        request: what to run; None means all analyses.
         progress: called before each analysis.
-        fields: of :class:`augment.request.Request`, instead of or beside one: ``only=["steps"]``, ``skip=[…]``,
-            ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
+        fields: fields of :class:`augment.request.Request` that replace those of ``request``: ``only=["steps"]``,
+            ``skip=[…]``, ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
 
     Raises:
-        UsageError: an analysis, option or step that does not exist, or a value of another type than the option's
-            default.
+        UsageError: an analysis, option or step does not exist, or a value differs in type from the option's default.
     """
     request = Request.of(request, fields)
     analyses = request.analyses()
@@ -52,26 +51,30 @@ def augment(
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:
     for group in analysis.NEEDS:
         if not any(category in present_categories(trace) for category in group):
-            return Skipped(f"no event of category {_listed([one.name.lower() for one in group], 'or')}")
+            return Skipped(f"no event of category {_listed([category.name.lower() for category in group], 'or')}")
     return analysis.analyze(trace, **options)
 
 
 def _of_whole(outcome: Outcome, part: Trace) -> Outcome:
-    """With arrows that lead to rows of the whole trace, which is what is written."""
+    """``outcome`` with flow ends that refer to rows of the whole trace, which is what writers write."""
 
     def moved(ends: Ends) -> Ends:
         return ends if ends.track else Ends(rows_in_whole(part, ends.rows))
 
     if isinstance(outcome, Skipped):
         return outcome
-    drawn = [replace(one, out=moved(one.out), into=moved(one.into)) if isinstance(one, Flows) else one
-             for one in outcome.annotations]  # fmt: skip
+    drawn = [
+        replace(annotation, out=moved(annotation.out), into=moved(annotation.into))
+        if isinstance(annotation, Flows)
+        else annotation
+        for annotation in outcome.annotations
+    ]
     return replace(outcome, annotations=drawn)
 
 
 @derived
 def present_categories(trace: Trace) -> frozenset[int]:
-    """The categories of which there is a slice."""
+    """The categories that have at least one slice."""
     occurs = np.zeros(256, np.bool_)
     occurs[trace.events.category[trace.events.phase == COMPLETE]] = True
     return frozenset(np.flatnonzero(occurs).tolist())

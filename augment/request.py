@@ -1,7 +1,7 @@
-"""What a user asks of a conversion: one record for the command, batches, merging, the service and Python.
+"""What a user requests of a conversion: one record for the command, batches, merging, the service and Python.
 
-A new choice of a run needs a field here and the place where a user gives it: an option of the command, a field of
-``AugmentSpec``. An option of an analysis needs nothing here: ``options`` carries those of all analyses.
+A new option of a run needs a field here and the place where a user sets it: an option of the command, a field of
+``AugmentSpec``. An option of an analysis needs nothing here: ``options`` holds those of all analyses.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 @dataclass(frozen=True)
 class Request:
-    """What to make of a trace.
+    """How to convert a trace.
 
     Args:
         only: names of analyses; empty means all.
         skip: names of analyses to leave out.
         options: values of the analyses' options, as ``augment list`` shows them.
-        steps: the numbers of the first and the last step to analyse; None means all.
+        steps: the numbers of the first and last step to analyse; None means all.
         formats: names of writers, as ``augment list`` shows them; empty means the trace's own format.
-        evidence: files that were recorded with the trace.
+        evidence: files recorded with the trace.
         tables: paths of the user's own tables, as :func:`augment.with_tables` takes them.
     """
 
@@ -45,10 +45,10 @@ class Request:
 
     @classmethod
     def of(cls, request: Request | None, fields: Mapping[str, Any]) -> Request:
-        """``request``, or one that asks for everything, with other values of some ``fields``.
+        """``request``, or the default request, with new values for ``fields``.
 
         Raises:
-            TypeError: there is no such field.
+            TypeError: a field does not exist.
         """
         values = dict(fields)
         for name in _TUPLES & values.keys():
@@ -61,7 +61,7 @@ class Request:
         """The analyses to run, in their order.
 
         Raises:
-            UsageError: an analysis or an option that does not exist, or a value of another type than the default's.
+            UsageError: an analysis or option does not exist, or a value differs in type from the option's default.
         """
         from augment.analyses import ANALYSES
 
@@ -70,14 +70,14 @@ class Request:
             expect_known(name, known, "analysis")
         for name, values in self.options.items():
             _check_options(known[name], values)
-        return [one for one in ANALYSES if (not self.only or one.NAME in self.only) and one.NAME not in self.skip]
+        return [each for each in ANALYSES if (not self.only or each.NAME in self.only) and each.NAME not in self.skip]
 
     def check(self) -> Request:
-        """Refuse what cannot be done, before a large trace is read; loads only what is needed for it.
+        """Refuse an invalid request before a large trace is read. Loads only the modules that the checks need.
 
         Raises:
-            UsageError: as :meth:`analyses`; no analysis is left; a writer does not exist or is named twice; a table
-                cannot be used.
+            UsageError: as for :meth:`analyses`; or no analysis is left, a writer does not exist or is named twice, or
+                a table cannot be used.
         """
         if (self.only or self.skip or self.options) and not self.analyses():
             raise UsageError("no analysis is left to run: --skip names all of them")
@@ -91,11 +91,11 @@ class Request:
 
             read_tables(self.tables)
         if len(set(self.formats)) != len(self.formats):
-            raise UsageError("formats: one is named twice")
+            raise UsageError("formats: a format is named twice")
         return self
 
     def option_texts(self) -> list[str]:
-        """The options as :func:`option_values` takes them."""
+        """The options in the form that :func:`option_values` parses."""
         return [f"{name}.{option}={value}" for name, values in self.options.items() for option, value in values.items()]
 
 
@@ -103,10 +103,10 @@ _TUPLES = {"only", "skip", "steps", "formats", "tables"}
 
 
 def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The values of ``ANALYSIS.NAME=VALUE``, of the types of the options' defaults.
+    """The values of ``ANALYSIS.NAME=VALUE`` texts, in the types of the options' defaults.
 
     Raises:
-        UsageError: a text of another form, or a value of another type.
+        UsageError: a text has another form, or a value another type.
     """
     values: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -120,10 +120,10 @@ def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _typed(analysis: str, option: str, text: str) -> Any:
-    """``text`` as the option's default is; as it stands where there is no such option, which the check refuses."""
+    """``text`` in the type of the option's default; unchanged for an unknown option, which the check refuses."""
     from augment.analyses import ANALYSES, options_of
 
-    defaults = next((options_of(one) for one in ANALYSES if analysis == one.NAME), {})
+    defaults = next((options_of(each) for each in ANALYSES if analysis == each.NAME), {})
     default = defaults.get(option)
     try:
         if isinstance(default, bool):

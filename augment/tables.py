@@ -1,4 +1,4 @@
-"""A user's own tables beside those that come with the package: rules for kernels and formulas for operators.
+"""A user's own tables in addition to the package's: rules for kernels and formulas for operators.
 
 ::
 
@@ -10,7 +10,7 @@ with such a file::
     family = "attention"
     pattern = "my_attention"
 
-Rules of the user come before the package's, those of the first file before those of the next.
+The user's rules come before the package's; rules of an earlier file come before those of a later one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ TABLES = (*RULES, "flops")  #: what a file may have
 
 
 def with_tables(trace: Trace, *paths: str | os.PathLike[str]) -> Trace:
-    """``trace`` with the tables in the files at ``paths``, which its analyses then use.
+    """``trace`` with the tables in the files at ``paths``; its analyses use them.
 
     Raises:
-        UsageError: a file cannot be read, or holds something else.
+        UsageError: a file cannot be read or holds something else.
     """
     return replace(trace, tables=read_tables([os.fspath(path) for path in paths]), facts={}) if paths else trace
 
 
 def read_tables(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """The tables in the files at ``paths``, by key.
+    """The tables in the files at ``paths``, by their key.
 
     Raises:
-        UsageError: as :func:`with_tables`.
+        UsageError: as for :func:`with_tables`.
     """
     tables: dict[str, list[dict[str, Any]]] = {}
     for path in paths:

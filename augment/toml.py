@@ -1,4 +1,4 @@
-"""TOML as a user writes it: one line says what is wrong."""
+"""Parsing of TOML files that users write; errors are one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The document; raises ``tomllib.TOMLDecodeError``, a ValueError."""
+    """The document; raises ``tomllib.TOMLDecodeError``, which is a ValueError."""
     document: dict[str, Any] = tomllib.loads(text)
     return document
 
@@ -24,7 +24,7 @@ def read_toml(path: str) -> dict[str, Any]:
     """The document in the file at ``path``.
 
     Raises:
-        UsageError: the file cannot be read, or is no TOML.
+        UsageError: the file cannot be read or is not TOML.
     """
     try:
         return parse_toml(Path(path).read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""The waist: what every reader makes and every analysis and writer takes.
+"""The common data model: every reader makes it, every analysis and writer takes it.
 
-A :class:`Trace` is an :class:`EventTable` (equal-length numpy columns, ascending ``ts``), the tracks and strings
-that its columns point into, and where it all came from. Nothing here reads, analyses or writes.
+A :class:`Trace` is an :class:`EventTable` (equal-length numpy columns, ascending ``ts``), the tracks and strings that
+its columns refer to, and a description of the source. Nothing here reads, analyses or writes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import mended_json, storable
 
-Identity = int | str | None  #: a pid, tid, device or stream as the trace names it
+Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 
-COMPLETE = ord("X")  #: the phase of a slice with a duration; the other phases are ``ord`` of their letter, too
+COMPLETE = ord("X")  #: phase of a slice with a duration; every phase is the ``ord`` of its letter
 NO_CORRELATION = -1
 
 
 class Category(IntEnum):
-    """What a row is, in Kineto's words; the older and foreign names are mapped by ``readers/dialects.py``."""
+    """The category of a row, in Kineto's words; ``readers/dialects.py`` maps older and foreign names."""
 
     OTHER = 0
     CPU_OP = 1
@@ -47,15 +47,15 @@ class Category(IntEnum):
 
 GPU_WORK = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)
 LAUNCHES = (Category.CUDA_RUNTIME, Category.CUDA_DRIVER)
-ON_DEVICE = (*GPU_WORK, Category.GPU_USER_ANNOTATION, Category.CUDA_SYNC)  #: whose tracks have device and stream
+ON_DEVICE = (*GPU_WORK, Category.GPU_USER_ANNOTATION, Category.CUDA_SYNC)  #: their tracks have device and stream
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Where events lie: a thread of a process, or a stream of a device.
+    """The thread of a process, or the stream of a device, that events lie on.
 
-    ``device`` and ``stream`` are set for rows of the categories in :data:`ON_DEVICE` alone, from their args, else
-    from pid and tid. A string pid or tid ("stream 7") is another track than the number.
+    ``device`` and ``stream`` are set only for rows of the categories in :data:`ON_DEVICE`: from their args, else from
+    pid and tid. A string pid or tid ("stream 7") and the number are different tracks.
     """
 
     rank: int | None
@@ -75,14 +75,14 @@ class SparseColumn:
     values: Int64s
 
     def at(self, rows: Int64s, missing: int) -> Int64s:
-        """The value of each of ``rows``, or ``missing``; same length as ``rows``."""
+        """The value at each of ``rows``, or ``missing``; as long as ``rows``."""
         if not len(self.rows):
             return np.full(len(rows), missing, np.int64)
         where = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
         return np.where(self.rows[where] == rows, self.values[where], missing)
 
     def moved(self, new_row: Int64s | Int32s) -> SparseColumn:
-        """The column of a table that has row ``r`` as row ``new_row[r]``, or has it not where that is negative."""
+        """The column after its rows moved: row ``r`` becomes ``new_row[r]``; a negative new row drops the value."""
         rows, values = new_row[self.rows].astype(np.int64, copy=False), self.values
         if len(rows) and not (rows[0] >= 0 and (rows[1:] > rows[:-1]).all()):
             kept = np.flatnonzero(rows >= 0)
@@ -96,9 +96,9 @@ NOTHING = SparseColumn(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class ArgColumn:
-    """An arg of the rows that have it, as it was read: ``numbers``, and as indexes of ``json`` what is no plain number.
+    """An arg of the rows that have it. ``numbers`` holds plain numbers, ``json`` the index of the text of all else.
 
-    No row is in both. ``json`` are JSON texts; other args may have some of them.
+    No row is in both. The texts are JSON; other args may share them.
     """
 
     numbers: SparseColumn
@@ -112,17 +112,17 @@ class ArgColumn:
 
 @dataclass(frozen=True, slots=True)
 class EventTable:
-    """Equal-length read-only columns, one row an event that has a time, ascending ``ts``, ties in file order.
+    """Equal-length read-only columns, one row per event with a time, ascending ``ts``, ties in file order.
 
     ``ts, dur`` int64 ns (absolute; ``dur`` is 0 unless the phase is ``X``); ``phase`` uint8, ``ord`` of the letter;
     ``category`` uint8, a :class:`Category`; ``category_name`` and ``name`` int32, indexes into ``Trace.strings``;
     ``track`` int32, index into ``Trace.tracks``; ``correlation`` int64, :data:`NO_CORRELATION` where there is none;
-    ``offset`` int64 and ``length`` int32: the event's own bytes in the decompressed source.
+    ``offset`` int64 and ``length`` int32: the bytes of the event in the decompressed source.
     ``bytes`` and ``flow_id`` are sparse: the size of a copy, and the id of a flow (``s``, ``t``, ``f``) or async
-    event; a string id is ``-2 - index`` of that string. ``args`` has what ``augment/args.py`` lists, by name, of rows
-    of any category; None where the reader did not take it on its way: it is read again from the source when asked for.
-    ``ends`` is sparse: where a source tells a slice as two events, ``B`` and ``E``, the row of the first is the slice,
-    and this its row of the second.
+    event; a string id is ``-2 - index`` of that string. ``args`` holds the columns that ``augment/args.py`` lists, by
+    name, for rows of any category. It is None where the reader did not collect them; they are then read from the
+    source when needed. ``ends`` is sparse, for slices that the source writes as two events ``B`` and ``E``: the row of
+    ``B`` is the slice, and its value the row of ``E``.
     """
 
     ts: Int64s
@@ -145,13 +145,13 @@ class EventTable:
 
     @property
     def end(self) -> Int64s:
-        """``ts + dur``, int64 ns, made anew at each call: take rows first where few are needed."""
+        """``ts + dur``, int64 ns, computed at each call: select rows first where only some are needed."""
         return self.ts + self.dur
 
     def slices_of(self, *categories: Category) -> Int64s:
-        """Rows of phase ``X`` in any of ``categories``, ascending."""
+        """The rows of phase ``X`` in any of ``categories``, ascending."""
         wanted = np.zeros(len(self), np.bool_)
-        for category in categories:  # compares of bytes: far cheaper than a look-up, which would widen them first
+        for category in categories:  # byte compares: a look-up would widen them first
             wanted |= self.category == category
         wanted &= self.phase == COMPLETE
         return np.flatnonzero(wanted)
@@ -159,9 +159,9 @@ class EventTable:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChanges:
-    """What a memory timeline tells: equal-length int64 columns in the file's order.
+    """The content of a memory timeline: equal-length int64 columns in the file's order.
 
-    ``ts`` absolute ns, negative of what was held before the recording; ``action`` and ``category`` the file's numbers;
+    ``ts`` absolute ns, negative for memory held before the recording; ``action`` and ``category`` the file's numbers;
     ``size`` bytes, negative where memory is freed or leaves its category.
     """
 
@@ -173,7 +173,7 @@ class MemoryChanges:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """Something repaired, dropped or doubtful, counted."""
+    """A count of something repaired, dropped or doubtful."""
 
     code: str
     count: int
@@ -181,10 +181,10 @@ class Diagnostic:
 
 
 class SourceBytes(Protocol):
-    """The decompressed text of the source, as often as it is asked for.
+    """The decompressed text of the source, readable any number of times.
 
-    ``gzip_tail`` is the end of the text if the file is one whole gzip member, else None: with it a writer can add to
-    the text without compressing all of it again.
+    ``gzip_tail`` is the end of the text if the file is a single gzip member, else None. It lets a writer add to the
+    text without compressing all of it again.
     """
 
     @property
@@ -192,17 +192,17 @@ class SourceBytes(Protocol):
         """The last few MiB of the text, or None."""
 
     def read_at(self, offsets: Int64s, lengths: Int32s) -> list[bytes]:
-        """The text at each of the ascending ``offsets``, in one pass over the source."""
+        """The texts at the ascending ``offsets``, read in one pass over the source."""
 
     def chunks(self) -> Iterable[memoryview]:
-        """The whole text in order, in bounded pieces; a piece is only valid until the next."""
+        """The whole text in order, in bounded pieces; a piece is valid until the next is requested."""
 
 
-Decode = Callable[[bytes, int], Any]  #: an event from its own bytes and their offset, as JSON would have it
+Decode = Callable[[bytes, int], Any]  #: decodes an event from its bytes and their offset into JSON values
 
 
 def json_event(text: bytes, _offset: int) -> Any:
-    """The event that ``text`` is as JSON; None if it is none, in parts that are no columns."""
+    """The event in ``text`` as a JSON value; None if it is not JSON or not a whole event."""
     try:
         return mended_json(text)
     except ValueError:
@@ -210,20 +210,20 @@ def json_event(text: bytes, _offset: int) -> Any:
 
 
 def args_of_event(event: Any) -> dict[str, Any]:
-    """The args of a decoded event; empty if it has none that are an object."""
+    """The args of a decoded event; empty unless they are an object."""
     args = event.get("args") if isinstance(event, dict) else None
     return args if isinstance(args, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a trace came from.
+    """A description of the file that a trace came from.
 
-    ``format`` is the reader's name; ``event_count`` counts every element of ``traceEvents``, also those that are no
-    row of the table; ``base_ns`` is what was added to every time of the file (``baseTimeNanoseconds``);
-    ``insert_at`` is the byte of the text before which events may be added, ``None`` where the format has no such
-    place; ``insert_comma`` says that a comma must come first; ``closing`` is what a truncated text lacks after it;
-    ``decode`` makes an event of the bytes at its offset: an object with ``args``.
+    ``format`` is the reader's name; ``event_count`` counts every element of ``traceEvents``, including those without a
+    row in the table; ``base_ns`` was added to every time of the file (``baseTimeNanoseconds``); ``insert_at`` is the
+    byte of the text before which events may be added, ``None`` where the format has no such place; ``insert_comma``
+    says that a comma must come first; ``closing`` completes a truncated text; ``decode`` makes an event, an object
+    with ``args``, of the bytes at an offset.
     """
 
     path: str
@@ -244,25 +244,25 @@ class Source:
 
     @property
     def label(self) -> str:
-        """``name`` as text that any file can hold."""
+        """``name`` as valid text."""
         return storable(self.name)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One rank's events and what their columns point into. Immutable; ``facts`` caches :func:`derived` functions."""
+    """The events of one rank and what their columns refer to. Immutable; ``facts`` caches :func:`derived` functions."""
 
     events: EventTable
     strings: Sequence[str]
     tracks: tuple[Track, ...]
     source: Source
     diagnostics: tuple[Diagnostic, ...] = ()
-    partial: str | None = None  #: why the trace is not whole, if it is not
-    #: of the execution trace recorded with it, if one is given
+    partial: str | None = None  #: why the trace is incomplete; None if it is whole
+    #: from the execution trace recorded with the trace, if given
     execution_nodes: Sequence[dict[str, Any]] | None = field(default=None, repr=False)
-    #: of the memory timeline recorded with it, if one is given
+    #: from the memory timeline recorded with the trace, if given
     memory_changes: MemoryChanges | None = field(default=None, repr=False)
-    #: the user's own tables, by key: rows that come before the package's (augment/tables.py)
+    #: the user's own tables by key: rows that come before the package's (augment/tables.py)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict, repr=False)
     facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -272,11 +272,11 @@ class Trace:
         return self.tracks[0].rank if self.tracks else None
 
     def names_of(self, rows: Int64s) -> list[str]:
-        """The name of each of ``rows``."""
+        """The names of ``rows``."""
         return [self.strings[i] for i in self.events.name[rows].tolist()]
 
     def args_of(self, rows: Int64s) -> list[dict[str, Any]]:
-        """The decoded ``args`` of each of ``rows``, read again from the source: one pass, however many rows."""
+        """The decoded ``args`` of ``rows``, read from the source in one pass."""
         order = np.argsort(self.events.offset[rows], kind="stable")
         chosen = rows[order]
         offsets = self.events.offset[chosen]
@@ -291,7 +291,7 @@ Fact = TypeVar("Fact")
 
 
 def derived(compute: Callable[[Trace], Fact]) -> Callable[[Trace], Fact]:
-    """Make ``compute`` a fact of the trace: computed when first asked for, then kept with the trace."""
+    """Make ``compute`` a fact of the trace: computed on first use, then kept with the trace."""
     key = f"{compute.__module__}.{compute.__qualname__}"
 
     @functools.wraps(compute)

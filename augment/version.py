@@ -1,3 +1,3 @@
-"""The version, in a place that everything may import: what is installed is named after it."""
+"""The version, in a module without imports, so that every module can use it."""
 
 __version__ = "0.1.0"

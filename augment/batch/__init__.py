@@ -1,4 +1,4 @@
-"""Many files at once: what to convert (:mod:`inputs`), one of them (:mod:`convert`), all of them (:mod:`pool`).
+"""Conversion of many files: find the inputs (:mod:`inputs`), convert each (:mod:`convert`), run all (:mod:`pool`).
 
-Nothing here prints; nothing heavy is loaded before the first file is converted.
+Nothing here prints, and nothing heavy is loaded before the first conversion.
 """

@@ -1,4 +1,4 @@
-"""How much of a job a browser can hold, and what to leave out of one that is larger."""
+"""How much of a job a browser can hold, and what to leave out of a larger one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from augment.batch.selection import spans
 from augment.errors import UsageError
 
-#: bytes of Kineto's text that Perfetto's 32-bit engine, which most browsers run, holds in its 4 GB of memory;
-#: measured with engine v52: 2.3 bytes of memory for each, and a sixth more for what is added
+#: bytes of Kineto's text that fit into the 4 GB of Perfetto's 32-bit engine, which most browsers run; measured with
+#: engine v52: 2.3 bytes of memory per byte of text, and a sixth more for what augment adds
 BROWSER_TEXT_BYTES = 1_600_000_000
 
 
@@ -23,7 +23,7 @@ class Extent:
     steps: tuple[int, ...]
 
     def part(self, steps: tuple[int, int] | None) -> int:
-        """Bytes of text that these steps take, about: as if all were of one size."""
+        """Estimated bytes of text in ``steps``, as if all steps were of equal size."""
         if steps is None:
             return self.text_bytes
         inside = sum(steps[0] <= number <= steps[1] for number in self.steps)
@@ -32,7 +32,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The ranks to write, as places in the list of all; which steps of them (None: all); and what is left out."""
+    """The part of a job to write: indexes of the ranks, the range of steps (None: all), and what is left out."""
 
     ranks: tuple[int, ...]
     steps: tuple[int, int] | None
@@ -40,21 +40,24 @@ class Fit:
 
 
 def fit(
-    extents: Sequence[Extent], steps: tuple[int, int] | None, *, fixed_ranks: bool = False,
+    extents: Sequence[Extent],
+    steps: tuple[int, int] | None,
+    *,
+    fixed_ranks: bool = False,
     limit: int | None = BROWSER_TEXT_BYTES,
-) -> Fit:  # fmt: skip
-    """What of a job to write, so that a browser holds it: all, else the last steps of all ranks, else fewer ranks.
+) -> Fit:
+    """Choose what a browser can hold: all of the job, else the last steps of all ranks, else fewer ranks.
 
     Args:
-        extents: of all ranks, in order.
-        steps: the first and the last of those that were asked for: then none of these is left out.
-        fixed_ranks: no rank may be left out.
-        limit: bytes of text that are held; None: write all, whatever its size.
+        extents: the sizes of all ranks, in order.
+        steps: the first and last step requested; none of these is left out.
+        fixed_ranks: keep all ranks.
+        limit: bytes of text that fit; None: write everything.
 
     Raises:
         UsageError: no rank has any of ``steps``.
     """
-    ranks = tuple(at for at, one in enumerate(extents) if steps is None or one.part(steps))
+    ranks = tuple(at for at, extent in enumerate(extents) if steps is None or extent.part(steps))
     if not ranks:
         raise UsageError(f"--steps: no rank has any step of {steps[0]} to {steps[1]}" if steps else "no rank")
     missing = [extents[at].label for at in range(len(extents)) if at not in ranks]
@@ -64,18 +67,19 @@ def fit(
         return Fit(ranks, steps, without)
     chosen = steps if steps else _last_steps([extents[at] for at in ranks], limit)
     kept = ranks if fixed_ranks else _spread(extents, ranks, chosen, limit)
-    return Fit(kept, chosen, _told(extents, ranks, Fit(kept, chosen), steps, (size, limit)))
+    return Fit(kept, chosen, _left_out(extents, ranks, Fit(kept, chosen), steps, (size, limit)))
 
 
 def _last_steps(extents: Sequence[Extent], limit: int) -> tuple[int, int] | None:
-    """As many of the last steps that all have as fit, but one at least; None if they have none in common."""
-    common = set.intersection(*(set(one.steps) for one in extents))
+    """The largest range of last common steps that fits, at least one step; None if the ranks share no step."""
+    common = set.intersection(*(set(extent.steps) for extent in extents))
     if not common:
         return None
     sizes = Counter[int]()
-    for one in extents:
-        for number in one.steps:
-            sizes[number] += -(-one.text_bytes // len(one.steps))  # rounded up, so that no part is larger than its sum
+    for extent in extents:
+        for number in extent.steps:
+            # rounded up: no part is larger than its sum
+            sizes[number] += -(-extent.text_bytes // len(extent.steps))
     first = last = max(common)
     inside = 0
     for number in sorted((number for number in sizes if number <= last), reverse=True):
@@ -88,8 +92,8 @@ def _last_steps(extents: Sequence[Extent], limit: int) -> tuple[int, int] | None
 
 def _spread(
     extents: Sequence[Extent], ranks: Sequence[int], steps: tuple[int, int] | None, limit: int
-) -> tuple[int, ...]:  # fmt: skip
-    """As many of ``ranks`` as fit, at even distances, the first among them; one at least."""
+) -> tuple[int, ...]:
+    """As many of ``ranks`` as fit, evenly spaced, with the first; at least one."""
     sizes = {at: extents[at].part(steps) for at in ranks}
     for count in range(len(ranks), 1, -1):
         kept = tuple(ranks[index * len(ranks) // count] for index in range(count))
@@ -98,10 +102,10 @@ def _spread(
     return tuple(ranks[:1])
 
 
-def _told(
+def _left_out(
     extents: Sequence[Extent], ranks: Sequence[int], kept: Fit, steps: tuple[int, int] | None, size: tuple[int, int]
-) -> str:  # fmt: skip
-    """One line of what is left out of how much."""
+) -> str:
+    """One line that says what is left out, and why."""
     what = []
     if kept.steps != steps and kept.steps is not None:
         numbers = sorted({number for at in ranks for number in extents[at].steps})
@@ -113,7 +117,7 @@ def _told(
     room = f"{size[0] / 1e9:.1f} GB of text are more than the {size[1] / 1e9:.1f} GB that a browser holds"
     if not what:
         return f"{room}: augment query opens the file"
-    return f"{room}, left out: {' and '.join(what)} (--all takes them in)"
+    return f"{room}, left out: {' and '.join(what)} (--all includes them)"
 
 
 def _listed(labels: Sequence[str]) -> str:

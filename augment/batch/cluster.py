@@ -9,20 +9,20 @@ from augment.batch.results import Result
 from augment.batch.workers import Task
 from augment.errors import OutputError, UsageError
 
-PATIENCE_S = 30  #: how long the scheduler may take to answer
-AHEAD = 2  #: inputs given out for each thread, so that none waits and a cluster that grows by need sees the need
-AT_LEAST = 8  #: inputs given out when there is no thread yet
+PATIENCE_S = 30  #: timeout for the scheduler's first answer
+AHEAD = 2  #: inputs submitted per thread: none runs dry, and an adaptive cluster sees the demand
+AT_LEAST = 8  #: inputs submitted while there is no thread yet
 
 
 class Cluster:
     """The workers of the Dask scheduler at ``address``, such as ``tcp://10.0.0.1:8786``.
 
-    They see the inputs and write the outputs themselves. Dask gives the input of a worker that died to others until
-    that killed ``distributed.scheduler.allowed-failures`` more of them.
+    They read the inputs and write the outputs themselves. When a worker dies, Dask gives its input to another, until
+    the input has killed more than ``distributed.scheduler.allowed-failures`` workers.
 
     Raises:
         UsageError: Dask is not installed.
-        OutputError: nobody answers at ``address``.
+        OutputError: no scheduler answers at ``address``.
     """
 
     lost: type[Exception]
@@ -42,22 +42,22 @@ class Cluster:
         self._executor: Any = self._client.get_executor(pure=False)
 
     def capacity(self) -> int:
-        """As many as its threads can do now and next."""
+        """Twice the number of threads: an input that runs and the next, for each."""
         return max(AT_LEAST, AHEAD * sum(map(int, self._client.nthreads().values())))
 
     def submit(self, task: Task) -> Future[Result]:
-        """In the next thread that is free."""
+        """Submit a task to the cluster."""
         future: Future[Result] = self._executor.submit(task)
         return future
 
     def renew(self) -> None:
-        """Nothing to do: the cluster replaces its workers itself."""
+        """Do nothing: the cluster replaces its workers itself."""
 
     def stop(self) -> None:
-        """Take back what is not begun. What is begun is finished, for a thread cannot be stopped."""
+        """Cancel what has not begun. A thread cannot be stopped, so tasks under way are finished."""
         self._executor.shutdown(wait=False)
         self._client.close()
 
     def close(self) -> None:
-        """Leave the cluster, which goes on."""
+        """Disconnect from the cluster, which keeps running."""
         self._client.close()

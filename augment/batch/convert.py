@@ -1,4 +1,4 @@
-"""One file: read, augment, write; whatever comes of it is a result."""
+"""Conversion of one file: read, augment, write. The outcome is always a result."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
     from augment.trace import Trace
     from augment.writers.seams import Described
 
-Told = Callable[[str], None]  #: told, in a sentence, of what takes long
+Report = Callable[[str], None]  #: called with one line of text for the user
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to make of every input: what the user asks for, what is left for whole jobs, what is too large."""
+    """How to convert every input: the user's request, the stages of whole jobs, and the limits of readers."""
 
     request: Request = Request()
     stages: tuple[Stage, ...] = ()
     limits: Limits | None = None
 
 
-def convert(one: Input, settings: Settings, announce: Told, stage: Told = lambda _: None) -> Result:
-    """Convert ``one``. Never raises but for an interrupt: an error is a result, too.
+def convert(item: Input, settings: Settings, announce: Report, stage: Report = lambda _: None) -> Result:
+    """Convert ``item`` and return the result. An error is a result, too; only an interrupt raises.
 
     Args:
-        announce: told of what takes unexpectedly long.
-        stage: told what is being done.
+        announce: called with a warning for the user.
+        stage: called with the current activity.
     """
-    return result_of(one, lambda: convert_or_raise(one, settings, announce, stage))
+    return result_of(item, lambda: convert_or_raise(item, settings, announce, stage))
 
 
-def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told) -> Result:
-    """Convert ``one``. Raises what ends it."""
-    locations.expect_writable(one.folder)
+def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: Report) -> Result:
+    """Convert ``item``; errors propagate."""
+    locations.expect_writable(item.folder)
     from augment.pipeline import augment
     from augment.readers import read
     from augment.readers.limits import UNLIMITED
     from augment.writers import write_seamed
 
     stage("reading")
-    with locations.at_hand(one.path, one.folder, one.size) as (path, folder):
+    with locations.at_hand(item.path, item.folder, item.size) as (path, folder):
         trace = read(path, limits=settings.limits or UNLIMITED)
         evidence = settings.request.evidence
         evidence_state = evidence.state(trace.rank)
@@ -62,14 +62,20 @@ def convert_or_raise(one: Input, settings: Settings, announce: Told, stage: Told
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
         written = dict(write_seamed(augmented, folder, settings.request.formats, sorted(under)))
-        files = delivered([*summaries, *written], one, [None] * len(summaries) + [*written.values()])
+        files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
     rank, world_size = trace.rank, _world_size(trace)
     return Result(
-        one.path, "augmented", files[count:], sha256=trace.source.sha256, rank=rank, world_size=world_size,
-        summaries=files[:count], evidence_state=evidence_state,
+        item.path,
+        "augmented",
+        files[count:],
+        sha256=trace.source.sha256,
+        rank=rank,
+        world_size=world_size,
+        summaries=files[:count],
+        evidence_state=evidence_state,
         partial=trace.partial or "",
-    )  # fmt: skip
+    )
 
 
 def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:
@@ -81,13 +87,13 @@ def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:
     return path
 
 
-def delivered(written: Sequence[Path], one: Input, seams: Sequence[Described | None] = ()) -> tuple[File, ...]:
-    """The outputs of ``one``, brought to where they belong if that is a URL."""
+def delivered(written: Sequence[Path], item: Input, seams: Sequence[Described | None] = ()) -> tuple[File, ...]:
+    """The output files of ``item``, uploaded if its folder is a URL."""
     sizes = [os.path.getsize(path) for path in written]
-    digests = [sha256_of(path) if one.root else "" for path in written]
+    digests = [sha256_of(path) if item.root else "" for path in written]
     seams = seams or [None] * len(written)
     undrawn = [digest if seam else "" for digest, seam in zip(digests, seams, strict=True)]
-    return tuple(map(File, locations.deliver(written, one.folder), sizes, digests, seams, undrawn))
+    return tuple(map(File, locations.deliver(written, item.folder), sizes, digests, seams, undrawn))
 
 
 def _world_size(trace: Trace) -> int | None:

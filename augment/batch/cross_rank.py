@@ -1,4 +1,4 @@
-"""The stage that compares the ranks of a job: ``job.metrics.json``, and what is drawn in the outputs of each rank."""
+"""The stage that compares the ranks of a job: ``job.metrics.json``, and the job's tracks in each rank's outputs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ SUFFIX = ".ranks.summary"
 
 
 def summarize(augmented: AugmentedTrace) -> bytes:
-    """What a rank leaves for its job."""
+    """The summary of a rank."""
     from augment.job import summary
 
     return summary.summarize(augmented)
 
 
 def drawn_under(augmented: AugmentedTrace) -> Collection[int]:
-    """The tracks under which a rank's part of the job is drawn."""
+    """The tracks under which the job's tracks of this rank are drawn."""
     from augment.job import summary
 
     return summary.drawn_under(augmented)
 
 
 def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Conclusion:
-    """The metrics of a job, and its tracks."""
+    """The metrics and tracks of a job."""
     from augment.job import sidecar
     from augment.job.answer import answer
 
-    found = answer([content for _, content in summaries], [member.input.path for member, _ in summaries])
-    files = {sidecar.SUFFIX: sidecar.content(found, job.name, job.window, job.world_size)}
+    result = answer([content for _, content in summaries], [member.input.path for member, _ in summaries])
+    files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
     members = range(len(summaries))
-    return Conclusion(files, [partial(found.annotations, one) if found.is_drawn(one) else None for one in members])
+    return Conclusion(files, [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in members])

@@ -1,6 +1,6 @@
-"""A whole run: what a manifest says is done is skipped, the rest is converted here, in processes or on a cluster.
+"""A whole batch: skip the inputs that the manifest lists as done, convert the rest, then draw job results.
 
-And then, when the jobs are known, drawn in.
+Conversions run in this process, in worker processes, on a cluster, or on a server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from augment.batch import job_tracks
-from augment.batch.convert import Settings, Told, convert
+from augment.batch.convert import Report, Settings, convert
 from augment.batch.inputs import Input, sweep
 from augment.batch.manifest import Manifest
 from augment.batch.results import Result
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from augment.batch.workers import Task, Workers
     from augment.client import Client
 
-WORKERS_FROM = 256 << 20  #: bytes of outputs; fewer are drawn in sooner than workers are there
+WORKERS_FROM = 256 << 20  #: bytes of outputs; for less, starting workers takes longer than drawing
 
 Finished = Callable[[Input, Result], None]
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How to convert many inputs, which changes nothing of the outcome.
+    """How to run a batch; nothing here changes the outputs.
 
-    ``jobs`` inputs at once, in as many processes or, if there is a ``client``, under way to its server; or on the Dask
-    cluster of ``scheduler``. ``force``: also what is done. ``shard`` distinguishes processes that share an output
+    ``jobs`` inputs are converted at once: by as many processes, by the server of ``client``, or on the Dask cluster of
+    ``scheduler``. ``force`` converts inputs again that are done. ``shard`` distinguishes processes that share an output
     folder.
     """
 
@@ -45,37 +45,37 @@ class Manner:
 
 @dataclass
 class Watch:
-    """Who is told how it goes: of each input that is finished, of what takes long, of what is being done."""
+    """Callbacks for progress: each finished input, warnings, and the current activity."""
 
     begun: Callable[[Sequence[Input]], None] = lambda _inputs: None
     finished: Finished = lambda _one, _result: None
-    announce: Told = lambda _text: None
+    announce: Report = lambda _text: None
     stage: Callable[[Input, str], None] = lambda _one, _what: None
 
 
 @dataclass
 class _Books:
-    """The manifests of the inputs' folders, opened when first asked for."""
+    """The manifests of the inputs' folders, opened on first use."""
 
     settings: Settings
     manner: Manner
     open: dict[str, Manifest] = field(default_factory=dict)
 
-    def of(self, one: Input) -> Manifest | None:
-        if one.root is None:
+    def of(self, item: Input) -> Manifest | None:
+        if item.root is None:
             return None
-        if one.root not in self.open:
-            self.open[one.root] = Manifest(one.root, self.settings, self.manner.shard)
-        return self.open[one.root]
+        if item.root not in self.open:
+            self.open[item.root] = Manifest(item.root, self.settings, self.manner.shard)
+        return self.open[item.root]
 
-    def done(self, one: Input) -> Result | None:
-        manifest = self.of(one)
-        return None if manifest is None or self.manner.force else manifest.done(one)
+    def done(self, item: Input) -> Result | None:
+        manifest = self.of(item)
+        return None if manifest is None or self.manner.force else manifest.done(item)
 
-    def record(self, one: Input, result: Result) -> None:
-        manifest = self.of(one)
+    def record(self, item: Input, result: Result) -> None:
+        manifest = self.of(item)
         if manifest is not None:
-            manifest.record(one, result)
+            manifest.record(item, result)
 
     def close(self) -> None:
         for manifest in self.open.values():
@@ -83,22 +83,22 @@ class _Books:
 
 
 def run(inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watch) -> Iterator[Result]:
-    """Convert ``inputs``; the results in their order. Of each that is finished, its folder's manifest tells at once.
+    """Convert ``inputs`` and yield the results in their order. Manifests record each result at once.
 
     Raises:
-        OutputError: a manifest cannot be written, or another process writes to it; the cluster is not there.
-        UsageError: something that a URL or a cluster needs is not installed.
+        OutputError: a manifest cannot be written, or another process writes to it; or the cluster does not answer.
+        UsageError: a package that a URL or a cluster needs is not installed.
     """
     books = _Books(settings, manner)
     with contextlib.closing(books):
-        before = [books.done(one) for one in inputs]
-        to_do = [one for one, result in zip(inputs, before, strict=True) if result is None]
+        before = [books.done(item) for item in inputs]
+        to_do = [item for item, result in zip(inputs, before, strict=True) if result is None]
         sweep(to_do)
         watch.begun(to_do)
 
-        def finished(one: Input, result: Result) -> None:
-            books.record(one, result)
-            watch.finished(one, result)
+        def finished(item: Input, result: Result) -> None:
+            books.record(item, result)
+            watch.finished(item, result)
 
         with contextlib.closing(_converted(to_do, settings, manner, watch, finished)) as results:
             for result in before:
@@ -106,28 +106,28 @@ def run(inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watc
 
 
 def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: Watch) -> Iterator[Result]:
-    """Run ``errands``; the results in their order. The manifests tell of each as of a conversion.
+    """Draw the tracks of ``errands`` and yield the results in their order. Manifests record each result at once.
 
     Raises:
-        OutputError, UsageError: as :func:`run`.
+        OutputError, UsageError: as for :func:`run`.
     """
     if not errands:
         return
-    books, by_path = _Books(settings, manner), {one.input.path: one for one in errands}
-    inputs = [one.input for one in errands]
+    books, by_path = _Books(settings, manner), {errand.input.path: errand for errand in errands}
+    inputs = [errand.input for errand in errands]
 
-    def task_of(one: Input) -> Task:
-        errand = by_path[one.path]
-        return partial(job_tracks.draw, one, errand.before, errand.tracks(), errand.drawn)
+    def task_of(item: Input) -> Task:
+        errand = by_path[item.path]
+        return partial(job_tracks.draw, item, errand.before, errand.tracks(), errand.drawn)
 
-    def finished(one: Input, result: Result) -> None:
-        if result.status != "failed":  # else what was there before is
-            books.record(one, result)
-        watch.finished(one, result)
+    def finished(item: Input, result: Result) -> None:
+        if result.status != "failed":  # a failed drawing leaves the previous output
+            books.record(item, result)
+        watch.finished(item, result)
 
     with contextlib.closing(books):
         sweep(inputs)
-        few = sum(one.size for one in errands) < WORKERS_FROM
+        few = sum(errand.size for errand in errands) < WORKERS_FROM
         workers = None if few else _workers(manner, len(inputs))
         with contextlib.closing(_worked(inputs, task_of, workers, finished)) as results:
             yield from results
@@ -145,18 +145,18 @@ def _converted(
     if workers:
         from augment.batch.workers import convert_apart
 
-        def task_of(one: Input) -> Task:
-            return partial(convert_apart, one, settings)
+        def task_of(item: Input) -> Task:
+            return partial(convert_apart, item, settings)
     else:
 
-        def task_of(one: Input) -> Task:
-            return lambda: convert(one, settings, watch.announce, lambda what: watch.stage(one, what))
+        def task_of(item: Input) -> Task:
+            return lambda: convert(item, settings, watch.announce, lambda what: watch.stage(item, what))
 
     yield from _worked(inputs, task_of, workers, finished, limited=not manner.scheduler)
 
 
 def _workers(manner: Manner, count: int) -> Workers | None:
-    """Who does so many tasks; None: this process."""
+    """The workers for ``count`` tasks; None: this process."""
     if manner.scheduler and count:
         from augment.batch.cluster import Cluster
 
@@ -169,10 +169,14 @@ def _workers(manner: Manner, count: int) -> Workers | None:
 
 
 def _worked(
-    inputs: Sequence[Input], task_of: Callable[[Input], Task], workers: Workers | None, finished: Finished,
-    *, limited: bool = False,
-) -> Generator[Result, None, None]:  # fmt: skip
-    """The results of the tasks; ``limited``: no more at once than conversions of the inputs fit into memory."""
+    inputs: Sequence[Input],
+    task_of: Callable[[Input], Task],
+    workers: Workers | None,
+    finished: Finished,
+    *,
+    limited: bool = False,
+) -> Generator[Result, None, None]:
+    """The results of the tasks; ``limited``: run no more conversions at once than fit into memory."""
     if workers:
         from augment.batch import memory
         from augment.batch.pool import work_through
@@ -180,7 +184,7 @@ def _worked(
         budget = int(memory.USED * memory.available()) if limited else 0
         yield from work_through(inputs, task_of, workers, finished, memory.needed, budget)
         return
-    for one in inputs:
-        result = task_of(one)()
-        finished(one, result)
+    for item in inputs:
+        result = task_of(item)()
+        finished(item, result)
         yield result

@@ -1,4 +1,4 @@
-"""What to convert: files, folders, globs and URLs, as they were named, become inputs, each with its output folder."""
+"""Finds the inputs: files, folders, globs and URLs of the user become inputs, each with its output folder."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from augment.writers.perfetto.several import is_of_several
 
 _WEB_WILD = re.compile(r"\*")
 _NO_EVIDENCE = Evidence()
-_OWN = "was written by augment itself; name the trace that it was made from"
+_WRITTEN_BY_AUGMENT = "was written by augment itself; name the trace that it was made from"
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file to convert, and the ``folder`` for what is made of it.
+    """A file to convert, and the ``folder`` of its outputs.
 
-    ``named`` says that the user named this very file, so that it must be a trace; what a folder merely holds may be
-    anything. ``root`` is the folder whose manifest tells what came of it; a file that was named itself has none.
-    ``size`` in bytes and ``modified``, which changes when the file does, are as they were when it was found; 0 and
-    empty if that is unknown.
+    ``named`` says that the user named this very file, so that it must be a trace; a file found in a folder may be
+    anything. The manifest in ``root`` records the result; a file that the user named has no ``root``. ``size`` (bytes)
+    and ``modified`` (a text that changes with the file) are as of the search; 0 and empty if unknown.
     """
 
     path: str
@@ -41,19 +40,19 @@ class Input:
 
     @property
     def basename(self) -> str:
-        """The file's name."""
+        """The file's base name."""
         return locations.basename(self.path)
 
     @property
     def key(self) -> str:
-        """The name of the file as seen from ``root``, if it lay beside its outputs."""
+        """Path relative to root, as if inputs and outputs shared one folder."""
         folder = locations.below(self.folder, self.root or self.folder)
         return self.basename if folder == "." else f"{folder}/{self.basename}"
 
 
 @dataclass
 class Plan:
-    """The inputs in order, those that are refused with the reason, and files that are none."""
+    """The inputs in order, the refused inputs with the reason, and the files that are no traces."""
 
     inputs: list[Input] = field(default_factory=list)
     refused: list[tuple[str, AugmentError]] = field(default_factory=list)
@@ -61,11 +60,11 @@ class Plan:
 
 
 def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENCE) -> Plan:
-    """Expand ``names`` and settle where outputs go.
+    """Expand ``names`` and choose each input's output folder.
 
-    A file's outputs go into ``out``, else beside the file. Of a folder, and of a glob from its first wildcard on, the
-    folders below are kept below ``out``. A file that is named twice is converted once; of two files with the same
-    outputs the second is refused. Files of ``evidence`` are no traces, unless they are named as such.
+    Outputs of a file go into ``out``, by default next to the file. Subfolders of a folder, and of a glob from its first
+    wildcard on, are kept below ``out``. A file named twice is converted once. Of two files with the same outputs, the
+    second is refused. Files of ``evidence`` are no traces, unless the user named them.
     """
     made = Plan()
     seen: set[str] = set()
@@ -77,53 +76,53 @@ def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENC
         except AugmentError as error:
             made.refused.append((name, error))
             continue
-        for one in found:
-            real = locations.real(one.path)
-            if real not in seen and (one.named or not evidence.is_one(one.path)):
+        for item in found:
+            real = locations.real(item.path)
+            if real not in seen and (item.named or not evidence.is_one(item.path)):
                 seen.add(real)
-                _admit(made, one, taken)
+                _admit(made, item, taken)
     return made
 
 
 def sweep(inputs: Iterable[Input]) -> None:
-    """Take away what processes that were killed had half written for ``inputs``."""
+    """Remove partial outputs of ``inputs`` that killed processes left."""
     stems: dict[str, set[str]] = {}
-    for one in inputs:
-        if not locations.protocol(one.folder):
-            stems.setdefault(one.folder, set()).add(stem(one.basename))
+    for item in inputs:
+        if not locations.protocol(item.folder):
+            stems.setdefault(item.folder, set()).add(stem(item.basename))
     for folder, names in stems.items():
         remove_unfinished(folder, names)
 
 
-def _admit(made: Plan, one: Input, taken: dict[tuple[str, str], str]) -> None:
+def _admit(made: Plan, item: Input, taken: dict[tuple[str, str], str]) -> None:
     try:
-        expect_regular(one.path)
+        expect_regular(item.path)
     except InputError as error:
-        if one.named:
-            made.refused.append((one.path, error))
+        if item.named:
+            made.refused.append((item.path, error))
         else:
-            made.passed_over.append((one.path, error.because))
+            made.passed_over.append((item.path, error.because))
         return
-    except OSError:  # not there, or a URL: whoever reads it says why
+    except OSError:  # a missing file or a URL: the reader reports it
         pass
-    if is_output(one.basename) or _is_timeline(one.path):
-        if one.named:
-            made.passed_over.append((one.path, _OWN))
+    if is_output(item.basename) or _is_timeline(item.path):
+        if item.named:
+            made.passed_over.append((item.path, _WRITTEN_BY_AUGMENT))
         return
-    target = locations.real(one.folder), stem(one.basename)
-    other = taken.setdefault(target, one.path)
-    if other != one.path:
-        advice = "convert them apart, with another -o"
-        made.refused.append((one.path, OutputError(f"{one.path}: would write the same outputs as {other}; {advice}")))
+    target = locations.real(item.folder), stem(item.basename)
+    other = taken.setdefault(target, item.path)
+    if other != item.path:
+        advice = "convert them separately, with another -o"
+        made.refused.append((item.path, OutputError(f"{item.path}: would write the same outputs as {other}; {advice}")))
         return
-    made.inputs.append(one)
+    made.inputs.append(item)
 
 
 def _is_timeline(path: str) -> bool:
-    """Whether a local file holds the ranks of a job: ``augment merge`` writes it under any name."""
+    """Whether a local file is a timeline of ``augment merge``, which may have any name."""
     try:
         return path.endswith(".pftrace") and is_of_several(Path(path))
-    except OSError:  # not there, or a URL: whoever reads it says why
+    except OSError:  # a missing file or a URL: the reader reports it
         return False
 
 
@@ -137,24 +136,24 @@ def _expand(name: str, out: str | None) -> Iterator[Input]:
     elif glob.has_magic(name):
         yield from _glob(name, out)
     elif name == "-":
-        raise UsageError("-: standard input cannot be read, for a trace is read twice; give a file")
+        raise UsageError("-: standard input cannot be used, because a trace is read twice; name a file")
     else:
         raise InputError(name, "no such file or folder")
 
 
 def _local(path: str, folder: str, *, named: bool, root: str | None) -> Input:
     try:
-        found = os.stat(path)
-    except OSError:  # whoever reads it says why
+        status = os.stat(path)
+    except OSError:  # the reader reports it
         return Input(path, folder, named, root)
-    return Input(path, folder, named, root, found.st_size, str(found.st_mtime_ns))
+    return Input(path, folder, named, root, status.st_size, str(status.st_mtime_ns))
 
 
 def _folder(top: str, out: str, root: str) -> Iterator[Input]:
-    """The likely traces below ``top``, in the order of their names; nothing hidden, no link to a folder."""
+    """The likely traces below ``top``, sorted by name, without hidden files and without following links to folders."""
     found = False
     for folder, folders, files in os.walk(top):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         target = locations.join(out, locations.below(folder, top))
         for file in sorted(files):
             if _likely(file):
@@ -166,7 +165,7 @@ def _folder(top: str, out: str, root: str) -> Iterator[Input]:
 
 @functools.cache
 def _suffixes() -> tuple[str, ...]:
-    """How the names of files end that may be traces: of a folder only these are looked at."""
+    """The suffixes of files in a folder that may be traces."""
     from augment.readers import suffixes
 
     return suffixes()
@@ -181,7 +180,7 @@ def _empty(top: str) -> InputError:
 
 
 def _glob(pattern: str, out: str | None) -> Iterator[Input]:
-    """What ``pattern`` matches, as a shell would expand it; folders are searched, too."""
+    """The matches of ``pattern`` as in a shell; matching folders are searched."""
     matches = sorted(glob.glob(pattern, recursive=True))
     if not matches:
         raise InputError(pattern, "matches no file")
@@ -190,7 +189,7 @@ def _glob(pattern: str, out: str | None) -> Iterator[Input]:
     inside = {match for match in matches if os.path.isdir(match)} if "**" in pattern else set()
     for match in matches:
         if match in inside:
-            continue  # ** matches what is in it, too
+            continue  # ** also matches the files in it
         below = locations.join(out, locations.below(locations.parent(match), fixed)) if out else None
         if os.path.isdir(match):
             yield from _folder(match, locations.join(below, os.path.basename(match)) if below else match, root)
@@ -199,18 +198,18 @@ def _glob(pattern: str, out: str | None) -> Iterator[Input]:
 
 
 def _fixed_part(pattern: str) -> str:
-    """The folders of ``pattern`` before its first wildcard."""
+    """The part of ``pattern`` before the first folder with a wildcard."""
     parts = Path(pattern).parts[:-1]
     wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return os.path.join(*parts[:wild]) if wild else "."
 
 
 def _remote(url: str, out: str | None) -> Iterator[Input]:
-    """A remote file, folder or glob; in a web address ``?`` begins the query, and only ``*`` is a wildcard."""
+    """A remote file, folder or glob. In a web address ``?`` begins the query, and only ``*`` is a wildcard."""
     fs, path = locations.filesystem(url)
     web = locations.protocol(url) in locations.WEB
     wild = _WEB_WILD.search(url) if web else glob.magic_check.search(url)  # type: ignore[attr-defined]
-    with locations.told_as(lambda why: InputError(url, why)):
+    with locations.errors_as(lambda why: InputError(url, why)):
         if wild:
             fixed = url[: url.rindex("/", 0, wild.start())]
             found, named = fs.glob(path, detail=True), True
@@ -224,16 +223,16 @@ def _remote(url: str, out: str | None) -> Iterator[Input]:
 
 
 def _listed(url: str, fixed: str, out: str, found: dict[str, Any], top: str, *, named: bool) -> Iterator[Input]:
-    """The files of a listing, in the order of their names, as :func:`_folder` would take them."""
-    some = False
+    """The inputs of a remote listing, sorted by name, by the rules of :func:`_folder`."""
+    any_file = False
     for path, info in sorted(found.items()):
         below = path[len(top) :].strip("/").split("/")
         hidden = any(part.startswith(".") for part in below)
         if info.get("type") == "directory" or hidden or not (named or _likely(below[-1])):
             continue
-        some = True
+        any_file = True
         folder = locations.join(out, *below[:-1])
         size = int(info.get("size") or 0)
         yield Input(locations.join(fixed, *below), folder, named, out, size, locations.modified(info))
-    if not some:
+    if not any_file:
         raise InputError(url, "matches no file") if named else _empty(url)

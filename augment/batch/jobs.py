@@ -1,9 +1,9 @@
-"""Which traces belong together: jobs, and the windows in which each was recorded.
+"""Groups traces into jobs and their windows.
 
-Names that are known: ``WORKER.TIME.pt.trace.json.gz`` (``tensorboard_trace_handler``; a time a window),
-``iteration_N/rankK_trace.json.gz`` (torchtitan; a folder a window), ``ID-TP-i-DP-j-PP-k-EP-l.trace.json.gz``
-(SGLang; an id a window), ``libkineto_trace_PID.json`` (Kineto's daemon). Of others, those are one job whose names are
-equal but for the rank; and what is left in a folder is one job if its ranks are known and differ.
+Known naming schemes: ``WORKER.TIME.pt.trace.json.gz`` (``tensorboard_trace_handler``; a time is a window),
+``iteration_N/rankK_trace.json.gz`` (torchtitan; a folder is a window), ``ID-TP-i-DP-j-PP-k-EP-l.trace.json.gz``
+(SGLang; an id is a window), ``libkineto_trace_PID.json`` (Kineto's daemon). Other traces are one job if their names
+differ only in the rank. The remaining traces of a folder are one job if their ranks are known and differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from augment.writers.files import stem
 if TYPE_CHECKING:
     from augment.batch.results import Result
 
-WINDOW_NS = 600 * 10**9  #: the ranks of a job write a window's traces within this time of each other
+WINDOW_NS = 600 * 10**9  #: all ranks of a job write the traces of one window within this time
 
 _TIMED = re.compile(r"(.+)\.(\d{10,19})")
 _SGLANG = re.compile(r"(.+?)((?:-(?:TP|DP|PP|EP)-\d+)+)(.*)")
@@ -35,7 +35,7 @@ _MEMBER_FOLDER = re.compile(r"(?:rank|node|host|worker)[-_]?\d+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank's trace in a job; ``rank`` is None where nothing tells it."""
+    """The trace of one rank in a job; ``rank`` is None if it is unknown."""
 
     input: Input
     rank: int | None
@@ -45,10 +45,10 @@ class Member:
 class Job:
     """One window of one job.
 
-    ``folder`` is where files about the whole job go: the deepest that holds all members' outputs. Their names begin
-    with ``stem``: ``job``, and more where the folder has several jobs. ``name`` and ``window`` are for people;
-    ``window`` is empty where the names tell of none. ``members`` are in the order of ranks, those of unknown rank
-    last; more than one may claim a rank. ``world_size`` is how many ranks the job had, if the traces say so alike.
+    ``folder`` is where files about the whole job go: the deepest folder that holds all members' outputs. Their names
+    begin with ``stem``: ``job``, with an addition where the folder has several jobs. ``name`` and ``window`` are for
+    people; ``window`` is empty where the names contain none. ``members`` are sorted by rank, unknown ranks last;
+    several may claim the same rank. ``world_size`` is the number of ranks of the job if the traces state it and agree.
     """
 
     folder: str
@@ -65,11 +65,11 @@ class _Entry:
 
     member: Member
     world_size: int | None
-    top: str  #: the folder that the job's traces lie in; one that is a rank's, node's or window's lies in it
-    kind: str  #: the part of the name that a job's members share
+    top: str  #: the folder of the job's traces; folders of ranks, nodes or windows lie in it
+    kind: str  #: the part of the name that all members of a job share
     window: str = ""
     worker: str = ""
-    moment: str = ""  #: Unix time as the name has it, in seconds or smaller units
+    moment: str = ""  #: the Unix time in the name, in seconds or a smaller unit
 
     @property
     def moment_ns(self) -> int:
@@ -82,16 +82,16 @@ class _Entry:
 
 
 def group(inputs: Iterable[Input], known: Mapping[str, Identity] | None = None) -> list[Job]:
-    """The jobs that ``inputs`` are of, in the order of their folders, names and windows; every input is in one.
+    """The jobs of ``inputs``, sorted by folder, name and window; every input is in exactly one.
 
     Args:
-        inputs: traces; what is none is a job of one member, too.
-        known: the identities of those that were read already, by path; the others' files are looked into.
+        inputs: the traces; an input that is not a trace becomes a job of one member.
+        known: identities of inputs already read, by path; the other files are inspected.
     """
     known = known or {}
     sets: dict[tuple[str, str, str], list[_Entry]] = defaultdict(list)
-    for one in inputs:
-        entry = _entry(one, known.get(one.path) or identify(one.path))
+    for item in inputs:
+        entry = _entry(item, known.get(item.path) or identify(item.path))
         sets[entry.top, entry.kind, entry.window].append(entry)
     parts = [part for entries in sets.values() for part in _windows(entries)]
     jobs = [_job(entries) for entries in _strays_joined(parts)]
@@ -100,13 +100,13 @@ def group(inputs: Iterable[Input], known: Mapping[str, Identity] | None = None) 
 
 
 def jobs_of(inputs: Iterable[Input], results: Mapping[str, Result]) -> list[Job]:
-    """The jobs that those of ``inputs`` are of that were converted, now or before; ``results`` by path."""
-    done = [one for one in inputs if one.path in results and results[one.path].files]
-    return group(done, {one.path: Identity(results[one.path].rank, results[one.path].world_size) for one in done})
+    """The jobs among ``inputs`` that were converted, now or before; ``results`` by path."""
+    done = [item for item in inputs if item.path in results and results[item.path].files]
+    return group(done, {item.path: Identity(results[item.path].rank, results[item.path].world_size) for item in done})
 
 
-def _entry(one: Input, identity: Identity) -> _Entry:
-    folder, window = locations.parent(one.path), ""
+def _entry(item: Input, identity: Identity) -> _Entry:
+    folder, window = locations.parent(item.path), ""
     while True:
         last = os.path.basename(folder.rstrip("/"))
         in_window = _WINDOW_FOLDER.fullmatch(last)
@@ -114,8 +114,8 @@ def _entry(one: Input, identity: Identity) -> _Entry:
             break
         window = in_window[1] if in_window else window
         folder = locations.parent(folder.rstrip("/"))
-    member = Member(one, identity.rank)
-    name = stem(one.basename)
+    member = Member(item, identity.rank)
+    name = stem(item.basename)
     if timed := _TIMED.fullmatch(name):
         return _Entry(member, identity.world_size, folder, "*", window, timed[1], timed[2])
     if sglang := _SGLANG.fullmatch(name):
@@ -126,10 +126,10 @@ def _entry(one: Input, identity: Identity) -> _Entry:
 
 
 def _windows(entries: list[_Entry]) -> Iterator[list[_Entry]]:
-    """Traces with a time in their names, parted: a worker has one trace in a window, and all are written together."""
+    """Split entries by the time in their names: a worker has one trace per window, and all ranks write together."""
     part: list[_Entry] = []
     seen: set[int | str] = set()
-    for entry in sorted(entries, key=lambda one: (one.moment_ns, one.path)):
+    for entry in sorted(entries, key=lambda entry: (entry.moment_ns, entry.path)):
         who = entry.worker if entry.member.rank is None else entry.member.rank
         late = bool(part) and entry.moment_ns - part[0].moment_ns > WINDOW_NS
         if entry.moment and (who in seen or late):
@@ -141,7 +141,7 @@ def _windows(entries: list[_Entry]) -> Iterator[list[_Entry]]:
 
 
 def _strays_joined(parts: list[list[_Entry]]) -> Iterator[list[_Entry]]:
-    """The same, but traces that are alone in their jobs are one where folder and window are, if their ranks differ."""
+    """Join the traces that are alone in their jobs where folder and window are equal and the ranks differ."""
     strays: dict[tuple[str, str], list[_Entry]] = defaultdict(list)
     for part in parts:
         if len(part) > 1 or part[0].moment:
@@ -159,13 +159,14 @@ def _strays_joined(parts: list[list[_Entry]]) -> Iterator[list[_Entry]]:
 def _job(entries: list[_Entry]) -> Job:
     first = entries[0]
     members = sorted(
-        (entry.member for entry in entries), key=lambda one: (one.rank is None, one.rank or 0, one.input.path)
+        (entry.member for entry in entries),
+        key=lambda member: (member.rank is None, member.rank or 0, member.input.path),
     )
     kinds = {entry.kind for entry in entries}
     kind = kinds.pop().replace("*", "").strip("-_. ") if len(kinds) == 1 else ""
     worlds = {entry.world_size for entry in entries}
     return Job(
-        locations.common([one.input.folder for one in members]),
+        locations.common([member.input.folder for member in members]),
         kind or _folder_name(first.top),
         ".".join(filter(None, (first.window, first.moment))),
         tuple(members),
@@ -178,7 +179,7 @@ def _folder_name(folder: str) -> str:
 
 
 def _with_stems(jobs: list[Job]) -> list[Job]:
-    """Give the jobs of a folder different names for their files; one that is alone there needs only ``job``."""
+    """Give the jobs of a folder distinct stems; a job that is alone there has the stem ``job``."""
     inside: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
         inside[job.folder].append(job)

@@ -1,4 +1,4 @@
-"""A file to which lines are added: each is safe when :meth:`append` returns, locally; remotely a few seconds later."""
+"""A file to append lines to. A local line is on disk when :meth:`append` returns; a remote one, some seconds later."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Protocol
 from augment.batch import locations
 from augment.errors import OutputError
 
-UPLOAD_S = 5.0  #: a remote file cannot be added to: it is uploaded anew, at most so often
+UPLOAD_S = 5.0  #: a remote file cannot be appended to: at most this often it is uploaded anew
 
 
 class Journal(Protocol):
-    """Lines, and who adds some."""
+    """A file to append lines to, by one process at a time."""
 
     def append(self, line: bytes) -> None:
-        """Add a line, which is given without its end."""
+        """Append a line, given without its newline."""
 
     def close(self) -> None:
-        """Let others add lines. A journal without any leaves no file."""
+        """Release the file to other processes. A journal without lines leaves no file."""
 
 
 def journal(name: str) -> Journal:
-    """The journal at a path or URL, which is made if it is not there.
+    """The journal at a path or URL; the file is created if it does not exist.
 
     Raises:
-        OutputError: another process adds to it (told of paths only), or it cannot be written.
+        OutputError: another process appends to it (detected for paths only), or it cannot be written.
     """
     return _Remote(name) if locations.protocol(name) else _Local(name)
 
@@ -42,18 +42,18 @@ class _Local:
             self._lock()
             self._file.seek(0)
             content = self._file.read()
-            if content and not content.endswith(b"\n"):  # a crash cut the last line off
+            if content and not content.endswith(b"\n"):  # a crash cut off the last line
                 self._file.write(b"\n")
 
     def append(self, line: bytes) -> None:
-        """On return it is on the disk."""
+        """Append a line and flush it to the disk."""
         with self._errors():
             self._file.write(line + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Unlock it."""
+        """Unlock the file."""
         if not self._file.tell():
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -66,9 +66,9 @@ class _Local:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._file.close()
-            because = "another augment run writes into this folder; wait for it, or give each its --shard"
+            because = "another augment run writes into this folder; wait for it, or give each run a --shard"
             raise OutputError(f"{os.path.dirname(self._path)}: {because}") from error
-        except (ImportError, OSError):  # a file system without locks: nothing can be told
+        except (ImportError, OSError):  # a file system without locks: other writers cannot be detected
             pass
 
     @contextlib.contextmanager
@@ -83,21 +83,21 @@ class _Remote:
     def __init__(self, url: str) -> None:
         self._url = url
         fs, path = locations.filesystem(url)
-        with locations.told_as(lambda why: OutputError(f"{url}: cannot be read: {why}")):
+        with locations.errors_as(lambda why: OutputError(f"{url}: cannot be read: {why}")):
             self._content = bytearray(locations.read(url) if fs.exists(path) else b"")
         if self._content and not self._content.endswith(b"\n"):
             self._content += b"\n"
         self._uploaded, self._new = time.monotonic(), False
 
     def append(self, line: bytes) -> None:
-        """It is uploaded with the next that comes a few seconds after the last upload, or at the end."""
+        """Append a line; it is uploaded some seconds after the last upload, or at the end."""
         self._content += line + b"\n"
         self._new = True
         if time.monotonic() - self._uploaded > UPLOAD_S:
             self._upload()
 
     def close(self) -> None:
-        """Upload what is new."""
+        """Upload the new lines."""
         if self._new:
             self._upload()
 

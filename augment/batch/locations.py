@@ -1,7 +1,7 @@
-"""Files and folders by path or by URL: what differs between them is here alone.
+"""Access to files and folders by path or URL; the differences between the two are in this module alone.
 
-A URL is anything that fsspec takes (``s3://``, ``gs://``, ``az://``, ``hdfs://``, ``https://`` …); it and what a
-protocol needs are loaded when the first URL is met, never for paths. ``file://`` is a path.
+A URL is anything that fsspec supports (``s3://``, ``gs://``, ``az://``, ``hdfs://``, ``https://`` …). fsspec and the
+package of a protocol are loaded with the first URL, never for paths. ``file://`` is a path.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any
 
 from augment.errors import AugmentError, InputError, OutputError, UsageError
 
-HEAD = 256 << 10  #: bytes of a file that are enough to tell what it is
+HEAD = 256 << 10  #: bytes of a file that suffice to identify it
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 WEB = ("http", "https")
-#: their uploads appear whole, under the final name, at the end; others get a temporary name first
+#: protocols whose uploads appear whole, under the final name, at the end; others need a temporary name
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az", "adl": "az"}
 _MODIFIED = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def protocol(name: str) -> str | None:
-    """``s3`` of ``s3://bucket/key``; None of a path."""
+    """``s3`` for ``s3://bucket/key``; None for a path."""
     match = _URL.match(name)
     return match[1].lower() if match else None
 
 
 def settled(name: str) -> str:
-    """``name``, or the path that a ``file://`` URL is."""
+    """``name``, or the path in a ``file://`` URL."""
     return name[len("file://") :] if protocol(name) == "file" else name
 
 
 def join(folder: str, *below: str) -> str:
-    """``folder`` and what is below it; an empty part and ``.`` are nothing."""
+    """``folder`` joined with the parts in ``below``; empty parts and ``.`` are skipped."""
     parts = [part for part in below if part not in ("", ".")]
     if protocol(folder):
         return "/".join([folder.rstrip("/"), *parts])
@@ -47,25 +47,25 @@ def join(folder: str, *below: str) -> str:
 
 
 def basename(name: str) -> str:
-    """The file's name, without the query that a web address may have."""
+    """The base name of a file, without the query of a web address."""
     base = os.path.basename(name)
     return re.split(r"[?#]", base, maxsplit=1)[0] if protocol(name) in WEB else base
 
 
 def parent(name: str) -> str:
-    """The folder that ``name`` lies in."""
+    """The folder of ``name``."""
     return name.rpartition("/")[0] if protocol(name) else os.path.dirname(name) or "."
 
 
 def below(name: str, folder: str) -> str:
-    """``name`` as seen from ``folder``, which it lies in; ``.`` for the folder itself. With slashes on every system."""
+    """``name`` relative to ``folder``, which contains it; ``.`` for the folder itself. Always with slashes."""
     if protocol(folder):
         return name[len(folder.rstrip("/")) :].strip("/") or "."
     return os.path.relpath(name, folder).replace(os.sep, "/")
 
 
 def common(folders: Sequence[str]) -> str:
-    """The deepest folder that holds all of ``folders``, which are of one kind; of URLs, empty if none does."""
+    """The deepest folder that contains all ``folders``, which are all paths or all URLs; empty if URLs share none."""
     if not protocol(folders[0]):
         return os.path.commonpath(folders) or "."
     shared = []
@@ -77,48 +77,48 @@ def common(folders: Sequence[str]) -> str:
 
 
 def real(name: str) -> str:
-    """One name for all that lead to the same file."""
+    """A canonical name: equal for all names of the same file."""
     return name if protocol(name) else os.path.realpath(name)
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """fsspec's file system for ``url``, and the path there.
+    """The fsspec file system of ``url``, and the path in it.
 
     Raises:
-        UsageError: fsspec, or what the protocol needs, is not installed; or there is no such protocol.
+        UsageError: fsspec or the protocol's package is not installed, or the protocol does not exist.
     """
     extra = _EXTRAS.get(protocol(url) or "", "remote")
-    with told_as(lambda why: UsageError(f"{url}: {why}")):
+    with errors_as(lambda why: UsageError(f"{url}: {why}")):
         try:
             from fsspec.core import url_to_fs
 
-            found: tuple[Any, str] = url_to_fs(url)
+            resolved: tuple[Any, str] = url_to_fs(url)
         except ImportError as error:
             raise UsageError(f"{url}: {error}; pip install 'kineto-augment[{extra}]'") from error
-    return found
+    return resolved
 
 
 def modified(info: dict[str, Any]) -> str:
-    """What changes when a remote file does, as the service tells it; empty if it tells nothing."""
+    """A text that changes when a remote file does, from its metadata; empty if the service gives none."""
     return next((str(info[key]) for key in _MODIFIED if info.get(key) is not None), "")
 
 
 def sizes_below(folder: str) -> dict[str, int]:
-    """The size of every file below a remote folder, by its name seen from there; empty if there is no such folder.
+    """The size of every file below a remote folder, by its relative name; empty if the folder does not exist.
 
     Raises:
-        InputError: it cannot be listed.
+        InputError: the folder cannot be listed.
     """
     fs, top = filesystem(folder)
-    found: dict[str, Any] = {}
-    with told_as(lambda why: InputError(folder, f"cannot be listed: {why}")), contextlib.suppress(FileNotFoundError):
+    files: dict[str, Any] = {}
+    with errors_as(lambda why: InputError(folder, f"cannot be listed: {why}")), contextlib.suppress(FileNotFoundError):
         fs.invalidate_cache()
-        found = fs.find(top, detail=True)
-    return {path[len(top) :].strip("/"): int(info.get("size") or 0) for path, info in found.items()}
+        files = fs.find(top, detail=True)
+    return {path[len(top) :].strip("/"): int(info.get("size") or 0) for path, info in files.items()}
 
 
 def size(name: str) -> int | None:
-    """The size of a local file; None if it is not there."""
+    """The size of a local file; None if it does not exist."""
     try:
         return os.path.getsize(name)
     except OSError:
@@ -126,12 +126,12 @@ def size(name: str) -> int | None:
 
 
 def read(name: str) -> bytes:
-    """The whole of a small file.
+    """The content of a small file.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
-    with told_as(lambda why: InputError(name, why)):
+    with errors_as(lambda why: InputError(name, why)):
         if not protocol(name):
             return Path(name).read_bytes()
         fs, path = filesystem(name)
@@ -143,19 +143,19 @@ def head(url: str, count: int = HEAD) -> bytes:
     """The first ``count`` bytes of a remote file.
 
     Raises:
-        InputError: they cannot be read.
+        InputError: the file cannot be read.
     """
     fs, path = filesystem(url)
-    with told_as(lambda why: InputError(url, why)), fs.open(path, "rb", block_size=count) as remote:
+    with errors_as(lambda why: InputError(url, why)), fs.open(path, "rb", block_size=count) as remote:
         data: bytes = remote.read(count)
     return data
 
 
 def write(name: str, content: bytes) -> None:
-    """Write a small file, whole or not at all.
+    """Write a small file atomically.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     if not protocol(name):
         from augment.writers.files import replacing
@@ -170,13 +170,13 @@ def write(name: str, content: bytes) -> None:
 
 
 def put(source: Path, url: str) -> None:
-    """Upload ``source``: afterwards all of it is at ``url``, or nothing new is.
+    """Upload ``source`` to ``url`` atomically.
 
     Raises:
         OutputError: the upload failed.
     """
     fs, path = filesystem(url)
-    with told_as(lambda why: OutputError(f"{url}: cannot be written: {why}")):
+    with errors_as(lambda why: OutputError(f"{url}: cannot be written: {why}")):
         if protocol(url) in _OBJECT_STORES:
             _put_object(fs, str(source), path)
         else:
@@ -186,7 +186,7 @@ def put(source: Path, url: str) -> None:
 def _put_object(fs: Any, source: str, path: str) -> None:
     try:
         fs.put_file(source, path)
-    except FileExistsError:  # some stores replace nothing unasked
+    except FileExistsError:  # some stores do not overwrite by default
         fs.rm_file(path)
         fs.put_file(source, path)
 
@@ -198,7 +198,7 @@ def _put_file(fs: Any, source: str, path: str) -> None:
         fs.makedirs(folder, exist_ok=True)
         fs.put_file(source, beside)
         if fs.exists(path):
-            fs.rm_file(path)  # HDFS and SFTP move nothing over a file
+            fs.rm_file(path)  # HDFS and SFTP do not move onto an existing file
         fs.mv(beside, path)
     except BaseException:
         with contextlib.suppress(Exception):
@@ -207,13 +207,13 @@ def _put_file(fs: Any, source: str, path: str) -> None:
 
 
 def expect_writable(folder: str) -> None:
-    """Find out before the work, not after it, that there is no place for its outcome.
+    """Check before the work that ``folder`` can be written to.
 
     Raises:
-        OutputError: there is none.
+        OutputError: it cannot.
     """
     if protocol(folder) in WEB:
-        raise OutputError(f"{folder}: a web server takes no files; choose a folder with -o")
+        raise OutputError(f"{folder}: files cannot be written to a web server; choose a folder with -o")
     if protocol(folder):
         filesystem(folder)
         return
@@ -223,18 +223,18 @@ def expect_writable(folder: str) -> None:
     if not there.is_dir():
         raise OutputError(f"{folder}: {there} is a file; choose another -o")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"{folder}: {there} may not be written to; choose a folder with -o")
+        raise OutputError(f"{folder}: {there} is not writable; choose a folder with -o")
 
 
 @contextlib.contextmanager
 def at_hand(source: str, folder: str, size: int = 0) -> Iterator[tuple[str, Path]]:
-    """A path to read ``source`` from and a folder to write into: themselves, or local stand-ins of what is remote.
+    """A path to read ``source`` from and a folder to write into. For remote names, both are local substitutes.
 
-    A remote source is copied into a temporary folder (``TMPDIR``), for a trace is read twice. What was written is
-    for :func:`deliver`. Errors speak of ``source``, not of the copy.
+    A remote source is copied into a temporary folder (``TMPDIR``), because a trace is read twice. :func:`deliver`
+    uploads the written files. Errors name ``source``, not the copy.
 
     Raises:
-        InputError: the source cannot be fetched, or there is no room for it.
+        InputError: the source cannot be fetched, or the disk is too small.
     """
     if not protocol(source) and not protocol(folder):
         yield source, Path(folder)
@@ -256,14 +256,14 @@ def at_hand(source: str, folder: str, size: int = 0) -> Iterator[tuple[str, Path
 def _fetch(url: str, path: str, size: int) -> None:
     folder = os.path.dirname(path)
     if size > shutil.disk_usage(folder).free:
-        raise InputError(url, f"no room for its {size >> 20} MiB in {folder}; set TMPDIR to a larger disk")
+        raise InputError(url, f"its {size >> 20} MiB do not fit into {folder}; set TMPDIR to a folder on a larger disk")
     fs, remote = filesystem(url)
-    with told_as(lambda why: InputError(url, f"cannot be fetched: {why}")):
+    with errors_as(lambda why: InputError(url, f"cannot be fetched: {why}")):
         fs.get_file(remote, path)
 
 
 def deliver(written: Sequence[Path], folder: str) -> tuple[str, ...]:
-    """Where the files of :func:`at_hand`'s folder are in the end; remote ones are uploaded now, in their order."""
+    """The final names of files written into the folder of :func:`at_hand`; remote ones are uploaded now, in order."""
     if not protocol(folder):
         return tuple(map(str, written))
     urls = tuple(join(folder, path.name) for path in written)
@@ -273,18 +273,18 @@ def deliver(written: Sequence[Path], folder: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def told_as(make: Callable[[str], AugmentError]) -> Iterator[None]:
-    """Whatever goes wrong within, other than errors of ours, is the error that ``make`` makes of what it says."""
+def errors_as(make: Callable[[str], AugmentError]) -> Iterator[None]:
+    """Convert any foreign exception within into the error that ``make`` builds from its text."""
     try:
         yield
     except AugmentError:
         raise
     except Exception as error:  # each store has exceptions of its own
-        raise make(_told(error)) from error
+        raise make(_reason(error)) from error
 
 
-def _told(error: Exception) -> str:
-    """What an exception of somebody else's says, on one line."""
+def _reason(error: Exception) -> str:
+    """The text of a foreign exception on one line."""
     if isinstance(error, FileNotFoundError):
         return "no such file or folder"
     if isinstance(error, OSError) and error.strerror:

@@ -1,7 +1,7 @@
-"""One timeline of a job: its ranks in one file, one after the other, all on one clock.
+"""One timeline of a job: all ranks in one file, one after the other, on a common clock.
 
-A rank is read twice. First all are looked at: what they hold, how long their texts are, and what the clocks and the
-collectives across ranks are told from. Then each is read, analysed and written. Never is more than one in memory.
+Each rank is read twice. The first pass collects the steps, the length of the text, and the summary that serves to align
+clocks and to match collectives. The second pass reads, analyses and writes. Only one rank is in memory at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from augment.trace import Diagnostic, Trace
 
 if TYPE_CHECKING:
     from augment.annotations import Annotation
-    from augment.batch.convert import Told
+    from augment.batch.convert import Report
     from augment.batch.results import Result
     from augment.findings import AugmentedTrace
     from augment.job.answer import Answer
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 class Choice:
     """What to merge of a job, and how.
 
-    A request without ``steps``: all that fit into a browser, which holds ``limit_bytes`` of text; None: all.
-    ``fixed_ranks`` says that the ranks were chosen already, and none is left out. ``align``: onto one clock, as far as
-    collectives tell the clocks apart.
+    Without ``steps`` in the request, as much is merged as a browser can hold: ``limit_bytes`` of text (None: all).
+    ``fixed_ranks``: leave no rank out, because the user chose them. ``align``: correct the clocks as far as collectives
+    determine them.
     """
 
     request: Request = Request()
@@ -52,9 +52,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Merged:
-    """What came of it: how many ranks are in the file, what was left out for lack of room, what is worth telling.
+    """The outcome of a merge: the number of ranks in the file, what was left out to fit, and notes for the user.
 
-    ``failed`` are ranks that could not be read, with the reason.
+    ``failed`` are the ranks that could not be read, with the reason.
     """
 
     ranks: int
@@ -66,7 +66,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """What the first look at a rank tells; ``first_ns`` is None of one without events."""
+    """The result of the first pass for a rank; ``first_ns`` is None for a trace without events."""
 
     member: Member
     label: str
@@ -76,18 +76,18 @@ class _Rank:
 
 
 def only_job(inputs: Sequence[Input]) -> Job:
-    """The job that ``inputs`` are of; of traces that belong to no job of several, one is made.
+    """The job of ``inputs``; traces that belong to no job of several become one job.
 
     Raises:
-        UsageError: they are of several jobs or windows.
+        UsageError: the inputs belong to several jobs or windows.
     """
     jobs = group(inputs)
     members = [member for job in jobs for member in job.members]
     several = [job for job in jobs if len(job.members) > 1]
     ranks = [member.rank for member in members]
     if len(jobs) == 1 or not several or (None not in ranks and len(set(ranks)) == len(ranks)):
-        members.sort(key=lambda one: (one.rank is None, one.rank or 0))
-        folder = locations.common([one.folder for one in inputs])
+        members.sort(key=lambda member: (member.rank is None, member.rank or 0))
+        folder = locations.common([item.folder for item in inputs])
         return replace(jobs[0], folder=folder, members=tuple(members), stem="job")
     if len(several) > 1:
         several = [job for job in several if _of_traces(job)] or several
@@ -98,78 +98,78 @@ def only_job(inputs: Sequence[Input]) -> Job:
 
 
 def _of_traces(job: Job) -> bool:
-    """Whether these are traces, as the first tells, and not some other files of alike names."""
+    """Whether the files are traces, judged by the first, and not other files with similar names."""
     try:
         with _read(job.members[0]):
             return True
     except UnknownFormat:
         return False
-    except AugmentError:  # a broken one
+    except AugmentError:  # a damaged trace
         return True
 
 
 def merge_all(
-    inputs: Sequence[Input], results: Mapping[str, Result], choice: Choice, told: Told
+    inputs: Sequence[Input], results: Mapping[str, Result], choice: Choice, report: Report
 ) -> Iterator[tuple[str, Merged | None]]:
-    """Write the timeline of each job among ``inputs`` that has more than one rank: its path, and what came of it.
+    """Write the timeline of each job among ``inputs`` with more than one rank: its path, and the outcome.
 
-    None came of it where a timeline is there already and nothing that it is made of was converted anew.
+    The outcome is None where the timeline exists and none of its inputs was converted anew.
 
     Args:
-        inputs: traces.
-        results: what came of them, by path.
+        inputs: the traces.
+        results: their results by path.
         choice: what to merge, and how.
-        told: of what is being done.
+        report: called with the current activity.
 
     Raises:
-        AugmentError: as :func:`merge`.
+        AugmentError: as for :func:`merge`.
     """
     for job in jobs_of(inputs, results):
         if len(job.members) > 1:
             out = default_output(job)
             before = all(results[member.input.path].status == "done_before" for member in job.members)
-            yield out, None if before and locations.size(out) is not None else merge(job, out, choice, told)
+            yield out, None if before and locations.size(out) is not None else merge(job, out, choice, report)
 
 
 def default_output(job: Job) -> str:
-    """The file for a job's timeline if no other is named."""
+    """The default path of a job's timeline."""
     from augment.writers.perfetto import SUFFIX
 
     return locations.join(job.folder, job.stem + SUFFIX)
 
 
-def merge(job: Job, out: str, choice: Choice, told: Told = lambda _: None) -> Merged:
-    """Write the ranks of ``job`` into ``out``, a native Perfetto file, or a TAR of such if its name ends so.
+def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -> Merged:
+    """Write the ranks of ``job`` into ``out``, a native Perfetto file, or a TAR archive of such if the name ends so.
 
     Args:
         job: the traces.
-        out: a path or URL; written whole or not at all.
-        choice: what of them, and how.
-        told: of what is being done.
+        out: a path or URL, written atomically.
+        choice: what to merge, and how.
+        report: called with the current activity.
 
     Raises:
-        AugmentError: none of the ranks can be read; no rank has the steps; ``out`` is an input or cannot be written.
+        AugmentError: no rank can be read; no rank has the steps; ``out`` is an input or cannot be written.
     """
     from augment.job.answer import answer
 
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
-    ranks, failed = _looked_at(job, told)
-    answers = answer([one.summary for one in ranks], [one.label for one in ranks])
+    ranks, failed = _looked_at(job, report)
+    answers = answer([rank.summary for rank in ranks], [rank.label for rank in ranks])
     chosen = fit(
-        [one.extent for one in ranks], choice.request.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes
+        [rank.extent for rank in ranks], choice.request.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes
     )
     timeline = _Timeline(ranks, answers, choice, chosen)
     with _written(out) as path:
-        diagnostics = timeline.write(path, told)
+        diagnostics = timeline.write(path, report)
     return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed))
 
 
-def _looked_at(job: Job, told: Told) -> tuple[list[_Rank], list[tuple[str, AugmentError]]]:
+def _looked_at(job: Job, report: Report) -> tuple[list[_Rank], list[tuple[str, AugmentError]]]:
     ranks: list[_Rank] = []
     failed: list[tuple[str, AugmentError]] = []
     for member in job.members:
-        told(f"looking at {member.input.basename}")
+        report(f"looking at {member.input.basename}")
         try:
             ranks.append(_look(member))
         except UnknownFormat as error:
@@ -205,7 +205,7 @@ def _read(member: Member) -> Iterator[Trace]:
 
 @contextlib.contextmanager
 def _written(out: str) -> Iterator[Path]:
-    """A path to write ``out`` to."""
+    """A local path at which to write ``out``."""
     folder = locations.parent(out)
     locations.expect_writable(folder)
     with locations.at_hand("", folder) as (_, target):
@@ -215,7 +215,7 @@ def _written(out: str) -> Iterator[Path]:
 
 
 class _Timeline:
-    """The second pass."""
+    """The second pass over the ranks."""
 
     def __init__(self, ranks: Sequence[_Rank], answers: Answer, choice: Choice, chosen: Fit) -> None:
         self._ranks, self._answers, self._choice, self._chosen = ranks, answers, choice, chosen
@@ -226,8 +226,8 @@ class _Timeline:
         first = [int(self._clock(at)(np.array([first_ns]))[0]) for at, first_ns in known]
         self._shift_ns = max(0, -min(first, default=0))  # Perfetto drops what lies before time 0
 
-    def write(self, path: Path, told: Told) -> tuple[Diagnostic, ...]:
-        """Write the chosen ranks; what had to be changed or left out."""
+    def write(self, path: Path, report: Report) -> tuple[Diagnostic, ...]:
+        """Write the chosen ranks; diagnostics of what was changed or left out."""
         from augment.writers.files import replacing
         from augment.writers.perfetto.archive import SUFFIX, Archive
         from augment.writers.perfetto.several import Several
@@ -236,15 +236,15 @@ class _Timeline:
         with replacing(path) as file:
             target = Archive(file) if path.name.lower().endswith(SUFFIX) else Several(file)
             for number, at in enumerate(self._chosen.ranks, 1):
-                told(f"{self._ranks[at].label} ({number} of {len(self._chosen.ranks)})")
-                for one in self._add(target, at):
-                    counts[one.code, one.message] += one.count
+                report(f"{self._ranks[at].label} ({number} of {len(self._chosen.ranks)})")
+                for diagnostic in self._add(target, at):
+                    counts[diagnostic.code, diagnostic.message] += diagnostic.count
             if isinstance(target, Archive):
                 target.close()
         return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
-        """Write a rank; nothing of it is left in memory afterwards."""
+        """Write one rank; its memory is free on return."""
         from augment.derived.source.clock_correction import on_clock
         from augment.derived.steps.window import within
         from augment.writers.perfetto.several import Group
@@ -259,7 +259,7 @@ class _Timeline:
             return target.add(augmented, Group(rank.label, self._description(at)), *links)
 
     def notes(self) -> tuple[str, ...]:
-        """What became of the clocks, what is linked, and which files recorded with the ranks are not used."""
+        """Notes on the clocks, the linked collectives, and the unused files recorded with the ranks."""
         chosen = self._chosen.ranks
         linked = len(np.unique(self._instance[np.isin(self._member, chosen)]))
         return (f"clocks: {self._clocks()}", f"{linked:,} collectives linked across ranks", *self._unused)
@@ -268,20 +268,20 @@ class _Timeline:
         if not self._choice.align:
             return "as recorded"
         chosen = [self._answers.clocks[at] for at in self._chosen.ranks]
-        moved = sum(one.refused is None for one in chosen)
-        apart = sum(not one.comparable for one in chosen)
-        told = f"{moved} moved onto the job's, {len(chosen) - moved - apart} right as they are"
-        return told + (f", {apart} not comparable: their ranks' descriptions tell why" if apart else "")
+        moved = sum(clock.refused is None for clock in chosen)
+        apart = sum(not clock.comparable for clock in chosen)
+        text = f"{moved} corrected, {len(chosen) - moved - apart} kept"
+        return text + (f", {apart} not comparable (see the rank's description)" if apart else "")
 
     def _clock(self, at: int) -> Callable[[Int64s], Int64s]:
-        """From the times of a rank to those of the file."""
+        """Maps times of a rank to times of the file."""
         clock, shift_ns = self._answers.clocks[at], self._shift_ns
         if not self._choice.align:
             return lambda ts: ts + shift_ns
         return lambda ts: clock.to_common(ts) + shift_ns
 
     def _description(self, at: int) -> str:
-        """What is worth knowing of a rank's clock."""
+        """The file name of a rank, and how its clock was treated."""
         name, clock = self._ranks[at].member.input.basename, self._answers.clocks[at]
         if not self._choice.align:
             return f"{name}; clock as recorded"
@@ -290,25 +290,25 @@ class _Timeline:
         return f"{name}; its clock is {clock.offset_ns:+,} ns off, known to {clock.uncertainty_ns:,} ns"
 
     def _augmented(self, at: int, part: Trace) -> AugmentedTrace:
-        """The rank's ``part`` with all that is added to it, on the rank's own clock."""
+        """The rank's ``part`` with all additions, on the rank's own clock."""
         from augment.findings import AugmentedTrace, Findings
         from augment.pipeline import augment
 
         choice = self._choice
-        found = augment(part, choice.request, steps=None)
-        across = [one for one in map(_cut(part), self._answers.annotations(at)) if len(one.ts)]
-        return AugmentedTrace(part, {**found.outcomes, "across ranks": Findings([], across)}, found.window)
+        augmented = augment(part, choice.request, steps=None)
+        across = [track for track in map(_cut(part), self._answers.annotations(at)) if len(track.ts)]
+        return AugmentedTrace(part, {**augmented.outcomes, "across ranks": Findings([], across)}, augmented.window)
 
     def _links(self, at: int, trace: Trace, part: Trace) -> Links:
-        """What of the rank's ``part`` others are linked with."""
+        """The collectives in the rank's ``part`` that link to other ranks."""
         from augment.writers.perfetto.suffixes import Links
 
-        own = self._member == at
-        rows = _rows_in(part, trace, self._row[own])
-        return Links(rows[rows >= 0], self._instance[own][rows >= 0])
+        is_member = self._member == at
+        rows = _rows_in(part, trace, self._row[is_member])
+        return Links(rows[rows >= 0], self._instance[is_member][rows >= 0])
 
     def _handovers(self, augmented: AugmentedTrace) -> Iterator[Links]:
-        """Where the critical path through the ranks comes to the rank and leaves it; numbered after the collectives."""
+        """The slices where the critical path of the job enters and leaves the rank, numbered after the collectives."""
         from augment.job.path_drawing import handovers
         from augment.writers.perfetto.suffixes import Links
 
@@ -317,7 +317,7 @@ class _Timeline:
 
 
 def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:
-    """The rows of ``part`` that ``rows`` of the ``whole`` are: each event has its own place in the text; -1 if none."""
+    """The row in ``part`` of each of ``rows`` of ``whole``, by the event's offset in the text; -1 if it is absent."""
     if part is whole or not len(part.events):
         return rows if part is whole else np.full(len(rows), -1, np.int64)
     order = np.argsort(part.events.offset, kind="stable")
@@ -328,19 +328,25 @@ def _rows_in(part: Trace, whole: Trace, rows: Int64s) -> Int64s:
 
 
 def _cut(part: Trace) -> Callable[[Any], Any]:
-    """Makes of an annotation what of it lies in the times of ``part``, on the rank's own clock."""
+    """A function that keeps of an annotation what lies in the time range of ``part``, on the rank's own clock."""
     from augment.annotations import SliceTrack
 
     events = part.events
     first, last = int(events.ts.min(initial=0)), int(events.end.max(initial=0))
 
-    def cut(one: Any) -> Annotation:
-        inside = np.flatnonzero((one.ts >= first) & (one.ts <= last))
-        if len(inside) == len(one.ts):
-            return one  # type: ignore[no-any-return]
-        if isinstance(one, SliceTrack):
-            args = {name: values.take(inside) for name, values in one.args.items()}
-            return replace(one, ts=one.ts[inside], dur=one.dur[inside], names=one.names.take(inside), args=args)
-        return replace(one, ts=one.ts[inside], values=one.values[inside])  # type: ignore[no-any-return]
+    def cut(annotation: Any) -> Annotation:
+        inside = np.flatnonzero((annotation.ts >= first) & (annotation.ts <= last))
+        if len(inside) == len(annotation.ts):
+            return annotation  # type: ignore[no-any-return]
+        if isinstance(annotation, SliceTrack):
+            args = {name: values.take(inside) for name, values in annotation.args.items()}
+            return replace(
+                annotation,
+                ts=annotation.ts[inside],
+                dur=annotation.dur[inside],
+                names=annotation.names.take(inside),
+                args=args,
+            )
+        return replace(annotation, ts=annotation.ts[inside], values=annotation.values[inside])  # type: ignore[no-any-return]
 
     return cut

@@ -1,4 +1,4 @@
-"""Which rank recorded a file, told from its first bytes: the events are not read."""
+"""Identifies the rank that recorded a file from its first bytes, without reading the events."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from augment.readers.window import Window
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The rank of the process that recorded a trace, and how many ranks its job has; None where nothing tells."""
+    """The rank of the process that recorded a trace, and the number of ranks of its job; None where unknown."""
 
     rank: int | None = None
     world_size: int | None = None
 
 
 def identify(path: str) -> Identity:
-    """The identity of the trace at ``path``, which may be a URL; from what stands before the events, else its name.
+    """The identity of the trace at ``path``, which may be a URL: from the members before the events, else its name.
 
-    The rules are the readers'. A rank that stands after the events, as no profiler is known to write it, is not found.
-    What cannot be read has no identity: whoever converts it says why.
+    The rules are those of the readers. A rank after the events is not found; no known profiler writes it there. A file
+    that cannot be read has no identity: its conversion reports the reason.
     """
     try:
         members = _members_before_events(path)
@@ -43,7 +43,7 @@ def identify(path: str) -> Identity:
 
 
 def _members_before_events(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     with _opened(path) as text:
         window = Window(text, CHUNK)
         window.fill()
@@ -51,18 +51,18 @@ def _members_before_events(path: str) -> dict[str, Any]:
             window.drop(len(BYTE_ORDER_MARK))
         reader = Members(window)
         if reader.blank() != ord("{"):
-            return found
+            return members
         window.drop(1)
-        with contextlib.suppress(Ended, Broken):  # what came before counts
+        with contextlib.suppress(Ended, Broken):  # keep the members before the damage
             while reader.blank() not in (-1, ord("}")) and (name := reader.key()) != "traceEvents":
-                found[name] = reader.value()
+                members[name] = reader.value()
                 if reader.blank() == ord(","):
                     window.drop(1)
-    return found
+    return members
 
 
 def _opened(path: str) -> OpenText:
-    """The text of the file; of a remote one, of its head."""
+    """The text of the file; for a remote file, of its head."""
     if not locations.protocol(path):
         return open_text(path)
     head = tempfile.TemporaryFile()  # noqa: SIM115 - OpenText closes it

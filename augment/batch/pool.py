@@ -1,4 +1,4 @@
-"""Many files by several workers; results come in the order of the inputs."""
+"""Runs many tasks on several workers; results come in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from augment.batch.results import Result, failure
 from augment.batch.workers import Task, Workers
 from augment.errors import OutputError
 
-Finished = Callable[[Input, Result], None]  #: told at once of each input that is finished, in whatever order
+Finished = Callable[[Input, Result], None]  #: called at once for each finished input, in any order
 
 
 def work_through(
@@ -23,16 +23,16 @@ def work_through(
     needed: Callable[[Input], int] = lambda _: 0,
     budget: int = 0,
 ) -> Iterator[Result]:
-    """Have the task of each of ``inputs`` done.
+    """Run the task of each of ``inputs``.
 
-    A worker that dies takes its own input down, no other: each input that may have killed it is tried once more when
-    nothing else is under way. On an interrupt the workers are stopped.
+    A worker that dies fails its own input only. Each input that may have killed it is tried once more while nothing
+    else runs. On an interrupt the workers are stopped.
 
     Args:
         task_of: makes the task when a worker is free for it.
-        finished: told at once of each result.
-        needed: the bytes of memory that an input's task will take.
-        budget: how many bytes those under way may take together, 0: any; what needs more is done alone.
+        finished: called at once with each result.
+        needed: the bytes of memory that an input's task needs.
+        budget: how many bytes all running tasks may need together (0: any); a task that needs more runs alone.
     """
     crew = _Crew(inputs, task_of, workers, needed, budget)
     results: dict[int, Result] = {}
@@ -53,7 +53,7 @@ def work_through(
 
 @dataclass
 class _Crew:
-    """What waits, what is under way, and what has to be tried alone."""
+    """The state of a run: inputs that wait, tasks under way, and inputs to try alone."""
 
     inputs: Sequence[Input]
     task_of: Callable[[Input], Task]
@@ -73,19 +73,19 @@ class _Crew:
         return bool(self.waiting or self.running or self.suspects)
 
     def advance(self) -> Iterator[tuple[int, Result]]:
-        """Give out work and wait for something to come back: what did."""
+        """Submit tasks, wait until at least one finishes, and yield its result."""
         if self.suspects and not self.running:
             yield self._alone(self.suspects.popleft())
             return
         self._give_out()
         if not self.running:
-            self.workers.renew()  # they died with nothing to do
+            self.workers.renew()  # the workers died while idle
             return
         for future in sorted(wait(self.running, return_when=FIRST_COMPLETED).done, key=self.running.__getitem__):
             yield from self._take(future)
 
     def _give_out(self) -> None:
-        """Give out as much as there is room for."""
+        """Submit as many tasks as the budget allows."""
         capacity = self.workers.capacity() if self.waiting else 0
         while self.waiting and len(self.running) < capacity:
             index = self.waiting[0]
@@ -95,7 +95,7 @@ class _Crew:
             try:
                 self.running[self.workers.submit(self.task_of(self.inputs[index]))] = index
             except self.workers.lost:
-                return  # what is under way will tell
+                return  # the futures under way report the loss
             self.taken[index] = memory
             self.waiting.popleft()
 
@@ -107,20 +107,20 @@ class _Crew:
         except self.workers.lost:
             self.suspects.append(index)
         except CancelledError as error:
-            raise OutputError("the cluster went away; run the same command again to go on") from error
-        except Exception as error:  # of the way to the worker and back: a task itself never raises
+            raise OutputError("the cluster connection was lost; run the same command again to go on") from error
+        except Exception as error:  # from the transport: a task itself never raises
             yield index, failure(self.inputs[index].path, error)
 
     def _alone(self, index: int) -> tuple[int, Result]:
-        """Do an input's task while nothing else is under way; if the worker dies again, it is to blame."""
-        one = self.inputs[index]
-        sweep([one])
+        """Run an input's task while nothing else runs; if the worker dies again, this input fails."""
+        item = self.inputs[index]
+        sweep([item])
         self.workers.renew()
         try:
-            return index, self.workers.submit(self.task_of(one)).result()
+            return index, self.workers.submit(self.task_of(item)).result()
         except self.workers.lost:
             pass
-        sweep([one])
+        sweep([item])
         self.workers.renew()
-        because = "the process that worked on it died, perhaps for lack of memory; try it with fewer --jobs"
-        return index, Result(one.path, "failed", message=f"{one.path}: {because}", exit_code=1)
+        because = "its worker process died, perhaps from lack of memory; try fewer --jobs"
+        return index, Result(item.path, "failed", message=f"{item.path}: {because}", exit_code=1)

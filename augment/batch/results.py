@@ -1,4 +1,4 @@
-"""What comes of an input: the files written, or the error that ended it."""
+"""The result of an input: the files written, or the error."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that was written; hashes only of those that a manifest shall tell of.
+    """A file that was written; hashes are set only for files that a manifest records.
 
-    An output with a ``seam`` can be drawn in later; ``undrawn_sha256`` is of what it was before.
+    An output with a ``seam`` can get tracks later; ``undrawn_sha256`` is its hash without them.
     """
 
     path: str
@@ -32,12 +32,12 @@ class File:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an input: the files written, the sidecar last, or why there are none.
+    """The result of an input: the files written, the sidecar last, or the reason why there are none.
 
-    ``done_before`` says that a manifest told so, and nothing had to be done. ``sha256``, ``rank`` and ``world_size``
-    are the input's; ``summaries`` are files for the job's stages. ``drawn`` is a name for what of the job is drawn in
-    the outputs; empty: nothing. ``evidence_state`` changes with the files recorded with it; empty: there are none.
-    ``partial`` is why the trace is not whole, if it is not.
+    ``done_before``: the manifest lists the input as done, and it was skipped. ``sha256``, ``rank`` and ``world_size``
+    are those of the input; ``summaries`` are files for the job's stages. ``drawn`` identifies the job results drawn
+    into the outputs; empty when none are. ``evidence_state`` changes with the files recorded with the trace; empty
+    without such files. ``partial`` says why the trace is incomplete; empty if it is whole.
     """
 
     path: str
@@ -60,18 +60,18 @@ class Result:
         return tuple(file.path for file in self.files)
 
 
-def result_of(one: Input, work: Callable[[], Result]) -> Result:
-    """What comes of ``work``, which writes the outputs of ``one``, whether it is well or not."""
+def result_of(item: Input, work: Callable[[], Result]) -> Result:
+    """The result of ``work``, which writes the outputs of ``item``; an error becomes a result."""
     try:
         return work()
     except UnknownFormat as error:
-        return failure(one.path, error) if one.named else Result(one.path, "passed_over", message=str(error))
-    except Exception as error:  # one bad file never stops the rest
-        return failure(one.path, error)
+        return failure(item.path, error) if item.named else Result(item.path, "passed_over", message=str(error))
+    except Exception as error:  # a bad file never stops the batch
+        return failure(item.path, error)
 
 
 def failure(path: str, error: Exception) -> Result:
-    """The result of an input that ``error`` ended."""
+    """The result of an input that ended with ``error``."""
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if isinstance(error, AugmentError):
         return Result(path, "failed", message=str(error), exit_code=error.exit_code, traceback=lines)
@@ -85,7 +85,7 @@ def failure(path: str, error: Exception) -> Result:
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a file, in hexadecimal digits."""
+    """The SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(1 << 18):

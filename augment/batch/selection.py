@@ -1,4 +1,4 @@
-"""Some of the inputs: of certain ranks, or one process's share."""
+"""Selects some of the inputs: certain ranks, or one process's share."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.errors import InputError
 
-AT_ONCE = 16  #: remote files that are looked into together
+AT_ONCE = 16  #: remote files inspected at once
 
 
 def of_ranks(inputs: Sequence[Input], ranks: Sequence[range]) -> list[Input]:
-    """Those whose rank is in any of ``ranks``; it is told from their first bytes, else from their names.
+    """The inputs whose rank is in any of ``ranks``, by their first bytes, else by their names.
 
     Raises:
-        InputError: there is none.
+        InputError: there are none.
     """
     from augment.batch.peek import identify
 
-    paths = [one.path for one in inputs]
+    paths = [item.path for item in inputs]
     if any(map(locations.protocol, paths)):
         from concurrent.futures import ThreadPoolExecutor
 
@@ -28,24 +28,24 @@ def of_ranks(inputs: Sequence[Input], ranks: Sequence[range]) -> list[Input]:
     else:
         identities = list(map(identify, paths))
     kept = [
-        one
-        for one, identity in zip(inputs, identities, strict=True)
+        item
+        for item, identity in zip(inputs, identities, strict=True)
         if identity.rank is not None and any(identity.rank in some for some in ranks)
     ]
     if inputs and not kept:
         there = sorted({identity.rank for identity in identities if identity.rank is not None})
-        found = f"of ranks {spans(there)}" if there else "of unknown rank"
-        raise InputError("--ranks", f"no trace of these ranks among {len(inputs)} files {found}")
+        where = f"of ranks {spans(there)}" if there else "of unknown rank"
+        raise InputError("--ranks", f"no trace of these ranks among {len(inputs)} files {where}")
     return kept
 
 
 def share(inputs: Sequence[Input], number: int, of: int) -> list[Input]:
-    """Every ``of``-th of ``inputs``, from ``number`` on: what one of ``of`` processes has to do."""
+    """Every ``of``-th of ``inputs``, starting at ``number``: the share of one of ``of`` processes."""
     return list(inputs[number::of])
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """``0-3, 8`` of ascending numbers."""
+    """Ascending numbers as ranges: ``0-3, 8``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""A question to a whole job, and the answer to it: the shapes that every stage shares."""
+"""The interface of a stage: a question to a whole job, and its answer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The contents of files, by what comes after the job's stem in their names (``.metrics.json``).
+    """The answer of a stage for one job.
 
-    And what makes the tracks of each rank of which a summary was given, None where there are none.
+    ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
+    each rank with a summary, a function that makes its tracks, or None.
     """
 
     files: Mapping[str, bytes]
@@ -28,10 +29,10 @@ class Conclusion:
 class Stage:
     """A question to a job.
 
-    ``summarize`` makes a rank's summary where the rank is converted, perhaps on another machine: a function of a
-    module, so that it can be sent there; ``STEM + suffix`` is the file. ``conclude`` gets a job and the summaries of
-    those members that have one, in the order of ranks. ``under`` names the tracks of a rank's source under which the
-    job's may be drawn in its outputs; of all stages only one may draw.
+    ``summarize`` makes the summary of a rank during its conversion, perhaps on another machine; it is a module-level
+    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job and the
+    summaries of the members that have one, sorted by rank. ``under`` names the tracks of a rank's source under which
+    the job's tracks may be drawn in its outputs; only one of all stages may draw.
     """
 
     suffix: str

@@ -1,9 +1,9 @@
-"""What is asked of a whole job: each rank's conversion leaves a small summary, and the job's answer is made of those.
+"""Questions to a whole job: each conversion leaves a small summary of its rank, and the answer is made of those.
 
-No trace is read a second time for it: a summary lies beside the rank's other outputs and is told of in the manifest,
-so that a batch that goes on where it was ended has those of the ranks that were done before.
+Traces are not read again. A summary lies next to the rank's other outputs and is listed in the manifest, so that a
+resumed batch has the summaries of the ranks converted before.
 
-To add a stage: a module beside this file with a :class:`Stage`, and two lines here.
+To add a stage, add a module with a :class:`Stage` next to this file, and two lines here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from augment.batch import cross_rank, locations
 from augment.batch.inputs import Input
-from augment.batch.job_tracks import Errand, told_of
+from augment.batch.job_tracks import Errand, job_digest
 from augment.batch.jobs import Member, jobs_of
 from augment.batch.stage import Conclusion, Stage
 
@@ -29,9 +29,9 @@ STAGES: tuple[Stage, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """What came of a job: the files about it, and what is still to be drawn in its ranks' outputs.
+    """The outcome for a job: the files about it, and the tracks still to be drawn into its ranks' outputs.
 
-    In those of ``seamless`` ranks nothing can be drawn: they come from a server that does not tell of seams.
+    ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them.
     """
 
     written: Sequence[str]
@@ -40,10 +40,10 @@ class Concluded:
 
 
 def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> Iterator[Concluded]:
-    """Ask every stage of every job among ``inputs`` of which more than one rank has a summary.
+    """Answer every stage for every job among ``inputs`` that has summaries of more than one rank.
 
     Args:
-        results: what came of the inputs, by path; those that failed leave their jobs without them.
+        results: the results of the inputs by path; a failed input is missing from its job.
 
     Raises:
         InputError: a summary cannot be read.
@@ -53,8 +53,8 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
         written: list[str] = []
         errands: list[Errand] = []
         for stage in stages:
-            found = [(member, _summary(results[member.input.path], stage)) for member in job.members]
-            summaries = [(member, locations.read(path)) for member, path in found if path]
+            paths = [(member, _summary(results[member.input.path], stage)) for member in job.members]
+            summaries = [(member, locations.read(path)) for member, path in paths if path]
             if len(summaries) < 2:
                 continue
             conclusion = stage.conclude(job, summaries)
@@ -62,15 +62,15 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
                 written.append(locations.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)
             errands += _errands(summaries, conclusion, results)
-        possible = [one for one in errands if one.size]
+        possible = [errand for errand in errands if errand.size]
         yield Concluded(written, possible, len(errands) - len(possible))
 
 
 def _errands(
     summaries: Sequence[tuple[Member, bytes]], conclusion: Conclusion, results: Mapping[str, Result]
 ) -> Iterator[Errand]:
-    """Those members whose outputs show something else of the job, or nothing where there is something."""
-    drawn = told_of(content for _, content in summaries) if conclusion.tracks else ""
+    """The members whose outputs show other results of the job, or outdated ones."""
+    drawn = job_digest(content for _, content in summaries) if conclusion.tracks else ""
     for (member, _), tracks in zip(summaries, conclusion.tracks, strict=False):
         before = results[member.input.path]
         if before.drawn != drawn and (tracks or before.drawn):
@@ -78,11 +78,11 @@ def _errands(
 
 
 def _write(path: str, content: bytes) -> None:
-    """Leave a local file alone that has this content."""
+    """Write a file; an unchanged local file is left alone."""
     if locations.size(path) != len(content) or locations.read(path) != content:
         locations.write(path, content)
 
 
 def _summary(result: Result, stage: Stage) -> str | None:
-    """None of a rank that an older server converted: it sends no summaries."""
+    """The path of a rank's summary; None if an older server converted the rank, which sends no summaries."""
     return next((file.path for file in result.summaries if file.path.endswith(stage.suffix)), None)

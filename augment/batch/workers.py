@@ -1,4 +1,4 @@
-"""Who converts: processes of this machine, or whoever else can be given work by ``concurrent.futures``."""
+"""Workers that convert: processes of this machine, or any other executor of ``concurrent.futures``."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
 from augment.batch.results import Result
 
-Task = Callable[[], Result]  #: it can be pickled, for another process calls it: ``partial`` of what a module has
+#: called in another process, so it must be picklable, as the ``partial`` of a module-level function is
+Task = Callable[[], Result]
 
 
-def convert_apart(one: Input, settings: Settings) -> Result:
-    """:func:`convert` in a worker process, which can only tell of slowness itself."""
-    return convert(one, settings, lambda text: print(f"augment: {text}", file=sys.stderr, flush=True))  # noqa: T201
+def convert_apart(item: Input, settings: Settings) -> Result:
+    """:func:`convert` in a worker process; it prints warnings itself."""
+    return convert(item, settings, lambda text: print(f"augment: {text}", file=sys.stderr, flush=True))  # noqa: T201
 
 
 class Workers(Protocol):
-    """What :func:`augment.batch.pool.work_through` gives work to.
+    """The executor that :func:`augment.batch.pool.work_through` submits tasks to.
 
-    ``lost`` is what a future raises whose worker died, and :meth:`submit` when nobody is left.
+    ``lost`` is the exception of a future whose worker died, and of :meth:`submit` when no worker is left.
     """
 
     lost: type[Exception]
 
     def capacity(self) -> int:
-        """How many inputs may be under way at once; at least 1, and may change."""
+        """How many inputs may be under way at once: at least 1; it may change."""
 
     def submit(self, task: Task) -> Future[Result]:
-        """Have a task done."""
+        """Submit a task."""
 
     def renew(self) -> None:
-        """After a loss: be able to work again. Called when all that was under way has ended."""
+        """Restore lost workers. Called when all tasks under way have ended."""
 
     def stop(self) -> None:
-        """End the work under way now; what it had begun to write vanishes."""
+        """Stop the tasks under way now, and remove their partial outputs."""
 
     def close(self) -> None:
-        """The work is done."""
+        """Release the workers after the work is done."""
 
 
 class Processes:
-    """``size`` processes of this machine. One that dies takes the others down, as nobody can tell which it was."""
+    """``size`` processes of this machine. If one dies all do, because the executor cannot tell which one died."""
 
     lost: type[Exception] = BrokenProcessPool
 
@@ -62,39 +63,39 @@ class Processes:
         return self._size
 
     def submit(self, task: Task) -> Future[Result]:
-        """In the next process that is free."""
+        """Submit a task to the next free process."""
         return self._executor.submit(_guarded, task)
 
     def renew(self) -> None:
-        """With new processes."""
+        """Start new processes."""
         self._executor.shutdown()
         self._executor = _executor(self._size)
 
     def stop(self) -> None:
-        """By SIGTERM, which leads through every ``finally``."""
+        """Send SIGTERM, which runs every ``finally`` block."""
         for child in multiprocessing.active_children():
             child.terminate()
         self._executor.shutdown(cancel_futures=True)
 
     def close(self) -> None:
-        """Let the processes go."""
+        """Shut the processes down."""
         self._executor.shutdown()
 
 
 def _executor(size: int) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")  # on every system alike, and safe beside threads
+    spawn = multiprocessing.get_context("spawn")  # the same on every system, and safe with threads
     return ProcessPoolExecutor(size, mp_context=spawn, initializer=_begin)
 
 
 class _Ended(BaseException):
-    """The parent wants the worker to end."""
+    """The parent process stops the worker."""
 
 
 _working = False
 
 
 def _begin() -> None:
-    """In a worker: the parent decides what an interrupt means, and says so with SIGTERM; we end with it."""
+    """Set up a worker: the parent handles interrupts and sends SIGTERM; the worker ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -109,12 +110,12 @@ def _end_with_parent() -> None:
 
 def _end(*_: object) -> None:
     if _working:
-        raise _Ended  # by way of every ``finally``, so that half-written files are taken away
-    os._exit(143)  # by way of none: the queues' locks stay taken, and no other worker reads half a message
+        raise _Ended  # runs every ``finally`` block, which removes partial files
+    os._exit(143)  # runs none: queue locks stay taken, so no other worker reads half a message
 
 
 def _guarded(task: Task) -> Result:
-    """In a worker: a task, which SIGTERM ends in good order."""
+    """Run a task in a worker, and end cleanly on SIGTERM."""
     global _working
     try:
         _working = True

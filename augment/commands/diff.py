@@ -139,12 +139,12 @@ def _there(
     client: Client, control: str, test: str, asked: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
 ) -> Sequence[Path]:
     """Have a server compare: the same files."""
-    from augment.batch.remote import told
+    from augment.batch.remote import progress_text
 
     return client.diff(
         control, test, **asked, formats=drawing.formats, overlay=drawing.overlay, label=drawing.label,
         min_delta_us=drawing.min_delta_ns // 1000, arrow_count=drawing.arrow_count, out=folder,
-        progress=lambda what, done, of: shown.stage(told(what, done, of)),
+        progress=lambda what, done, of: shown.stage(progress_text(what, done, of)),
     ).files  # fmt: skip
 
 

@@ -22,14 +22,14 @@ def test_what_fits_is_whole() -> None:
 def test_first_steps_are_left_out_first() -> None:
     found = fit(ranks(8, 100), None, limit=799)
     assert (found.ranks, found.steps) == (tuple(range(8)), (4, 6))
-    assert found.left_out.endswith("left out: steps 3 (--all takes them in)")
+    assert found.left_out.endswith("left out: steps 3 (--all includes them)")
     assert fit(ranks(8, 100), None, limit=400).steps == (5, 6)
 
 
 def test_then_ranks_at_even_distances() -> None:
     found = fit(ranks(8, 100), None, limit=100)
     assert (found.ranks, found.steps) == ((0, 2, 4, 6), (6, 6))
-    assert found.left_out.endswith("left out: steps 3-5 and ranks 1, 3, 5, 7 (--all takes them in)")
+    assert found.left_out.endswith("left out: steps 3-5 and ranks 1, 3, 5, 7 (--all includes them)")
     assert fit(ranks(3, 100, steps=()), None, limit=1).ranks == (0,)
 
 

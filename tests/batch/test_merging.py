@@ -152,7 +152,7 @@ def test_what_no_browser_holds_is_left_out(perfetto: PerfettoEngine, tmp_path: P
     paths = simulated(tmp_path / "job", 2)
     size = sum(read(str(path)).source.text_bytes for path in paths)
     told = merged(tmp_path / "job", tmp_path / "job.pftrace", limit_bytes=size * 3 // 4)
-    assert told.left_out.endswith("left out: steps 0 (--all takes them in)")
+    assert told.left_out.endswith("left out: steps 0 (--all includes them)")
     perfetto.load(tmp_path / "job.pftrace")
     names = "select distinct name from slice where name glob 'ProfilerStep*' and category = 'user_annotation'"
     assert perfetto.rows(names) == [("ProfilerStep#1",)]

@@ -85,15 +85,15 @@ def test_of_each_rank_and_again_when_one_changed(job: Path, tmp_path: Path, augm
 def test_what_cannot_be_used(job: Path, tmp_path: Path, augment: Augment) -> None:
     trace, beside = job / "rank0.json", memory_of(tmp_path, 0)
     for command, *arguments, code, problem in [
-        ("run", job, beside, 2, "there are several inputs; write {rank} where names have the rank"),
-        ("merge", job, beside, 2, "there are several inputs; write {rank} where names have the rank"),
+        ("run", job, beside, 2, "there are several inputs; write {rank} in place of the rank"),
+        ("merge", job, beside, 2, "there are several inputs; write {rank} in place of the rank"),
         ("run", trace, tmp_path / "no.json", 2, "--memory-timeline"),
-        ("run", trace, tmp_path / "et" / "0.json.gz", 3, "no memory timeline: that is a list of"),
+        ("run", trace, tmp_path / "et" / "0.json.gz", 3, "not a memory timeline, which is a list of"),
     ]:
         ended = augment(command, arguments[0], "--memory-timeline", arguments[1])
         assert (ended.code, str(problem) in ended.err) == (code, True), ended.err
     ended = augment("run", trace, "--memory-timeline", beside, "--server", "localhost:1")
-    assert (ended.code, "--memory-timeline: a server takes none" in ended.err) == (2, True)
+    assert (ended.code, "--memory-timeline: not supported with a server" in ended.err) == (2, True)
 
 
 def test_in_the_folder_of_its_trace_it_is_no_input(job: Path, tmp_path: Path, augment: Augment) -> None:
@@ -116,4 +116,4 @@ def test_all_ranks_on_one_timeline(job: Path, tmp_path: Path, augment: Augment) 
     assert b"augment.execution_trace" in out.read_bytes()
     assert b"Memory timeline Parameter" in out.read_bytes()
     gone = memory_of(tmp_path, 1)
-    assert f"rank1.json: goes without its memory timeline: there is no {gone}" in ended.err
+    assert f"rank1.json: no memory timeline: there is no file {gone}" in ended.err

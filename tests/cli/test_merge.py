@@ -30,7 +30,7 @@ def test_a_folder(job: Path, augment: Augment, perfetto: PerfettoEngine) -> None
     out = job / "job.augmented.pftrace"
     assert (ended.code, ended.lines) == (0, [str(out)])
     assert ended.err.splitlines()[0] == "3 ranks"
-    assert ended.err.splitlines()[1].startswith("clocks: 0 moved onto the job's, ")
+    assert ended.err.splitlines()[1].startswith("clocks: 0 corrected, ")
     assert kernels(perfetto, out) == ["b", "b", "b", "k0", "k1", "k2"]
     before = out.read_bytes()
     assert augment("merge", job, "--quiet").err == ""  # what it wrote itself is no input

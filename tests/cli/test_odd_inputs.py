@@ -43,7 +43,7 @@ def test_a_pipe_in_a_folder_is_passed_over(tmp_path: Path, augment: Augment) -> 
     os.mkfifo(tmp_path / "pipe.pftrace")
     ended = augment("run", tmp_path, "-o", tmp_path / "out")
     assert ended.code == 0
-    assert ended.err.count("is no regular file") == 2
+    assert ended.err.count("is not a regular file") == 2
     assert "1 augmented, 2 passed over, 0 failed" in ended.err
     assert (tmp_path / "out" / "rank0.metrics.json").exists()
 
@@ -56,7 +56,7 @@ def test_a_pipe_is_refused(tmp_path: Path, augment: Augment, command: str, name:
     more = {"diff": [pipe], "merge": [pipe, "-o", tmp_path / "all.pftrace"], "query": ["select 1"]}.get(command, [])
     ended = augment(command, pipe, *more)
     assert ended.code in (1, 3)
-    assert "is no regular file" in ended.err
+    assert "is not a regular file" in ended.err
 
 
 def test_a_name_that_is_no_utf_8(tmp_path: Path, augment_apart: Augment) -> None:

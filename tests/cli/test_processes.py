@@ -54,7 +54,7 @@ def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
     assert [(one.path, one.status) for one in results] == [
         (name, "failed" if name.startswith("deadly") else "augmented") for name in names
     ]
-    assert results[1].message.startswith("deadly1: the process that worked on it died")
+    assert results[1].message.startswith("deadly1: its worker process died")
     assert results[1].exit_code == 1
     assert list(tmp_path.iterdir()) == []
 

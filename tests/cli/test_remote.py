@@ -144,8 +144,8 @@ def test_a_web_server(web: str, job: Path, tmp_path: Path, spools: Path, augment
     assert contents(tmp_path / "one") == alone
     beside = augment("run", f"{web}/rank0.json.gz", "--quiet")
     assert beside.code == 1
-    assert "a web server takes no files; choose a folder with -o" in beside.err
-    assert "a web server takes no files" in augment("run", job, "-o", f"{web}/out", "--quiet").err
+    assert "files cannot be written to a web server; choose a folder with -o" in beside.err
+    assert "files cannot be written to a web server" in augment("run", job, "-o", f"{web}/out", "--quiet").err
     missing = augment("run", f"{web}/rank7.json.gz", "-o", tmp_path)
     assert (missing.code, len(missing.err.splitlines())) == (3, 1)
     assert f"{web}/rank7.json.gz: no such file" in missing.err

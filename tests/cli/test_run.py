@@ -239,7 +239,7 @@ def test_output_folder_that_may_not_be_written_to(tmp_path: Path, augment: Augme
     finally:
         trace.parent.chmod(0o755)
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
-    assert "may not be written to; choose a folder with -o" in ended.err
+    assert "is not writable; choose a folder with -o" in ended.err
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no files")
@@ -329,7 +329,7 @@ def test_each_rank_has_its_execution_trace(tmp_path: Path, augment: Augment) -> 
     assert ended.code == 0
     assert [node_of(tmp_path / "out", rank) for rank in (0, 2)] == [70, 72]
     assert "no execution trace" in node_of(tmp_path / "out", 1)
-    assert "rank1.json: goes without its execution trace: there is no" in ended.err
+    assert "rank1.json: no execution trace: there is no file" in ended.err
 
 
 def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment) -> None:
@@ -339,11 +339,11 @@ def test_an_execution_trace_that_cannot_be_used(tmp_path: Path, augment: Augment
         (
             (tmp_path, "--execution-trace", beside),
             2,
-            "there are several inputs; write {rank} where names have the rank",
+            "there are several inputs; write {rank} in place of the rank",
         ),
         ((trace, "--execution-trace", tmp_path / "no.json"), 2, "no such file"),
-        ((trace, "--execution-trace", beside, "--server", "localhost:1"), 2, "a server takes none"),
-        ((trace, "--execution-trace", trace), 3, "no execution trace: it has no nodes"),
+        ((trace, "--execution-trace", beside, "--server", "localhost:1"), 2, "not supported with a server"),
+        ((trace, "--execution-trace", trace), 3, "not an execution trace: it has no nodes"),
     ]:
         ended = augment("run", *arguments)
         assert (ended.code, problem in ended.err) == (code, True), ended.err

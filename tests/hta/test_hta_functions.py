@@ -110,7 +110,7 @@ def test_execution_traces_that_do_not_fit(analyzer: TraceAnalysis, tmp_path: Pat
         hta.add_et_column(frame, et, "inputs")
     with pytest.raises(ValueError, match="no rank 5"):
         hta.correlate_execution_trace(analyzer.t, 5, et)
-    with pytest.raises(InputError, match="no execution trace"):
+    with pytest.raises(InputError, match="not an execution trace"):
         hta.load_execution_trace(analyzer.t.trace_files[0])
 
 
