@@ -124,7 +124,7 @@ def test_it_is_told_drawn_and_in_no_step() -> None:
 def test_without_any_launch_it_is_skipped_with_the_reason() -> None:
     found = analysis.analyze(trace_of(call("cudaDeviceSynchronize", 0, 5, correlation=50), kernel("k", 9, 10)))
     assert isinstance(found, Skipped)
-    assert "nothing tells" in found.reason
+    assert "the time of launch is unknown" in found.reason
 
 
 @pytest.mark.parametrize("name", JOBS)

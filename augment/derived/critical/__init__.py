@@ -1,1 +1,1 @@
-"""The critical path: the graph of moments, the path through it, and what would be saved."""
+"""The critical path: the graph of dependencies, the path through it, and the time that shorter events would save."""

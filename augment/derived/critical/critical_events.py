@@ -1,7 +1,8 @@
-"""The critical path's graph with a node for the start and the end of every event, as HTA's users know it.
+"""The critical path's graph with a node for the start and the end of every event, as in HTA.
 
-:func:`critical_graph` has nodes only where something depends on them. Between these, a thread went through the starts
-and ends of its slices, one after the other; GPU work has an end, too. No path becomes longer or shorter by that.
+:func:`critical_graph` has nodes only where something depends on them. This graph adds, between those nodes, the starts
+and ends of each thread's slices in order, and the ends of GPU work. The added nodes leave the length of every path
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ from augment.derived.waits.dependencies import Kind
 from augment.trace import LAUNCHES, Category, Trace
 
 NO_ROW = -1
-DECIDES, WAY, OTHER = range(3)  #: of edges to one node: the one that decided, the way there, the rest
+DECIDES, WAY, OTHER = range(
+    3
+)  #: ranks of edges: the edge that decided when its target came; along a thread or GPU work; any other
 
 
 @dataclass(frozen=True, slots=True)
 class EventGraph:
-    """Nodes and edges, in columns; every edge leads to a node that is not earlier, and no two join the same nodes.
+    """Nodes and edges, in columns. Every edge leads to a node that is not earlier; no two edges join the same nodes.
 
-    Nodes: ``ts`` (int64 ns); ``row`` (int64, into the event table) and ``is_start``: whose start or end it is. -1: the
-    recording's start (the first node) or end (the last), or where a slice begins or ends that is neither operator nor
-    call (a Python function, an annotation).
+    Nodes: ``ts`` (int64 ns); ``row`` (int64, into the event table): the event of which the node is the start
+    (``is_start``) or the end. ``row`` is -1 for the recording's start (the first node) and end (the last), and for
+    slices that are neither operator nor call (Python functions, annotations).
 
-    Edges: ``source``, ``target`` (int64 nodes); ``weight`` (int64 ns), as in :class:`Graph`: the longest path is as
+    Edges: ``source``, ``target`` (int64 nodes); ``weight`` (int64 ns), as in :class:`Graph`, so the longest path is as
     long as the recording; ``bound_by`` (uint8, a :class:`BoundBy`); ``event`` (int64, into the event table; -1 none):
-    the slice that the time belongs to, of a delay the one that is late. Where ways to a node are equally long, that of
-    its first edge is the critical path's.
+    the slice that the time belongs to, for a delay the slice that is late. If several paths to a node are equally
+    long, the critical path takes the node's first edge.
     """
 
     ts: Int64s
@@ -52,9 +55,9 @@ class EventGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """What a thread went through: which slice (``row``, int64) it entered or left at each ``ts``, ascending.
+    """The events of a thread: the slice (``row``, int64) that it entered or left at each ``ts``, ascending.
 
-    The nodes are ``first_node`` and following; ``lane`` are the thread's in the graph.
+    Their nodes begin at ``first_node``. ``lane`` holds the thread's nodes in the :class:`Graph`.
     """
 
     track: int
@@ -69,26 +72,28 @@ _Edges = tuple[Int64s, Int64s, Int64s, Bytes, Int64s, Bytes]  # source, target, 
 
 
 def event_graph(trace: Trace) -> EventGraph:
-    """The graph of the whole recording."""
+    """The event graph of the whole recording."""
     graph, work, events = critical_graph(trace), gpu_work(trace), trace.events
     chains = list(_chains(trace, graph))
-    first_work = 1 + sum(len(one.ts) for one in chains)
+    first_work = 1 + sum(len(chain.ts) for chain in chains)
     nodes = first_work + 2 * len(work) + 1
     ts, row, is_start = np.empty(nodes, np.int64), np.full(nodes, NO_ROW, np.int64), np.zeros(nodes, np.bool_)
     ts[0], ts[-1] = graph.ts[0], graph.ts[-1]
     has_node = np.zeros(256, np.bool_)
     has_node[[Category.CPU_OP, *LAUNCHES]] = True
-    for one in chains:
-        own = slice(one.first_node, one.first_node + len(one.ts))
-        ts[own], is_start[own] = one.ts, one.is_start
-        row[own] = np.where((one.row >= 0) & has_node[events.category[one.row]], one.row, NO_ROW)
+    for chain in chains:
+        nodes_of = slice(chain.first_node, chain.first_node + len(chain.ts))
+        ts[nodes_of], is_start[nodes_of] = chain.ts, chain.is_start
+        row[nodes_of] = np.where((chain.row >= 0) & has_node[events.category[chain.row]], chain.row, NO_ROW)
     start = first_work + 2 * np.arange(len(work))
     run = np.maximum(work.end - work.ts, 0)
     ts[start], ts[start + 1] = work.ts, work.ts + run
     row[start], row[start + 1], is_start[start] = work.row, work.row, True
     runs = (start, start + 1, run, np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _all(WAY, len(run)))
-    parts = [_across(trace, graph, chains, start, run), *(_along(trace, graph, one) for one in chains), runs]
-    return EventGraph(ts, row, is_start, *_distinct(nodes, [np.concatenate(one) for one in zip(*parts, strict=True)]))
+    parts = [_across(trace, graph, chains, start, run), *(_along(trace, graph, chain) for chain in chains), runs]
+    return EventGraph(
+        ts, row, is_start, *_distinct(nodes, [np.concatenate(column) for column in zip(*parts, strict=True)])
+    )
 
 
 def _all(value: int, count: int) -> Bytes:
@@ -96,7 +101,7 @@ def _all(value: int, count: int) -> Bytes:
 
 
 def _distinct(nodes: int, columns: Sequence[Any]) -> list[Any]:
-    """The edges, of several between the same nodes the one that decides or weighs most; in the order of their rank."""
+    """The edges in order of rank. Of several between the same nodes, the deciding edge stays, else the heaviest."""
     source, target, weight, *_, rank = columns
     order = np.lexsort((-weight, rank, target, source))
     pair = source[order] * nodes + target[order]
@@ -106,23 +111,23 @@ def _distinct(nodes: int, columns: Sequence[Any]) -> list[Any]:
 
 
 def _chains(trace: Trace, graph: Graph) -> Iterator[_Chain]:
-    """What each thread that the graph has went through."""
+    """The chain of each thread in the graph."""
     stacks = call_stacks(trace)
     lanes = graph.lane[1 : graph.first_work]
     bounds = thread_bounds(trace)
     node = 1
-    for one, own in each(lanes, len(trace.tracks)):
-        lane = slice(1 + int(own[0]), 2 + int(own[-1]))
-        ts, row, is_start = _boundaries(trace, stacks.row[slice(*bounds[one : one + 2])], graph.ts[lane])
-        yield _Chain(one, ts, row, is_start, node, lane)
+    for track, places in each(lanes, len(trace.tracks)):
+        lane = slice(1 + int(places[0]), 2 + int(places[-1]))
+        ts, row, is_start = _boundaries(trace, stacks.row[slice(*bounds[track : track + 2])], graph.ts[lane])
+        yield _Chain(track, ts, row, is_start, node, lane)
         node += len(ts)
 
 
 def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int64s, Bools]:
-    """Starts and ends of ``row``, a thread's slices from outer to inner, and those ``moments`` at which there is none.
+    """Starts and ends of a thread's slices ``row`` (from outer to inner), and the ``moments`` without any of them.
 
-    At one moment it leaves what ends there, the inner first, then enters what begins there, the outer first; what takes
-    no time is left at once.
+    At one moment the thread first leaves the slices that end there, inner before outer. Then it enters the slices that
+    begin there, outer before inner, and leaves slices without duration at once.
     """
     start, dur = trace.events.ts[row], np.maximum(trace.events.dur[row], 0)
     place, empty = np.arange(len(row)), dur == 0
@@ -136,7 +141,7 @@ def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int
 
 
 def _along(trace: Trace, graph: Graph, chain: _Chain) -> _Edges:
-    """From each node of a thread to the next: it was in its innermost slice; where it only waited, it takes no time."""
+    """The edges along a thread. Their time belongs to the innermost slice; where the thread only waits, it is 0."""
     segments = host_segments(trace)
     own = segments.of(chain.track)
     ts, dur = chain.ts[:-1], np.diff(chain.ts)
@@ -153,15 +158,16 @@ def _along(trace: Trace, graph: Graph, chain: _Chain) -> _Edges:
 
 
 def _across(trace: Trace, graph: Graph, chains: list[_Chain], start: Places, run: Int64s) -> _Edges:
-    """The graph's dependencies: from the end of work, unless it had not ended yet, or from the last node of a moment,
-    to the first."""
+    """The edges of the graph's dependencies. They lead from the end of work (its start, if it still runs), or from the
+    last node of a moment, to the first node of a moment."""
     first, last = np.zeros(len(graph), np.int64), np.zeros(len(graph), np.int64)
-    for one in chains:
-        first[one.lane] = one.first_node + np.searchsorted(one.ts, graph.ts[one.lane], side="left")
-        last[one.lane] = one.first_node + np.searchsorted(one.ts, graph.ts[one.lane], side="right") - 1
+    for chain in chains:
+        moments = graph.ts[chain.lane]
+        first[chain.lane] = chain.first_node + np.searchsorted(chain.ts, moments, side="left")
+        last[chain.lane] = chain.first_node + np.searchsorted(chain.ts, moments, side="right") - 1
     works = slice(graph.first_work, graph.first_work + len(start))
     first[works] = last[works] = start
-    first[-1] = last[-1] = start[-1] + 2 if len(start) else 1 + sum(len(one.ts) for one in chains)
+    first[-1] = last[-1] = start[-1] + 2 if len(start) else 1 + sum(len(chain.ts) for chain in chains)
     edges = np.flatnonzero(graph.kind != Kind.THREAD)
     place = graph.source[edges] - graph.first_work
     of_work = (place >= 0) & (place < len(start))

@@ -1,4 +1,4 @@
-"""The recording as a graph: moments, and what had to pass between them."""
+"""The recording as a graph: nodes are moments, edges are dependencies with the time that each takes."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from augment.derived.waits.sync_dependencies import synchronizations
 from augment.trace import Diagnostic, Trace, derived
 
 ROOT = 0  #: the node of the recording's start; the last node is its end
-_ROUNDS = 64  #: so many nodes of one moment may depend on one another in a row
+_ROUNDS = 64  #: the longest supported chain of dependent nodes at one moment
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes and edges, in columns; every edge leads to a node that is not earlier, and ``order`` puts sources first.
+    """Nodes and edges, in columns. Every edge leads to a node that is not earlier; ``order`` puts sources first.
 
-    Nodes: ``ts`` (int64 ns). The first is the recording's start, the last its end; between them are the moments of
-    threads that something depends on (``lane``: the thread of each, an index into ``Trace.tracks``; -1 of other
+    Nodes: ``ts`` (int64 ns). The first node is the recording's start, the last its end. Between them are the moments
+    of threads that something depends on (``lane`` is their thread, an index into ``Trace.tracks``; -1 for other
     nodes), then the start of each piece of GPU work (node ``first_work + place``).
 
-    Edges, ascending ``kind`` (uint8, a ``Kind``): ``source`` and ``target`` (int32 nodes); ``own`` (int64 ns): for so
-    long from the source's moment its GPU work runs (the rest of the way is delay); ``weight`` (int64 ns): so long it
-    took, if it decided when the target came, else so long as it takes at least. ``from_row`` and ``to_row`` (int32,
-    into the event table; -1 none) are the events that it joins.
+    Edges, ascending ``kind`` (uint8, a ``Kind``): ``source`` and ``target`` (int32 nodes). ``own`` (int64 ns): how
+    long the source's GPU work runs from the source's moment on; the rest of the edge is delay. ``weight`` (int64 ns):
+    the full time between source and target if the edge decided when the target came, else the least time that the
+    edge takes. ``from_row`` and ``to_row`` (int32, into the event table; -1 none): the events that the edge joins.
 
-    ``binding`` (int32, an edge of each node; -1 of the first node): the one fulfilled last. Its weight is all of the
-    time between its ends: so the path of binding edges from the end to the start is as long as the recording, and no
-    path is longer. ``head`` and ``following`` chain the edges that lead to each node.
+    ``binding`` (int32): for each node the edge that was fulfilled last; -1 for the first node. The weight of a binding
+    edge is the full time between its ends. So the path of binding edges from the end to the start is as long as the
+    recording, and no path is longer. ``head`` and ``following`` chain the edges that lead to each node.
     """
 
     ts: Int64s
@@ -76,7 +76,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Edges before it is known which decide; ``least`` (int64 ns): so long each takes at least."""
+    """Edges before their binding is known; ``least`` (int64 ns) is the least time that each takes."""
 
     kind: Bytes
     source: Int32s
@@ -96,8 +96,8 @@ class _Edges:
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """The nodes on threads: ``track`` (int32) and ``ts``, ascending; ``bounds`` of each of ``tracks``; ``waits``: from
-    this node to the next of its thread, it only waits."""
+    """The nodes on threads: ``track`` (int32) and ``ts``, ascending; the ``bounds`` of each of ``tracks``; and whether
+    the thread only ``waits`` from a node to its next."""
 
     tracks: Int32s
     bounds: Places
@@ -118,8 +118,8 @@ class _Lanes:
 
 @derived
 def critical_graph(trace: Trace) -> Graph:
-    """The graph of the whole recording; linear in events, but for sorting runs that are sorted already."""
-    asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers)  # as Kind goes up
+    """The graph of the whole recording. The cost is linear in events, plus merging runs that are sorted."""
+    asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers)  # in ascending order of Kind
     waits = [one(trace) for one in asked]
     waits.append(unexplained_starts(trace, _known(trace, [one.dependencies for one in waits])))
     lanes = _lanes(trace, waits)
@@ -128,12 +128,12 @@ def critical_graph(trace: Trace) -> Graph:
     ts[0], ts[-1] = _extent(trace, lanes)
     diagnostics = [diagnostic for one in waits for diagnostic in one.diagnostics]
     across = [_across(trace, lanes, one.dependencies) for one in waits]
-    del waits  # what follows needs the memory
+    del waits  # frees memory for what follows
     edges = _Edges.joined([_along_threads(lanes), *across, _to_end(trace, lanes, ts)])
     del across
     level, sound = _levels(ts, edges.source, edges.target)
     if not sound.all():
-        message = "dependencies go round in circles at one moment: left out"
+        message = "circular dependencies at one moment (left out)"
         diagnostics.append(Diagnostic("circular_dependency", int(np.count_nonzero(~sound)), message))
         edges = edges.take(sound)
     edges = _Edges.joined([edges, _from_root(ts, edges.target)])
@@ -143,23 +143,23 @@ def critical_graph(trace: Trace) -> Graph:
 
 
 def _known(trace: Trace, found: list[Dependencies]) -> Int64s:
-    """When the last of what is known to hold each piece of work was over, int64 ns, as far as it was before it.
+    """When the last known prerequisite of each piece of work was fulfilled, int64 ns; at most the work's start.
 
-    Work without a known launch was launched with what is before it, or before the recording.
+    Work without a known launch counts as launched with the work before it, or before the recording.
     """
     work = gpu_work(trace)
     began = trace.events.ts[:1].min(initial=np.iinfo(np.int64).max)
     queued = np.maximum(launched_by(trace), np.minimum(began, work.ts))
     known: Int64s = np.where(work.launch != NO_ROW, launched_at(trace), queued)
-    for one in found:
-        chosen = np.flatnonzero((one.from_work != NO_PLACE) & (one.to_work != NO_PLACE))
-        before, after = one.from_work[chosen], one.to_work[chosen]
+    for part in found:
+        chosen = np.flatnonzero((part.from_work != NO_PLACE) & (part.to_work != NO_PLACE))
+        before, after = part.from_work[chosen], part.to_work[chosen]
         np.maximum.at(known, after, np.minimum(work.end[before], work.ts[after]))
     return known
 
 
 def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
-    """The recording's start and end, ns: of the threads, the GPU work and the steps. Work may end before it starts."""
+    """The recording's start and end, ns, over threads, GPU work and steps. Broken work may end before it starts."""
     work, number = gpu_work(trace), steps(trace)
     starts = [int(column.min()) for column in (lanes.ts, work.ts, number.ts) if len(column)]
     ends = [int(column.max()) for column in (lanes.ts, work.ts, work.end, number.end) if len(column)]
@@ -167,7 +167,7 @@ def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
 
 
 def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
-    """The moments of threads that matter: ends of dependencies, of waiting, and of the thread."""
+    """The nodes on threads: ends of dependencies, of waits, and of the threads themselves."""
     segments = host_segments(trace)
     track, start, end = (np.concatenate([getattr(one, name) for one in waits]) for name in ("track", "start", "end"))
     found = [one.dependencies for one in waits]
@@ -205,14 +205,14 @@ def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
 
 
 def _edges_of(kind: Kind, source: Places, target: Places, own: Int64s, least: Int64s) -> _Edges:
-    """Edges of one kind that no arrow shows."""
+    """Edges of one kind without events at their ends, so that no arrow shows them."""
     none = np.full(len(source), -1, np.int32)
     ends = source.astype(np.int32), target.astype(np.int32)
     return _Edges(np.full(len(source), kind, np.uint8), *ends, own, least, none, none)
 
 
 def _along_threads(lanes: _Lanes) -> _Edges:
-    """From each moment of a thread to its next; where it only waits that takes no time of its own."""
+    """The edges from each moment of a thread to its next; where the thread only waits, their least time is 0."""
     source = np.flatnonzero(lanes.track[1:] == lanes.track[:-1]) + 1
     took = lanes.ts[source] - lanes.ts[source - 1]
     least = np.where(lanes.waits[source - 1], 0, took)
@@ -236,7 +236,7 @@ def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
     overlapping = np.flatnonzero((found.kind == Kind.STREAM) & (runs > took))
     to = found.to_work[overlapping]
     new = (work.launch[to] != NO_ROW) & (work.ts[to] - launched_at(trace)[to] <= LONGEST_NS)
-    least[overlapping[new]] = 0  # its launch decided, not what still runs
+    least[overlapping[new]] = 0  # its launch decided, not the work that still runs
     launched = found.kind == Kind.LAUNCH
     least[launched] = np.minimum(took[launched], launch_latencies(trace)[found.to_work[launched]])
     rows = found.from_row.astype(np.int32), found.to_row.astype(np.int32)
@@ -244,12 +244,12 @@ def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
 
 
 def _at(column: Int64s, places: Places) -> Int64s:
-    """``column`` at ``places``, of which -1 gives any value."""
+    """``column`` at ``places``; any value where the place is -1."""
     return column[places] if len(column) else np.zeros(len(places), np.int64)
 
 
 def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
-    """From the last moment of the main thread and the last work of each stream to the recording's end."""
+    """The edges from the last moment of the main thread and the last work of each stream to the recording's end."""
     work = gpu_work(trace)
     last_work = last_to_end(trace)[[stream.stop - 1 for stream in work.streams]]
     mine = np.flatnonzero(lanes.track == main_track(trace))[-1:]
@@ -260,7 +260,7 @@ def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
 
 
 def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
-    """From the recording's start to all that nothing else leads to."""
+    """The edges from the recording's start to all nodes that no other edge leads to."""
     reached = np.zeros(len(ts), np.bool_)
     reached[targets] = True
     reached[ROOT] = True
@@ -270,7 +270,7 @@ def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
 
 
 def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]:
-    """Of nodes of one moment, which comes before which (uint8, ascending); and which edges keep to that order."""
+    """The order of nodes at one moment, as levels (uint8, ascending), and which edges respect that order."""
     level = np.zeros(len(ts), np.uint8)
     took = ts[targets] - ts[sources]
     tied = np.flatnonzero(took == 0)
@@ -286,7 +286,7 @@ def _levels(ts: Int64s, sources: Int32s, targets: Int32s) -> tuple[Bytes, Bools]
 
 
 def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Int32s, diagnostics: tuple[Diagnostic, ...]) -> Graph:
-    """The graph, once it is found which edge of each node decides: the one that is fulfilled last."""
+    """The graph with its binding edges: for each node, the edge that is fulfilled last."""
     head, following, binding = bind(edges.source, edges.target, ts[edges.source] + edges.least, len(ts))
     weight, decides = edges.least, binding[binding >= 0]
     weight[decides] = ts[edges.target[decides]] - ts[edges.source[decides]]

@@ -1,4 +1,4 @@
-"""The loops over the critical graph, which are kernels."""
+"""Loops over the critical graph. They run in compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ NONE = -1
 
 
 def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[Int32s, Int32s, Int32s]:
-    """Of each node, the edge that arrives last (of equals, the first edge), and all edges that lead to it.
+    """For each node, the edge that arrives last (the first of equals), and all edges that lead to it.
 
     Args:
-        source: int32, the node from which each edge leads.
-        target: int32, the node to which it leads.
-        arrival: int64 ns, when it does.
-        nodes: how many there are.
+        source: int32, the node at which each edge begins.
+        target: int32, the node at which it ends.
+        arrival: int64 ns, when it arrives there.
+        nodes: the number of nodes.
 
     Returns:
-        ``head`` (of each node, an edge that leads to it), ``following`` (of each edge, another that leads to the same
-        node) and ``binding`` (of each node); int32, -1 none.
+        Three int32 columns, with -1 for none: ``head`` (for each node, an edge that leads to it), ``following`` (for
+        each edge, another edge to the same node) and ``binding`` (for each node, the edge that arrives last).
     """
     head, binding = np.full(nodes, NONE, np.int32), np.full(nodes, NONE, np.int32)
     following = np.full(len(source), NONE, np.int32)
@@ -31,15 +31,15 @@ def bind(source: Int32s, target: Int32s, arrival: Int64s, nodes: int) -> tuple[I
 
 
 def walk(binding: Int32s, source: Int32s, node: int) -> Int32s:
-    """The binding edges from ``node`` back to where there is none, in the order of time; int32."""
+    """The path of binding edges that ends at ``node``, in order of time; int32."""
     path = np.empty(len(binding), np.int32)
     count = native("critical_loops.walk")(binding, source, path, node)
     return path[:count][::-1]
 
 
 def latest(order: Int32s, head: Int32s, following: Int32s, source: Int32s, weight: Int64s, end: int) -> Int64s:
-    """The latest that each node could come for the last to come by ``end``, int64 ns; :data:`NEVER` if the last does
-    not depend on it."""
+    """The latest time of each node, int64 ns, at which the last node still comes by ``end``; :data:`NEVER` for nodes
+    that the last node does not depend on."""
     late = np.full(len(order), NEVER, np.int64)
     late[-1] = end
     native("critical_loops.latest")(order, head, following, source, weight, late)
@@ -59,20 +59,23 @@ def saved(
     cut_ns: Int64s,
     jobs: Int64s,
 ) -> Int64s:
-    """How much earlier all that leaves a window could be due, if some of its edges took less time; int64 ns, a job.
+    """By how much a window's outgoing edges could finish earlier if the given edges were shortened.
 
     Args:
         order: the nodes, sources first.
-        head: as from :func:`bind`.
-        following: as from :func:`bind`.
-        source: of each edge.
-        weight: of each edge, int64 ns.
-        ts: of each node, int64 ns: as early as it can come.
-        due: of each of ``leaving``, int64 ns: the latest that its target can come.
-        leaving: edges, int64.
-        cut_edge: edges that take less time, int64.
-        cut_ns: by how much, int64 ns.
+        head: int32, from :func:`bind`.
+        following: int32, from :func:`bind`.
+        source: int32, the source node of each edge.
+        weight: int64 ns, the weight of each edge.
+        ts: int64 ns, the time of each node, which is the earliest possible.
+        due: int64 ns, for each of ``leaving``: the latest time of its target.
+        leaving: int64, the edges that lead out of windows.
+        cut_edge: int64, the edges to shorten.
+        cut_ns: int64 ns, by how much.
         jobs: int64, six columns: the places ``[from, to)`` in ``order``, in ``leaving``, and in ``cut_edge``.
+
+    Returns:
+        The time that each of ``jobs`` gains, int64 ns.
     """
     result = np.zeros(len(jobs), np.int64)
     early, cut = ts.copy(), np.zeros(len(source), np.int64)

@@ -1,7 +1,7 @@
 """The critical path: the chain of events that decided how long a recording took, without a gap.
 
-From the end of the recording back to its start: what was it that each moment had to wait for, of all that it had to
-wait for the last to be done? See ``critical_graph``.
+The path is found from the end of the recording back to its start: of the prerequisites of each moment, it continues
+with the one that was fulfilled last. See ``critical_graph``.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class BoundBy(IntEnum):
     CPU_OPERATOR = 0  #: a thread is in an operator
     RUNTIME_CALL = 1  #: a thread is in a call of the runtime or driver, and does not wait for a device
     DATA_LOADING = 2  #: a thread fetches the next batch from a data loader
-    OUTSIDE_OPERATORS = 3  #: a thread is in none of these: Python, or what was not recorded
-    THREAD_HANDOVER = 4  #: from one thread's last event to what another does then
+    OUTSIDE_OPERATORS = 3  #: a thread is in none of these: Python, or code that was not recorded
+    THREAD_HANDOVER = 4  #: from the last event of one thread to the next event of another
     LAUNCH_DELAY = 5  #: from the start of a launch to the start of its work
     KERNEL_COMPUTATION = 6
     KERNEL_COMMUNICATION = 7
     KERNEL_MEMORY = 8
     KERNEL_GAP = 9  #: from the end of work to the start of the next on its stream, which had been launched
-    SYNC = 10  #: from the end of work to what waited for it: a call that returns, work of another stream that starts
-    IDLE = 11  #: nothing that is known had to be waited for
+    SYNC = 10  #: from the end of work to the event that waited for it: the return of a call, the start of other work
+    IDLE = 11  #: no known reason to wait
 
 
 KINDS = [kind.name.lower() for kind in BoundBy]
@@ -57,11 +57,11 @@ _DELAY[[Kind.WAIT_EVENT, Kind.SYNC, Kind.FULL_QUEUE, Kind.INFERRED]] = BoundBy.S
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Pieces of the path, ascending, each beginning where the one before ends: equal-length columns.
+    """Pieces of the path, ascending, each beginning where the previous one ends: equal-length columns.
 
-    ``ts`` and ``dur`` int64 ns, ``dur`` above 0; ``bound_by`` uint8, a :class:`BoundBy`; ``row`` int64, into the event
-    table: the slice that the time belongs to, of a delay the one that is late (-1: none); ``step`` int64, the
-    place in ``steps``; -1 outside of every step. ``edges`` (int32, into the graph) are those of the path.
+    ``ts`` and ``dur``: int64 ns, ``dur`` above 0. ``bound_by``: uint8, a :class:`BoundBy`. ``row``: int64, into the
+    event table: the slice that the time belongs to, for a delay the slice that is late; -1 for none. ``step``: int64,
+    the place in ``steps``; -1 outside steps. ``edges`` (int32, into the graph): the edges of the path.
     """
 
     ts: Int64s
@@ -91,14 +91,14 @@ def critical_path(trace: Trace) -> CriticalPath:
 
 @derived
 def latest_of_nodes(trace: Trace) -> Int64s:
-    """The latest that each node of the graph could come without making the recording longer, int64 ns."""
+    """The latest time of each node of the graph that does not make the recording longer, int64 ns."""
     graph = critical_graph(trace)
     return latest(graph.order, graph.head, graph.following, graph.source, graph.weight, int(graph.ts[-1]))
 
 
 @derived
 def node_slack(trace: Trace) -> Int64s:
-    """How much later each node could come without making the recording longer, int64 ns; no later than its end."""
+    """How much later each node could come without making the recording longer, int64 ns; at most until its end."""
     graph = critical_graph(trace)
     room: Int64s = np.minimum(latest_of_nodes(trace), graph.ts[-1]) - graph.ts
     return room
@@ -107,8 +107,8 @@ def node_slack(trace: Trace) -> Int64s:
 def slack(trace: Trace, rows: Int64s) -> Int64s:
     """How much longer each of ``rows`` could have taken without making the recording longer, int64 ns.
 
-    0 on the critical path. -1 for what is not in the graph: what is neither GPU work nor on a thread that launches or
-    waits. An estimate: nothing is known of the dependencies that a trace does not tell.
+    The slack is 0 on the critical path. It is -1 for rows outside the graph, which are neither GPU work nor on a thread
+    that launches or waits. It is an estimate: a trace does not record all dependencies.
     """
     graph, work, late, events = critical_graph(trace), gpu_work(trace), node_slack(trace), trace.events
     found = np.full(len(rows), -1, np.int64)
@@ -130,7 +130,7 @@ def slack(trace: Trace, rows: Int64s) -> Int64s:
 
 
 def _way_slack(graph: Graph, late: Int64s) -> Int64s:
-    """Of each node of a thread, how much longer the way to it from the one before could take."""
+    """For each node of a thread, how much longer the edge from its predecessor could take."""
     along = np.flatnonzero(graph.kind == Kind.THREAD)
     found: Int64s = late.copy()
     target = graph.target[along]
@@ -142,7 +142,7 @@ _Pieces = tuple[Int64s, Int64s, Bytes, Int64s]  # ts, dur, bound_by, row
 
 
 def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
-    """What threads did while the path was on them: their innermost slices."""
+    """The pieces of the path on threads: their innermost slices."""
     segments = host_segments(trace)
     along = edges[graph.kind[edges] == Kind.THREAD]
     start, end = graph.ts[graph.source[along]], graph.ts[graph.target[along]]
@@ -160,7 +160,7 @@ def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
 
 
 def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
-    """What the time of each of ``rows``, innermost slices of threads, consists of; uint8, a :class:`BoundBy`."""
+    """The kind of time of each of ``rows``, innermost slices of threads; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD[trace.events.category[rows]]
     kinds[rows < 0] = BoundBy.OUTSIDE_OPERATORS
     kinds[_in_loader(trace)[rows] & (rows >= 0)] = BoundBy.DATA_LOADING
@@ -169,16 +169,16 @@ def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
 
 @derived
 def _in_loader(trace: Trace) -> Bools:
-    """Of each event, whether it lies in a fetch from a data loader, as PyTorch annotates it."""
+    """Whether each event lies within a fetch from a data loader, by PyTorch's annotation."""
     stacks, events = call_stacks(trace), trace.events
-    found = np.zeros(len(events) + 1, np.bool_)  # one more: what has no row asks for the last
+    found = np.zeros(len(events) + 1, np.bool_)  # one more entry: row -1 reads the last
     loads = np.array([name.startswith("enumerate(DataLoader)") for name in trace.strings], np.bool_)
     if not loads.any():
         return found
     ts, bounds = events.ts[stacks.row], thread_bounds(trace)
     places = np.flatnonzero(loads[events.name[stacks.row]])
     stop = places + 1
-    for one, own in each(events.track[stacks.row[places]], len(trace.tracks)):  # what begins within it follows it
+    for one, own in each(events.track[stacks.row[places]], len(trace.tracks)):  # the slices within it follow it
         end = ts[places[own]] + events.dur[stacks.row[places[own]]]
         within = bounds[one] + np.searchsorted(ts[bounds[one] : bounds[one + 1]], end, side="left")
         stop[own] = np.maximum(stop[own], within)
@@ -188,7 +188,7 @@ def _in_loader(trace: Trace) -> Bools:
 
 
 def _on_devices(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
-    """The GPU work of the path, as long as it runs before it goes on elsewhere."""
+    """The pieces of the path in GPU work, until the path leaves it."""
     work = gpu_work(trace)
     runs = edges[graph.own[edges] > 0]
     place = graph.source[runs] - graph.first_work
@@ -197,7 +197,7 @@ def _on_devices(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
 
 
 def _delays(graph: Graph, edges: Int32s) -> _Pieces:
-    """What lies between: the time in which what decides is over and what waits for it has not begun."""
+    """The delays of the path: the prerequisite is fulfilled, and what waits for it has not begun."""
     across = edges[graph.kind[edges] != Kind.THREAD]
     ts = graph.ts[graph.source[across]] + graph.own[across]
     dur = graph.ts[graph.target[across]] - ts
@@ -205,28 +205,27 @@ def _delays(graph: Graph, edges: Int32s) -> _Pieces:
 
 
 def delay_kinds(kind: Bytes, dur: Int64s) -> Bytes:
-    """What delays of ``dur`` consist of (uint8, a :class:`BoundBy`) for dependencies of a ``kind``."""
+    """The kind of delays of ``dur`` ns (uint8, a :class:`BoundBy`) for dependencies of a ``kind``."""
     kinds: Bytes = _DELAY[kind]
     kinds[(kind == Kind.STREAM) & (dur > UNEXPLAINED_NS)] = BoundBy.IDLE
     return kinds
 
 
 def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s) -> _Pieces:
-    """The pieces that take time."""
+    """The pieces whose duration is above 0."""
     real = dur > 0
     return ts[real], dur[real], kinds[real], row[real]
 
 
 def _cut(ts: Int64s, dur: Int64s, at: Int64s) -> tuple[Int64s, Places]:
-    """The starts of pieces that follow each other without a gap once they are cut ``at`` moments, and of which piece
-    each is a part."""
+    """The starts of adjacent pieces after they are cut ``at`` moments, and the piece that each is part of."""
     inside = at[(at > ts[0]) & (at < ts[-1] + dur[-1])] if len(ts) else at[:0]
     starts = distinct(np.concatenate((ts, inside)))
     return starts, np.searchsorted(ts, starts, side="right") - 1
 
 
 def crossings(trace: Trace) -> tuple[Int64s, Int64s]:
-    """Where the path goes from one track to another: the rows of the events that it leaves, and when it goes on, ns."""
+    """Where the path changes tracks: the rows of the events that it leaves, and when it continues, ns."""
     graph, path, track = critical_graph(trace), critical_path(trace), trace.events.track
     edges = path.edges[graph.kind[path.edges] != Kind.THREAD]
     edges = edges[(graph.from_row[edges] != NO_ROW) & (graph.to_row[edges] != NO_ROW)]

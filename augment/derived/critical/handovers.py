@@ -1,4 +1,4 @@
-"""Where one thread of the host waits for another: the backward pass of PyTorch runs on a thread of its own."""
+"""Where one thread of the host waits for another. PyTorch runs the backward pass on a separate thread."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NO_TRACK = -1
 
 @dataclass(frozen=True, slots=True)
 class _Bursts:
-    """What a thread did while another was in one segment: from ``start`` until ``end`` (int64 ns), in the ``segment``
-    (a place in ``host_segments``) of the other."""
+    """The periods in which a thread worked while another was in one segment: ``start`` and ``end`` (int64 ns), and the
+    ``segment`` of the other thread (a place in ``host_segments``)."""
 
     start: Int64s
     end: Int64s
@@ -29,8 +29,8 @@ class _Bursts:
 
 @derived
 def main_track(trace: Trace) -> int:
-    """The thread that drives: that of the steps, else the one with the most launches, else with the most operators, but
-    rather none that works for another; -1 without threads."""
+    """The track of the main thread: that of the steps, else of the most launches, else of the most operators. Threads
+    that work for another are chosen last. -1 without threads."""
     events = trace.events
     driving = (steps(trace).row, events.slices_of(*LAUNCHES), events.slices_of(Category.CPU_OP))
     on_thread = [np.bincount(events.track[rows], minlength=len(trace.tracks)) for rows in driving]
@@ -44,10 +44,10 @@ def main_track(trace: Trace) -> int:
 
 
 def handovers(trace: Trace) -> Waits:
-    """Main thread to backward thread and back; and every other thread starts when the main thread has come so far.
+    """The handovers from the main thread to the backward thread and back, and from the main thread to thread starts.
 
     A thread works for another if a ``fwdbwd`` flow leads to it from there, or if it executes autograd's functions (then
-    for the main thread). While it does, and the other goes through no change of its own, the other waits for it.
+    for the main thread). While it works and the other thread stays in one segment, the other waits for it.
     """
     main = main_track(trace)
     if main == NO_TRACK:
@@ -66,7 +66,7 @@ def handovers(trace: Trace) -> Waits:
 
 
 def _masters(trace: Trace, main: int) -> dict[int, int]:
-    """The thread for which a thread works, by track."""
+    """The tracks of threads that work for another, each with the track of that other thread."""
     found = dict.fromkeys(_autograd_threads(trace), main) | _masters_by_flow(trace)
     return {to: by for to, by in found.items() if to != by and found.get(by) != to}
 
@@ -85,7 +85,7 @@ def _masters_by_flow(trace: Trace) -> dict[int, int]:
     crosses = (ids[begin] == ids[ends]) & (track[begin] != track[ends])
     (to, by), which = combinations(track[ends[crosses]], track[begin[crosses]])
     votes = np.bincount(which, minlength=len(to))
-    order = np.argsort(votes, kind="stable").tolist()  # the last, of most votes, stands
+    order = np.argsort(votes, kind="stable").tolist()  # the last one, with most votes, stays
     return {int(to[place]): int(by[place]) for place in order}
 
 
@@ -104,7 +104,7 @@ def _autograd_threads(trace: Trace) -> list[int]:
 
 
 def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
-    """What ``track`` did within one segment of ``master`` each, outermost slices by outermost slice."""
+    """The work of ``track`` within single segments of ``master``, from its outermost slices."""
     stacks, events, segments = call_stacks(trace), trace.events, host_segments(trace)
     mine = slice(*thread_bounds(trace)[track : track + 2])
     rows = stacks.row[mine][stacks.depth[mine] == 0]
@@ -122,7 +122,7 @@ def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
 
 
 def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Waits:
-    """The master waits from the start of its segment to its end; the other from the end of a burst to the next."""
+    """The master waits during its segment; the other thread waits from the end of a burst to the start of the next."""
     segments, count = host_segments(trace), len(bursts.start)
     ours, theirs = np.full(count, track, np.int32), np.full(count, master, np.int32)
     unknown = np.full(count, -1, np.int64)
@@ -135,7 +135,7 @@ def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Wait
 
 
 def _start(trace: Trace, track: int, main: int) -> Waits:
-    """A thread of which no more is known starts when the main thread has come so far."""
+    """Without further evidence, the start of a thread depends on the main thread's progress until then."""
     segments = host_segments(trace)
     own, theirs = segments.of(track), segments.of(main)
     ts = segments.ts[own][:1]
@@ -143,11 +143,11 @@ def _start(trace: Trace, track: int, main: int) -> Waits:
     if not reach[0] <= ts[0] <= reach[1]:
         return joined_waits([])
     unknown = np.full(1, -1, np.int64)
-    one = dependencies_of(
+    start = dependencies_of(
         Kind.HANDOVER,
         unknown,
         unknown,
         from_at=(np.array([main], np.int32), ts),
         to_at=(np.array([track], np.int32), ts),
     )
-    return joined_waits([Waits(one, np.empty(0, np.int32), ts[:0], ts[:0])])
+    return joined_waits([Waits(start, np.empty(0, np.int32), ts[:0], ts[:0])])

@@ -1,7 +1,7 @@
-"""How much shorter would a recording be if all that has a certain name took no time in one step?
+"""How much shorter would a recording be if all events of one name took no time in one step?
 
-Exactly so much as the graph says: with those times taken out, the longest path through the step is found anew. Other
-paths become critical then, so that the answer is often less than the time that the name holds on the critical path.
+The answer comes from the graph: those durations become 0, and the longest path through the step is computed again.
+Other paths may become critical then, so the answer is often less than the name's time on the critical path.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NAMED = (
     BoundBy.KERNEL_COMPUTATION,
     BoundBy.KERNEL_COMMUNICATION,
     BoundBy.KERNEL_MEMORY,
-)  #: what is someone's work, not a delay
+)  #: kinds of time that are work, not delay
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTimes:
-    """One name and kind of time in one window: equal-length columns, ascending window, then most time on the path, then
-    name.
+    """Equal-length columns, with a row for each name and kind of time in a window. The order is window, then most time
+    on the path, then name.
 
-    ``window`` int64 (a place in ``steps``, or 0 where there are none), ``name`` int32 (into ``Trace.strings``),
-    ``bound_by`` uint8, ``count`` int64 (slices on the path), ``ns`` (on the path), ``total_ns`` (on the path or not),
-    ``slack_ns`` (the least of those off the path; -1 where all are on it), ``saved_ns``: int64.
+    ``window``: int64, a place in ``steps``, or 0 without steps. ``name``: int32, into ``Trace.strings``. ``bound_by``:
+    uint8. ``count``: int64, slices on the path. ``ns``: int64, time on the path. ``total_ns``: int64, time on the path
+    or not. ``slack_ns``: int64, the least slack off the path; -1 if all slices are on it. ``saved_ns``: int64.
     """
 
     window: Int64s
@@ -55,10 +55,10 @@ class NamedTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """What was done under the names in question, on the path or not, cut where windows and edges begin and end.
+    """The slices of the chosen names, on the path or not, cut where windows and edges begin and end.
 
-    ``code`` of window, name and kind; ``dur`` int64 ns; ``edge``, whose weight it is part of (-1: of none, but it
-    counts); ``slack`` int64 ns (-1: it has been told with another piece).
+    ``code`` combines window, name and kind. ``dur``: int64 ns. ``edge``: the edge whose weight includes the piece (-1:
+    none; the piece still counts). ``slack``: int64 ns (-1: given with another piece).
     """
 
     code: Int64s
@@ -68,14 +68,14 @@ class _Pieces:
 
 
 def windows(trace: Trace) -> tuple[Int64s, Int64s]:
-    """Start and end of each step; of the whole recording where there are none; int64 ns."""
+    """Start and end of each step, or of the whole recording if there are no steps; int64 ns."""
     if len(known := steps(trace)):
         return known.ts, np.maximum(known.end, known.ts)
     return critical_graph(trace).ts[[0]], critical_graph(trace).ts[[-1]]
 
 
 def longest_names(trace: Trace, name_count: int) -> NamedTimes:
-    """The names that hold most time on the critical path of each step, and how much shorter it would be without."""
+    """The names with the most time on the critical path of each step, and the time saved without them."""
     path = critical_path(trace)
     window = path.step if len(steps(trace)) else np.zeros(len(path), np.int64)
     named = np.flatnonzero(np.isin(path.bound_by, NAMED) & (path.row >= 0) & (window >= 0))
@@ -99,7 +99,7 @@ def longest_names(trace: Trace, name_count: int) -> NamedTimes:
 
 
 def _by_name(trace: Trace, name: Int64s) -> Int64s:
-    """The place of each of ``name`` in the order of the alphabet, whatever the order of ``Trace.strings``."""
+    """The alphabetical rank of each of ``name``, independent of the order of ``Trace.strings``."""
     used, which = np.unique(name, return_inverse=True)
     place = np.empty(len(used), np.int64)
     names = [trace.strings[code] for code in used.tolist()]
@@ -109,17 +109,17 @@ def _by_name(trace: Trace, name: Int64s) -> Int64s:
 
 
 def _size(trace: Trace) -> int:
-    """How many codes a window has."""
+    """The number of codes per window."""
     return len(BoundBy) * len(trace.strings)
 
 
 def _code(trace: Trace, window: Int64s, bound_by: Bytes, row: Int64s) -> Int64s:
-    """Of window, name and kind."""
+    """The code of a window, name and kind."""
     return (window * len(trace.strings) + trace.events.name[row]) * len(BoundBy) + bound_by
 
 
 def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Of ascending ``codes``: all time, the least slack off the path (-1 none), and what is gained without."""
+    """For ascending ``codes``: total time, least slack off the path (-1: none), and the time saved without them."""
     graph = critical_graph(trace)
     names = np.zeros(len(trace.strings), np.bool_)
     names[codes // len(BoundBy) % max(len(trace.strings), 1)] = True
@@ -145,11 +145,11 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int64s) -> Int64s:
-    """What each window gains if edges take ``ns`` less: those at the places ``bounds[i]`` to ``bounds[i + 1]``."""
+    """The time that each window gains if its edges, at places ``bounds[i]`` to ``bounds[i + 1]``, take ``ns`` less."""
     graph, (start, end) = critical_graph(trace), windows(trace)
     moments = graph.ts[graph.order]
     first, stop = np.searchsorted(moments, start), np.searchsorted(moments, end)
-    over = np.empty(len(graph), np.int32)  # of each node, how many windows are over by then
+    over = np.empty(len(graph), np.int32)  # for each node, the number of windows that are over by then
     windows_over = np.arange(len(end) + 1, dtype=np.int32)
     over[graph.order] = np.repeat(windows_over, np.diff(stop, prepend=0, append=len(graph)))
     leaving, into = _leaving(trace, over, len(end), edge, np.repeat(window, np.diff(bounds)))
@@ -159,18 +159,27 @@ def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int6
     left = np.searchsorted(into[by_window], np.arange(len(end) + 1))
     jobs = np.stack([first[window], stop[window], left[window], left[window + 1], bounds[:-1], bounds[1:]], axis=1)
     return saved(
-        graph.order, graph.head, graph.following, graph.source, graph.weight, graph.ts, due, leaving, edge, ns,
+        graph.order,
+        graph.head,
+        graph.following,
+        graph.source,
+        graph.weight,
+        graph.ts,
+        due,
+        leaving,
+        edge,
+        ns,
         jobs.astype(np.int64),
-    )  # fmt: skip
+    )
 
 
 def _leaving(
     trace: Trace, over: Int32s, window_count: int, cut_edge: Int64s, cut_window: Int64s
 ) -> tuple[Int64s, Int64s]:
-    """The edges that lead out of or past each window, as far as they may decide what it gains: edges and windows.
+    """The edges that lead out of or past each window and may limit its gain, as pairs of edge and window.
 
-    An edge that began before a window, and of which nothing is cut there, has as much room as ever: of those that pass
-    a window so, only the one with the least is given.
+    An edge that began before a window, and is not shortened there, keeps its slack. Of the edges that pass a window in
+    this way, only the one with the least slack is returned.
     """
     graph = critical_graph(trace)
     edges = np.flatnonzero(over[graph.source] < over[graph.target])
@@ -183,7 +192,7 @@ def _leaving(
     (whose, into), _ = combinations(
         np.concatenate((np.arange(len(edges)), place[inside])), np.concatenate((first, cut_window[inside]))
     )
-    until = stop[whose]  # it passes all windows from the next one on until then
+    until = stop[whose]  # the edge passes the windows from the next one up to this one
     again = np.flatnonzero(whose[1:] == whose[:-1])
     until[again] = into[again + 1]
     room = latest_of_nodes(trace)[graph.target[edges]] - graph.ts[graph.source[edges]] - graph.weight[edges]
@@ -194,7 +203,7 @@ def _leaving(
 
 
 def _on_host(trace: Trace, names: Bools) -> _Pieces:
-    """What the threads of the graph did, cut at their nodes, too."""
+    """The pieces on the threads of the graph, also cut at their nodes."""
     graph, segments, late, (start, end) = critical_graph(trace), host_segments(trace), node_slack(trace), windows(trace)
     along = np.flatnonzero(graph.kind == Kind.THREAD)
     edge_from = np.full(len(graph), -1, np.int64)
@@ -217,7 +226,7 @@ def _on_host(trace: Trace, names: Bools) -> _Pieces:
 
 
 def _of_edges(trace: Trace, names: Bools) -> _Pieces:
-    """What the work at the start of each edge adds to it."""
+    """The pieces of edges during which the source's GPU work runs."""
     graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
     edges = np.flatnonzero(graph.own > 0)
     place = graph.source[edges] - graph.first_work
@@ -230,10 +239,10 @@ def _of_edges(trace: Trace, names: Bools) -> _Pieces:
 
 
 def _of_work(trace: Trace, names: Bools) -> _Pieces:
-    """The work itself: how long it took, and its slack."""
+    """The pieces of whole GPU work: its duration and slack."""
     graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
     places = np.flatnonzero(names[trace.events.name[work.row]])
-    until = np.maximum(work.end[places], work.ts[places])  # what ends before it starts holds no time
+    until = np.maximum(work.end[places], work.ts[places])  # work that ends before it starts has no duration
     whose, ts, dur = _split(work.ts[places], until, distinct(np.concatenate((start, end))))
     place = places[whose]
     code = _code(trace, _window(trace, ts), work.type[place] + np.uint8(BoundBy.KERNEL_COMPUTATION), work.row[place])
@@ -241,14 +250,14 @@ def _of_work(trace: Trace, names: Bools) -> _Pieces:
 
 
 def _window(trace: Trace, ts: Int64s) -> Int64s:
-    """The window in which each moment lies; -1 none."""
+    """The window of each moment; -1 for none."""
     return steps(trace).at(ts) if len(steps(trace)) else np.zeros(len(ts), np.int64)
 
 
 def _split(start: Int64s, end: Int64s, cuts: Int64s) -> tuple[Places, Int64s, Int64s]:
-    """The parts of ``[start, end)`` between ascending ``cuts``: of which each is a part, its start and its length."""
+    """The parts of ``[start, end)`` between ascending ``cuts``: each part's interval, start and length."""
     whose, after = expand(np.searchsorted(cuts, start, side="right"), np.searchsorted(cuts, end, side="left") + 1)
-    padded = np.concatenate((start[:1], cuts, end[:1]))  # the first and last are overruled by the interval's own
+    padded = np.concatenate((start[:1], cuts, end[:1]))  # the interval's own start and end overrule the cuts
     ts = np.where(after == 0, start[whose], np.maximum(padded[after], start[whose]))
     until = np.where(after == len(cuts), end[whose], np.minimum(padded[after + 1], end[whose]))
     return whose, ts, until - ts

@@ -1,1 +1,1 @@
-"""What waited for what: idle gaps and their causes, dependencies between calls, work and events."""
+"""Waiting: idle gaps and their causes; dependencies between calls, work and events."""

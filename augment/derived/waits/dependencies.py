@@ -1,7 +1,8 @@
-"""What had to wait for what: the dependencies between calls on the host and work on the devices.
+"""Dependencies between calls on the host and work on the devices.
 
-Each says: *to* could not go on before *from* had. An end is either a piece of GPU work (``*_work``, a place in
-``gpu_work``: it starts; a dependency *from* work is on its end) or a moment of a thread (``*_track``, ``*_ts``).
+A dependency means that *to* could not continue before *from* was fulfilled. Each side is either a piece of GPU work
+(``*_work``, a place in ``gpu_work``) or a moment of a thread (``*_track``, ``*_ts``). Of work, *to* stands for its
+start, *from* for its end.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from augment.derived.host.host_segments import host_segments
 from augment.trace import Diagnostic, Trace, derived
 
 NO_PLACE = -1
-UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all that it is known to wait for asks for a reason
-FUZZ_NS = 5_000  #: so much before the end of what it waits for it may start, by the clocks
+UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
+FUZZ_NS = 5_000  #: clock error: work may appear to start so much before the end of what it waits for
 
 
 class Kind(IntEnum):
-    """Why it had to wait. Of two that were fulfilled at one moment, the lesser is taken to have decided."""
+    """The kind of a dependency. Of two that were fulfilled at one moment, the one of the lesser kind decided."""
 
     THREAD = 0  #: a thread goes from one moment to the next
-    WAIT_EVENT = 1  #: a stream waits for an event of another
+    WAIT_EVENT = 1  #: a stream waits for an event of another stream
     SYNC = 2  #: a call waits for GPU work
     STREAM = 3  #: work waits for the work before it on its stream
     LAUNCH = 4  #: work waits for its launch
-    FULL_QUEUE = 5  #: a launch waits until a full queue has room: until the work before it starts
-    HANDOVER = 6  #: a thread starts, or goes on, when another has come so far
-    INFERRED = 7  #: a late start is put down to the work of another stream that has just ended
-    OPEN = 8  #: nothing is known: the recording's start or end
+    FULL_QUEUE = 5  #: a launch waits until a full queue has room, which is when work in it starts
+    HANDOVER = 6  #: a thread starts or continues after another thread has reached a point
+    INFERRED = 7  #: a late start is attributed to work of another stream that has just ended
+    OPEN = 8  #: no known prerequisite: the recording's start or end
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Equal-length columns: ``kind`` (uint8, a :class:`Kind`), the two ends, and ``from_row`` and ``to_row`` (int64,
-    into the event table; -1 unknown): the events that an arrow would join."""
+    """Equal-length columns: ``kind`` (uint8, a :class:`Kind`), the two sides, and the events that an arrow would join,
+    ``from_row`` and ``to_row`` (int64, into the event table; -1 unknown)."""
 
     kind: Bytes
     from_work: Places
@@ -56,7 +57,7 @@ class Dependencies:
         return len(self.kind)
 
     def take(self, chosen: Bools | Places) -> Dependencies:
-        """Some of them."""
+        """The dependencies at ``places``."""
         return Dependencies(*(getattr(self, name)[chosen] for name in _COLUMNS))
 
 
@@ -66,7 +67,7 @@ _DTYPES = (np.uint8, np.intp, np.int32, np.int64, np.intp, np.int32, np.int64, n
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Dependencies, the times in which a thread only waited (``track``, ``start``, ``end``), and what was doubtful."""
+    """Dependencies, the periods in which a thread only waited (``track``, ``start``, ``end``), and diagnostics."""
 
     dependencies: Dependencies
     track: Int32s
@@ -85,9 +86,9 @@ def dependencies_of(
     to_work: Places | None = None,
     to_at: tuple[Int32s, Int64s] | None = None,
 ) -> Dependencies:
-    """Dependencies of one kind; of each end, the work or the moment of a thread."""
+    """Dependencies of one kind. Each side is given as work or as a moment of a thread."""
     count = len(from_row)
-    # without memory: one value, as often as it is asked for
+    # one value, repeated without using memory
     no_work = np.broadcast_to(np.intp(NO_PLACE), count)
     nowhere: tuple[Int32s, Int64s] = np.broadcast_to(np.int32(-1), count), np.broadcast_to(np.int64(0), count)
     return Dependencies(
@@ -123,8 +124,8 @@ def joined_waits(parts: Sequence[Waits]) -> Waits:
 
 @derived
 def launched_at(trace: Trace) -> Int64s:
-    """When each piece of GPU work was launched, int64 ns: its call's start, or its own if that came first, by the
-    clocks, or if it has no launch."""
+    """When each piece of GPU work was launched, int64 ns: the start of its call. It is the work's own start if that is
+    earlier by the clocks, or if the launch is unknown."""
     work = gpu_work(trace)
     if not len(trace.events):
         return work.ts
@@ -134,8 +135,8 @@ def launched_at(trace: Trace) -> Int64s:
 
 @derived
 def launched_by(trace: Trace) -> Int64s:
-    """When each piece of GPU work and all before it on its stream were launched, int64 ns, ascending on a stream; what
-    has no known launch counts as launched with what is before it."""
+    """When each piece of GPU work and all before it on its stream were launched, int64 ns, ascending on a stream. Work
+    without a known launch counts as launched with the work before it."""
     at = np.where(gpu_work(trace).launch != NO_ROW, launched_at(trace), np.iinfo(np.int64).min)
     for stream in gpu_work(trace).streams:
         np.maximum.accumulate(at[stream.places], out=at[stream.places])
@@ -143,7 +144,7 @@ def launched_by(trace: Trace) -> Int64s:
 
 
 def launches_of_work(trace: Trace) -> Waits:
-    """Work waits for its launch; not if it began before the launching thread did anything, by the clocks."""
+    """Work waits for its launch, except if it began, by the clocks, before the first event of the launching thread."""
     work, events, segments = gpu_work(trace), trace.events, host_segments(trace)
     places = np.flatnonzero(work.launch != NO_ROW)
     call = work.launch[places]
@@ -155,13 +156,17 @@ def launches_of_work(trace: Trace) -> Waits:
     found = dependencies_of(Kind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places)
     counts = (
         ("gpu_work_without_launch", missing, "pieces of GPU work have no known launch"),
-        ("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
+        (
+            "launch_after_kernel",
+            early,
+            "launches begin after the work that they launch (moved to the start of the work)",
+        ),
     )
     return _waits(found, tuple(Diagnostic(*one) for one in counts if one[1]))
 
 
 def order_on_streams(trace: Trace) -> Waits:
-    """Work waits for the work before it on its stream, and for the last to end of all before it."""
+    """Work waits for the work before it on its stream, and for the last to end of all work before it there."""
     work = gpu_work(trace)
     later = np.ones(len(work), np.bool_)
     later[[stream.start for stream in work.streams]] = False
@@ -174,7 +179,7 @@ def order_on_streams(trace: Trace) -> Waits:
 
 @derived
 def last_to_end(trace: Trace) -> Places:
-    """Of each piece of GPU work and all before it on its stream, the place of the last to end."""
+    """For each piece of GPU work: of it and all work before it on its stream, the place of the last to end."""
     work = gpu_work(trace)
     found = np.arange(len(work))
     for stream in work.streams:
@@ -185,7 +190,7 @@ def last_to_end(trace: Trace) -> Places:
 
 
 def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
-    """A launch onto a full queue returns when work that waited there has started."""
+    """A launch onto a full queue returns after work that waited there has started."""
     work, events = gpu_work(trace), trace.events
     parts: list[tuple[Places, Places]] = []
     for stream in work.streams:
@@ -212,14 +217,14 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
 
 
 def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
-    """Work that starts long after all that it is known to wait for, and just when work of another stream ends.
+    """Dependencies inferred for work that starts long after its known prerequisites, when another stream's work ends.
 
-    Few traces record which stream waits for which. Which does can often be seen: it starts when the other has ended
-    (by the clocks of recent devices, a microsecond or two before).
+    Few traces record which stream waits for which. Often the times show it: the waiting work starts when the other
+    work has ended (by the clocks of recent devices, a microsecond or two before).
 
     Args:
-        trace: whose work.
-        known: int64 ns: when the last of what is known to hold each piece of work was over.
+        trace: the trace of the work.
+        known: int64 ns: when the last known prerequisite of each piece of work was fulfilled.
     """
     work = gpu_work(trace)
     parts: list[tuple[Places, Places]] = []
@@ -243,12 +248,12 @@ def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
 
 
 def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places:
-    """Of a stream, the last place such that it and all before were launched before each moment; -1 none."""
+    """The last place of a stream such that all work up to it was launched before each moment; -1 for none."""
     count = np.searchsorted(launched_by(trace)[stream], moments, side="left")
     return np.where(count > 0, stream.start + count - 1, NO_PLACE)
 
 
 def _waits(found: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> Waits:
-    """Without times in which a thread waited."""
+    """``Waits`` without periods in which a thread waited."""
     empty = np.empty(0, np.int64)
     return Waits(found, np.empty(0, np.int32), empty, empty, diagnostics)

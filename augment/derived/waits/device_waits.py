@@ -1,4 +1,4 @@
-"""What work that was launched in time waited for on its device: the work of another stream, where the evidence says."""
+"""For work that was launched in time but started late: the work of another stream that it waited for, if known."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from augment.derived.waits.idle_gaps import stream_gaps
 from augment.derived.waits.sync_dependencies import waiting_streams
 from augment.trace import Trace, derived
 
-CLOCK_NS = 2_000  #: so much after what waited for it work may end, by the clocks
-BY_CHANCE = 10  #: a delay this many times shorter than the work before it is no chance
-_CANDIDATES = 16  #: so many ends before a start are looked at
+CLOCK_NS = 2_000  #: clock error: work may appear to end so much after the start of what waited for it
+BY_CHANCE = 10  #: a delay this many times shorter than the work before it is not a coincidence
+_CANDIDATES = 16  #: the number of ends before a start that are examined
 
 RECORDED, INFERRED = 0, 1
-KNOWN_BY = ("recorded event", "ended just before")  #: how it is known
+KNOWN_BY = ("recorded event", "ended just before")  #: the evidence, as shown
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceWaits:
-    """Of each piece of GPU work: the place in ``gpu_work`` of what it waited for, or ``NO_PLACE``; of that the stream
-    (int32, a place in ``streams``, the names of all); and how it is known (uint8, a place in :data:`KNOWN_BY`)."""
+    """For each piece of GPU work: the ``cause``, which is the place in ``gpu_work`` of what it waited for, or
+    ``NO_PLACE``; the cause's stream (int32, a place in ``streams``, the names of all); and the evidence (uint8, a
+    place in :data:`KNOWN_BY`)."""
 
     cause: Places
     on_stream: Int32s
@@ -36,12 +37,13 @@ class DeviceWaits:
 
 @derived
 def device_waits(trace: Trace) -> DeviceWaits:
-    """What the work waited for after it could have started: its stream was idle and its launch had returned.
+    """What work waited for after it could have started, that is, once its stream was idle and its launch had returned.
 
-    A recorded event says it. Without one it is inferred, if work of one other stream alone fits: it ended just before,
-    after most of the wait, and was launched no later (nothing can wait for an event of later work). As work ends all
-    the time, more must speak for it: it is the last that was launched on its stream until then, which is where an event
-    is usually recorded; or it alone fits and ran far longer than the delay after it.
+    A recorded event names it. Without an event it is inferred, if work of exactly one other stream fits. That work
+    ended just before the start, after most of the wait, and was launched no later (nothing can wait for an event of
+    later work). Because work ends all the time, one of two further conditions must hold: it was the last launch on its
+    stream until then, which is where an event is usually recorded; or no other work fits, and it ran far longer than
+    the delay after it.
     """
     work = gpu_work(trace)
     cause, known_by = np.full(len(work), NO_PLACE, np.intp), np.full(len(work), INFERRED, np.uint8)
@@ -50,7 +52,7 @@ def device_waits(trace: Trace) -> DeviceWaits:
     held = ends_gap[told.to_work] & (work.end[told.from_work] > ready[told.to_work])
     before, after = told.from_work[held], told.to_work[held]
     order = np.argsort(work.end[before], kind="stable")
-    cause[after[order]] = before[order]  # the last to end is assigned last
+    cause[after[order]] = before[order]  # of several assignments, the last one to end stays
     known_by[after] = RECORDED
     late = ends_gap & (work.launch != NO_ROW) & (cause == NO_PLACE) & (work.ts - ready > UNEXPLAINED_NS)
     sizes = [one.stop - one.start for one in work.streams]
@@ -63,7 +65,7 @@ def device_waits(trace: Trace) -> DeviceWaits:
 
 
 def _ready(trace: Trace) -> tuple[Bools, Int64s]:
-    """Which work ends a gap of its stream; and since when it could have started, ns."""
+    """Which work ends a gap of its stream, and the earliest moment at which it could have started, ns."""
     work = gpu_work(trace)
     ends_gap, ready = np.zeros(len(work), np.bool_), work.ts.copy()
     for gaps in stream_gaps(trace):
@@ -74,7 +76,7 @@ def _ready(trace: Trace) -> tuple[Bools, Int64s]:
 
 
 def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: Int32s) -> Places:
-    """Of the ``late`` work of a device, what it waited for since it was ``ready``; ``NO_PLACE`` where it is unclear."""
+    """What the ``late`` work of a device waited for since it was ``ready``; ``NO_PLACE`` where this is unclear."""
     work, launch = gpu_work(trace), trace.events.ts
     by_end = device.start + np.argsort(work.end[device], kind="stable")
     at = np.searchsorted(work.end[by_end], work.ts[late] + CLOCK_NS, side="right") - 1
@@ -97,7 +99,7 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
         found = np.where(fits & (found == NO_PLACE), other, found)
         at -= 1
     else:
-        unclear |= near  # too many have ended
+        unclear |= near  # too many ends to examine
     delay = work.ts[late] - work.end[found]
     last = _last_launched(work, launch, found, launched, stream)
     sure = last | (~several & (BY_CHANCE * delay <= work.end[found] - work.ts[found]))
@@ -106,7 +108,7 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
 
 
 def _last_launched(work: GpuWork, launch: Int64s, places: Places, before: Int64s, stream: Int32s) -> Bools:
-    """Whether what follows each piece of work on its stream, if anything does, was launched only after ``before``."""
+    """Whether each piece of work was the last launched on its stream until ``before``."""
     following = np.minimum(places + 1, len(work) - 1)
     last = (following == places) | (stream[following] != stream[places])
     later = (work.launch[following] != NO_ROW) & (launch[work.launch[following]] > before)

@@ -1,4 +1,4 @@
-"""Why a device stands idle: the cause of each gap in which no stream works, and the evidence."""
+"""Why a device idles: the cause of each gap in which no stream works, with the evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from augment.derived.host.occupancy import occupants
 from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
 from augment.trace import Category, Trace
 
-#: what may own a gap: an operator, or an annotation where it is in none (``enumerate(DataLoader)``); and a function
+#: the args that name the owner of a gap, and the categories of slices that can own it
 OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("owner", (Category.CPU_OP, Category.USER_ANNOTATION)),
     ("python_function", (Category.PYTHON_FUNCTION,)),
@@ -38,9 +38,9 @@ class GapCategory(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class IdlePieces:
-    """Idle time as it is drawn, equal-length columns, disjoint and ascending: ``start`` and ``end`` int64 ns, ``cause``
-    (uint8, a place in ``CAUSES`` of ``stream_idle``), the evidence, and the ``row`` (int64) of the slice that was
-    waited for, ``NO_ROW`` where none is known."""
+    """Idle time in drawable pieces: equal-length columns, disjoint and ascending. ``start`` and ``end``: int64 ns.
+    ``cause``: uint8, a place in ``CAUSES`` of ``stream_idle``. ``evidence``: the args. ``row``: int64, the slice that
+    was waited for, ``NO_ROW`` where unknown."""
 
     start: Int64s
     end: Int64s
@@ -49,7 +49,7 @@ class IdlePieces:
     row: Int64s
 
     def __len__(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
         return len(self.start)
 
 
@@ -65,7 +65,7 @@ def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePiec
 
 
 def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
-    """The :class:`GapCategory` of each gap, uint8, by the work that ends it, as HTA has it."""
+    """The :class:`GapCategory` of each gap by HTA's rule, uint8. The work that ends the gap decides it."""
     launch = gpu_work(trace).launch[gaps.next]
     launched = launch != NO_ROW
     short = launched & (gaps.end - gaps.start < consecutive_kernel_delay_ns)
@@ -76,8 +76,8 @@ def categories_of(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int
 
 
 def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns: int = KERNEL_DELAY_NS) -> Bytes:
-    """Likewise the cause of each gap of a device, uint8: what started late for most of the gap, counted from the end
-    of its launch, did not wait for the host then."""
+    """The cause of each gap of a device, a :class:`GapCategory`, uint8. It is the gap's category, except that work
+    which started long after its launch returned, for more than half of the gap, did not wait for the host."""
     category = categories_of(trace, gaps, consecutive_kernel_delay_ns)
     delay = gaps.end - launch_end(trace, gaps.next)
     delayed = (delay >= consecutive_kernel_delay_ns) & (2 * delay > gaps.end - gaps.start)
@@ -86,18 +86,18 @@ def device_categories(trace: Trace, gaps: IdleGaps, consecutive_kernel_delay_ns:
 
 
 def launch_end(trace: Trace, places: Places) -> Int64s:
-    """When the call returned that launched each piece of GPU work, int64 ns; of an unknown launch, any time."""
+    """When the call returned that launched each piece of GPU work, int64 ns; any time if the launch is unknown."""
     launch = gpu_work(trace).launch[places]
     return trace.events.ts[launch] + trace.events.dur[launch]
 
 
 def names_of_work(trace: Trace, places: Places, known: Bools) -> Texts:
-    """The names of the GPU work at ``places``, of those that are ``known``."""
+    """The names of the GPU work at ``places``; none where not ``known``."""
     return Texts(np.where(known, trace.events.name[gpu_work(trace).row[places]], np.int32(-1)), trace.strings)
 
 
 def spread(values: npt.NDArray[Integer], which: Bools | Places, count: int) -> npt.NDArray[Integer]:
-    """``values`` at the places of ``which``, -1 at the others of ``count``."""
+    """An array of ``count`` entries: ``values`` at the places ``which``, -1 elsewhere."""
     found = np.full(count, -1, values.dtype)
     found[which] = values
     return found
@@ -111,7 +111,7 @@ def _launched_within(trace: Trace, gaps: IdleGaps) -> Bools:
 
 
 def _work_evidence(trace: Trace, gaps: IdleGaps, cause: Bytes) -> dict[str, ArgColumn]:
-    """The work that ends each gap, and what ran before."""
+    """The evidence from GPU work: the work that ends each gap, and the work that ran before."""
     work, events = gpu_work(trace), trace.events
     delay = np.maximum(gaps.end - launch_end(trace, gaps.next), 0)
     return {
@@ -124,16 +124,16 @@ def _work_evidence(trace: Trace, gaps: IdleGaps, cause: Bytes) -> dict[str, ArgC
 def _host_evidence(
     trace: Trace, gaps: Sequence[IdleGaps], causes: Sequence[Bytes]
 ) -> list[tuple[dict[str, ArgColumn], Int64s]]:
-    """What the launching thread did until it had launched, of each device: the evidence, and the slice that took
-    longest, else the launch. One look at each thread for all devices."""
+    """For each device: the evidence from what the launching thread did until it had launched, and the row of the slice
+    that took longest, else of the launch. Each thread is examined once for all devices."""
     late = [cause == GapCategory.HOST_WAIT for cause in causes]
-    if not any(one.any() for one in late):
-        return [({}, np.full(len(one), NO_ROW, np.int64)) for one in gaps]
-    start = np.concatenate([one.start[which] for one, which in zip(gaps, late, strict=True)])
-    end = np.concatenate([one.end[which] for one, which in zip(gaps, late, strict=True)])
-    following = np.concatenate([one.next[which] for one, which in zip(gaps, late, strict=True)])
+    if not any(which.any() for which in late):
+        return [({}, np.full(len(which), NO_ROW, np.int64)) for which in late]
+    start = np.concatenate([of_device.start[which] for of_device, which in zip(gaps, late, strict=True)])
+    end = np.concatenate([of_device.end[which] for of_device, which in zip(gaps, late, strict=True)])
+    following = np.concatenate([of_device.next[which] for of_device, which in zip(gaps, late, strict=True)])
     launch = gpu_work(trace).launch[following]
-    end = np.minimum(end, launch_end(trace, following))  # what the host did later held nothing up
+    end = np.minimum(end, launch_end(trace, following))  # what the host did later delayed nothing
     thread = trace.events.track[launch]
     evidence: list[dict[str, ArgColumn]] = [{} for _ in gaps]
     busy = np.full(len(launch), NO_ROW, np.int64)
@@ -143,9 +143,9 @@ def _host_evidence(
         if not (name >= 0).any():
             continue
         busy = np.where(busy == NO_ROW, row, busy)
-        for one, which, low, high in zip(evidence, late, bounds, bounds[1:], strict=False):
-            one[arg] = Texts(spread(name[low:high], which, len(which)), trace.strings)
-            one[f"{arg}_ns"] = spread(ns[low:high], which, len(which))
+        for args, which, low, high in zip(evidence, late, bounds, bounds[1:], strict=False):
+            args[arg] = Texts(spread(name[low:high], which, len(which)), trace.strings)
+            args[f"{arg}_ns"] = spread(ns[low:high], which, len(which))
     busy = np.where(busy == NO_ROW, launch, busy)
     rows = (
         spread(busy[low:high], which, len(which)) for which, low, high in zip(late, bounds, bounds[1:], strict=False)

@@ -1,4 +1,4 @@
-"""When nothing runs on a stream, or on a whole device, between two pieces of its work."""
+"""The gaps between pieces of GPU work in which nothing runs, on a stream or on a whole device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from augment.trace import Trace, derived
 
 @dataclass(frozen=True, slots=True)
 class IdleGaps:
-    """Equal-length columns, ascending: ``start`` and ``end`` int64 ns; ``previous`` and ``next`` are places in
-    ``gpu_work``: the work whose end began the gap and the work whose start ended it. ``overlapping`` counts the pieces
-    of work that begin before all earlier ones have ended."""
+    """Equal-length columns, ascending. ``start`` and ``end``: int64 ns. ``previous`` and ``next``: places in
+    ``gpu_work`` of the work whose end began the gap and of the work whose start ended it. ``overlapping``: the number
+    of pieces of work that begin before all earlier ones have ended."""
 
     start: Int64s
     end: Int64s
@@ -24,7 +24,7 @@ class IdleGaps:
     overlapping: int
 
     def __len__(self) -> int:
-        """How many gaps there are."""
+        """The number of gaps."""
         return len(self.start)
 
 
@@ -46,8 +46,8 @@ def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
 
 
 def _gaps(ts: Int64s, end: Int64s, places: Places) -> IdleGaps:
-    """The gaps between pieces of work in ascending ``ts``; work of no duration ends a gap, too."""
-    end = np.maximum(end, ts)  # what has a negative duration has none
+    """The gaps between pieces of work in ascending ``ts``. Work without duration ends a gap, too."""
+    end = np.maximum(end, ts)  # a negative duration counts as 0
     reach = np.maximum.accumulate(end)
     after = np.flatnonzero(ts[1:] > reach[:-1])
     last_to_end = np.maximum.accumulate(np.where(end == reach, np.arange(len(end)), 0))

@@ -1,4 +1,4 @@
-"""How long a launch takes at least: from its call to its work on a stream that is idle."""
+"""The launch latency: the least time from a call to the start of its work, as on an idle stream."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.dependencies import launched_at
 from augment.trace import Trace, derived
 
-LONGEST_NS = 30_000  #: no launch takes longer by itself; what starts later found its stream at work, or waited
-_LAUNCHES = 256  #: of so many launches, one found its stream idle, unless the host is ahead of the device
+LONGEST_NS = 30_000  #: the longest possible latency; work that starts later waited for something else
+_LAUNCHES = 256  #: among so many launches, at least one finds its stream idle, unless the host is ahead of the device
 
 
 @derived
 def launch_latencies(trace: Trace) -> Int64s:
-    """The latency of the launch of each piece of GPU work, int64 ns, at most :data:`LONGEST_NS`; also of unknown ones.
+    """The latency of the launch of each piece of GPU work, int64 ns, at most :data:`LONGEST_NS`, also if it is unknown.
 
-    It is the least time from a launch to its work among the 256 launches that begin with its own: the fastest of these
-    found its stream idle. Where the host is ahead of the device none did, and each took longer than the bound. Only
-    launches nearby count, because clocks drift. Only later ones do: what was recorded before a launch does not change
-    what is said of it.
+    It is the least time from a launch to its work among the 256 launches that begin with its own. The fastest of these
+    found its stream idle. If the host is ahead of the device, none did, and each took longer than the bound. Only
+    launches nearby count, because clocks drift. Only later launches count, so that what was recorded before a launch
+    does not change its latency.
     """
     work = gpu_work(trace)
     launched = np.flatnonzero(work.launch != NO_ROW)
     at = launched_at(trace)[launched]
     order = np.argsort(at, kind="stable")
     lag = (work.ts[launched] - at)[order]
-    lag[lag <= 0] = LONGEST_NS  # by the clocks the work came first: that tells nothing
+    lag[lag <= 0] = LONGEST_NS  # by the clocks the work came first: no information
     least = np.minimum(lag, LONGEST_NS, out=lag)
     reach = 1
     while reach < _LAUNCHES:

@@ -1,4 +1,4 @@
-"""What each stream's idle time consists of: the whole device stands still, or another stream works."""
+"""The parts of each stream's idle time: the whole device idles, or another stream works."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from augment.derived.waits.gap_causes import GapCategory, IdlePieces, categories
 from augment.derived.waits.idle_gaps import IdleGaps, stream_gaps
 from augment.trace import Trace
 
-CAUSES = (*(one.name.lower() for one in GapCategory), "other_stream_busy")  #: what idle time of a stream is drawn as
+#: the names under which a stream's idle time is drawn
+CAUSES = (*(category.name.lower() for category in GapCategory), "other_stream_busy")
 OTHER_STREAM_BUSY = len(GapCategory)  #: a place in ``CAUSES``
-SHARE = 32  #: a pause of the device is a piece of a stream's gap from this share of its length on
+SHARE = 32  #: a pause of the device is a piece of a stream's gap if it takes at least 1/SHARE of the gap
 
 
 @dataclass(frozen=True, slots=True)
 class StreamIdle:
-    """The gaps of a stream; the ``category`` (uint8, a :class:`GapCategory`) of each; ``parts`` (int64 ns, a row for
-    each of ``CAUSES``, a column for each gap), which add up to its length; and what is drawn."""
+    """The ``gaps`` of a stream; the ``category`` (uint8, a :class:`GapCategory`) of each; ``parts`` (int64 ns, a row
+    for each of ``CAUSES``, a column for each gap), which add up to the gap's length; and the ``pieces`` to draw."""
 
     gaps: IdleGaps
     category: Bytes
@@ -39,8 +40,8 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
     """The idle time of each stream, in ``gpu_work``'s order.
 
     Args:
-        trace: whose streams.
-        devices: the idle time of its devices, as ``device_idle`` gives it.
+        trace: the trace of the streams.
+        devices: the idle time of its devices, from ``device_idle``.
         consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait.
     """
     work, gaps = gpu_work(trace), stream_gaps(trace)
@@ -59,14 +60,14 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """The pauses of a device, and ``until`` (int64 ns): how much of each category lies before each of them, and in
-    all; a row for each category."""
+    """The pauses of a device. ``until`` (int64 ns, a row for each category): the time of each category before each
+    pause; the last column is the total."""
 
     idle: IdlePieces
     until: Int64s
 
     def within(self, start: Int64s, end: Int64s) -> Int64s:
-        """How long it pauses in each ``[start, end)``, which cuts no pause, ns: a row for each category."""
+        """The time of the pauses in each ``[start, end)``, which cuts no pause, ns; a row for each category."""
         first, stop = touched(start, end, Intervals(self.idle.start, self.idle.end))
         return self.until[:, stop] - self.until[:, first]
 
@@ -80,23 +81,23 @@ def _summed(idle: IdlePieces) -> Int64s:
 
 
 def _alone(category: Bytes, idle: IdlePieces) -> IdlePieces:
-    """The only stream of a device idles when the device does."""
+    """The idle time of the only stream of a device, which is that of the device."""
     return replace(idle, evidence={**idle.evidence, "hta_category": _hta(category, idle.cause)})
 
 
 def _hta(category: Bytes, cause: Bytes) -> Texts:
-    """HTA's category of each piece, where it is another than the cause."""
+    """HTA's category of each piece where it differs from the cause."""
     return Texts(np.where(cause == category, np.int32(-1), category.astype(np.int32)), CAUSES)
 
 
 def _parts(gaps: IdleGaps, device: _Device) -> Int64s:
-    """How long the device stands still in each gap, by cause, and for how long another stream works."""
+    """The time in each gap in which the device idles, by cause, and in which another stream works."""
     paused = device.within(gaps.start, gaps.end)
     return np.vstack((paused, gaps.end - gaps.start - paused.sum(axis=0)))
 
 
 def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, pause: Places) -> IdlePieces:
-    """The long pauses of the device within the gaps, and the rest of them, in which another stream is at work."""
+    """The pieces of the gaps: the device's long pauses within them, and the rest, in which another stream works."""
     idle = device.idle
     busy_start = np.sort(np.concatenate((gaps.start, idle.end[pause])))
     busy_end = np.sort(np.concatenate((gaps.end, idle.start[pause])))
@@ -106,7 +107,7 @@ def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, paus
     cause = np.concatenate((idle.cause[pause], np.full(len(busy.start), OTHER_STREAM_BUSY, np.uint8)))
     gap = np.searchsorted(gaps.start, start, side="right") - 1
     told, row = _busy_evidence(trace, gaps, busy, gap[len(pause) :], device)
-    ends_gap = end[: len(pause)] == gaps.end[gap[: len(pause)]]  # else it is another stream's work that was waited for
+    ends_gap = end[: len(pause)] == gaps.end[gap[: len(pause)]]  # otherwise the arrow begins at another stream's work
     row = np.concatenate((np.where(ends_gap, idle.row[pause], NO_ROW), row))
     order = np.argsort(start, kind="stable")
     evidence = {
@@ -118,10 +119,10 @@ def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, paus
 
 
 def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
-    """Of each stream of a device, the places in ``idle`` of what takes at least a :data:`SHARE`-th of the gap that it
-    lies in, ascending.
+    """For each stream of a device, the places in ``idle`` of the pauses that take at least 1/:data:`SHARE` of the gap
+    around them, ascending.
 
-    So no gap has more than :data:`SHARE`; and only pauses of about the length asked for, or longer, are looked at.
+    So no gap has more than :data:`SHARE` pieces. Only pauses of about the wanted length, or longer, are examined.
     """
     start, end = (np.concatenate([getattr(one, side) for one in gaps]) for side in ("start", "end"))
     stream = np.repeat(np.arange(len(gaps)), [len(one) for one in gaps])
@@ -143,7 +144,7 @@ def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
 def _busy_evidence(
     trace: Trace, gaps: IdleGaps, busy: Intervals, gap: Places, device: _Device
 ) -> tuple[dict[str, ArgColumn], Int64s]:
-    """Of the pieces in which another stream is at work: the evidence, and the row of the work waited for."""
+    """For the pieces in which another stream works: the evidence, and the row of the work waited for."""
     work, waits = gpu_work(trace), device_waits(trace)
     cause, count = waits.cause[gaps.next], len(gap)
     waiting = np.flatnonzero((cause != NO_PLACE) & np.isin(np.arange(len(gaps)), gap))
@@ -165,15 +166,15 @@ def _busy_evidence(
 
 
 def _joined(pauses: ArgColumn | None, chosen: Places, busy: ArgColumn | None, count: int, order: Places) -> ArgColumn:
-    """A column of the ``chosen`` pauses and of ``count`` other pieces, in ``order``; -1 where one has no such column.
+    """A column over the ``chosen`` pauses and ``count`` other pieces, in ``order``; -1 where a side has no such column.
 
-    Texts of both index the trace's strings.
+    The texts of both sides index the trace's strings.
     """
-    for one in (pauses, busy):
-        if isinstance(one, Texts):
+    for column in (pauses, busy):
+        if isinstance(column, Texts):
             left = pauses.codes[chosen] if isinstance(pauses, Texts) else np.full(len(chosen), -1, np.int32)
             right = busy.codes if isinstance(busy, Texts) else np.full(count, -1, np.int32)
-            return Texts(np.concatenate((left, right))[order], one.values)
+            return Texts(np.concatenate((left, right))[order], column.values)
     first = np.full(len(chosen), -1, np.int64) if pauses is None or isinstance(pauses, Texts) else pauses[chosen]
     last = np.full(count, -1, np.int64) if busy is None or isinstance(busy, Texts) else busy
     return np.concatenate((first, last))[order]

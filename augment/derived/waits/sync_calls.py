@@ -1,4 +1,4 @@
-"""The host's waiting for a device."""
+"""Calls of the host that wait for a device."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from augment.arrays.types import Int64s, Places
 from augment.trace import LAUNCHES, Category, Trace, derived
 
-#: in the names of calls: CUDA, HIP, Level Zero and others; SYCL's adapters; Cambricon
+#: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon
 _WAITS = re.compile(r"Synchronize|^(?:ur|pi)(?:QueueFinish|Events?Wait)$|^cnrt(?:QueueSync|SyncDevice|NotifierWait)")
 
 
 @dataclass(frozen=True, slots=True)
 class SyncCalls:
-    """``row`` int64, into the event table: the calls whose name says that they wait, from any thread, then the
-    ``cuda_sync`` slices. ``general``: the places of all but the slices that lie on a stream; the other slices speak of
-    a whole device."""
+    """``row``: int64, into the event table: the calls whose name says that they wait, from any thread, then the
+    ``cuda_sync`` slices. ``general``: the places of all rows except ``cuda_sync`` slices on a stream; the other
+    ``cuda_sync`` slices concern a whole device."""
 
     row: Int64s
     general: Places
@@ -38,5 +38,5 @@ def sync_calls(trace: Trace) -> SyncCalls:
 
 
 def _is_stream(stream: object) -> bool:
-    """Whether it names a stream: -1, also as Kineto wrote it unsigned, stands for none."""
+    """Whether ``stream`` names a stream. -1 stands for none, also in Kineto's unsigned form."""
     return isinstance(stream, str) or (isinstance(stream, int) and 0 <= stream < 2**32 - 1)

@@ -1,4 +1,4 @@
-"""What the calls that wait for a device, and the streams that wait for an event, waited for."""
+"""The dependencies of calls that wait for a device, and of streams that wait for an event."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _STREAM_WAITS = "Stream Wait Event"
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What a call may have waited for: the work of a device (None: of any) and stream (None: of any) that was launched
-    before ``before`` ns; ``certain`` if the trace says so."""
+    """What a call may have waited for: the work of a device (None: any) and stream (None: any) that was launched before
+    ``before`` ns. ``certain``: whether the trace records that it waited."""
 
     device: Identity
     stream: Identity
@@ -46,7 +46,7 @@ def synchronizations(trace: Trace) -> Waits:
 
 
 def _waiting_calls(trace: Trace) -> Waits:
-    """Each call that waits, and the last work to end of what it may have waited for."""
+    """For each call that waits, the dependency on the last work to end of what it may have waited for."""
     calls, scopes = _calls(trace)
     if not len(calls):
         return joined_waits([])
@@ -93,7 +93,7 @@ def _waiting_calls(trace: Trace) -> Waits:
 def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
     """The calls of the host that wait, ascending, and what each may have waited for.
 
-    A ``cuda_sync`` slice with the call's correlation says it; without one the call's name is all that there is.
+    A ``cuda_sync`` slice with the call's correlation gives the scope. Without one, only the call's name is known.
     """
     events = trace.events
     rows = sync_calls(trace).row
@@ -120,7 +120,7 @@ def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
 
 
 def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None, call: int) -> _Scope:
-    """What was launched on a stream before the event was recorded there. A query may find that it still runs."""
+    """The work launched on a stream before the event was recorded there. A query may return while that work runs."""
     called = int(trace.events.ts[call])
     if stream < 0:
         return _Scope(device, None, called, False)
@@ -129,7 +129,7 @@ def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None,
 
 
 class _Events:
-    """Of ``cuda_sync`` slices, on which ``stream`` the event was recorded (-1 unknown), and when (ns)."""
+    """For ``cuda_sync`` slices: the event's ``stream`` (-1 unknown) and when it was ``recorded`` (ns; None unknown)."""
 
     def __init__(self, trace: Trace, slices: Int64s) -> None:
         args = arg_columns(trace)
@@ -140,7 +140,7 @@ class _Events:
 
 
 def _blocking_copies(trace: Trace) -> Waits:
-    """A call that copies, and returned after its copy had ended, has waited for it."""
+    """The dependencies of copying calls on their copies: a call that returned after its copy ended waited for it."""
     work, events = gpu_work(trace), trace.events
     copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & (work.launch != NO_ROW))
     call = work.launch[copies]
@@ -156,7 +156,7 @@ def _blocking_copies(trace: Trace) -> Waits:
 
 @derived
 def waiting_streams(trace: Trace) -> Waits:
-    """What is launched onto a stream after it was told to wait for an event, and the last work before that event."""
+    """The dependencies of streams on events: work launched after the wait follows the last work before the event."""
     work, events = gpu_work(trace), trace.events
     slices = events.slices_of(Category.CUDA_SYNC)
     slices = slices[[name == _STREAM_WAITS for name in trace.names_of(slices)]] if len(slices) else slices
