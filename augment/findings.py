@@ -15,7 +15,7 @@ from augment.annotations import Annotation
 from augment.trace import Diagnostic, Trace
 
 #: all units of columns; the suffix of a column's name agrees with its unit
-UNITS = ("", "ns", "bytes", "count", "ratio", "GB/s")
+UNITS = ("", "ns", "bytes", "count", "ratio", "GB/s", "TFLOP/s", "FLOP", "FLOP/B")
 
 
 def column(doc: str, unit: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""A user's own tables in addition to the package's: rules for kernels and formulas for operators.
+"""A user's own tables in addition to the package's: rules for kernels, formulas for operators, peaks of devices.
 
 ::
 
@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from augment.derived.gpu.kernel_families import RULES, rules_of
+from augment.derived.operators import peaks
 from augment.derived.operators.formulas_custom import formulas_of
 from augment.errors import UsageError, expect_known
 from augment.toml import read_toml
@@ -28,7 +29,7 @@ from augment.trace import Trace
 
 __all__ = ["TABLES", "read_tables", "with_tables"]
 
-TABLES = (*RULES, "flops")  #: what a file may have
+TABLES = (*RULES, "flops", "peak")  #: what a file may have
 
 
 def with_tables(trace: Trace, *paths: str | os.PathLike[str]) -> Trace:
@@ -57,6 +58,7 @@ def read_tables(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         try:
             rules_of(document)
             formulas_of(document.get("flops", ()))
+            peaks.rows_of(document.get("peak", ()))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
     return tables

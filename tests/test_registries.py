@@ -37,9 +37,9 @@ SUFFIX_UNITS = {
     "_count": "count",
     "_ratio": "ratio",
     "_gbps": "GB/s",
-    "_tflops": "TFLOPS",
+    "_tflops": "TFLOP/s",
 }
-ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOPS")  #: a count may be called ``max``, bytes ``bytes``
+ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOP/s")  #: a count may be called ``max``, bytes ``bytes``
 
 analysis_of = pytest.mark.parametrize("analysis", ANALYSES, ids=lambda one: one.NAME)
 writer_of = pytest.mark.parametrize("writer", WRITERS, ids=lambda one: one.NAME)

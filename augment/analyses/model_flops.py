@@ -1,0 +1,109 @@
+"""What is the MFU by a convention of your own: by the model's parameters, or by operations that you know?
+
+A row for each step and device. Without an option, ``source`` is ``shapes``: the operations of
+[step_efficiency](#step_efficiency), forward and backward without recomputation, With
+options:
+
+- ``flops_per_step_count``: the operations of a step on this rank, as you know them; ``source`` is ``given``.
+- ``parameters_count`` and ``tokens_per_step_count``: 6 N a token, forward and backward; ``source`` is ``parameters``.
+  With ``layers_count``, ``hidden_count`` (heads times the size of a head) and ``sequence_count``, attention adds
+  12 · layers · hidden · sequence a token: the convention of PaLM (arXiv 2204.02311, appendix B), in which the half that
+  a causal mask leaves out counts, too.
+
+Parameters and tokens are those of this rank's share: what the rank computes in a step, whatever the parallelism. The
+denominator is one device's peak for ``peak_number``, and the step's window. So ``mfu_ratio`` holds all operations
+against one peak, where step_efficiency holds each type of number against its own.
+
+Options:
+    flops_per_step_count: operations of a step on this rank; 0 is not given.
+    parameters_count: parameters that a token goes through on this rank; 0 is not given.
+    tokens_per_step_count: tokens of a step on this rank; 0 is not given.
+    layers_count: layers of attention on this rank; 0 leaves attention out.
+    hidden_count: heads times the size of a head, on this rank.
+    sequence_count: tokens of a sequence.
+    peak_number: the type of number whose dense peak counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.operators.operator_work import operator_work
+from augment.derived.operators.peaks import NUMBERS, device_peaks, why_unknown
+from augment.derived.operators.step_efficiency import step_efficiency
+from augment.derived.steps.step_figures import step_figures
+from augment.derived.steps.step_windows import step_windows
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, Identity, Trace
+
+NAME = "model_flops"
+NEEDS = (GPU_WORK,)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step of one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    step: int | None = column("The number of the step; null of a recording without steps.")
+    source: str = column("Where the operations come from: shapes, given or parameters.")
+    convention: str = column("How they were counted.")
+    model_flops: int = column("Operations of the model in the step.", "FLOP")
+    wall_ns: int = column("Length of the step's window.", "ns")
+    achieved_tflops: float | None = column("Operations by the step.", "TFLOP/s")
+    peak_tflops: float | None = column("The dense peak of the device.", "TFLOP/s")
+    peak_number: str = column("The type of number that it is of.")
+    mfu_ratio: float | None = column("Operations by what the peak allows in the step.", "ratio")
+    lacking: str | None = column("Why there is no MFU, and what gives it.")
+
+
+ROW = Row
+
+
+def analyze(
+    trace: Trace,
+    *,
+    flops_per_step_count: int = 0,
+    parameters_count: int = 0,
+    tokens_per_step_count: int = 0,
+    layers_count: int = 0,
+    hidden_count: int = 0,
+    sequence_count: int = 0,
+    peak_number: str = "bf16",
+) -> Findings | Skipped:
+    """Hold the model's operations of each step against one peak."""
+    windows = step_windows(trace)
+    if peak_number not in NUMBERS:
+        return Skipped(f"peak_number must be one of {', '.join(NUMBERS)}, not {peak_number}")
+    attention = 12 * layers_count * hidden_count * sequence_count
+    given = flops_per_step_count or (6 * parameters_count + attention) * tokens_per_step_count
+    source = "given" if flops_per_step_count else "parameters" if given else "shapes"
+    if source == "shapes" and not operator_work(trace).recorded:
+        return Skipped("shapes were not recorded: record with record_shapes=True, or give the option "
+                       "flops_per_step_count, or parameters_count and tokens_per_step_count")  # fmt: skip
+    rows = []
+    for place, figures in enumerate(step_figures(trace, windows)):
+        device = gpu_work(trace).devices[place]
+        peak = device_peaks(trace)[device.device]
+        rate = None if peak is None else peak.tflops.get(peak_number)
+        counted = step_efficiency(trace, place, windows, figures.of_device["compute_ns"]).model_flops
+        for step in range(len(windows)):
+            flops, wall = given or round(float(counted[step])), int(figures.step_ns[step])
+            achieved = flops / wall / 1e3 if wall else None
+            rows.append(Row(
+                device.rank, device.device, int(windows.number[step]) if windows.number[step] >= 0 else None,
+                source, _CONVENTIONS[source] + ("and whole attention" if source == "parameters" and attention else ""),
+                flops, wall, achieved, rate, peak_number,
+                mfu_ratio=achieved / rate if rate and achieved is not None else None,
+                lacking=None if rate else why_unknown(trace, device.device),
+            ))  # fmt: skip
+    return Findings(rows)
+
+
+_CONVENTIONS = {
+    "shapes": "operations from shapes, without recomputation, masked pairs not counted",
+    "given": "operations as given",
+    "parameters": "6 N a token ",
+}

@@ -1,0 +1,196 @@
+"""Where is the rest of the MFU: what did each moment of a step go into?
+
+A row for each step and device. The step's window, ``wall_ns``, is that of [step_figures](#step_figures). Every moment
+of it belongs to one of these parts, which add up to it to the nanosecond::
+
+    ideal_compute_ns             the operations of matrix products, convolutions and attention at their dense peak
+    compute_above_ns             what operators that are bound by compute took beyond that
+    memory_ideal_ns              what is bound by memory, at the rate of memory, less its operations at their peak
+    memory_above_ns              what it took beyond that
+    latency_bound_ns             operators of less than 10 µs, and of twice their roof or more
+    unmodelled_ns                computation of which no formula, or no peak, tells how long it had to take
+    exposed_communication_ns     communication while nothing is computed
+    exposed_copy_ns              copies and memsets alone
+    host_wait_ns, kernel_wait_ns, other_wait_ns    nothing runs, by cause as in the idle time breakdown
+
+Kernels that overlap share a moment equally; an operator of which a part lies in a step counts there by that part.
+[roofline](#roofline) tells of each operator what it is bound by.
+
+``mfu_ratio`` is the time that ``model_flops`` would have taken at the dense peak, each at the rate of its own type of
+number, by ``wall_ns``; ``hfu_ratio`` likewise of ``flops``. The model's operations are those that were done but for
+recomputation: activation checkpointing, and the scores that the backward of attention computes again. Pairs of queries
+and keys that a mask leaves out are not counted where the mask is recorded; of sequences of unknown lengths the least
+is. Figures of papers that count 6 N a token and whole attention are greater: see [model_flops](#model_flops).
+
+``covered_ratio`` is the share of the computing time that has a roof. Where less than 90 % of the time of matrix
+products is counted there is no MFU, as in CUDA graphs, whose kernels no operator launches; ``lacking`` says so, and
+what to do. ``overlap_ratio`` is the communication hidden behind computation by the most that could be: the lesser of
+both times.
+
+The sentence on the track ``Step efficiency`` is the row in short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.annotations import SliceTrack, Texts
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.operators.operator_work import operator_work
+from augment.derived.operators.peaks import device_peaks, why_unknown
+from augment.derived.operators.step_efficiency import products_covered, step_efficiency
+from augment.derived.steps.step_figures import StepFigures, step_figures
+from augment.derived.steps.step_windows import StepWindows, step_windows
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, Identity, Trace
+
+NAME = "step_efficiency"
+NEEDS = (GPU_WORK,)
+COVERED = 0.9  #: of the time of matrix products, for an MFU
+CONVENTION = "operations from shapes, masked pairs not counted, each type of number against its own dense peak"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step of one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    step: int | None = column("The number of the step; null of a recording without steps.")
+    wall_ns: int = column("Length of the step's window: the sum of the parts.", "ns")
+    ideal_compute_ns: int = column("Operations at their dense peak.", "ns")
+    compute_above_ns: int = column("What operators bound by compute took beyond that.", "ns")
+    memory_ideal_ns: int = column("Operators bound by memory at its rate, less their operations at the peak.", "ns")
+    memory_above_ns: int = column("What they took beyond that.", "ns")
+    latency_bound_ns: int = column("Operators too short to be bound by either.", "ns")
+    unmodelled_ns: int = column("Computation without a roof.", "ns")
+    exposed_communication_ns: int = column("Communication while nothing is computed.", "ns")
+    exposed_copy_ns: int = column("Copies and memsets alone.", "ns")
+    host_wait_ns: int = column("The device waits for the host.", "ns")
+    kernel_wait_ns: int = column("The device's own pace between pieces of work.", "ns")
+    other_wait_ns: int = column("Idle time of other causes.", "ns")
+    flops: int | None = column("Operations of products that were done.", "FLOP")
+    model_flops: int | None = column("Those of them that are no recomputation.", "FLOP")
+    mfu_ratio: float | None = column("The model's operations at the dense peak, by the step.", "ratio")
+    hfu_ratio: float | None = column("All operations at the dense peak, by the step.", "ratio")
+    covered_ratio: float | None = column("Share of the computing time that has a roof.", "ratio")
+    overlap_ratio: float | None = column("Communication hidden by the most that could be.", "ratio")
+    peak: str | None = column("The peaks that were used.")
+    convention: str | None = column("How operations were counted.")
+    lacking: str | None = column("Why there is no MFU, and what gives it.")
+
+
+ROW = Row
+#: the parts of computation, and those of the rest by their names in the figures of steps
+COMPUTING = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
+BESIDE = {
+    "exposed_communication": "exposed_communication_ns", "exposed_copy": "exposed_memory_ns",
+    "host_wait": "host_wait_ns", "kernel_wait": "kernel_wait_ns", "other_wait": "other_wait_ns",
+}  # fmt: skip
+#: what the sentence calls the parts
+_SAID = {
+    "below peak": ("compute_above",),
+    "memory-bound": ("memory_ideal", "memory_above"),
+    "small kernels": ("latency_bound",),
+    "not modelled": ("unmodelled",),
+    "exposed communication": ("exposed_communication",),
+    "exposed copies": ("exposed_copy",),
+    "host": ("host_wait",),
+    "between kernels": ("kernel_wait",),
+    "other idle": ("other_wait",),
+}
+_SAID_AT_MOST = 4
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Part each step."""
+    windows = step_windows(trace)
+    if not len(windows):
+        return Skipped("no operator, launch or GPU work")
+    rows: list[Row] = []
+    tracks: list[SliceTrack] = []
+    for place, figures in enumerate(step_figures(trace, windows)):
+        own = list(_rows(trace, place, windows, figures))
+        rows += own
+        tracks.append(_track(trace, place, windows, own))
+    return Findings(rows, tracks)
+
+
+def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures) -> Iterator[Row]:
+    device = gpu_work(trace).devices[place]
+    known = figures.of_device
+    found = step_efficiency(trace, place, windows, known["compute_ns"])
+    lacking = why_no_mfu(trace, place)
+    peak = device_peaks(trace)[device.device]
+    told = None if peak is None else peak.told(found.numbers)
+    for step in range(len(windows)):
+        wall = int(figures.step_ns[step])
+        parts = {f"{name}_ns": int(found.parts[name][step]) for name in COMPUTING}
+        parts |= {f"{name}_ns": int(known[figure][step]) for name, figure in BESIDE.items()}
+        counted = operator_work(trace).recorded
+        sure = lacking is None and wall > 0
+        yield Row(
+            device.rank, device.device, int(windows.number[step]) if windows.number[step] >= 0 else None, wall,
+            **parts,
+            flops=round(float(found.flops[step])) if counted else None,
+            model_flops=round(float(found.model_flops[step])) if counted else None,
+            mfu_ratio=float(found.model_peak_ns[step]) / wall if sure else None,
+            hfu_ratio=float(found.peak_ns[step]) / wall if sure else None,
+            covered_ratio=float(found.covered[step]) if known["compute_ns"][step] else None,
+            overlap_ratio=_overlap(figures, step),
+            peak=told, convention=CONVENTION if sure else None, lacking=lacking,
+        )  # fmt: skip
+
+
+def why_no_mfu(trace: Trace, place: int) -> str | None:
+    """What an MFU of that device lacks, if anything."""
+    device = gpu_work(trace).devices[place].device
+    if not operator_work(trace).recorded:
+        return "shapes were not recorded: record with record_shapes=True"
+    if device_peaks(trace)[device] is None:
+        return why_unknown(trace, device)
+    covered = products_covered(trace)[place]
+    if covered is None:
+        return "no matrix product, convolution or attention is known among the kernels"
+    if covered < COVERED:
+        share = f"operations are counted of {100 * covered:.0f} % of the time of matrix products alone"
+        why = "the others have no operator (as in CUDA graphs), no shapes, or no formula"
+        return f"{share}; {why}: [[flops]] in --tables FILE"
+    return None
+
+
+def _overlap(figures: StepFigures, step: int) -> float | None:
+    """Hidden communication by the lesser of communication and computation."""
+    own = figures.of_device
+    communication, compute = int(own["communication_ns"][step]), int(own["compute_ns"][step])
+    hidden = communication - int(own["exposed_communication_ns"][step])
+    return hidden / min(communication, compute) if min(communication, compute) else None
+
+
+def sentence(row: Row) -> str:
+    """The row in short: the MFU, and the largest parts of the rest in percent of the step."""
+    shares = {
+        said: sum(getattr(row, f"{part}_ns") for part in parts) / max(row.wall_ns, 1) for said, parts in _SAID.items()
+    }
+    if row.mfu_ratio is not None and row.hfu_ratio is not None:
+        shares["recomputation"] = row.hfu_ratio - row.mfu_ratio
+    largest = sorted(shares, key=lambda said: -shares[said])[:_SAID_AT_MOST]
+    rest = ", ".join(f"{100 * shares[said]:.0f} % {said}" for said in largest if shares[said] >= 0.005)
+    head = "no MFU" if row.mfu_ratio is None else f"{100 * row.mfu_ratio:.0f} % MFU"
+    return f"{head}; {rest}" if rest else head
+
+
+def _track(trace: Trace, place: int, windows: StepWindows, rows: list[Row]) -> SliceTrack:
+    lasting = np.flatnonzero(windows.end > windows.start)
+    names = [sentence(rows[step]) for step in lasting.tolist()]
+    values = list(dict.fromkeys(names))
+    codes = np.array([values.index(one) for one in names], np.int32)
+    start, end = windows.start[lasting], windows.end[lasting]
+    args = {f"{name}_ns": np.array([getattr(rows[step], f"{name}_ns") for step in lasting.tolist()], np.int64)
+            for name in (*COMPUTING, *BESIDE)}  # fmt: skip
+    track = gpu_work(trace).devices[place].track
+    return SliceTrack(NAME, "Step efficiency", track, start, end - start, Texts(codes, values), args,
+                      "what each step went into")  # fmt: skip

@@ -1,0 +1,147 @@
+"""What each device can do at most: dense rates by type of number, and the rate of its memory.
+
+The rows are data: ``peaks.toml`` beside this file, before them those of the user's tables. The name of the device
+decides, else its capability, units and memory. A device that no row fits has no peak: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.errors import UsageError
+from augment.toml import parse_toml
+from augment.trace import Identity, Trace, derived
+
+NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
+_TELLING = ("device", "capability", "units", "least_bytes", "below_bytes")
+_RATES = ("memory_gbps", "l2_bytes", "link_gbps")
+KEYS = (*_TELLING, *NUMBERS, *_RATES, "source")
+_TEXTS = ("device", "capability", "source")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Dense rates in 10^12 operations a second by type of number, those that are known.
+
+    ``name`` is what the trace calls the device. ``memory_gbps``, in 10^9 bytes a second, and ``l2_bytes``, the size of
+    the last cache, are None where they are not known.
+    """
+
+    name: str
+    tflops: Mapping[str, float]
+    memory_gbps: float | None
+    l2_bytes: float | None = None
+
+    def told(self, numbers: Sequence[str]) -> str:
+        """The rates for these types of number, as text."""
+        rates = [f"{number} {self.tflops[number]:g}" for number in numbers if number in self.tflops]
+        memory = [] if self.memory_gbps is None else [f"memory {self.memory_gbps:g} GB/s"]
+        return ", ".join([*([f"{', '.join(rates)} TFLOP/s"] if rates else []), *memory])
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """What a trace tells of a device."""
+
+    name: str = ""
+    capability: str = ""
+    units: int = 0
+    memory: int = 0
+
+
+def rows_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of a table of peaks.
+
+    Raises:
+        UsageError: a row has something else, or tells no device.
+    """
+    for row in rows:
+        if extra := row.keys() - set(KEYS):
+            raise UsageError(f"a peak has no {min(extra)}; it has {', '.join(KEYS)}")
+        for key, value in row.items():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+            if not (isinstance(value, str) if key in _TEXTS else is_number):
+                raise UsageError(f"a peak: {key} must be {'a text' if key in _TEXTS else 'a number above 0'}")
+        if not row.keys() & {"device", "capability"}:
+            raise UsageError("a peak must have the text device, or capability")
+        try:
+            re.compile(row.get("device", ""))
+        except re.error as error:
+            raise UsageError(f"a peak: {row['device']!r} is no regular expression: {error}") from error
+    return list(rows)
+
+
+@cache
+def shipped_rows() -> list[Mapping[str, Any]]:
+    """The rows that come with the package."""
+    text = resources.files("augment.derived.operators").joinpath("peaks.toml").read_text("utf-8")
+    return rows_of(parse_toml(text)["peak"])
+
+
+@derived
+def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
+    """The peak of each device that has work; None where it is not known."""
+    rows = [*rows_of(trace.tables.get("peak", ())), *shipped_rows()]
+    told = _told(trace)
+    return {one.device: _peak(rows, told.get(one.device, _Device())) for one in gpu_work(trace).devices}
+
+
+def name_of(trace: Trace, device: Identity) -> str:
+    """What the trace calls a device, or a phrase where it does not say."""
+    return _told(trace).get(device, _Device()).name or "a device without a name"
+
+
+def why_unknown(trace: Trace, device: Identity) -> str:
+    """What to do for a device without a peak."""
+    return f"no peak of {name_of(trace, device)} is known: give [[peak]] in --tables FILE"
+
+
+def _peak(rows: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
+    for row in rows:
+        if _fits(row, device):
+            tflops = {number: float(row[number]) for number in NUMBERS if number in row}
+            return Peak(device.name, tflops, row.get("memory_gbps"), row.get("l2_bytes"))
+    return None
+
+
+def _fits(row: Mapping[str, Any], device: _Device) -> bool:
+    if "device" in row and not re.search(row["device"], device.name, re.IGNORECASE):
+        return False
+    if "capability" in row and row["capability"] != device.capability:
+        return False
+    if "units" in row and row["units"] != device.units:
+        return False
+    bounded = "least_bytes" in row or "below_bytes" in row
+    if bounded and not device.memory:
+        return False
+    return bool(row.get("least_bytes", 0) <= device.memory < row.get("below_bytes", float("inf")))
+
+
+def _told(trace: Trace) -> dict[Identity, _Device]:
+    listed = trace.source.metadata.get("deviceProperties")
+    properties = {}
+    for one in listed if isinstance(listed, list) else []:
+        if isinstance(one, dict):
+            major, minor = (one.get(new, one.get(old)) for new, old in
+                            (("computeMajor", "major"), ("computeMinor", "minor")))  # fmt: skip
+            units, memory = one.get("numSms", one.get("multiProcessorCount")), one.get("totalGlobalMem")
+            properties[_id(one.get("id"))] = _Device(
+                str(one.get("name") or ""), f"{major}.{minor}", _whole(units), _whole(memory)
+            )
+    for device, name in trace.source.devices:  # of other readers
+        properties.setdefault(device, _Device(name))
+    return properties
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _id(value: object) -> Identity:
+    return value if isinstance(value, (int, str)) else None

@@ -1,0 +1,166 @@
+"""How long each operator took, and how long it would have taken at its device's peak: its roof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.operators.operator_work import OperatorWork, operator_work
+from augment.derived.operators.peaks import Peak, device_peaks
+from augment.trace import Trace, derived
+
+BEYOND = 1.05  #: of the rate of memory: bytes that the caches cannot explain either were not moved
+SHORT_NS = 10_000  #: an operator that takes less, and less than half of it at its roof, is bound by latency
+
+Floats = npt.NDArray[np.float64]
+
+
+class Bound(IntEnum):
+    """What an operator would be limited by at its roof, or that it is too short for that."""
+
+    UNKNOWN = 0
+    COMPUTE = 1
+    MEMORY = 2
+    LATENCY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """Equal-length columns, of each operator of ``operator_work``.
+
+    ``ns`` int64: the time in which any of its kernels ran; ``kernel_ns`` int64 their durations added. ``flops`` and
+    ``bytes`` float64, NaN where there are none. ``compute_ns``, ``memory_ns`` float64: at the peaks, NaN where unknown;
+    ``roof_ns`` the greater, NaN of a product whose rate is not known. ``number`` int8: which of ``numbers`` the
+    products' rate is of, -1 unknown. ``bound`` uint8, a :class:`Bound`; ``device`` int64, a place in
+    ``gpu_work(trace).devices``; ``kernel`` the place in ``gpu_work`` of its longest kernel; ``beyond`` (bool): its
+    bytes cannot have been moved in that time, so that the formula does not hold, and nothing is concluded from it.
+    """
+
+    ns: Int64s
+    kernel_ns: Int64s
+    flops: Floats
+    bytes: Floats
+    compute_ns: Floats
+    memory_ns: Floats
+    roof_ns: Floats
+    number: npt.NDArray[np.int8]
+    numbers: tuple[str, ...]
+    bound: Bytes
+    device: Int64s
+    kernel: Places
+    beyond: Bools
+
+
+@derived
+def roofs(trace: Trace) -> Roofs:
+    """The roof of each operator."""
+    found, work = operator_work(trace), gpu_work(trace)
+    own = np.flatnonzero(found.owner >= 0)
+    ns = union_ns(found.owner[own], work.ts[own], work.end[own], len(found))
+    dur = work.end - work.ts
+    kernel_ns = np.zeros(len(found), np.int64)
+    np.add.at(kernel_ns, found.owner[own], dur[own])
+    longest = own[np.argsort(dur[own], kind="stable")]
+    kernel = np.zeros(len(found), np.intp)
+    kernel[found.owner[longest]] = longest  # the last stands
+    device = np.searchsorted([one.start for one in work.devices], kernel, side="right") - 1
+    flops, size = _columns(found)
+    number, numbers = _numbers(trace, found, kernel, device)
+    rate, memory, cache = _rates(trace, numbers, number, device)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        compute_ns, memory_ns = flops / rate / 1e3, size / memory
+        beyond = size - 2 * cache > BEYOND * memory * ns  # both what is read and what is written may stay in the cache
+        most_ns = compute_ns * _spread(found)
+    memory_ns[beyond] = np.nan
+    roof = np.fmax(compute_ns, memory_ns)
+    roof[(~np.isnan(flops) & np.isnan(compute_ns)) | beyond] = np.nan
+    bound = np.where(np.nan_to_num(compute_ns) >= np.nan_to_num(memory_ns), Bound.COMPUTE, Bound.MEMORY)
+    bound[(bound == Bound.MEMORY) & (most_ns > memory_ns)] = Bound.UNKNOWN  # it depends on the operations
+    bound[(ns < SHORT_NS) & (2 * np.fmax(roof, most_ns) < ns)] = Bound.LATENCY
+    bound[np.isnan(roof)] = Bound.UNKNOWN
+    return Roofs(ns, kernel_ns, flops, size, compute_ns, memory_ns, roof, number, numbers, bound.astype(np.uint8),
+                 device.astype(np.int64), kernel, beyond)  # fmt: skip
+
+
+def union_ns(group: npt.NDArray[np.int32], ts: Int64s, end: Int64s, count: int) -> Int64s:
+    """Of each group the time that its intervals hold; linear but for the sort.
+
+    The greatest end so far within each group: ends are replaced by their ranks, which leave room for the group.
+    """
+    order = np.lexsort((ts, group))
+    group, ts, end = group[order].astype(np.int64), ts[order], end[order]
+    by_end = np.argsort(end, kind="stable")
+    rank = np.empty(len(end), np.int64)
+    rank[by_end] = np.arange(len(end))
+    reached = end[by_end[np.maximum.accumulate(group * len(end) + rank) - group * len(end)]] if len(end) else end
+    begin = ts.copy()
+    follows = np.flatnonzero(group[1:] == group[:-1]) + 1
+    begin[follows] = np.maximum(ts[follows], reached[follows - 1])
+    found = np.zeros(count, np.int64)
+    np.add.at(found, group, np.maximum(end - begin, 0))
+    return found
+
+
+def _columns(found: OperatorWork) -> tuple[Floats, Floats]:
+    flops = [np.nan if one.flops is None else float(one.flops) for one in found.works]
+    size = [np.nan if one.bytes is None else float(one.bytes) for one in found.works]
+    return np.array(flops, np.float64)[found.kind], np.array(size, np.float64)[found.kind]
+
+
+def _spread(found: OperatorWork) -> Floats:
+    """How many times the least operations the most are."""
+    spread = [(one.most_flops or 0) / one.flops if one.flops else 1.0 for one in found.works]
+    return np.array(spread, np.float64)[found.kind]
+
+
+def _numbers(
+    trace: Trace, found: OperatorWork, kernel: Places, device: Places
+) -> tuple[npt.NDArray[np.int8], tuple[str, ...]]:
+    """The type of number whose rate holds: of fp32 and fp64 that of matrix units, if the kernel used them."""
+    peaks = [device_peaks(trace)[one.device] for one in gpu_work(trace).devices]
+    names: dict[str, int] = {}
+    plain = sorted({work.number for work in found.works})
+    told = np.array([plain.index(work.number) for work in found.works], np.int64)
+    units = kernel_families(trace).matrix_units[kernel]
+    kind = told[found.kind]
+    key = (kind * len(MatrixUnits) + units) * max(len(peaks), 1) + device
+    cases, code = np.unique(key, return_inverse=True)
+    numbers = np.full(len(cases), -1, np.int8)
+    for place, case in enumerate(cases.tolist()):
+        rest, which = divmod(case, max(len(peaks), 1))
+        number = rate_of(plain[rest // len(MatrixUnits)], MatrixUnits(rest % len(MatrixUnits)), peaks[which])
+        if number:
+            numbers[place] = names.setdefault(number, len(names))
+    return numbers[code], tuple(names)
+
+
+def rate_of(number: str, units: MatrixUnits, peak: Peak | None) -> str:
+    """The rate that holds for products of a type of number, empty where it cannot be told."""
+    if number not in ("fp32", "fp64"):
+        return number
+    if units == MatrixUnits.NOT_USED:
+        return number
+    if units != MatrixUnits.USED or peak is None:
+        return ""
+    return f"{number}_matrix" if f"{number}_matrix" in peak.tflops or number == "fp64" else "tf32"
+
+
+def _rates(
+    trace: Trace, numbers: tuple[str, ...], number: npt.NDArray[np.int8], device: Places
+) -> tuple[Floats, Floats, Floats]:
+    """Of each operator the rate of its products, that of the memory, and the size of the cache, 0 where unknown."""
+    peaks = [device_peaks(trace)[one.device] for one in gpu_work(trace).devices]
+    table = np.full((len(peaks), len(numbers) + 1), np.nan)
+    memory, cache = np.full(len(peaks), np.nan), np.zeros(len(peaks))
+    for place, peak in enumerate(peaks):
+        if peak is not None:
+            table[place, :-1] = [peak.tflops.get(one, np.nan) for one in numbers]
+            memory[place] = np.nan if peak.memory_gbps is None else peak.memory_gbps
+            cache[place] = peak.l2_bytes or 0
+    return table[device, number], memory[device], cache[device]  # -1 takes the last, which is unknown

@@ -1,0 +1,166 @@
+"""What the time of a step went into: every moment of its window belongs to one part, kernels that overlap share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.arrays import intervals
+from augment.arrays.intervals import Intervals
+from augment.arrays.types import Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, kernel_families
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.operators.operator_work import OperatorWork, operator_work
+from augment.derived.operators.recomputation import recomputed
+from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
+from augment.derived.steps.step_windows import StepWindows
+from augment.trace import Trace, derived
+
+#: the parts of the time in which anything is computed
+PARTS = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
+_IDEAL, _ABOVE, _MEMORY, _MEMORY_ABOVE, _LATENCY, _UNMODELLED = range(len(PARTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Of one device, a step a place: ``parts`` int64 ns by name, which add up to the time in which it computed.
+
+    ``flops`` and ``model_flops`` float64: all operations, and those that are not done a second time; ``peak_ns`` and
+    ``model_peak_ns`` float64: how long they would have taken, each at the dense rate of its type of number. ``covered``
+    float64: the share of the computing time whose operator has a formula. ``numbers`` are the types of number.
+    """
+
+    parts: dict[str, Int64s]
+    flops: Floats
+    model_flops: Floats
+    peak_ns: Floats
+    model_peak_ns: Floats
+    covered: Floats
+    numbers: tuple[str, ...]
+
+
+def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns: Int64s) -> Efficiency:
+    """The efficiency of the device at that place of ``gpu_work(trace).devices``, which computed for ``compute_ns``."""
+    found, own = operator_work(trace), roofs(trace)
+    operator, step, share = _shares(trace, device, windows)
+    known = operator >= 0
+    total = np.zeros(len(found))
+    np.add.at(total, operator[known], share[known])
+    count = len(windows)
+    inside = known & (step >= 0)
+    code, where = np.unique(operator[inside].astype(np.int64) * count + step[inside], return_inverse=True)
+    time = _sums(where, share[inside], len(code))
+    which, at = np.divmod(code, max(count, 1))
+    part_of = np.divide(time, total[which], out=np.zeros(len(time)), where=total[which] > 0)
+    parted = np.zeros((len(PARTS), count))
+    for part, ns in enumerate(_parted(own, which, time, part_of)):
+        np.add.at(parted[part], at, ns)
+    plain = ~known & (step >= 0)
+    np.add.at(parted[_UNMODELLED], step[plain], share[plain])
+    covered = _sums(at, time * ~np.isnan(own.roof_ns[which]), count)
+    flops = np.nan_to_num(own.flops[which]) * part_of
+    peak_ns = np.nan_to_num(own.compute_ns[which]) * part_of
+    model = _model_share(trace, found)[which]
+    return Efficiency(
+        parts=dict(zip(PARTS, _rounded(parted, compute_ns), strict=True)),
+        flops=_sums(at, flops, count),
+        model_flops=_sums(at, flops * model, count),
+        peak_ns=_sums(at, peak_ns, count),
+        model_peak_ns=_sums(at, peak_ns * model, count),
+        covered=np.divide(covered, compute_ns, out=np.zeros(count), where=compute_ns > 0),
+        numbers=tuple(sorted({own.numbers[one] for one in np.unique(own.number[which]).tolist() if one >= 0} - {""})),
+    )
+
+
+@derived
+def products_covered(trace: Trace) -> dict[int, float | None]:
+    """Of each device the share of the time of matrix products, convolutions and attention whose operations are counted
+    against a peak; None of a device that has none, as far as names tell."""
+    work, found, own, families = gpu_work(trace), operator_work(trace), roofs(trace), kernel_families(trace)
+    named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
+    counted = np.append(~np.isnan(own.compute_ns), False)[found.owner]
+    dur = work.end - work.ts
+    shares: dict[int, float | None] = {}
+    for place, device in enumerate(work.devices):
+        products = dur[device.places][(named | counted)[device.places]].sum()
+        shares[place] = float(dur[device.places][counted[device.places]].sum() / products) if products else None
+    return shares
+
+
+def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArray[np.int32], Places, Floats]:
+    """Pieces of kernels that compute: the operator of each, the step (-1 outside of all), and its share of the time.
+
+    A moment is shared equally by all kernels that compute then: the share of a kernel is the integral of one by their
+    number over its time.
+    """
+    work, found = gpu_work(trace), operator_work(trace)
+    places = work.by_time[work.devices[device].places]
+    places = places[(work.type[places] == KernelType.COMPUTATION) & (work.end[places] > work.ts[places])]
+    start, end = work.ts[places], work.end[places]
+    one = np.ones(len(places), np.int64)
+    ts, running = intervals.steps(np.concatenate((start, end)), np.concatenate((one, -one)))
+    if not len(ts):
+        return np.empty(0, np.int32), np.empty(0, np.intp), np.empty(0)
+    first = ts[0]
+    each = np.where(running[:-1] > 0, np.diff(ts) / np.maximum(running[:-1], 1), 0.0)
+    until = np.concatenate(([0.0], np.cumsum(each)))
+
+    def integral(moments: Int64s) -> Floats:
+        found: Floats = np.interp((moments - first).astype(np.float64), (ts - first).astype(np.float64), until)
+        return found
+
+    which, step, pieces = intervals.clip(Intervals(start, end), Intervals(windows.start, windows.end))
+    inside = integral(pieces.end) - integral(pieces.start)
+    outside = integral(end) - integral(start)
+    np.subtract.at(outside, which, inside)
+    operator = found.owner[places]
+    return (
+        np.concatenate((operator[which], operator)),
+        np.concatenate((step, np.full(len(places), -1, np.intp))),
+        np.concatenate((inside, outside)),
+    )
+
+
+def _sums(code: Places, values: Floats, count: int) -> Floats:
+    found = np.zeros(count)
+    np.add.at(found, code, values)
+    return found
+
+
+def _parted(own: Roofs, which: Places, time: Floats, part_of: Floats) -> list[Floats]:
+    """The time of each operator in a step, by part; ``part_of`` says how much of the operator lies in the step."""
+    bound = own.bound[which]
+    ideal = np.minimum(np.nan_to_num(own.compute_ns[which]) * part_of, time)
+    roof = np.maximum(np.minimum(np.nan_to_num(own.roof_ns[which]) * part_of, time), ideal)
+    is_memory = bound == Bound.MEMORY
+    rest = time - ideal
+    return [
+        ideal,
+        np.where(bound == Bound.COMPUTE, rest, 0),
+        np.where(is_memory, roof - ideal, 0),
+        np.where(is_memory, time - roof, 0),
+        np.where(bound == Bound.LATENCY, rest, 0),
+        np.where(bound == Bound.UNKNOWN, rest, 0),
+    ]
+
+
+def _model_share(trace: Trace, found: OperatorWork) -> Floats:
+    """What share of each operator's operations the model has: none of recomputation, not what is done again."""
+    shares = [1 - one.again_flops / one.flops if one.flops else 1.0 for one in found.works]
+    return np.array(shares, np.float64)[found.kind] * ~recomputed(trace)
+
+
+def _rounded(parts: Floats, total: Int64s) -> Int64s:
+    """Whole parts that add up to ``total``, each within one of what it was: the largest remainders are rounded up."""
+    whole = np.floor(parts).astype(np.int64)
+    missing = total - whole.sum(axis=0)
+    order = np.argsort(whole - parts, axis=0, kind="stable")
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, np.arange(len(parts))[:, None], axis=0)
+    whole += rank < missing
+    rest = total - whole.sum(axis=0)  # 0 but for what floats lose of long times
+    whole[np.argmax(whole, axis=0), np.arange(whole.shape[1])] += rest
+    return whole

@@ -1,0 +1,163 @@
+"""Operators held against their roof."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import augment
+from augment.analyses import roofline
+from augment.annotations import CounterTrack, SliceTrack
+from augment.derived.operators.roofs import union_ns
+from augment.findings import Findings, Skipped
+from augment.trace import Trace
+from tables import Event, call, kernel, op, rows_of, shaped, slices_of, trace_of
+
+SHARED = Path(__file__).parents[3] / "shared" / "traces"
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85028372480}
+TENSOR, SIMT = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize32x32x8", "ampere_sgemm_128x64_tn"
+
+
+def on_h100(*events: Event) -> Trace:
+    trace = trace_of(*events)
+    return replace(trace, source=replace(trace.source, metadata={"deviceProperties": [H100]}))
+
+
+def launched(number: int, at: int, ts: int, end: int, name: str = "nvjet_hsh_128x256", stream: int = 7) -> list[Event]:
+    return [
+        call("cudaLaunchKernel", at, at + 1, correlation=number),
+        kernel(name, ts, end, correlation=number, stream=stream),
+    ]
+
+
+def mm(m: int, k: int, n: int, types: str = "c10::BFloat16") -> dict[str, object]:
+    return shaped([m, k], [k, n], types=types)
+
+
+def test_a_product_bound_by_compute_and_a_copy_bound_by_memory() -> None:
+    trace = on_h100(
+        op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000),
+        op("aten::copy_", 20, 30, args=shaped([1 << 26], [1 << 26])), *launched(2, 22, 300_000, 400_000, "copy_kernel"),
+    )  # fmt: skip
+    flops, size = 2 * 4096**3, 4 << 26
+    columns = ("operator", "number", "flops", "size_bytes", "bound", "roof_ns", "lost_ns", "confidence")
+    assert rows_of(roofline.analyze(trace), *columns) == [
+        (
+            "aten::mm",
+            "bf16",
+            flops,
+            6 * 4096**2,
+            "compute",
+            round(flops / 989.4e3),
+            200_000 - round(flops / 989.4e3),
+            "high",
+        ),
+        ("aten::copy_", None, None, size, "memory", round(size / 3350), round(100_000 - size / 3350), "modelled_bytes"),
+    ]
+
+
+@pytest.mark.parametrize(("name", "number", "rate"), [(TENSOR, "tf32", 494.7), (SIMT, "fp32", 67)])
+def test_fp32_has_the_rate_of_what_its_kernel_used(name: str, number: str, rate: float) -> None:
+    trace = on_h100(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096, "float")), *launched(1, 2, 1000, 9_001_000, name))
+    assert rows_of(roofline.analyze(trace), "number", "roof_ns") == [(number, round(2 * 4096**3 / rate / 1e3))]
+
+
+def test_fp32_of_an_unknown_kernel_has_no_roof() -> None:
+    trace = on_h100(
+        op("aten::mm", 0, 9, args=mm(4096, 4096, 4096, "float")), *launched(1, 2, 1000, 9_001_000, "gemm_x")
+    )
+    assert rows_of(roofline.analyze(trace), "number", "roof_ns", "bound", "confidence") == [
+        (None, None, "unknown", "unknown")
+    ]
+
+
+def test_a_short_operator_is_bound_by_latency() -> None:
+    trace = on_h100(op("aten::mm", 0, 9, args=mm(16, 16, 16)), *launched(1, 2, 1000, 4000))
+    assert rows_of(roofline.analyze(trace), "bound") == [("latency",)]
+
+
+def test_sequences_of_unknown_lengths_may_leave_the_bound_open() -> None:
+    qkv = [16384, 6, 128]
+    args = shaped(qkv, qkv, qkv, [128], [128], *([] for _ in range(8)), values={8: "True", 11: "-1", 12: "-1"})
+    trace = on_h100(
+        op("aten::_flash_attention_forward", 0, 9, args=args), *launched(1, 2, 1000, 2_001_000, "flash_fwd")
+    )
+    assert rows_of(roofline.analyze(trace), "bound", "confidence") == [("unknown", "bounded")]
+
+
+def test_bytes_that_cannot_have_been_moved_are_not_believed() -> None:
+    trace = on_h100(
+        op("aten::copy_", 0, 9, args=shaped([1 << 30], [1 << 30])), *launched(1, 2, 1000, 11_000, "copy_kernel")
+    )
+    found = roofline.analyze(trace)
+    assert rows_of(found, "bound", "roof_ns") == [("unknown", None)]
+    assert isinstance(found, Findings)
+    assert [one.code for one in found.diagnostics] == ["bytes_not_moved"]
+
+
+def test_what_is_faster_than_the_peak_is_told() -> None:
+    found = roofline.analyze(on_h100(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 2000)))
+    assert isinstance(found, Findings)
+    assert [one.code for one in found.diagnostics] == ["above_peak"]
+
+
+def test_an_unknown_device_has_rates_but_no_roof() -> None:
+    found = roofline.analyze(trace_of(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000)))
+    assert rows_of(found, "achieved_tflops", "roof_ns", "bound") == [(2 * 4096**3 / 200_000 / 1e3, None, "unknown")]
+    assert isinstance(found, Findings)
+    assert ["--tables" in one.message for one in found.diagnostics] == [True]
+
+
+def test_without_shapes_it_says_how_to_record_them() -> None:
+    found = roofline.analyze(trace_of(op("aten::mm", 0, 9), *launched(1, 2, 1000, 201_000)))
+    assert isinstance(found, Skipped)
+    assert "record_shapes=True" in found.reason
+
+
+def test_drawn() -> None:
+    trace = on_h100(
+        op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000),
+        *launched(2, 4, 201_000, 202_000, "splitK"),
+        op("aten::mm", 20, 30, args=mm(4096, 4096, 4096)), *launched(3, 22, 202_000, 402_000),
+    )  # fmt: skip
+    found = roofline.analyze(trace)
+    assert isinstance(found, Findings)
+    counters = {one.name: one for one in found.annotations if isinstance(one, CounterTrack)}
+    rate = counters["Achieved TFLOP/s"]
+    assert rate.values[-1] == 0
+    done = float((rate.values[:-1] * np.diff(rate.ts)).sum()) * 1e3
+    assert done == pytest.approx(4 * 4096**3, rel=1e-6)  # the area below the counter are the operations
+    [slices] = [one for one in found.annotations if isinstance(one, SliceTrack)]
+    assert [(one["ts"], one["dur"], one["name"], one["bound"]) for one in slices_of(slices)] == [
+        (1000, 201_000, "mm 69 % of roof", "compute"), (202_000, 200_000, "mm 69 % of roof", "compute"),
+    ]  # fmt: skip
+
+
+def test_the_union_of_each_group() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(200):
+        count, groups = int(random.integers(0, 12)), int(random.integers(1, 4))
+        group = random.integers(0, groups, count).astype(np.int32)
+        ts = random.integers(0, 20, count)
+        end = ts + random.integers(0, 8, count)
+        expected = [
+            len({moment for one in range(count) if group[one] == own for moment in range(ts[one], end[one])})
+            for own in range(groups)
+        ]
+        assert union_ns(group, ts, end, groups).tolist() == expected
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the recorded traces are not at hand")
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("h100_8rank_modded_nanogpt", "rank0"), ("mi300_tracelens", "resnet_act_checkpoint_rank0of8"),
+     ("a100_sam_fast", "amg_example_trace"), ("xdit_flux_mi300_tracelens", "capture_trace_rank_0"),
+     ("hta_trace_diff_pair", "control"), ("pairs_h100_vs_mi300_tracelens", "qwen1.5_0.5b_h100")],
+)  # fmt: skip
+def test_no_recorded_product_is_faster_than_its_dense_peak(folder: str, name: str) -> None:
+    found = roofline.analyze(augment.read(SHARED / folder / f"{name}.json.gz"))
+    assert isinstance(found, Findings)
+    fast = [row for row in found.rows if row.flops and row.roof_ratio is not None and row.bound == "compute"]
+    assert all(row.roof_ratio <= 1 for row in fast)
+    assert "above_peak" not in {one.code for one in found.diagnostics}

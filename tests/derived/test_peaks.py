@@ -1,0 +1,139 @@
+"""What devices can do: which row a device takes, and that nothing is guessed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import augment
+from augment.derived.operators.peaks import NUMBERS, device_peaks, shipped_rows, why_unknown
+from augment.errors import UsageError
+from augment.trace import Trace
+from tables import kernel, trace_of
+
+#: as traces write them: name, compute capability, units, memory
+SEEN = {
+    "Tesla V100-SXM2-16GB": (7, 0, 80, 16945512448, "fp16", 125, 900),
+    "Tesla V100-DGXS-32GB": (7, 0, 80, 34084028416, "fp16", 125, 900),
+    "NVIDIA A100-SXM4-40GB": (8, 0, 108, 42314694656, "bf16", 312, 1555),
+    "NVIDIA A100-SXM4-80GB": (8, 0, 108, 84990623744, "bf16", 312, 2039),
+    "NVIDIA A100-PG509-200": (8, 0, 108, 42505273344, "bf16", 312, 1555),
+    "NVIDIA PG509-210": (8, 0, 108, 84990623744, "bf16", 312, 2039),
+    "NVIDIA A100-PCIE-40GB": (8, 0, 108, 42314694656, "bf16", 312, 1555),
+    "NVIDIA A100 80GB PCIe": (8, 0, 108, 84990623744, "bf16", 312, 1935),
+    "NVIDIA A800-SXM4-80GB": (8, 0, 108, 84990623744, "bf16", 312, 2039),
+    "NVIDIA H100 80GB HBM3": (9, 0, 132, 85028372480, "bf16", 989.4, 3350),
+    "NVIDIA H100": (9, 0, 132, 102085492736, "bf16", 989.4, None),
+    "NVIDIA H100 NVL": (9, 0, 132, 99857989632, "bf16", 835.5, 3900),
+    "NVIDIA H100 PCIe": (9, 0, 114, 85028372480, "fp8", 1513, 2000),
+    "NVIDIA H20": (9, 0, 78, 102000000000, "bf16", 148, 4000),
+    "NVIDIA GH200 480GB": (9, 0, 132, 102000000000, "bf16", 989.4, 4000),
+    "NVIDIA H200": (9, 0, 132, 150754820096, "bf16", 989.4, 4800),
+    "NVIDIA B200": (10, 0, 148, 191503138816, "fp8", 4500, 8000),
+    "NVIDIA B300 SXM6 AC": (10, 3, 148, 287416123392, "bf16", 2250, 8000),
+    "NVIDIA GB200": (10, 0, 148, 191503138816, "bf16", 2500, 8000),
+    "NVIDIA L4": (8, 9, 58, 23580639232, "bf16", 121, 300),
+    "NVIDIA L40S": (8, 9, 142, 47697362944, "bf16", 362, 864),
+    "NVIDIA L40": (8, 9, 142, 47697362944, "bf16", 181, 864),
+    "NVIDIA A10": (8, 6, 72, 24000000000, "bf16", 125, 600),
+    "NVIDIA A10G": (8, 6, 80, 24000000000, "bf16", None, 600),
+    "Tesla T4": (7, 5, 40, 15642329088, "fp16", 65, 320),
+    "NVIDIA GeForce RTX 4090": (8, 9, 128, 25756696576, "bf16", 165.2, 1008),
+    "AMD Instinct MI300X": (9, 4, 304, 206141652992, "bf16", 1307.4, 5300),
+    "AMD Instinct MI300X VF": (9, 4, 304, 206141652992, "bf16", 1307.4, 5300),
+    "": (9, 4, 304, 206141652992, "bf16", 1307.4, 5300),
+    "AMD Radeon Graphics": (9, 0, 104, 68702699520, "bf16", 181, 1638),
+    "AMD Instinct MI210": (9, 0, 104, 68702699520, "bf16", 181, 1638),
+    "AMD Instinct MI350X": (9, 5, 256, 309000000000, "bf16", 2300, 8000),
+}
+UNKNOWN = {
+    "NVIDIA GeForce GTX 1650": (7, 5, 16, 4294705152),
+    "Quadro GP100": (6, 0, 56, 17069309952),
+    "AMD Instinct MI308X": (9, 4, 80, 206141652992),
+    "NVIDIA GeForce RTX 4090 D": (8, 9, 114, 25756696576),
+    "NVIDIA GeForce RTX 4090 Laptop GPU": (8, 9, 76, 17000000000),
+    "NVIDIA A1000": (8, 6, 16, 8000000000),
+    "": (8, 0, 108, 42505273344),
+}
+
+
+def on(name: str, major: int, minor: int, units: int, memory: int) -> Trace:
+    """A trace of a device."""
+    trace = trace_of(kernel("k", 0, 10))
+    told = {
+        "id": 0,
+        "name": name,
+        "computeMajor": major,
+        "computeMinor": minor,
+        "numSms": units,
+        "totalGlobalMem": memory,
+    }
+    return replace(trace, source=replace(trace.source, metadata={"deviceProperties": [told]}))
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_devices_that_were_seen(name: str) -> None:
+    *told, number, tflops, gbps = SEEN[name]
+    peak = device_peaks(on(name, *(int(one or 0) for one in told)))[0]
+    assert peak is not None
+    assert (peak.tflops.get(str(number)), peak.memory_gbps) == (tflops, gbps)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_nothing_is_guessed(name: str) -> None:
+    trace = on(name, *UNKNOWN[name])
+    assert device_peaks(trace)[0] is None
+    assert "--tables" in why_unknown(trace, 0)
+
+
+def test_a_trace_that_tells_no_device_has_no_peak() -> None:
+    assert device_peaks(trace_of(kernel("k", 0, 10))) == {0: None}
+
+
+def test_the_older_spelling() -> None:
+    trace = trace_of(kernel("k", 0, 10))
+    told = {"id": 0, "name": "", "major": 9, "minor": 4, "multiProcessorCount": 304, "totalGlobalMem": 206141652992}
+    peak = device_peaks(replace(trace, source=replace(trace.source, metadata={"deviceProperties": [told, "x"]})))[0]
+    assert peak is not None
+
+
+def test_users_rows_come_first(tmp_path: Path) -> None:
+    table = tmp_path / "ours.toml"
+    table.write_text(
+        "[[peak]]\ndevice = 'GP100'\nfp16 = 21.2\nmemory_gbps = 717\n[[peak]]\ndevice = 'H100'\nbf16 = 800\n"
+    )
+    ours = device_peaks(augment.with_tables(on("Quadro GP100", 6, 0, 56, 1), table))[0]
+    assert ours is not None
+    assert ours.told(["fp16", "bf16"]) == "fp16 21.2 TFLOP/s, memory 717 GB/s"
+    capped = device_peaks(augment.with_tables(on("NVIDIA H100", 9, 0, 132, 1), table))[0]
+    assert capped is not None
+    assert capped.tflops == {"bf16": 800}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bf16 = 1",
+        "device = 'x'\nbf17 = 1",
+        "device = 'x'\nbf16 = 0",
+        "device = 'x'\nbf16 = '1'",
+        "device = '('\nbf16 = 1",
+    ],
+)
+def test_a_row_that_is_no_peak_is_refused(tmp_path: Path, text: str) -> None:
+    table = tmp_path / "ours.toml"
+    table.write_text(f"[[peak]]\n{text}\n")
+    with pytest.raises(UsageError, match="a peak"):
+        augment.with_tables(on("x", 1, 1, 1, 1), table)
+
+
+@pytest.mark.parametrize("row", shipped_rows(), ids=lambda row: row.get("device", row.get("capability")))
+def test_shipped_rows_have_sources_and_dense_rates(row: dict[str, Any]) -> None:
+    assert row["source"]
+    rates = {number: row[number] for number in NUMBERS if number in row}
+    for half, whole in (("bf16", "fp8"), ("tf32", "bf16")):  # sparse headlines are twice the dense rate
+        if half in rates and whole in rates:
+            assert 1.95 < rates[whole] / rates[half] < 2.06
+    if "fp16" in rates and "bf16" in rates:
+        assert rates["fp16"] == rates["bf16"]
