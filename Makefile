@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
 	touch $@
 
-demo: $(STAMP)   ## an example job, augmented: its main figures and what to open
+demo: $(STAMP)   ## simulates and augments a small job, prints its main figures and which file to open
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
 test: $(STAMP)   ## all tests
@@ -25,16 +25,17 @@ test: $(STAMP)   ## all tests
 quick: $(STAMP)  ## the tests that are neither slow nor of the service: less than a minute
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not server"
 
-fuzz: $(STAMP)   ## mutated traces for SECONDS, 600 if not told, from SEED on
+fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1)
 	$(BIN)/python tests/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
-check: $(STAMP)  ## style, types, layers, and that generated pages are up to date
+check: $(STAMP)  ## style, types, layers, that generated pages are up to date, subjects of commits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python tests/commit_subjects.py
 
 docs: $(STAMP)   ## write the generated pages anew
 	$(BIN)/python docs/generate.py
