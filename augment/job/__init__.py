@@ -1,7 +1,7 @@
-"""What can only be asked of a whole job: clocks, waits, who is late, the critical path. From summaries.
+"""Analyses of a whole job, from the summaries of its ranks: clocks, waits, stragglers, the critical path.
 
-A rank's :mod:`summary` is made where its trace is converted. Its collectives are matched with the other ranks'
-(:mod:`matching`), which gives the clocks (:mod:`alignment`), hence what was waiting (:mod:`waits`), hence the figures
-and what decided when the job was done (:mod:`path`); :mod:`answer` puts them together, and :mod:`drawing` and
-:mod:`path_drawing` draw them on a rank's timeline.
+A rank's :mod:`summary` is made during its conversion. :mod:`matching` matches collectives across ranks;
+:mod:`alignment` fits the clocks to them; :mod:`waits` splits each collective into wait and transfer; :mod:`path` finds
+the critical path. :mod:`answer` combines the results; :mod:`tracks` and :mod:`path_drawing` draw them on a rank's
+timeline.
 """

@@ -1,15 +1,16 @@
-"""One clock for all ranks, fitted to collectives, which end on all their ranks together.
+"""Aligns the clocks of all ranks. The fit uses collectives, which end at the same moment on all their ranks.
 
-The clock of rank r is ahead by ``offset + drift · (t - at)``: offset and drift are such that the ends of matched
-collectives (of the kinds of which nobody is done before all have begun) fall together. First the ranks of each process
-group are laid beside one of them, group after group as they hang together; then every rank is laid beside the median
-of all, twice. Fits are medians (of slopes: Theil and Sen), so that a few odd collectives do not matter. A drift
-that would move no collective by half the uncertainty is none. Ranks of a host, where that is known, share its clock.
+The clock of rank r is ahead of the job's by ``offset + drift · (t - at)``. Offset and drift are chosen so that the ends
+of matched collectives coincide; only kinds that no rank can finish before all ranks have begun are used. First, the
+ranks of each process group are aligned to one of them, from group to group through shared ranks. Then every rank is
+aligned to the median of all ranks, twice. The fits use medians (Theil-Sen for slopes), so that a few outliers do not
+matter. A drift that moves no collective by more than half the uncertainty is taken as 0. Ranks on one known host share
+a clock.
 
-The uncertainty is twice the spread of what the fit leaves (1.4826 times the median absolute deviation of a rank's ends
-from the median of the others'), more of fewer than 36 collectives, together with that of the rank whose clock is the
-job's, and the grain of the recorded times. A correction within it is not made. It is refused for a rank that
-shares too few collectives with the others, or if after it ranks end collectives that others have not begun.
+The uncertainty is twice the robust spread of the residuals (1.4826 times the median absolute deviation of a rank's ends
+from the median of the others'), and more for fewer than 36 collectives; it includes that of the reference rank and the
+resolution of the recorded times. A correction within the uncertainty is not made. Alignment is refused for a rank that
+shares too few collectives with the others, or that would end collectives before others have begun.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
 from augment.trace import Diagnostic
 
-FEWEST = 3  #: collectives that a clock is fitted to
+FEWEST = 3  #: minimum of collectives for a fit
 FEWEST_FOR_DRIFT = 8
-LEAST_DRIFT = 0.5  #: of the uncertainty, that a drift must move the first or last collective by
+LEAST_DRIFT = 0.5  #: fraction of the uncertainty by which a drift must move the first or last collective
 MOST_BROKEN = 0.1  #: share of a rank's collectives that may end before all have begun
-_POINTS = 64  #: of which Theil's and Sen's slopes are taken
+_POINTS = 64  #: for the Theil-Sen slopes
 _ROUNDS = 2
 _DEVIATION = 1.4826
-_CLEARLY = 5.0  #: spreads by which a rank's clock is another than its host's ...
+_CLEARLY = 5.0  #: a rank's clock differs from its host's if it is off by this many spreads ...
 _ONE_CLOCK_NS = 100_000  #: ... and at least this
 _NONE = np.iinfo(np.int64).min // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A rank's clock beside the job's. ``refused`` is why none was fitted; its times are then as recorded.
+    """The clock of a rank relative to the job's. ``refused`` says why it is not corrected; times are then as recorded.
 
-    ``comparable`` says whether :meth:`to_common` gives times that can be compared with other ranks', to
+    ``comparable`` says whether times from :meth:`to_common` can be compared with those of other ranks, to within
     ``uncertainty_ns``.
     """
 
@@ -75,19 +76,19 @@ class Row:
 
     rank: int | None = column("The rank.")
     trace: str = column("The name of its trace.")
-    host: str = column("The host that it ran on; empty if the trace does not tell.")
-    offset_ns: int = column("How far its clock was ahead of the job's at the first collective.", "ns")
-    drift_ppm: float = column("How much faster it went, in millionths; 0 where none could be told.")
-    residual_ns: int = column("The median distance of its ends of collectives from the others', as corrected.", "ns")
-    uncertainty_ns: int = column("What the correction may be wrong by.", "ns")
-    matched_count: int = column("The collectives that it was fitted to.", "count")
+    host: str = column("The host of the rank; empty if the trace does not name it.")
+    offset_ns: int = column("By how much the clock was ahead of the job's at the first collective.", "ns")
+    drift_ppm: float = column("By how much the clock ran faster, in parts per million; 0 where none was found.")
+    residual_ns: int = column("Median distance of the rank's ends of collectives from the others', corrected.", "ns")
+    uncertainty_ns: int = column("The uncertainty of the correction.", "ns")
+    matched_count: int = column("Collectives used for the fit.", "count")
     status: str = column("corrected, kept (the correction is within its uncertainty) or refused.")
-    reason: str = column("Why it was not corrected; empty if it was.")
+    reason: str = column("Why the clock was not corrected; empty if it was.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A clock being fitted: ns ahead at its own time ``at``, and ns more per ns."""
+    """A clock during the fit: ns ahead at its own time ``at``, and ns more per ns."""
 
     offset: int
     drift: float
@@ -100,14 +101,14 @@ class _Fit:
         return common
 
     def beside(self, reference: _Fit) -> _Fit:
-        """The same, if ``reference`` is to be right."""
+        """The same clock relative to ``reference``."""
         common = self.at - self.offset
         ahead = reference.offset + round(reference.drift * (common - reference.at))
         return _Fit(self.offset - ahead, self.drift - reference.drift, self.at)
 
 
 def align(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[list[Clock], list[Diagnostic]]:
-    """The clock of each of ``summaries``, and what is doubtful."""
+    """The clock of each of ``summaries``, and diagnostics."""
     ends = matched.take(matched.is_synchronous())
     fits = _laid_beside(ends, len(summaries))
     diagnostics: list[Diagnostic] = []
@@ -117,20 +118,20 @@ def align(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[list[Cloc
         units, odd = _units(ends, fits, summaries)
         fits = _settled(ends, fits, units)
         if odd:
-            message = "ranks whose collectives contradict that they share their host's clock; they have their own"
+            message = "ranks whose collectives show a clock other than their host's; aligned separately"
             diagnostics.append(Diagnostic("clock_unlike_host", odd, message))
     distance = _distance(ends, fits)
     wrong = {member: _wrong_by(distance[ends.rows_of(member)]) for member in fits}
-    of_first = next(iter(wrong.values()), 0.0)  # whose clock is the job's
+    of_first = next(iter(wrong.values()), 0.0)  # the first rank's clock is the job's
     clocks = [
-        _clock(one, fits.get(member), ends, distance, member, float(np.hypot(wrong.get(member, 0.0), of_first)))
-        for member, one in enumerate(summaries)
+        _clock(summary, fits.get(member), ends, distance, member, float(np.hypot(wrong.get(member, 0.0), of_first)))
+        for member, summary in enumerate(summaries)
     ]
     return _checked(ends, clocks), diagnostics
 
 
 def row_of(clock: Clock, name: str) -> Row:
-    """What is told of a clock."""
+    """The row of a clock."""
     return Row(
         rank=clock.rank,
         trace=name,
@@ -146,7 +147,7 @@ def row_of(clock: Clock, name: str) -> Row:
 
 
 def _laid_beside(ends: Matched, count: int) -> dict[int, _Fit]:
-    """A first fit of each member that hangs together with the first by process groups."""
+    """A first fit of each member that is connected to the first member through process groups."""
     of = ends.group[ends.instance]
     parts = dict(each(of, len(ends.groups)))
     waiting = sorted(parts, key=lambda group: -len(parts[group]))
@@ -157,7 +158,7 @@ def _laid_beside(ends: Matched, count: int) -> dict[int, _Fit]:
     placed = np.zeros(count, np.bool_)
     placed[start] = True
     while waiting and not placed.all():
-        group = next((one for one in waiting if placed[ends.member[parts[one]]].any()), None)
+        group = next((group_number for group_number in waiting if placed[ends.member[parts[group_number]]].any()), None)
         if group is None:
             break
         waiting.remove(group)
@@ -171,11 +172,11 @@ def _first(ends: Matched, member: int) -> int:
 
 
 def _join(ends: Matched, rows: Int64s, fits: dict[int, _Fit]) -> None:
-    """Lay the members of a group beside the one of them that is in place and has most of its collectives."""
+    """Align the members of a group to the aligned member with the most collectives in the group."""
     rows = rows[np.argsort(ends.member[rows], kind="stable")]
     members, starts = np.unique(ends.member[rows], return_index=True)
     parts = dict(zip(members.tolist(), np.split(rows, starts[1:]), strict=True))
-    anchor = min((member for member in parts if member in fits), key=lambda one: (-len(parts[one]), one))
+    anchor = min((member for member in parts if member in fits), key=lambda each: (-len(parts[each]), each))
     own = parts[anchor]
     table = np.full(len(ends), _NONE)
     table[ends.instance[own]] = fits[anchor].corrected(ends.end[own])
@@ -186,19 +187,19 @@ def _join(ends: Matched, rows: Int64s, fits: dict[int, _Fit]) -> None:
 
 
 def _settled(ends: Matched, fits: dict[int, _Fit], units: Sequence[Sequence[int]]) -> dict[int, _Fit]:
-    """Each unit, which is members with one clock, laid beside the median of all; the first member keeps its clock."""
+    """Align each unit (members with a common clock) to the median of all. The first member keeps its clock."""
     middle = _middle(ends, fits)
     better = {}
     for members in units:
         rows = np.concatenate([ends.rows_of(member) for member in members])
-        fit = _fitted(ends.end[rows], middle[ends.instance[rows]], min(fits[one].at for one in members))
+        fit = _fitted(ends.end[rows], middle[ends.instance[rows]], min(fits[member].at for member in members))
         better.update(dict.fromkeys(members, fit))
     start = next(iter(fits))
     return {member: better[member].beside(better[start]) for member in fits}
 
 
 def _units(ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:
-    """Members with one clock: those of a host, but for ones that clearly have another; and how many these are."""
+    """Units of members with a common clock: those of a host, except outliers; and the number of outliers."""
     hosts: dict[str, list[int]] = defaultdict(list)
     for member in fits:
         hosts[summaries[member].host].append(member)
@@ -206,13 +207,16 @@ def _units(ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary
     odd = 0
     middle = _middle(ends, fits)
     for members in hosts.values():
-        ahead = {member: ends.end[rows] - middle[ends.instance[rows]] for member in members
-                 if len(rows := ends.rows_of(member))}  # fmt: skip
-        level = int(np.median([np.median(one) for one in ahead.values()]))
-        own = [member for member, one in ahead.items() if _is_apart(one - level)]
-        odd += len(own)
-        units += [[member] for member in own] + [[one for one in members if one not in own]]
-    return [one for one in units if one], odd
+        ahead = {
+            member: ends.end[rows] - middle[ends.instance[rows]]
+            for member in members
+            if len(rows := ends.rows_of(member))
+        }
+        level = int(np.median([np.median(lead) for lead in ahead.values()]))
+        apart = [member for member, lead in ahead.items() if _is_apart(lead - level)]
+        odd += len(apart)
+        units += [[member] for member in apart] + [[member for member in members if member not in apart]]
+    return [unit for unit in units if unit], odd
 
 
 def _is_apart(ahead: Int64s) -> bool:
@@ -220,7 +224,7 @@ def _is_apart(ahead: Int64s) -> bool:
 
 
 def _middle(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
-    """The median end of each collective on the common clock; :data:`_NONE` of those of members without a fit alone."""
+    """The median end of each collective on the common clock; :data:`_NONE` if none of its members has a fit."""
     rows = np.flatnonzero(np.isin(ends.member, list(fits)))
     common, instance = _corrected(ends, fits)[rows], ends.instance[rows]
     bounds = np.searchsorted(instance, np.arange(len(ends) + 1))
@@ -228,22 +232,22 @@ def _middle(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
     low = int(common.min())
     code = np.searchsorted(present, instance)
     medians = grouped_medians(common - low, code, np.append(bounds[present], len(instance)))
-    found = np.full(len(ends), _NONE)
-    found[present] = low + np.rint(medians).astype(np.int64)
-    return found
+    middle = np.full(len(ends), _NONE)
+    middle[present] = low + np.rint(medians).astype(np.int64)
+    return middle
 
 
 def _corrected(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
-    """The ends on the common clock; of members without a fit as they are."""
+    """The ends on the common clock; unchanged for members without a fit."""
     common: Int64s = ends.end.copy()
     for member, fit in fits.items():
-        own = ends.rows_of(member)
-        common[own] = fit.corrected(ends.end[own])
+        rows = ends.rows_of(member)
+        common[rows] = fit.corrected(ends.end[rows])
     return common
 
 
 def _fitted(end: Int64s, common: Int64s, at: int) -> _Fit:
-    """The clock that gives ``end`` where the job's gives ``common``."""
+    """The clock that maps ``end`` to ``common``."""
     ahead = end - common
     level = int(ahead[0])
     offset = level + int(np.rint(np.median(ahead - level)))
@@ -256,7 +260,7 @@ def _fitted(end: Int64s, common: Int64s, at: int) -> _Fit:
 
 
 def _slope(x: Floats, y: Floats) -> float:
-    """The median slope between points, of at most :data:`_POINTS` of them: Theil and Sen."""
+    """The Theil-Sen slope: the median slope between points, at most :data:`_POINTS` of them."""
     chosen = np.linspace(0, len(x) - 1, min(len(x), _POINTS)).astype(np.int64)
     order = chosen[np.argsort(x[chosen], kind="stable")]
     near, far = _pairs(len(order))
@@ -272,14 +276,14 @@ def _pairs(count: int) -> tuple[Places, Places]:
 
 
 def _spread(values: Floats) -> float:
-    """A robust deviation from the median."""
+    """A robust standard deviation, from the median absolute deviation."""
     return _DEVIATION * float(np.median(np.abs(values - np.median(values))))
 
 
 def _distance(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
-    """How far each end is from the median of the others of its collective, as corrected.
+    """The distance of each corrected end from the median of the other members' ends of its collective.
 
-    0 of members without a fit, and where there are no others.
+    It is 0 for members without a fit, and where there are no others.
     """
     distance = np.zeros(len(ends.end), np.int64)
     rows = np.flatnonzero(np.isin(ends.member, list(fits)))
@@ -290,46 +294,48 @@ def _distance(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
     common, instance, rows = common[order], instance[order], rows[order]
     first = np.searchsorted(instance, instance, side="left")
     count = np.searchsorted(instance, instance, side="right") - first
-    own = np.arange(len(rows)) - first
+    position = np.arange(len(rows)) - first
     others = np.maximum(count - 1, 1)
     low, high = ((others - 1) // 2, others // 2)
-    low, high = (np.minimum(first + one + (one >= own), len(rows) - 1) for one in (low, high))
+    low, high = (np.minimum(first + bound + (bound >= position), len(rows) - 1) for bound in (low, high))
     middle = common[low] + (common[high] - common[low]) // 2
     distance[rows] = np.where(count > 1, common - middle, 0)
     return distance
 
 
 def _wrong_by(distance: Int64s) -> float:
-    """What a clock may be wrong by that leaves these distances, ns."""
+    """The uncertainty, in ns, of a clock with these residuals."""
     return _spread(distance.astype(np.float64)) * max(2.0, 12 / math.sqrt(max(len(distance), 1)))
 
 
-def _clock(one: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float) -> Clock:
-    """A fit judged by what it leaves."""
-    own = ends.rows_of(member)
-    count = len(own)
-    clock = Clock(one.rank, one.host, matched_count=count)
+def _clock(
+    summary: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float
+) -> Clock:
+    """The clock of a member, judged by the residuals of its fit."""
+    rows = ends.rows_of(member)
+    count = len(rows)
+    clock = Clock(summary.rank, summary.host, matched_count=count)
     if fit is None or count < FEWEST:
         why = f"it shares {count} collectives with other ranks, and {FEWEST} are needed"
         return replace(clock, refused=why if count < FEWEST else "its process groups share no rank with the others'")
-    uncertainty = int(np.ceil(wrong_by)) + _grain(ends.ts[own], ends.end[own])
-    fit = _simple(fit, ends.end[own], uncertainty)
-    moved = int(np.abs(ends.end[own] - fit.corrected(ends.end[own])).max())
+    uncertainty = int(np.ceil(wrong_by)) + _grain(ends.ts[rows], ends.end[rows])
+    fit = _simple(fit, ends.end[rows], uncertainty)
+    moved = int(np.abs(ends.end[rows] - fit.corrected(ends.end[rows])).max())
     clock = replace(
         clock,
-        residual_ns=int(np.median(np.abs(distance[own]))),
+        residual_ns=int(np.median(np.abs(distance[rows]))),
         uncertainty_ns=uncertainty,
         comparable=True,
         at_ns=fit.at,
     )
     if moved <= uncertainty:
-        why = f"the correction, at most {moved} ns, is within its uncertainty" if moved else "it is right as it is"
+        why = f"the correction, at most {moved} ns, is within its uncertainty" if moved else "it needs no correction"
         return replace(clock, refused=why)
     return replace(clock, offset_ns=fit.offset, drift=fit.drift)
 
 
 def _simple(fit: _Fit, end: Int64s, uncertainty: int) -> _Fit:
-    """The fit, without its drift if that does not matter: it is then right in the middle."""
+    """The fit without its drift if that does not matter; the offset is then that in the middle."""
     first, last = int(end.min()), int(end.max())
     if abs(fit.drift) * (last - first) / 2 > LEAST_DRIFT * uncertainty:
         return fit
@@ -338,26 +344,26 @@ def _simple(fit: _Fit, end: Int64s, uncertainty: int) -> _Fit:
 
 
 def _grain(*times: Int64s) -> int:
-    """What recorded times are rounded to, ns, for a start and an end."""
-    return next((2 * grain for grain in (1_000_000, 1000) if all((one % grain == 0).all() for one in times)), 2)
+    """The resolution of the recorded times, ns, for a start and an end."""
+    return next((2 * grain for grain in (1_000_000, 1000) if all((ts % grain == 0).all() for ts in times)), 2)
 
 
 def _checked(ends: Matched, clocks: list[Clock]) -> list[Clock]:
-    """The clocks, refused to ranks that would end too many collectives before others have begun."""
+    """The clocks; refused for ranks that would end too many collectives before others have begun."""
     if not len(ends):
         return clocks
     start, end = ends.ts.copy(), ends.end.copy()
     for member, clock in enumerate(clocks):
-        own = ends.rows_of(member)
-        start[own], end[own] = clock.to_common(ends.ts[own]), clock.to_common(ends.end[own])
-    comparable = np.array([one.comparable for one in clocks], np.bool_)[ends.member]
-    margin = np.array([one.uncertainty_ns for one in clocks], np.int64)[ends.member]
+        rows = ends.rows_of(member)
+        start[rows], end[rows] = clock.to_common(ends.ts[rows]), clock.to_common(ends.end[rows])
+    comparable = np.array([clock.comparable for clock in clocks], np.bool_)[ends.member]
+    margin = np.array([clock.uncertainty_ns for clock in clocks], np.int64)[ends.member]
     arrival = np.maximum.reduceat(np.where(comparable, start - margin, _NONE), ends.first)
     broken = comparable & (end + margin < arrival[ends.instance])
     checked = []
     for member, clock in enumerate(clocks):
-        own = broken[ends.rows_of(member)]
-        share = float(np.count_nonzero(own)) / max(len(own), 1)
+        ends_early = broken[ends.rows_of(member)]
+        share = float(np.count_nonzero(ends_early)) / max(len(ends_early), 1)
         if clock.comparable and share > MOST_BROKEN:
             why = f"{share:.0%} of its collectives would end before all ranks have begun"
             clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why)

@@ -1,4 +1,4 @@
-"""The answer to everything that is asked of a whole job, from its ranks' summaries."""
+"""Answers all questions to a whole job from its ranks' summaries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from augment.job.summary import RankSummary, read_summary
 from augment.job.waits import Waits, apart, waits
 from augment.trace import Diagnostic
 
-_NAMED = 5  #: traces that are not whole
+_NAMED = 5  #: incomplete traces named in the diagnostic
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
     "clock_alignment": alignment.Row,
@@ -36,7 +36,7 @@ ROWS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of a job. ``clocks`` are in the order of ``summaries``; ``matched`` and ``parted`` are columns."""
+    """The results of a job. ``clocks`` are in the order of ``summaries``; ``matched`` and ``parted`` are columns."""
 
     summaries: Sequence[RankSummary]
     clocks: Sequence[Clock]
@@ -48,8 +48,8 @@ class Answer:
     def outcomes(self) -> Mapping[str, Outcome]:
         """The figures by question, in the order of :data:`ROWS`."""
         named = zip(self.clocks, self.summaries, strict=True)
-        clocks = [alignment.row_of(clock, one.name) for clock, one in named]
-        link = max((one.link_gbps for one in self.summaries), default=0.0)
+        clocks = [alignment.row_of(clock, summary.name) for clock, summary in named]
+        link = max((summary.link_gbps for summary in self.summaries), default=0.0)
         groups, sizes = collectives.figures(self.matched, self.parted, link)
         late = list(stragglers.stragglers(self.matched, self.parted, self.summaries))
         steps = list(stragglers.imbalance(self.summaries))
@@ -66,18 +66,18 @@ class Answer:
 
     @cached_property
     def path(self) -> Path | Skipped:
-        """The critical path through the ranks."""
+        """The critical path through the ranks, or why there is none."""
         if not len(self.matched):
             return Skipped("no collective was found on two ranks")
-        found = path_of(self.matched, self.parted, self.clocks, self.summaries)
-        return Skipped(found) if isinstance(found, str) else found
+        path = path_of(self.matched, self.parted, self.clocks, self.summaries)
+        return Skipped(path) if isinstance(path, str) else path
 
     def _of_path(self) -> Mapping[str, Outcome]:
         path = self.path
         if isinstance(path, Skipped):
             return {"cross_rank_critical_path": path, "cross_rank_handovers": path}
         refused = sum(not clock.comparable for clock in self.clocks)
-        why = f"the path cannot come to {refused} ranks, whose clocks cannot be compared with the others'"
+        why = f"the path cannot reach {refused} ranks, whose clocks are not comparable with the others'"
         doubts = filter(None, (why if refused else None, self._missing()))
         rows = list(path_figures.figures(path, self.clocks, self.summaries))
         over = path_figures.handovers(path, self.matched, self.parted, self.summaries)
@@ -88,42 +88,42 @@ class Answer:
         }
 
     def _missing(self) -> str | None:
-        """What is to be said where ranks are missing."""
+        """A caveat where traces of ranks are missing."""
         missing = int((self.matched.size() > self.matched.members).sum())
-        why = f"of {missing} collectives not all ranks' traces are there: whoever is late may be among the others"
+        why = f"{missing} collectives lack traces of some ranks: the late rank may be among those"
         return why if missing else None
 
     def is_drawn(self, member: int) -> bool:
-        """Whether there is something to draw on the timeline of a rank."""
+        """Whether the timeline of a rank gets any tracks of the job."""
         on_path = not isinstance(self.path, Skipped) and bool((self.path.member == member).any())
         return bool(self.summaries[member].streams) and (on_path or len(self.matched.rows_of(member)) > 0)
 
     def annotations(self, member: int) -> list[SliceTrack | CounterTrack]:
-        """What is drawn on the timeline of a rank, under tracks of its trace; times on the rank's own clock."""
+        """The job's tracks on the timeline of a rank, under tracks of its trace; times on the rank's own clock."""
         job = self.matched, self.parted, self.summaries
         path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member)
         return [*path, *tracks.tracks(*job, member)]
 
     def links(self) -> tuple[Int64s, Int64s, Int64s]:
-        """The parts of every matched collective: its number, the member, and the kernel's row in that one's events.
+        """The parts of all matched collectives: number of the collective, member, and row in the member's event table.
 
-        By collective, those of one in the order of arrival if the clocks tell it.
+        Sorted by collective; within one by arrival where the clocks are comparable.
         """
         return tracks.links(self.matched, self.parted, self.summaries)
 
 
 def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
-    """Conclude a job from its ranks' summaries; ``names`` are told of those that cannot be read.
+    """Analyse a job from its ranks' summaries; errors mention the ``names`` of unreadable ones.
 
     Raises:
-        InputError: a summary is damaged, or another version's.
+        InputError: a summary is damaged or has another version.
     """
     summaries = [read_summary(content, name) for content, name in zip(contents, names, strict=True)]
     matched = match(summaries)
     clocks, doubts = align(matched, summaries)
     wrong = apart(matched, clocks)
     if wrong.any():
-        why = "collectives of no told group, of which a rank is done before another has begun: not one; left out"
+        why = "collectives without known group in which a rank ends before another begins: not matched; left out"
         doubts.append(Diagnostic("collectives_apart", int(wrong.sum()), why))
         matched = matched.take(~wrong)
     doubts += _doubts(summaries, matched)
@@ -131,18 +131,18 @@ def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
 
 
 def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diagnostic]:
-    """What may be otherwise than the traces tell."""
-    claimed = [one.rank for one in summaries if one.rank is not None]
+    """Caveats: where the figures rest on assumptions."""
+    claimed = [summary.rank for summary in summaries if summary.rank is not None]
     if twice := len(claimed) - len(set(claimed)):
-        why = "traces that claim the rank of another of the job; each is taken for a rank of its own"
+        why = "traces with the same rank as another trace of the job; each is treated as a separate rank"
         yield Diagnostic("rank_claimed_twice", twice, why)
-    if cut := [f"{one.name} ({one.partial})" for one in summaries if one.partial]:
+    if cut := [f"{summary.name} ({summary.partial})" for summary in summaries if summary.partial]:
         named = "; ".join(cut[:_NAMED]) + (f"; and {len(cut) - _NAMED} more" if len(cut) > _NAMED else "")
         yield Diagnostic(
-            "truncated_rank", len(cut), f"traces that are not whole; what they lost is in no figure: {named}"
+            "truncated_rank", len(cut), f"traces that are incomplete; no figure contains what they lost: {named}"
         )
-    untold = [not one.identity for one in matched.groups]
+    unnamed = [not summary.identity for summary in matched.groups]
     of_three = np.flatnonzero(matched.members > 2)
-    if doubtful := int(np.count_nonzero(np.array(untold, np.bool_)[matched.group[of_three]])):
-        why = "collectives of no told process group; taken for one of all ranks, and wrong if there are smaller ones"
+    if doubtful := int(np.count_nonzero(np.array(unnamed, np.bool_)[matched.group[of_three]])):
+        why = "collectives without process group; treated as of all ranks, which is wrong if there are smaller groups"
         yield Diagnostic("group_not_told", doubtful, why)

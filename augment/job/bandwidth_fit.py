@@ -1,11 +1,11 @@
-"""How long a collective takes by its size, ``alpha + bytes / beta`` as Hockney has it; what rings and trees do.
+"""A model of the duration of collectives by size, Hockney's ``alpha + bytes / beta``; predictions for rings and trees.
 
-The fit is a least-squares one in which each distinct size counts with the median of its times, relative to that time
-and by how often it occurred; alpha is not negative. It needs three sizes, the largest four times the least, and says
-nothing of sizes more than twice the largest.
+The least-squares fit uses the median duration of each distinct size, weighted by the number of collectives, with errors
+relative to the duration; alpha is not negative. It needs three sizes, the largest at least four times the smallest, and
+predicts nothing beyond twice the largest.
 
-A ring of n ranks does an all-reduce in ``2(n-1)`` hops, the others in ``n-1``: the fit's latency of one hop is alpha by
-those, its bandwidth beta times nccl-tests' factor. With the same hops a double tree would take
+A ring of n ranks does an all-reduce in ``2(n-1)`` hops, other collectives in ``n-1``. So the latency of a hop is alpha
+divided by the hops, and the bandwidth is beta times nccl-tests' factor. With the same hops a double tree would take
 ``2·log2(n)·hop + 2·bytes/bandwidth`` (textbook).
 """
 
@@ -23,13 +23,15 @@ from augment.job.matching import Floats
 
 FEWEST_SIZES = 3
 LEAST_RANGE = 4
-BEYOND = 2  #: times the largest size, up to which the fit tells anything
+BEYOND = 2  #: the fit is valid up to this multiple of the largest size
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``alpha_ns`` and ``beta_gbps`` of ``count`` collectives of ``least`` to ``most`` bytes; ``r2`` of the relative
-    times."""
+    """``alpha_ns`` and ``beta_gbps`` of ``count`` collectives of ``least`` to ``most`` bytes.
+
+    ``r2`` is that of the relative durations.
+    """
 
     alpha_ns: float
     beta_gbps: float
@@ -39,11 +41,11 @@ class Fit:
     most: int
 
     def predicted_ns(self, size: int) -> float | None:
-        """What a collective of ``size`` bytes takes; None far beyond what was seen."""
+        """The predicted duration of a collective of ``size`` bytes; None far beyond the fitted sizes."""
         return self.alpha_ns + size / self.beta_gbps if size <= BEYOND * self.most else None
 
     def tree_ns(self, kind: str, ranks: int, size: int) -> float | None:
-        """What an all-reduce would take on trees with the same hops; None of other kinds."""
+        """The predicted duration of an all-reduce on trees with the same hops; None for other kinds."""
         if kind != ALL_REDUCE or ranks < 2:
             return None
         hop = self.alpha_ns / (2 * (ranks - 1))
@@ -51,14 +53,13 @@ class Fit:
 
 
 def fit(size: Int64s, time_ns: Int64s) -> Fit | None:
-    """Fit the times of collectives of ``size`` bytes; None of too few or too like sizes, or where larger ones take no
-    longer."""
+    """Fit durations to sizes in bytes; None for too few or too similar sizes, or if larger ones do not take longer."""
     known = (size > 0) & (time_ns > 0)
     size, time_ns = size[known], time_ns[known]
     distinct, which, counts = np.unique(size, return_inverse=True, return_counts=True)
     if len(distinct) < FEWEST_SIZES or int(distinct[-1]) < LEAST_RANGE * int(distinct[0]):
         return None
-    times = np.array([np.median(time_ns[own]) for _, own in each(which, len(distinct))])
+    times = np.array([np.median(time_ns[rows]) for _, rows in each(which, len(distinct))])
     x, weight = distinct.astype(np.float64), counts / times**2
     alpha, slope = _line(x, times, weight)
     if slope <= 0:
@@ -70,7 +71,7 @@ def fit(size: Int64s, time_ns: Int64s) -> Fit | None:
 
 
 def _line(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
-    """The weighted least squares of ``y = a + b·x`` with ``a`` not below 0."""
+    """The weighted least-squares fit of ``y = a + b·x`` with ``a`` not negative."""
     total = weight.sum()
     x0, y0 = (weight * x).sum() / total, (weight * y).sum() / total
     slope = float((weight * (x - x0) * (y - y0)).sum() / (weight * (x - x0) ** 2).sum())

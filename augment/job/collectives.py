@@ -1,4 +1,4 @@
-"""What the job's collectives did: of each process group and kind, and of each size."""
+"""The job's collectives: figures by process group and kind, and by size."""
 
 from __future__ import annotations
 
@@ -15,67 +15,71 @@ from augment.job.bandwidth_fit import Fit, fit
 from augment.job.matching import Matched
 from augment.job.waits import Waits
 
-MOST_SIZES = 100  #: of a group and kind: those that took most time
+MOST_SIZES = 100  #: per group and kind: the sizes that took most time
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One kind of collective of one process group."""
 
-    group: str = column("The name of the process group; empty if the traces do not tell.")
-    description: str = column("What the program calls the group; empty if the traces do not tell.")
+    group: str = column("The name of the process group; empty if the traces do not name it.")
+    description: str = column("The program's description of the group; empty if the traces have none.")
     kind: str = column("AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, SendRecv or another.")
-    group_size: int = column("How many ranks the group has; as many as were found if not told; 2 of SendRecv.", "count")
-    ranks_seen: int = column("The most ranks that one was matched on.", "count")
+    group_size: int = column("The number of ranks in the group, else of ranks found; 2 for SendRecv.", "count")
+    ranks_seen: int = column("The most ranks on which one collective was matched.", "count")
     count: int = column("Collectives matched across ranks.", "count")
-    by_arrival_count: int = column("Those whose waiting the clocks tell; of the others the durations do.", "count")
-    bytes: int | None = column("What they moved, as nccl-tests counts it, if told of each.", "bytes")
-    time_ns: int = column("Their durations, of all ranks together.", "ns")
-    wait_ns: int = column("The part of it that was waiting for the last rank.", "ns")
-    transfer_ns: int = column("The rest.", "ns")
+    by_arrival_count: int = column("Collectives split by clocks; the others are split by durations.", "count")
+    bytes: int | None = column("Their sizes in total, as nccl-tests counts them; null if one is unknown.", "bytes")
+    time_ns: int = column("Their durations, summed over ranks.", "ns")
+    wait_ns: int = column("The part of time_ns spent waiting for the last rank.", "ns")
+    transfer_ns: int = column("The rest of time_ns.", "ns")
     exposed_ns: int = column("The part of time_ns in which the rank's device computed nothing.", "ns")
-    moving_ns: int = column("From the last arrival to the end, of all collectives together.", "ns")
-    algorithm_gbps: float | None = column("Bytes by moving_ns, of those whose bytes are known.", "GB/s")
-    bus_gbps: float | None = column("What a rank's link carried for it: by nccl-tests' factor of the kind.", "GB/s")
-    link_gbps: float | None = column("What a link can carry: the option link_gbps of the analysis collectives.", "GB/s")
+    moving_ns: int = column("Time from the last arrival to the end, summed over collectives.", "ns")
+    algorithm_gbps: float | None = column("Bytes by moving_ns, for collectives of known size.", "GB/s")
+    bus_gbps: float | None = column(
+        "Bandwidth on a rank's link: algorithm_gbps times nccl-tests' factor for the kind.", "GB/s"
+    )
+    link_gbps: float | None = column("Bandwidth of a link: the option link_gbps of the analysis collectives.", "GB/s")
     efficiency_ratio: float | None = column("bus_gbps by link_gbps.", "ratio")
-    alpha_ns: float | None = column("Of the fit alpha + bytes/beta: what the smallest would take.", "ns")
-    beta_gbps: float | None = column("Of the fit: the algorithm bandwidth of the largest.", "GB/s")
-    r2: float | None = column("How much of the relative differences in time the fit explains; 1 is all.")
-    fit_count: int | None = column("The collectives that were fitted.", "count")
-    fit_least_bytes: int | None = column("The least size fitted.", "bytes")
-    fit_most_bytes: int | None = column("The largest size fitted; nothing is predicted beyond twice that.", "bytes")
+    alpha_ns: float | None = column("alpha of the fit alpha + bytes/beta: the latency of a collective.", "ns")
+    beta_gbps: float | None = column("beta of the fit: the algorithm bandwidth of large collectives.", "GB/s")
+    r2: float | None = column("The share of the variance of relative durations that the fit explains.")
+    fit_count: int | None = column("Collectives used for the fit.", "count")
+    fit_least_bytes: int | None = column("The smallest fitted size.", "bytes")
+    fit_most_bytes: int | None = column("The largest fitted size; the fit is valid up to twice that.", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """Collectives of one size, of one kind and process group."""
+    """Collectives of one size, kind and process group."""
 
     group: str = column("The name of the process group.")
     kind: str = column("The kind of collective.")
     size_bytes: int = column("The size, as nccl-tests counts it.", "bytes")
-    count: int = column("How many there were.", "count")
-    median_ns: float = column("The median time of moving the data.", "ns")
+    count: int = column("The number of collectives.", "count")
+    median_ns: float = column("The median time from the last arrival to the end.", "ns")
     bus_gbps: float | None = column("The bus bandwidth at the median.", "GB/s")
-    fitted_ns: float | None = column("What the fit tells: that is what a ring of its hops takes.", "ns")
-    tree_ns: float | None = column("What trees with the same hops would take, of an all-reduce.", "ns")
+    fitted_ns: float | None = column("The duration by the fit, as of a ring.", "ns")
+    tree_ns: float | None = column("The duration of an all-reduce on trees with the same hops.", "ns")
 
 
 def figures(matched: Matched, parted: Waits, link_gbps: float) -> tuple[list[Row], list[SizeRow]]:
-    """The rows of each group and kind, and those of their sizes."""
+    """The rows by group and kind, and the rows by size."""
     rows: list[Row] = []
     sizes: list[SizeRow] = []
     (groups, _), which = combinations(matched.group, matched.kind)
     parts_of = dict(each(which[matched.instance], len(groups)))
     for number, chosen in each(which, len(groups)):
         parts = parts_of.get(number, chosen[:0])
-        found = fit(matched.bytes[chosen], parted.moving_ns[chosen])
-        rows.append(_row(matched, parted, chosen, parts, found, link_gbps))
-        sizes += _sizes(matched, parted, chosen, rows[-1], found)
+        bandwidth = fit(matched.bytes[chosen], parted.moving_ns[chosen])
+        rows.append(_row(matched, parted, chosen, parts, bandwidth, link_gbps))
+        sizes += _sizes(matched, parted, chosen, rows[-1], bandwidth)
     return rows, sizes
 
 
-def _row(matched: Matched, parted: Waits, chosen: Places, parts: Places, found: Fit | None, link_gbps: float) -> Row:
+def _row(
+    matched: Matched, parted: Waits, chosen: Places, parts: Places, bandwidth: Fit | None, link_gbps: float
+) -> Row:
     of, kind = matched.groups[matched.group[chosen[0]]], matched.kinds[matched.kind[chosen[0]]]
     size, moving = matched.bytes[chosen], parted.moving_ns[chosen]
     ranks = int(matched.size()[chosen].max())
@@ -100,32 +104,32 @@ def _row(matched: Matched, parted: Waits, chosen: Places, parts: Places, found: 
         bus_gbps=bus,
         link_gbps=link_gbps or None,
         efficiency_ratio=bus / link_gbps if bus is not None and link_gbps else None,
-        alpha_ns=found.alpha_ns if found else None,
-        beta_gbps=found.beta_gbps if found else None,
-        r2=found.r2 if found else None,
-        fit_count=found.count if found else None,
-        fit_least_bytes=found.least if found else None,
-        fit_most_bytes=found.most if found else None,
+        alpha_ns=bandwidth.alpha_ns if bandwidth else None,
+        beta_gbps=bandwidth.beta_gbps if bandwidth else None,
+        r2=bandwidth.r2 if bandwidth else None,
+        fit_count=bandwidth.count if bandwidth else None,
+        fit_least_bytes=bandwidth.least if bandwidth else None,
+        fit_most_bytes=bandwidth.most if bandwidth else None,
     )
 
 
-def _sizes(matched: Matched, parted: Waits, chosen: Places, row: Row, found: Fit | None) -> Iterator[SizeRow]:
+def _sizes(matched: Matched, parted: Waits, chosen: Places, row: Row, bandwidth: Fit | None) -> Iterator[SizeRow]:
     size, moving = matched.bytes[chosen], parted.moving_ns[chosen]
     distinct, which = np.unique(size[size > 0], return_inverse=True)
     times = moving[size > 0]
     total = np.bincount(which, times, len(distinct))
     for number in np.sort(np.argsort(-total, kind="stable")[:MOST_SIZES]).tolist():
-        one, own = int(distinct[number]), times[which == number]
-        median = float(np.median(own))
+        size_bytes, durations = int(distinct[number]), times[which == number]
+        median = float(np.median(durations))
         yield SizeRow(
             group=row.group,
             kind=row.kind,
-            size_bytes=one,
-            count=len(own),
+            size_bytes=size_bytes,
+            count=len(durations),
             median_ns=median,
-            bus_gbps=_scaled(one / median if median else None, row.kind, row.group_size),
-            fitted_ns=found.predicted_ns(one) if found else None,
-            tree_ns=found.tree_ns(row.kind, row.group_size, one) if found else None,
+            bus_gbps=_scaled(size_bytes / median if median else None, row.kind, row.group_size),
+            fitted_ns=bandwidth.predicted_ns(size_bytes) if bandwidth else None,
+            tree_ns=bandwidth.tree_ns(row.kind, row.group_size, size_bytes) if bandwidth else None,
         )
 
 

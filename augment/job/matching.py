@@ -1,11 +1,12 @@
-"""Which ranks' kernels are one collective.
+"""Matches collectives across ranks.
 
-Of a process group the collectives are numbered where the recording tells (``Seq``); else they are counted within each
-step, kind by kind: the k-th all-reduce of a group in a step is the same on all its ranks. Where ranks count differently
-or tell differently of one collective, those are left out and counted.
+The collectives of a process group are matched by sequence number (``Seq``) where it was recorded. Otherwise they are
+counted within each step and kind: the k-th all-reduce of a group in a step is the same collective on all its ranks.
+Where the ranks' counts differ, or ranks contradict each other about a collective, the collectives are left out and
+counted.
 
-A send and a receive are one, too, of the kind :data:`SEND_RECV`: the k-th from one rank to another in a group and step.
-Their sequence numbers do not tell, for each rank counts all that it sends and receives in the group.
+A send and its receive are one collective of the kind :data:`SEND_RECV`: the k-th from one rank to another in a group
+and step. Their sequence numbers are of no use, because each rank counts all its sends and receives in the group.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from augment.derived.names.collective_kinds import (
 from augment.job.summary import RankSummary
 from augment.trace import Diagnostic
 
-_EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: whose size is the same on all ranks
+_EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Matched:
-    """Collectives of at least two ranks: equal-length int64 columns, a row a rank's part, by collective, then member.
+    """Collectives on at least two ranks: equal-length int64 columns, a row per rank's part, by collective, then member.
 
-    ``instance`` numbers the collectives from 0; ``member`` is a place among the summaries, ``place`` one in that
-    summary's columns. ``first`` is where each collective begins, and per collective are ``group`` (into ``groups``),
-    ``kind`` (into ``kinds``), ``step``, ``bytes`` (the most that a rank tells; -1 unknown).
+    ``instance`` numbers the collectives from 0; ``member`` is an index into the summaries, ``place`` an index into that
+    summary's columns. ``first`` is the first row of each collective. Per collective there are ``group`` (an index into
+    ``groups``), ``kind`` (into ``kinds``), ``step``, and ``bytes`` (the most that a rank states; -1 unknown).
     """
 
     instance: Int64s
@@ -63,37 +64,37 @@ class Matched:
     diagnostics: tuple[Diagnostic, ...]
 
     def __len__(self) -> int:
-        """How many collectives there are."""
+        """The number of collectives."""
         return len(self.first)
 
     @property
     def members(self) -> Int64s:
-        """How many ranks' parts each collective has."""
+        """The number of parts of each collective."""
         return np.diff(np.append(self.first, len(self.instance)))
 
     @cached_property
     def by_member(self) -> tuple[Places, Places]:
-        """The rows in the order of members, and where each member's begin and the last's end."""
+        """The rows sorted by member, and the bounds of each member's rows."""
         order = np.argsort(self.member, kind="stable")
         count = int(self.member.max(initial=-1)) + 1
         return order, np.searchsorted(self.member[order], np.arange(count + 1))
 
     def rows_of(self, member: int) -> Places:
-        """The rows of a member, ascending; none of one that is not there."""
+        """The rows of a member, ascending; empty if it has none."""
         order, bounds = self.by_member
         return order[bounds[member] : bounds[member + 1]] if member + 1 < len(bounds) else order[:0]
 
     def size(self) -> Int64s:
-        """How many ranks each collective has: 2 if one sends to the other, else as told, else the number of parts."""
-        told = np.array([one.size for one in self.groups], np.int64)[self.group]
-        return np.where(self.is_pair(), 2, np.where(told > 0, told, self.members))
+        """The number of ranks of each collective: 2 for send and receive, else as recorded, else that of its parts."""
+        known = np.array([group.size for group in self.groups], np.int64)[self.group]
+        return np.where(self.is_pair(), 2, np.where(known > 0, known, self.members))
 
     def is_pair(self) -> Bools:
-        """Whether each is a send and its receive."""
+        """Whether each collective is a send and its receive."""
         return self._is_of((SEND_RECV,))
 
     def is_synchronous(self) -> Bools:
-        """Whether nobody's part of a collective ends before everybody's has begun."""
+        """Whether no part of each collective can end before all parts have begun."""
         return self._is_of(SYNCHRONOUS)
 
     def _is_of(self, kinds: Sequence[str]) -> Bools:
@@ -101,7 +102,7 @@ class Matched:
         return of
 
     def take(self, chosen: Bools) -> Matched:
-        """Some of the collectives."""
+        """The chosen collectives."""
         rows = np.flatnonzero(chosen[self.instance])
         first = run_starts(self.instance[rows])
         parts = ("member", "place", "ts", "end", "exposed_ns", "queued_ns")
@@ -136,16 +137,16 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
         uneven=int(uneven.sum()),
         alone=int(alone.sum()),
         differing=int(differing.sum()),
-        left_out=sum(one.left_out for one in summaries),
+        left_out=sum(summary.left_out for summary in summaries),
     )
     return table.matched(kept[good], instance[kept[good]], diagnostics)
 
 
 class _Table:
-    """All summaries' collectives, one after another.
+    """The collectives of all summaries, concatenated.
 
-    Sends and receives whose ranks are known, from ``source`` to ``target``, are of the kind :data:`SEND_RECV` and
-    without a number; ``unpaired`` are others.
+    Sends and receives with known ranks, from ``source`` to ``target``, have the kind :data:`SEND_RECV` and no sequence
+    number; ``unpaired`` marks the others.
     """
 
     def __init__(self, summaries: Sequence[RankSummary]) -> None:
@@ -153,34 +154,36 @@ class _Table:
         self.groups: list[Group] = []
         kinds: dict[str, int] = {}
         group, kind = [], []
-        for one in summaries:
+        for summary in summaries:
             codes = []
-            for number in range(len(one.groups)):
-                told = one.group(number)
-                if told.identity not in groups:
-                    groups[told.identity] = len(groups)
-                    self.groups.append(told)
-                codes.append(groups[told.identity])
-            group.append(np.array(codes, np.int64)[one.column("group")])
-            own = np.array([kinds.setdefault(each, len(kinds)) for each in one.kinds], np.int64)
-            kind.append(own[one.column("kind")])
+            for number in range(len(summary.groups)):
+                group_info = summary.group(number)
+                if group_info.identity not in groups:
+                    groups[group_info.identity] = len(groups)
+                    self.groups.append(group_info)
+                codes.append(groups[group_info.identity])
+            group.append(np.array(codes, np.int64)[summary.column("group")])
+            kind_codes = np.array([kinds.setdefault(each, len(kinds)) for each in summary.kinds], np.int64)
+            kind.append(kind_codes[summary.column("kind")])
         self.group, self.kind = _joined(group), _joined(kind)
-        lengths = [len(one.column("ts")) for one in summaries]
+        lengths = [len(summary.column("ts")) for summary in summaries]
         self.member = np.repeat(np.arange(len(summaries)), lengths)
         self.place = _joined([np.arange(length) for length in lengths])
         names = ("ts", "end", "seq", "step", "bytes", "exposed_ns", "queued_ns")
         self.ts, self.end, self.seq, self.step, self.bytes, self.exposed_ns, self.queued_ns = (
-            _joined([one.column(name) for one in summaries]) for name in names
+            _joined([summary.column(name) for summary in summaries]) for name in names
         )
-        own = np.repeat([UNKNOWN if one.rank is None else one.rank for one in summaries], lengths).astype(np.int64)
-        self._pair(kinds, own, _joined([one.column("peer") for one in summaries]))
+        ranks = np.repeat([UNKNOWN if summary.rank is None else summary.rank for summary in summaries], lengths).astype(
+            np.int64
+        )
+        self._pair(kinds, ranks, _joined([summary.column("peer") for summary in summaries]))
         self.kinds = tuple(kinds)
 
-    def _pair(self, kinds: dict[str, int], own: Int64s, peer: Int64s) -> None:
+    def _pair(self, kinds: dict[str, int], ranks: Int64s, peer: Int64s) -> None:
         sends, receives = (self.kind == kinds.get(kind, UNKNOWN) for kind in (SEND, RECV))
-        paired = (sends | receives) & (own != UNKNOWN) & (peer != UNKNOWN) & (own != peer)
-        self.source = np.where(paired, np.where(sends, own, peer), UNKNOWN)
-        self.target = np.where(paired, np.where(sends, peer, own), UNKNOWN)
+        paired = (sends | receives) & (ranks != UNKNOWN) & (peer != UNKNOWN) & (ranks != peer)
+        self.source = np.where(paired, np.where(sends, ranks, peer), UNKNOWN)
+        self.target = np.where(paired, np.where(sends, peer, ranks), UNKNOWN)
         self.unpaired = np.isin(self.kind, [kinds[kind] for kind in POINT_TO_POINT if kind in kinds]) & ~paired
         if paired.any():
             self.kind = np.where(paired, kinds.setdefault(SEND_RECV, len(kinds)), self.kind)
@@ -213,7 +216,7 @@ def _joined(parts: Sequence[Int64s]) -> Int64s:
 
 
 def _ordinals(key: Int64s, member: Int64s) -> Int64s:
-    """Which of a member's rows of a key each is, from 0; rows of a member ascend in time."""
+    """The index of each row among the rows of its member and key; rows of a member ascend in time."""
     order = np.lexsort((key, member))
     starts = np.ones(len(order), np.bool_)
     starts[1:] = (np.diff(key[order]) != 0) | (np.diff(member[order]) != 0)
@@ -224,7 +227,7 @@ def _ordinals(key: Int64s, member: Int64s) -> Int64s:
 
 
 def _uneven(key: Int64s, member: Int64s) -> Bools:
-    """Rows of keys of which members have different numbers of rows."""
+    """Rows of keys for which members have different numbers of rows."""
     (keys, _), which = combinations(key, member)
     count = np.bincount(which, minlength=len(keys))
     size = int(key.max(initial=-1)) + 1
@@ -236,7 +239,7 @@ def _uneven(key: Int64s, member: Int64s) -> Bools:
 
 
 def _differing(table: _Table, rows: Places, first: Places) -> Bools:
-    """Collectives of whose size ranks tell differently, though it must be the same."""
+    """Collectives whose ranks state different sizes although the sizes must be equal."""
     if not len(first):
         return np.empty(0, np.bool_)
     fixed = np.array([kind in _EQUAL_BYTES for kind in table.kinds], np.bool_)[table.kind[rows[first]]]
@@ -248,17 +251,17 @@ def _differing(table: _Table, rows: Places, first: Places) -> Bools:
 
 
 def _diagnostics(**counts: int) -> tuple[Diagnostic, ...]:
-    told = {
+    texts = {
         "point_to_point": (
             "point_to_point_left_out",
-            "sends and receives of which it is not told to or from which rank, as of several in one kernel; left out",
+            "sends and receives whose other rank is unknown, as of several in one kernel; left out",
         ),
         "uneven": (
             "collectives_counted_differently",
-            "collectives without a sequence number, of which ranks have different numbers in a step; left out",
+            "collectives without sequence number whose count in a step differs between ranks; left out",
         ),
-        "alone": ("collectives_of_one_rank", "collectives found on one rank alone; left out"),
-        "differing": ("collectives_told_differently", "collectives of whose size ranks tell differently; left out"),
-        "left_out": ("collectives_beyond_limit", "collectives beyond what a rank's summary holds; left out"),
+        "alone": ("collectives_of_one_rank", "collectives found on one rank only; left out"),
+        "differing": ("collectives_told_differently", "collectives whose size differs between ranks; left out"),
+        "left_out": ("collectives_beyond_limit", "collectives beyond the limit of a rank's summary; left out"),
     }
-    return tuple(Diagnostic(told[name][0], count, told[name][1]) for name, count in counts.items() if count)
+    return tuple(Diagnostic(texts[name][0], count, texts[name][1]) for name, count in counts.items() if count)

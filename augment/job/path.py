@@ -1,13 +1,14 @@
-"""The critical path through the ranks of a job: what decided, moment by moment, when the job was done.
+"""The critical path through the ranks of a job: what determined, at each moment, when the job was done.
 
-It is told from the end. On a rank, time is that rank's own until the end of the last collective that it had to wait
-for; the collective moved data since its last rank arrived; before that the path is on that rank, up to its arrival;
-and so on, down to where a rank began. So the path is at each moment on one rank, and its pieces add up to its length.
+It is followed backwards from the end. On a rank, time belongs to that rank back to the end of the last collective that
+it had to wait for. That collective moved data since its last rank arrived; before that arrival, the path is on the rank
+that arrived last; and so on, back to where a rank began. So the path is on one rank at each moment, and its pieces add
+up to its length.
 
-A rank had to wait for a collective that held it up (``held_up`` of ``rank_progress.py``), or that was next
-before the one on its stream at whose start the path came to it. Only collectives count of which nobody is done before
-all have begun, and sends with their receives; and only where all ranks' clocks can be compared. Where a rank waited in
-one no longer than clocks may be wrong by, nobody can be told to have come later: the path then stays on the rank.
+A rank had to wait for a collective that held it up (``held_up`` of ``rank_progress.py``), or that directly precedes, on
+its stream, the collective at whose start the path reached the rank. Only kinds that no rank can finish before all ranks
+have begun are used, and sends with their receives; and only where the clocks of all ranks are comparable. Where a rank
+waited no longer than the uncertainty of the clocks, the late rank is unknown, and the path stays on the waiting rank.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from augment.job.waits import Waits, common_times
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Equal-length columns, a piece a row, ascending in time: each begins where the one before it ends.
+    """Equal-length columns, one row per piece, ascending in time: each piece begins where the previous one ends.
 
-    ``member`` is the rank that the path is on; ``start`` and ``end`` int64 ns on the job's clock, ``own_start`` and
-    ``own_end`` on the rank's. ``step`` is the number, -1 without steps. ``part`` is the row of :class:`Matched` of a
-    collective that moves data, ``late`` that of the part which came last: another rank's where the path came over from
-    there; both -1 of local work, which ``compute_ns``, ``communication_ns``, ``memory_ns`` (of :class:`Spent`) and
-    ``idle_ns`` make up.
+    ``member`` is the rank of the piece; ``start`` and ``end`` are int64 ns on the job's clock, ``own_start`` and
+    ``own_end`` on the rank's. ``step`` is the step's number, -1 without steps. ``part`` is the row in :class:`Matched`
+    of a collective that moves data, and ``late`` the row of the part that arrived last; it belongs to another rank
+    where the path came from there. Both are -1 for local work, which is the sum of ``compute_ns``,
+    ``communication_ns``, ``memory_ns`` (see :class:`Spent`) and ``idle_ns``.
     """
 
     member: Int64s
@@ -61,13 +62,13 @@ class Path:
         return self.end - self.start
 
     def is_transfer(self) -> Bools:
-        """Whether a piece is moving data."""
+        """Whether each piece is a transfer."""
         return self.part >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece as it is found: from a moment of member ``origin`` to one of ``member``, both places in its moments."""
+    """A piece during the search: from a moment of member ``origin`` to one of ``member``, as indexes of moments."""
 
     member: int
     origin: int
@@ -78,10 +79,10 @@ class _Piece:
 
 
 def path_of(matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Path | str:
-    """The path; or why there is none."""
+    """The path, or the reason why there is none."""
     usable = [member for member, clock in enumerate(clocks) if clock.comparable and len(summaries[member].steps["end"])]
     if len(usable) < 2:
-        return "the clocks of no two ranks can be compared"
+        return "no two ranks have comparable clocks"
     links = _Links(matched, parted, clocks, usable)
     by_steps = _shared_steps([summaries[member] for member in usable])
     ranks = {member: _Rank(member, summaries[member], clocks[member], links, by_steps) for member in usable}
@@ -90,7 +91,7 @@ def path_of(matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries:
 
 
 class _Links:
-    """Where the path goes on from each part of a collective, and when; ``valid`` of those that it may come through."""
+    """Where, and when, the path continues from each part of a collective; ``valid`` marks parts that it may pass."""
 
     def __init__(self, matched: Matched, parted: Waits, clocks: Sequence[Clock], usable: Sequence[int]) -> None:
         self.matched = matched
@@ -112,11 +113,11 @@ class _Links:
 
 
 class _Rank:
-    """One rank: its moments, which are the starts and ends of its collectives, then those of its steps."""
+    """One rank: its moments are the starts and ends of its collectives, then of its steps."""
 
     def __init__(self, member: int, summary: RankSummary, clock: Clock, links: _Links, by_steps: bool) -> None:
         self.member, self.clock, self._summary, self._links = member, clock, summary, links
-        # of a path that is told as a whole, the first start and the last end
+        # without common steps: the first start and the last end
         self._begins = slice(None if by_steps else 1)
         self._ends = slice(None if by_steps else -1, None)
         self.number = summary.step_column("number") if by_steps else np.array([NONE])
@@ -124,17 +125,19 @@ class _Rank:
         self.count = len(summary.column("ts"))
         self.first = 2 * self.count  #: the moment at which its first step begins ...
         self.last = self.first + 2 * len(self.step_end) - 1  #: ... and its last ends
-        self.from_ns, self.until_ns = (int(clock.to_common(one)[0]) for one in (start[:1], self.step_end[-1:]))
+        self.from_ns, self.until_ns = (
+            int(clock.to_common(own_time)[0]) for own_time in (start[:1], self.step_end[-1:])
+        )
 
     def _at_moments(self, ts: str, end: str, begins: str, ends: str) -> Int64s:
-        """What these columns have at the starts and ends of collectives and of steps."""
-        one = self._summary
-        steps = one.step_column(begins)[self._begins], one.step_column(ends)[self._ends]
-        return np.concatenate((one.column(ts), one.column(end), *steps))
+        """The values of these columns at the starts and ends of collectives and of steps."""
+        summary = self._summary
+        steps = summary.step_column(begins)[self._begins], summary.step_column(ends)[self._ends]
+        return np.concatenate((summary.column(ts), summary.column(end), *steps))
 
     @cached_property
     def own(self) -> Int64s:
-        """The moments on its own clock."""
+        """The moments on the rank's own clock."""
         return self._at_moments("ts", "end", "start", "end")
 
     @cached_property
@@ -144,13 +147,13 @@ class _Rank:
 
     @cached_property
     def spent(self) -> Spent:
-        """What was spent before each moment."""
+        """The time spent on each kind of work before each moment."""
         names = zip(SPENT["ts"], SPENT["end"], SPENT["start"], SPENT["end"], strict=True)
-        return Spent(*(self._at_moments(*one) for one in names))
+        return Spent(*(self._at_moments(*column_names) for column_names in names))
 
     @cached_property
     def _row(self) -> Int64s:
-        """The row of :class:`Matched` of each collective; -1 of others, among which the last is that of -1."""
+        """The row in :class:`Matched` of each collective; -1 for unmatched ones. The last element serves index -1."""
         rows = self._links.matched.rows_of(self.member)
         rows = rows[self._links.valid[rows]]
         row = np.full(self.count + 1, NONE, np.int64)
@@ -159,7 +162,7 @@ class _Rank:
 
     @cached_property
     def _holding(self) -> tuple[list[int], list[int]]:
-        """When the collectives that held it up ended, ascending, on the job's clock; and their rows."""
+        """The ends of the collectives that held the rank up, ascending, on the job's clock; and their rows."""
         rows = self._row[:-1][self._summary.column("held") != 0]
         rows = rows[rows != NONE]
         end = self._links.end[rows]
@@ -167,9 +170,9 @@ class _Rank:
         return end[order].tolist(), rows[order].tolist()
 
     def waited_for(self, moment: int, part: int) -> int:
-        """The row of the collective that it had to wait for last before ``moment``, of the job's clock; -1 if none.
+        """The row of the last collective before ``moment``, on the job's clock, that the rank waited for; -1 if none.
 
-        ``part`` is the row of the collective that starts then, or -1.
+        ``part`` is the row of the collective that starts at the moment, or -1.
         """
         if part != NONE:
             before = int(self._row[self._summary.column("follows")[self._links.matched.place[part]]])
@@ -180,28 +183,28 @@ class _Rank:
         return rows[place - 1] if place else NONE
 
     def cuts(self, begin: int, finish: int) -> list[int]:
-        """The moments between two others at which its steps end, ascending."""
+        """The moments between two others at which steps of the rank end, ascending."""
         low = np.searchsorted(self.step_end, self.own[begin], side="right")
         high = np.searchsorted(self.step_end, self.own[finish], side="left")
         return [self.first + len(self.step_end) + int(place) for place in range(low, high)]
 
     def step_of(self, moment: Int64s) -> Int64s:
-        """The number of the step that ends next after what happens until ``moment``, of its own clock."""
+        """The number of the first step that ends at or after ``moment``, on the rank's own clock."""
         place = np.searchsorted(self.step_end, moment, side="left")
         return self.number[np.minimum(place, len(self.number) - 1)]
 
 
 def _shared_steps(summaries: Sequence[RankSummary]) -> bool:
     """Whether all ranks recorded the same steps, each once."""
-    numbers = [one.step_column("number") for one in summaries]
+    numbers = [summary.step_column("number") for summary in summaries]
     first = numbers[0]
     ascending = bool((np.diff(first) > 0).all() and first[0] >= 0)
-    return ascending and all(np.array_equal(one, first) for one in numbers)
+    return ascending and all(np.array_equal(summary, first) for summary in numbers)
 
 
 def _backwards(ranks: dict[int, _Rank], links: _Links) -> Iterator[_Piece]:
-    """The pieces from the last to the first."""
-    rank = max(ranks.values(), key=lambda one: one.until_ns)
+    """The pieces, from the last to the first."""
+    rank = max(ranks.values(), key=lambda rank: rank.until_ns)
     moment, now, part = rank.last, rank.until_ns, NONE
     while now > rank.from_ns:
         row = rank.waited_for(now, part)
@@ -222,7 +225,7 @@ def _backwards(ranks: dict[int, _Rank], links: _Links) -> Iterator[_Piece]:
 def _columns(pieces: Sequence[_Piece], ranks: dict[int, _Rank]) -> Path:
     names = ("member", "origin", "begin", "finish", "part", "late")
     member, origin, begin, finish, part, late = (
-        np.array([getattr(one, name) for one in pieces], np.int64) for name in names
+        np.array([getattr(piece, name) for piece in pieces], np.int64) for name in names
     )
     local = part == NONE
     start, end, own_start, own_end, step = (np.zeros(len(pieces), np.int64) for _ in range(5))
@@ -230,17 +233,17 @@ def _columns(pieces: Sequence[_Piece], ranks: dict[int, _Rank]) -> Path:
     spent = np.zeros((len(Spent._fields), len(pieces)), np.int64)
     count = int(max(member.max(initial=-1), origin.max(initial=-1))) + 1
     left, reached, none = dict(each(origin, count)), dict(each(member, count)), np.empty(0, np.intp)
-    for one in sorted(left.keys() | reached.keys()):
-        rank, from_here, here = ranks[one], left.get(one, none), reached.get(one, none)
-        start[from_here], own_start[from_here] = rank.common[begin[from_here]], rank.own[begin[from_here]]
-        end[here], own_end[here] = rank.common[finish[here]], rank.own[finish[here]]
-        step[here], drift[here] = rank.step_of(own_end[here]), rank.clock.drift
-        work = here[local[here]]
+    for index in sorted(left.keys() | reached.keys()):
+        rank, departed, arrived = ranks[index], left.get(index, none), reached.get(index, none)
+        start[departed], own_start[departed] = rank.common[begin[departed]], rank.own[begin[departed]]
+        end[arrived], own_end[arrived] = rank.common[finish[arrived]], rank.own[finish[arrived]]
+        step[arrived], drift[arrived] = rank.step_of(own_end[arrived]), rank.clock.drift
+        work = arrived[local[arrived]]
         spent[:, work] = [values[finish[work]] - values[begin[work]] for values in rank.spent]
     over = origin != member
     own_start[over] = (own_end - (end - start) - np.rint(drift * (end - start)).astype(np.int64))[over]
     times = np.vstack((spent, np.where(local, own_end - own_start, 0) - spent.sum(axis=0)))
-    # a rank's time and the job's differ by the clock's drift, which goes to what the rank did most
+    # clock drift makes the rank's time differ from the job's; the difference goes to the piece's largest component
     times[times.argmax(axis=0), np.arange(len(pieces))] += np.where(local, end - start, 0) - times.sum(axis=0)
     step = np.minimum.accumulate(step[::-1])[::-1]
     return Path(member, start, end, own_start, own_end, step, part, late, *times)

@@ -1,4 +1,4 @@
-"""The critical path through the ranks on one rank's timeline: a track of what it consists of while it is there."""
+"""Draws the job's critical path on a rank's timeline: a track with the composition of the path while it is there."""
 
 from __future__ import annotations
 
@@ -16,73 +16,79 @@ from augment.job.waits import Waits
 
 ANALYSIS = "cross_rank_critical_path"
 NAME = "Cross-rank critical path"
-_CAME, _LEFT = "handover_before", "handover_after"  #: args: equal numbers on two ranks' tracks are one handover
+_CAME, _LEFT = "handover_before", "handover_after"  #: args: equal numbers on two ranks' tracks mark one handover
 _NONE = -1
 
 
 def tracks(
     path: Path, matched: Matched, parted: Waits, summaries: Sequence[RankSummary], member: int
 ) -> list[SliceTrack]:
-    """The track of a rank, under the first device with collectives; none of one that the path does not come to."""
-    own, streams = np.flatnonzero(path.member == member), summaries[member].streams
-    if not len(own) or not streams:
+    """The track of a rank, under the first device with collectives; empty if the path never reaches the rank."""
+    pieces, streams = np.flatnonzero(path.member == member), summaries[member].streams
+    if not len(pieces) or not streams:
         return []
-    part = path.part[own]
+    part = path.part[pieces]
     kind = np.where(part == _NONE, 0, matched.kind[matched.instance[part]] + 1)
     ranks = tuple(f"rank {each.rank}" if each.rank is not None else each.name for each in summaries)
-    return [SliceTrack(
-        analysis=ANALYSIS,
-        name=NAME,
-        under=streams[0].device_track,
-        ts=path.own_start[own],
-        dur=path.own_end[own] - path.own_start[own],
-        names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),
-        args=_of_work(path, own) | _of_transfers(path, matched, parted, own) | _of_handovers(path, matched, own, ranks),
-        description="while the path of what decided when the job was done is on this rank",
-    )]  # fmt: skip
+    return [
+        SliceTrack(
+            analysis=ANALYSIS,
+            name=NAME,
+            under=streams[0].device_track,
+            ts=path.own_start[pieces],
+            dur=path.own_end[pieces] - path.own_start[pieces],
+            names=Texts(kind.astype(np.int32), ("local work", *(f"transfer {each}" for each in matched.kinds))),
+            args=_of_work(path, pieces)
+            | _of_transfers(path, matched, parted, pieces)
+            | _of_handovers(path, matched, pieces, ranks),
+            description="while the path of what decided when the job was done is on this rank",
+        )
+    ]
 
 
-def _of_work(path: Path, own: Places) -> dict[str, ArgColumn]:
+def _of_work(path: Path, pieces: Places) -> dict[str, ArgColumn]:
     times = {
         "compute_ns": path.compute_ns,
         "communication_ns": path.communication_ns,
         "memory_ns": path.memory_ns,
         "idle_ns": path.idle_ns,
     }
-    local = {name: np.where(path.is_transfer(), _NONE, ns)[own] for name, ns in times.items()}
-    return {"step": path.step[own], **local}
+    local = {name: np.where(path.is_transfer(), _NONE, ns)[pieces] for name, ns in times.items()}
+    return {"step": path.step[pieces], **local}
 
 
-def _of_transfers(path: Path, matched: Matched, parted: Waits, own: Places) -> dict[str, ArgColumn]:
-    part, moves = path.part[own], path.is_transfer()[own]
-    one = matched.instance[part]
+def _of_transfers(path: Path, matched: Matched, parted: Waits, pieces: Places) -> dict[str, ArgColumn]:
+    part, moves = path.part[pieces], path.is_transfer()[pieces]
+    instance = matched.instance[part]
     return {
-        "process_group": Texts(np.where(moves, matched.group[one], _NONE).astype(np.int32),
-                               tuple(group.description or group.name for group in matched.groups)),
-        "bytes": np.where(moves, matched.bytes[one], _NONE),
+        "process_group": Texts(
+            np.where(moves, matched.group[instance], _NONE).astype(np.int32),
+            tuple(group.description or group.name for group in matched.groups),
+        ),
+        "bytes": np.where(moves, matched.bytes[instance], _NONE),
         "wait_ns": np.where(moves, parted.wait_ns[part], _NONE),
-    }  # fmt: skip
+    }
 
 
-def _of_handovers(path: Path, matched: Matched, own: Places, ranks: Sequence[str]) -> dict[str, ArgColumn]:
+def _of_handovers(path: Path, matched: Matched, pieces: Places, ranks: Sequence[str]) -> dict[str, ArgColumn]:
     came = is_handover(path)
-    came[:1] = False  # the path begins with it: nothing is before
+    came[:1] = False  # the path begins here
     number = np.where(came, np.cumsum(came) - 1, _NONE)
     following = np.append(number[1:], _NONE)
     waited_for = np.where(is_handover(path), matched.member[path.late], _NONE)
     goes_on = np.where(following == _NONE, _NONE, np.append(path.member[1:], _NONE))
     return {
-        "waited_for": Texts(waited_for[own].astype(np.int32), ranks),
-        _CAME: number[own],
-        "goes_on_to": Texts(goes_on[own].astype(np.int32), ranks),
-        _LEFT: following[own],
+        "waited_for": Texts(waited_for[pieces].astype(np.int32), ranks),
+        _CAME: number[pieces],
+        "goes_on_to": Texts(goes_on[pieces].astype(np.int32), ranks),
+        _LEFT: following[pieces],
     }
 
 
 def handovers(annotations: Iterable[Annotation]) -> Iterator[tuple[SliceTrack, Int64s, Int64s]]:
-    """Where the path comes to a rank and where it leaves, of all its annotations, or of what was made of them.
+    """Where the path enters and leaves a rank, found in the rank's annotations or copies of them.
 
-    The track, its rows, and the number of each handover: that of one slice of the rank before and one of that after.
+    Yields the track, its rows, and the number of each handover: equal on the slices of the ranks before and after.
     """
     for track in annotations:
         if isinstance(track, SliceTrack) and track.analysis == ANALYSIS:

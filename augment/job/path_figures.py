@@ -1,4 +1,4 @@
-"""What the critical path through the ranks consists of: of each step and rank, and where it goes over to another."""
+"""The composition of the job's critical path by step and rank, and its handovers between ranks."""
 
 from __future__ import annotations
 
@@ -17,113 +17,119 @@ from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 from augment.trace import Diagnostic
 
-MOST_HANDOVERS = 1000  #: rows, those that most was waited in
+MOST_HANDOVERS = 1000  #: rows, those with the longest waits
 _TIMES = ("compute_ns", "communication_ns", "memory_ns", "idle_ns")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What of the path lies on one rank, in one step and in all."""
+    """The part of the path on one rank, in one step or in total."""
 
-    step: int | None = column("The number of the step; null of the whole path.")
+    step: int | None = column("The number of the step; null for the whole path.")
     rank: int | None = column("The rank.")
     trace: str = column("The name of its trace.")
     path_ns: int = column(
-        "The time in which the path is on it, on the job's clock: the sum of the five that follow.", "ns"
+        "Time that the path is on the rank, on the job's clock: the sum of the next five columns.", "ns"
     )
-    compute_ns: int = column("Its device computes.", "ns")
-    communication_ns: int = column("It communicates, but not as in transfer_ns, and computes nothing.", "ns")
-    memory_ns: int = column("It copies, and nothing else runs.", "ns")
-    idle_ns: int = column("Nothing runs on its device.", "ns")
-    transfer_ns: int = column("Collectives that it had to wait for move data, all their ranks having arrived.", "ns")
-    path_ratio: float | None = column("path_ns by that of all ranks in the step: the rank's share.", "ratio")
-    visit_count: int = column("How often the path comes to it.", "count")
-    uncertainty_ns: int = column("What its clock, and so when the path comes and goes, may be wrong by.", "ns")
+    compute_ns: int = column("The rank's device computes.", "ns")
+    communication_ns: int = column("The device communicates without computing, other than in transfer_ns.", "ns")
+    memory_ns: int = column("The device copies, and nothing else runs.", "ns")
+    idle_ns: int = column("Nothing runs on the device.", "ns")
+    transfer_ns: int = column(
+        "Collectives that the rank had to wait for move data: all their ranks have arrived.", "ns"
+    )
+    path_ratio: float | None = column("The rank's share of path_ns of all ranks in the step.", "ratio")
+    visit_count: int = column("How often the path reaches the rank.", "count")
+    uncertainty_ns: int = column("The uncertainty of the rank's clock, and so of when the path comes and goes.", "ns")
 
 
 @dataclass(frozen=True, slots=True)
 class HandoverRow:
-    """Collectives of one kind and process group in which the path goes over from one rank to another."""
+    """Collectives of one kind and process group in which the path moves from one rank to another."""
 
-    group: str = column("The name of the process group; empty if the traces do not tell.")
+    group: str = column("The name of the process group; empty if the traces do not name it.")
     kind: str = column("The kind of collective.")
-    late_rank: int | None = column("The rank that the others waited for: the path is on it before.")
+    late_rank: int | None = column("The rank that the others waited for: the path is on it before the collective.")
     late_trace: str = column("The name of its trace.")
-    waiting_rank: int | None = column("The rank that the path is on afterwards.")
+    waiting_rank: int | None = column("The rank that the path is on after the collective.")
     waiting_trace: str = column("The name of its trace.")
-    count: int = column("How often.", "count")
-    wait_ns: int = column("What the second waited for the first in those.", "ns")
-    lead_ns: int = column("How much later than the last but one the first came.", "ns")
-    transfer_ns: int = column("What these collectives have of the path.", "ns")
+    count: int = column("The number of such collectives.", "count")
+    wait_ns: int = column("How long the waiting rank waited in these collectives.", "ns")
+    lead_ns: int = column("By how much the late rank arrived after the last but one.", "ns")
+    transfer_ns: int = column("Time of the path in these collectives.", "ns")
 
 
 def figures(path: Path, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Iterator[Row]:
-    """The rows of each step, ascending, then those of the whole path."""
+    """The rows by step, ascending, then the rows of the whole path."""
     if (path.step >= 0).any():
-        steps, first = np.unique(path.step, return_index=True)  # they ascend
-        for step, own in zip(steps.tolist(), np.split(np.arange(len(path)), first[1:]), strict=True):
-            yield from _rows(path, own, step, clocks, summaries)
+        steps, first = np.unique(path.step, return_index=True)  # path.step is ascending
+        for step, pieces in zip(steps.tolist(), np.split(np.arange(len(path)), first[1:]), strict=True):
+            yield from _rows(path, pieces, step, clocks, summaries)
     yield from _rows(path, np.arange(len(path)), None, clocks, summaries)
 
 
 def handovers(path: Path, matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings:
-    """The rows, those first that most was waited in; at most :data:`MOST_HANDOVERS`."""
+    """The rows with the longest waits first; at most :data:`MOST_HANDOVERS`."""
     over = np.flatnonzero(is_handover(path))
     part, late = path.part[over], path.late[over]
-    one = matched.instance[part]
-    values, which = combinations(matched.group[one], matched.kind[one], matched.member[late], matched.member[part])
+    instance = matched.instance[part]
+    values, which = combinations(
+        matched.group[instance], matched.kind[instance], matched.member[late], matched.member[part]
+    )
     count = len(values[0])
     wait, lead, transfer = (
-        sums(which, of, count) for of in (parted.wait_ns[part], parted.lead_ns[one], path.dur[over])
+        sums(which, of, count) for of in (parted.wait_ns[part], parted.lead_ns[instance], path.dur[over])
     )
     often = np.bincount(which, minlength=count)
     order = np.argsort(-wait, kind="stable")
     rows = []
     for place in order[:MOST_HANDOVERS].tolist():
         group, kind, first, second = (int(column[place]) for column in values)
-        rows.append(HandoverRow(
-            group=matched.groups[group].name,
-            kind=matched.kinds[kind],
-            late_rank=summaries[first].rank,
-            late_trace=summaries[first].name,
-            waiting_rank=summaries[second].rank,
-            waiting_trace=summaries[second].name,
-            count=int(often[place]),
-            wait_ns=int(wait[place]),
-            lead_ns=int(lead[place]),
-            transfer_ns=int(transfer[place]),
-        ))  # fmt: skip
+        rows.append(
+            HandoverRow(
+                group=matched.groups[group].name,
+                kind=matched.kinds[kind],
+                late_rank=summaries[first].rank,
+                late_trace=summaries[first].name,
+                waiting_rank=summaries[second].rank,
+                waiting_trace=summaries[second].name,
+                count=int(often[place]),
+                wait_ns=int(wait[place]),
+                lead_ns=int(lead[place]),
+                transfer_ns=int(transfer[place]),
+            )
+        )
     beyond = count - len(rows)
-    why = "rows of handovers of the critical path, those that least was waited in, that were left out"
+    why = "handovers of the critical path beyond the limit, those with the shortest waits; left out"
     return Findings(rows, diagnostics=[Diagnostic("handovers_beyond_limit", beyond, why)] if beyond else [])
 
 
 def is_handover(path: Path) -> Bools:
-    """The transfers at whose begin the path comes over from another rank."""
+    """The transfers at whose start the path comes from another rank."""
     over: Bools = path.part != path.late
     return over
 
 
 def _rows(
-    path: Path, own: Places, step: int | None, clocks: Sequence[Clock], summaries: Sequence[RankSummary]
+    path: Path, pieces: Places, step: int | None, clocks: Sequence[Clock], summaries: Sequence[RankSummary]
 ) -> Iterator[Row]:
-    member, dur = path.member[own], path.dur[own]
+    member, dur = path.member[pieces], path.dur[pieces]
     whole = int(dur.sum())
-    came = np.ones(len(own), np.bool_)
+    came = np.ones(len(pieces), np.bool_)
     came[1:] = member[1:] != member[:-1]
     (members,), which = combinations(member)
-    times = {name: sums(which, getattr(path, name)[own], len(members)) for name in _TIMES}
-    times["transfer_ns"] = sums(which, np.where(path.is_transfer()[own], dur, 0), len(members))
+    times = {name: sums(which, getattr(path, name)[pieces], len(members)) for name in _TIMES}
+    times["transfer_ns"] = sums(which, np.where(path.is_transfer()[pieces], dur, 0), len(members))
     visits = np.bincount(which[came], minlength=len(members))
-    for place, one in enumerate(members.tolist()):
+    for place, member in enumerate(members.tolist()):
         parts = {name: int(values[place]) for name, values in times.items()}
         yield Row(
             step=step,
-            rank=summaries[one].rank,
-            trace=summaries[one].name,
+            rank=summaries[member].rank,
+            trace=summaries[member].name,
             path_ns=sum(parts.values()),
             **parts,
             path_ratio=sum(parts.values()) / whole if whole else None,
             visit_count=int(visits[place]),
-            uncertainty_ns=clocks[one].uncertainty_ns,
+            uncertainty_ns=clocks[member].uncertainty_ns,
         )

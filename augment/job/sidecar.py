@@ -1,4 +1,4 @@
-"""The metrics of a job, ``job.metrics.json``: of the shape of a rank's; ``source`` tells of the job's traces."""
+"""The metrics of a job, ``job.metrics.json``, in the shape of a rank's sidecar; ``source`` lists the job's traces."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from augment.writers.metrics_schema import Schema, schema
 SUFFIX = ".metrics.json"
 
 
-def document(found: Answer, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:
-    """The sidecar as plain data; its rows are still the questions' own.
+def document(result: Answer, name: str, window: str = "", world_size: int | None = None) -> dict[str, Any]:
+    """The sidecar as plain data; its rows are those of the analyses.
 
     Args:
-        name: what the job is called.
-        window: which of its recordings it is, if it has several.
-        world_size: how many ranks it had, if known.
+        name: the job's name.
+        window: the name of the recording, if the job has several.
+        world_size: the number of ranks of the job, if known.
     """
-    found_out = (outcome for outcome in found.outcomes.values() if isinstance(outcome, Findings))
-    more = [one for findings in found_out for one in findings.diagnostics]
+    found_out = (outcome for outcome in result.outcomes.values() if isinstance(outcome, Findings))
+    more = [diagnostic for findings in found_out for diagnostic in findings.diagnostics]
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": tool(),
@@ -30,17 +30,19 @@ def document(found: Answer, name: str, window: str = "", world_size: int | None 
             "name": storable(name),
             "window": storable(window),
             "world_size": world_size,
-            "ranks": sorted({one.rank for one in found.summaries if one.rank is not None}),
-            "traces": [{"name": one.name, "sha256": one.sha256, "rank": one.rank} for one in found.summaries],
+            "ranks": sorted({summary.rank for summary in result.summaries if summary.rank is not None}),
+            "traces": [
+                {"name": summary.name, "sha256": summary.sha256, "rank": summary.rank} for summary in result.summaries
+            ],
         },
-        "analyses": {question: analysis_of(outcome) for question, outcome in found.outcomes.items()},
-        "diagnostics": [*found.diagnostics, *more],
+        "analyses": {question: analysis_of(outcome) for question, outcome in result.outcomes.items()},
+        "diagnostics": [*result.diagnostics, *more],
     }
 
 
-def content(found: Answer, name: str, window: str = "", world_size: int | None = None) -> bytes:
-    """The file."""
-    return encode(document(found, name, window, world_size))
+def content(result: Answer, name: str, window: str = "", world_size: int | None = None) -> bytes:
+    """The content of the file."""
+    return encode(document(result, name, window, world_size))
 
 
 def job_schema(*, closed: bool = False) -> Schema:
@@ -62,5 +64,9 @@ def job_schema(*, closed: bool = False) -> Schema:
 
 
 def _record(properties: dict[str, Any], closed: bool) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties),
-            "additionalProperties": not closed}  # fmt: skip
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": not closed,
+    }

@@ -1,4 +1,4 @@
-"""What a rank leaves for its job: its collectives as columns, its steps' figures, its metric rows; a small file."""
+"""The summary of a rank for its job: a small file with collectives as columns, step figures, and metric rows."""
 
 from __future__ import annotations
 
@@ -23,23 +23,35 @@ from augment.findings import AugmentedTrace, Findings, Window
 from augment.trace import Trace
 
 VERSION = 3
-MOST_COLLECTIVES = 100_000  #: that a summary tells of, the first
-MOST_ROWS = 200  #: of an analysis whose figures a summary has, the first
+MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
+MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
 _COLUMNS = (
-    "row", "ts", "end", "group", "kind", "seq", "bytes", "step", "peer", "exposed_ns", "queued_ns", "held", "follows",
+    "row",
+    "ts",
+    "end",
+    "group",
+    "kind",
+    "seq",
+    "bytes",
+    "step",
+    "peer",
+    "exposed_ns",
+    "queued_ns",
+    "held",
+    "follows",
     "stream",
-)  # fmt: skip
-_FOUND = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: that are columns of the collectives as they are
+)
+_FOUND = ("ts", "end", "group", "seq", "bytes", "step", "peer")  #: columns copied unchanged
 _STEPS = ("number", "start", "end", "compute_ns")
 #: the columns of :class:`Spent` at a moment of collectives or steps
 SPENT = {moment: tuple(f"{name} before {moment}" for name in Spent._fields) for moment in ("ts", "start", "end")}
-_HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: as ``tensorboard_trace_handler`` names files: HOST_PID.TIME
+_HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,19}\b")  #: HOST_PID.TIME, the names of ``tensorboard_trace_handler``
 _HOST_KEYS = ("hostname", "host_name", "hostName")
 
 
 class Figures(msgspec.Struct):
-    """The figures of one analysis: of each row the texts that tell it from others; float64s, row after row."""
+    """The figures of one analysis: texts that identify each row, and float64 values, row after row."""
 
     keys: list[list[str]]
     columns: list[str]
@@ -47,12 +59,12 @@ class Figures(msgspec.Struct):
     values: bytes
 
     def table(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """The values, a row a line, NaN where there is none."""
+        """The values as a table, one line per row; NaN where there is none."""
         return np.frombuffer(self.values, np.float64).reshape(len(self.keys), len(self.columns))
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A stream on which collectives ran: its ``name``, its track in the source, and that of its device."""
+    """A stream with collectives: its ``name``, its track in the source, and the track of its device."""
 
     name: str
     track: int
@@ -60,18 +72,18 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 class RankSummary(msgspec.Struct):
-    """One rank. ``columns`` and ``steps`` are int64 columns by name: see :meth:`column`.
+    """The summary of one rank. ``columns`` and ``steps`` are int64 columns by name: see :meth:`column`.
 
-    Of each collective ``row`` in the event table, ``ts`` and ``end`` in ns, ``group``, ``kind`` and ``stream`` into the
-    lists of these, ``seq``, ``bytes``, ``step`` and ``peer``, the other rank of a Send or Recv (-1 is unknown),
-    ``exposed_ns``, and ``queued_ns``: from the end of the launching call to the start, -1 without one; ``held`` is 1 of
-    one that the rank had to wait for, ``follows`` the place of the one before it on its stream if it had to wait for
-    that, else -1.
+    Columns of each collective: ``row`` in the event table; ``ts`` and ``end`` in ns; ``group``, ``kind`` and
+    ``stream``, indexes into these lists; ``seq``, ``bytes`` and ``step``; ``peer``, the other rank of a Send or Recv
+    (-1 unknown); ``exposed_ns``; ``queued_ns``, from the end of the launching call to the start, -1 without launch;
+    ``held``, 1 if the rank had to wait for the collective; ``follows``, the index of the previous collective on the
+    stream if the collective had to wait for that, else -1.
 
-    Of each step its ``number`` (of a recording without steps one, -1), its window from ``start`` to ``end``, and
-    ``compute_ns`` of all devices.
+    Columns of each step: its ``number`` (a recording without steps is one step, -1), its window from ``start`` to
+    ``end``, and ``compute_ns`` of all devices.
 
-    Of both there are the columns of :class:`Spent` at their begin and end, as ``compute_ns before ts``.
+    Both have the columns of :class:`Spent` at their starts and ends, such as ``compute_ns before ts``.
     """
 
     version: int
@@ -88,7 +100,7 @@ class RankSummary(msgspec.Struct):
     link_gbps: float
     left_out: int
     rows_left_out: int
-    partial: str | None = None  #: why the trace is not whole, if it is not
+    partial: str | None = None  #: why the trace is incomplete; None if it is whole
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -112,22 +124,24 @@ def summarize(augmented: AugmentedTrace) -> bytes:
 def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -> RankSummary:
     """The summary of a rank with its first ``most`` collectives; None means all."""
     trace, window = augmented.trace, augmented.window
-    found, work = collectives(trace), gpu_work(trace)
-    chosen = np.arange(len(found)) if window is None else np.flatnonzero(_within(found.step, window))
+    records, work = collectives(trace), gpu_work(trace)
+    chosen = np.arange(len(records)) if window is None else np.flatnonzero(_within(records.step, window))
     left_out = 0 if most is None else max(len(chosen) - most, 0)
     chosen = chosen[:most]
-    streams, stream = _streams(trace, found.place[chosen])
-    launch = work.launch[found.place[chosen]]
-    queued = np.where(launch == NO_ROW, UNKNOWN, found.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch])
-    columns = {name: getattr(found, name)[chosen] for name in _FOUND}
+    streams, stream = _streams(trace, records.place[chosen])
+    launch = work.launch[records.place[chosen]]
+    queued = np.where(
+        launch == NO_ROW, UNKNOWN, records.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch]
+    )
+    columns = {name: getattr(records, name)[chosen] for name in _FOUND}
     columns |= {
-        "end": np.maximum(columns["end"], columns["ts"]),  # a negative duration is none
-        "row": work.row[found.place[chosen]],
-        "kind": found.kind.codes[chosen].astype(np.int64),
-        "exposed_ns": found.exposed_ns[chosen],
+        "end": np.maximum(columns["end"], columns["ts"]),  # a negative duration counts as 0
+        "row": work.row[records.place[chosen]],
+        "kind": records.kind.codes[chosen].astype(np.int64),
+        "exposed_ns": records.exposed_ns[chosen],
         "queued_ns": np.where(launch == NO_ROW, UNKNOWN, np.maximum(queued, 0)),
         "held": held_up(trace)[chosen].astype(np.int64),
-        "follows": _among(chosen, len(found))[follows(trace)[chosen]],
+        "follows": _among(chosen, len(records))[follows(trace)[chosen]],
         "stream": stream,
     }
     columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
@@ -138,13 +152,16 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         sha256=trace.source.sha256,
         rank=trace.rank,
         host=_host(trace),
-        groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in found.groups],
-        kinds=list(found.kind.values),
+        groups=[[each.name, each.description, each.ranks, each.comms_id, each.size] for each in records.groups],
+        kinds=list(records.kind.values),
         streams=streams,
         columns={name: columns[name].tobytes() for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])},
         steps={name: values.tobytes() for name, values in _steps(trace, window).items()},
-        figures={name: _figures(outcome) for name, outcome in augmented.outcomes.items()
-                 if isinstance(outcome, Findings) and outcome.rows},
+        figures={
+            name: _figures(outcome)
+            for name, outcome in augmented.outcomes.items()
+            if isinstance(outcome, Findings) and outcome.rows
+        },
         link_gbps=_link(augmented),
         left_out=left_out,
         rows_left_out=sum(
@@ -152,47 +169,47 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
             for outcome in augmented.outcomes.values()
             if isinstance(outcome, Findings)
         ),
-    )  # fmt: skip
+    )
 
 
 def read_summary(content: bytes, name: str) -> RankSummary:
-    """What :func:`summarize` wrote; ``name`` is told if it did not.
+    """Decode a summary that :func:`summarize` wrote; errors mention ``name``.
 
     Raises:
-        InputError: it is damaged, or another version's.
+        InputError: the summary is damaged or has another version.
     """
     try:
-        one = msgspec.msgpack.decode(zlib.decompress(content), type=RankSummary)
+        summary = msgspec.msgpack.decode(zlib.decompress(content), type=RankSummary)
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise InputError(name, f"is no summary of a rank: {error}") from error
-    if one.version != VERSION:
-        raise InputError(name, "is a summary by another version; convert the rank again with --force")
-    return one
+        raise InputError(name, f"not a summary of a rank: {error}") from error
+    if summary.version != VERSION:
+        raise InputError(name, "the summary has another version; convert the rank again with --force")
+    return summary
 
 
 def drawn_under(augmented: AugmentedTrace) -> list[int]:
-    """The tracks of the source under which a job's are drawn on the rank's timeline."""
+    """The tracks of the source under which the job's tracks are drawn on the rank's timeline."""
     streams, _ = _streams(augmented.trace, collectives(augmented.trace).place)
-    return sorted({track for one in streams for track in (one.track, one.device_track)})
+    return sorted({track for stream in streams for track in (stream.track, stream.device_track)})
 
 
 def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
-    """The streams of pieces of GPU work, and of each piece which of these."""
+    """The streams of the given GPU work, and the index of each piece's stream."""
     work = gpu_work(trace)
-    number = np.searchsorted([one.start for one in work.streams], place, side="right") - 1
+    number = np.searchsorted([stream.start for stream in work.streams], place, side="right") - 1
     distinct, which = np.unique(number, return_inverse=True)
-    starts = [one.start for one in work.devices]
-    found = []
-    for one in (work.streams[at] for at in distinct.tolist()):
-        device = work.devices[bisect_right(starts, one.start) - 1]
-        found.append(Stream(str(one.stream), one.track, device.track))
-    return found, which.astype(np.int64)
+    starts = [stream.start for stream in work.devices]
+    streams_found = []
+    for stream in (work.streams[at] for at in distinct.tolist()):
+        device = work.devices[bisect_right(starts, stream.start) - 1]
+        streams_found.append(Stream(str(stream.stream), stream.track, device.track))
+    return streams_found, which.astype(np.int64)
 
 
 def _host(trace: Trace) -> str:
-    told = (trace.source.metadata.get(key) for key in _HOST_KEYS)
+    hosts = (trace.source.metadata.get(key) for key in _HOST_KEYS)
     in_name = _HOST_IN_NAME.match(trace.source.label)
-    return next((one for one in told if isinstance(one, str) and one), in_name[1] if in_name else "")
+    return next((name for name in hosts if isinstance(name, str) and name), in_name[1] if in_name else "")
 
 
 def _within(step: Int64s, window: Window) -> Bools:
@@ -201,14 +218,14 @@ def _within(step: Int64s, window: Window) -> Bools:
 
 
 def _among(chosen: Places, count: int) -> Int64s:
-    """The place among those ``chosen`` of each of ``count``; the last is that of :data:`NONE`."""
+    """The index among the ``chosen`` of each of ``count``; an extra last element serves :data:`NONE`."""
     places = np.full(count + 1, NONE, np.int64)
     places[chosen] = np.arange(len(chosen))
     return places
 
 
 def _spent(trace: Trace, **moments: Int64s) -> dict[str, Int64s]:
-    """The columns of what was spent before moments, by their names."""
+    """The columns of the time spent before given moments, by name."""
     return {
         name: values
         for moment, ts in moments.items()
@@ -221,14 +238,14 @@ def _steps(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     chosen = np.ones(len(windows), np.bool_) if window is None else _within(windows.number, window)
     windows = windows.take(np.flatnonzero(chosen)[:MOST_STEPS])
     devices = step_figures(trace, windows) if len(windows) else []
-    computed = [one.of_device["compute_ns"] for one in devices if one.of_device]
+    computed = [device.of_device["compute_ns"] for device in devices if device.of_device]
     compute: Int64s = sum(computed, np.zeros(len(windows), np.int64))
     columns: tuple[Int64s, ...] = (windows.number, windows.start, windows.end, compute)
     return dict(zip(_STEPS, columns, strict=True)) | _spent(trace, start=windows.start, end=windows.end)
 
 
 def _link(augmented: AugmentedTrace) -> float:
-    """The option of the analysis of collectives, which each of its rows tells."""
+    """The option ``link_gbps`` of the analysis of collectives, which each of its rows contains."""
     outcome = augmented.outcomes.get("collectives")
     rows = outcome.rows if isinstance(outcome, Findings) else ()
     return next((row.link_gbps for row in rows if row.link_gbps), 0.0)
@@ -237,19 +254,19 @@ def _link(augmented: AugmentedTrace) -> float:
 def _figures(outcome: Findings) -> Figures:
     rows = outcome.rows[:MOST_ROWS]
     fields = dataclasses.fields(rows[0])
-    figures = [one for one in fields if _is_figure(one)]
-    keys = [one.name for one in fields if not _is_figure(one) and one.name not in ("rank", "device")]
-    values = np.array([[_number(getattr(row, one.name)) for one in figures] for row in rows], np.float64)
+    figures = [field for field in fields if _is_figure(field)]
+    keys = [field.name for field in fields if not _is_figure(field) and field.name not in ("rank", "device")]
+    values = np.array([[_number(getattr(row, field.name)) for field in figures] for row in rows], np.float64)
     return Figures(
         keys=[[f"{key}={getattr(row, key)}" for key in keys if getattr(row, key) is not None] for row in rows],
-        columns=[one.name for one in figures],
-        units=[one.metadata["unit"] for one in figures],
+        columns=[field.name for field in figures],
+        units=[field.metadata["unit"] for field in figures],
         values=values.tobytes(),
     )
 
 
-def _is_figure(one: dataclasses.Field[Any]) -> bool:
-    return bool(one.metadata["unit"]) or "float" in str(one.type)
+def _is_figure(field: dataclasses.Field[Any]) -> bool:
+    return bool(field.metadata["unit"]) or "float" in str(field.type)
 
 
 def _number(value: Any) -> float:

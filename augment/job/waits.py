@@ -1,11 +1,11 @@
-"""What of each collective was waiting for a late rank, and what was moving data.
+"""Splits each collective into waiting for a late rank and moving data.
 
-With clocks that can be compared, a collective moves data from when the last rank has arrived until the last is done;
-a rank's wait is what comes before that, at most all of its time. Where they cannot, or where what they may be wrong by
-is longer than the moving would be, or a rank would be done before the last has arrived, the shortest of the ranks'
-durations is the moving, and the rank with it arrived last. Either way ``wait + transfer = duration`` on each rank.
+With comparable clocks, a collective moves data from the arrival of its last rank to its end; the wait of a rank is the
+time before that, at most its whole duration. Durations decide instead where clocks are not comparable, where their
+uncertainty exceeds the moving time, or where a rank would end before the last has arrived: the shortest duration is
+then the moving time, and its rank is the one that arrived last. Either way ``wait + transfer = duration`` on each rank.
 
-What is sent may be on its way before it is received: where clocks tell that one of the two was done before the other
+Sent data may be under way before it is received: where clocks show that one of send and receive ended before the other
 had begun, neither waited.
 """
 
@@ -23,11 +23,11 @@ from augment.job.matching import Matched
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Columns beside those of :class:`Matched`, int64 ns.
+    """Columns parallel to those of :class:`Matched`, int64 ns.
 
-    Of each part ``wait_ns`` and ``transfer_ns``, which sum to its duration. Of each collective ``moving_ns``, from the
-    last arrival to the end; ``late`` the row of the part that arrived last, and ``lead_ns`` by how much after the one
-    before it; ``by_arrival`` whether clocks told, not durations.
+    For each part: ``wait_ns`` and ``transfer_ns``, which sum to its duration. For each collective: ``moving_ns``, from
+    the last arrival to the end; ``late``, the row of the part that arrived last; ``lead_ns``, by how much it arrived
+    after the one before it; ``by_arrival``, whether clocks decided and not durations.
     """
 
     wait_ns: Int64s
@@ -39,7 +39,7 @@ class Waits:
 
 
 def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
-    """Part the time of every collective."""
+    """Split the time of every collective."""
     if not len(matched):
         none = np.empty(0, np.int64)
         return Waits(none, none, none, none, none, np.empty(0, np.bool_))
@@ -48,9 +48,9 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
     dur = matched.end - matched.ts
     arrival, done = np.maximum.reduceat(start, first), np.maximum.reduceat(end, first)
     wrong = np.maximum.reduceat(margin, first)
-    comparable = np.array([one.comparable for one in clocks], np.bool_)[matched.member]
+    comparable = np.array([clock.comparable for clock in clocks], np.bool_)[matched.member]
     causal = end + margin >= arrival[instance]
-    known, together = (np.logical_and.reduceat(one, first) for one in (comparable, causal))
+    known, together = (np.logical_and.reduceat(flags, first) for flags in (comparable, causal))
     buffered = matched.is_pair() & known & ~together
     by_arrival = known & together & (wrong < done - arrival)
     shortest = np.minimum.reduceat(dur, first)
@@ -63,29 +63,29 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
 
 
 def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
-    """Collectives of no told group that cannot be one: by the clocks a rank is done before another has begun."""
+    """Collectives without known group that cannot be one: by the clocks, a rank ends before another begins."""
     if not len(matched):
         return np.empty(0, np.bool_)
     start, end, margin = common_times(matched, clocks)
-    comparable = np.array([one.comparable for one in clocks], np.bool_)[matched.member]
+    comparable = np.array([clock.comparable for clock in clocks], np.bool_)[matched.member]
     arrival = np.maximum.reduceat(start, matched.first)[matched.instance]
     broken = np.logical_or.reduceat(end + margin < arrival, matched.first)
-    untold = np.array([not one.identity for one in matched.groups], np.bool_)[matched.group]
-    found: Bools = broken & untold & matched.is_synchronous() & np.logical_and.reduceat(comparable, matched.first)
-    return found
+    untold = np.array([not group.identity for group in matched.groups], np.bool_)[matched.group]
+    separate: Bools = broken & untold & matched.is_synchronous() & np.logical_and.reduceat(comparable, matched.first)
+    return separate
 
 
 def common_times(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:
-    """Starts and ends on the common clock, and what they may be wrong by."""
+    """Starts and ends on the common clock, and their uncertainty."""
     start, end = matched.ts.copy(), matched.end.copy()
     for member, clock in enumerate(clocks):
-        own = matched.rows_of(member)
-        start[own], end[own] = clock.to_common(start[own]), clock.to_common(end[own])
-    return start, end, np.array([one.uncertainty_ns for one in clocks], np.int64)[matched.member]
+        rows = matched.rows_of(member)
+        start[rows], end[rows] = clock.to_common(start[rows]), clock.to_common(end[rows])
+    return start, end, np.array([clock.uncertainty_ns for clock in clocks], np.int64)[matched.member]
 
 
 def _last(lateness: Int64s, matched: Matched) -> tuple[Int64s, Int64s]:
-    """The row of each collective's last to arrive, and its distance from the one before it."""
+    """The row of each collective's last part to arrive, and its delay after the one before it."""
     order = np.lexsort((-matched.member, lateness, matched.instance))
-    last = np.append(matched.first[1:], len(order)) - 1  # each collective keeps its rows: only their order changes
+    last = np.append(matched.first[1:], len(order)) - 1  # the order changes only within each collective
     return order[last], lateness[order[last]] - lateness[order[last - 1]]

@@ -132,7 +132,7 @@ def test_where_there_is_no_path(three: list[RankSummary]) -> None:
     refused = [Clock(one.rank, "", refused="why") for one in three]
     for clocks in (refused, [*exact(three)[:1], *refused[1:]]):
         outcome = job(three, clocks).outcomes["cross_rank_critical_path"]
-        assert outcome == Skipped("the clocks of no two ranks can be compared")
+        assert outcome == Skipped("no two ranks have comparable clocks")
     alone = job(three[:1], exact(three[:1])).outcomes
     assert alone["cross_rank_critical_path"] == Skipped("no collective was found on two ranks")
     assert alone["cross_rank_handovers"] == Skipped("no collective was found on two ranks")
@@ -144,7 +144,7 @@ def test_a_rank_without_a_clock_is_told_of(three: list[RankSummary]) -> None:
     clocks = [Clock(3, "", refused="why"), *exact(three), Clock(4, "", refused="why")]
     outcome = job(four, clocks).outcomes["cross_rank_critical_path"]
     assert isinstance(outcome, Findings)
-    assert outcome.partial == "the path cannot come to 2 ranks, whose clocks cannot be compared with the others'"
+    assert outcome.partial == "the path cannot reach 2 ranks, whose clocks are not comparable with the others'"
     assert {row.rank for row in outcome.rows} == {0, 1, 2}
 
 

@@ -80,9 +80,9 @@ def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None
     assert len(made[0]) < 20_000
     one = read_summary((out / f"rank0{SUFFIX}").read_bytes(), "rank0")
     assert one.rank == 0
-    with pytest.raises(InputError, match=r"^x: is no summary of a rank"):
+    with pytest.raises(InputError, match=r"^x: not a summary of a rank"):
         read_summary(made[0][:-9], "x")
-    with pytest.raises(InputError, match="is no summary"):
+    with pytest.raises(InputError, match="not a summary"):
         read_summary(b"{}", "x")
 
 
