@@ -26,7 +26,7 @@ from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
 
 _Job = resources_pb2.Job
-_PATIENCE_S, _FIRST_PATIENCE_S = 120.0, 10.0
+PATIENCE_S, _FIRST_PATIENCE_S = 600.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,18 @@ class Client:
         address: ``HOST:PORT``.
         token: a bearer token, if the server wants one.
         tls: True to speak TLS with the system's authorities, or a :class:`Tls`.
-        patience_s: for how long to try again when a server that has answered before does not: it may be restarting.
+        patience_s: for how long to try again when a server that has answered before does not (it may be restarting),
+            or says that it is full or busy.
+        waiting: called before each pause with what is waited for.
 
     Raises:
         UsageError: a file of ``tls`` cannot be used, or ``token`` cannot be sent.
     """
 
     def __init__(
-        self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = _PATIENCE_S
-    ) -> None:
+        self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = PATIENCE_S,
+        waiting: Callable[[str], object] = lambda _: None,
+    ) -> None:  # fmt: skip
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit()):
             raise UsageError(f"{address}: a server is named HOST:PORT, such as 127.0.0.1:50051")
@@ -74,7 +77,7 @@ class Client:
         self.address = address
         self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
-        self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S))
+        self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
 
     def close(self) -> None:
         """Close the connection; calls under way end."""

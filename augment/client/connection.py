@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -105,12 +105,16 @@ class Connection:
     Args:
         address: of the server, for errors.
         token: sent with each call.
-        patience_s: for how long a server that does not answer is asked again.
+        patience_s: for how long a server that does not answer, or is full, is asked again.
         first_patience_s: the same as long as it has never answered: a wrong address is found out soon.
+        waiting: told what is waited for, before each pause.
     """
 
-    def __init__(self, address: str, token: str | None, patience_s: float, first_patience_s: float) -> None:
-        self.address = address
+    def __init__(
+        self, address: str, token: str | None, patience_s: float, first_patience_s: float,
+        waiting: Callable[[str], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self.address, self._waiting = address, waiting
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._patience_s, self._first_patience_s = patience_s, first_patience_s
         self._answered = False
@@ -133,12 +137,14 @@ class Connection:
 
         return self.persist(attempt, deadline, path)
 
-    def persist(self, attempt: Callable[[Patience], Answer], deadline: Deadline, path: str = "") -> Answer:
+    def persist(
+        self, attempt: Callable[[Patience], Answer], deadline: Deadline, path: str = "", passing: Collection[str] = ()
+    ) -> Answer:
         """What ``attempt`` gives, which is not None, tried again after each failure that may pass.
 
-        It says ``patience.heard()`` whenever it got something from the server.
+        It says ``patience.heard()`` whenever it has got on. Reasons in ``passing`` may pass, too.
         """
-        patience = Patience(self, deadline)
+        patience = Patience(self, deadline, passing)
         while (answer := self._tried(attempt, patience, path)) is None:
             pass
         self._answered = True
@@ -158,22 +164,27 @@ class Connection:
         """The server has answered."""
         self._answered = True
 
+    def waiting(self, failure: Failure) -> None:
+        """There is a pause for this reason."""
+        if self._answered:  # else it may be none: that is an error soon
+            self._waiting(failure.message if failure.reason else "the server does not answer any more")
+
     @property
     def patience_s(self) -> float:
-        """For how long to ask a server again that does not answer."""
+        """For how long to ask a server again that does not answer, or says no for now."""
         return self._patience_s if self._answered else self._first_patience_s
 
 
 class Patience:
     """How often, and for how long, to try again: pauses double up to a limit, and are uneven by chance."""
 
-    def __init__(self, connection: Connection, deadline: Deadline) -> None:
-        self._connection, self._deadline = connection, deadline
+    def __init__(self, connection: Connection, deadline: Deadline, passing: Collection[str] = ()) -> None:
+        self._connection, self._deadline, self._passing = connection, deadline, passing
         self._pause_s = _FIRST_PAUSE_S
         self._silent_since = time.monotonic()
 
     def heard(self) -> None:
-        """The server has answered: begin anew."""
+        """The server has answered, and there is something new: begin anew."""
         self._connection.heard()
         self._pause_s, self._silent_since = _FIRST_PAUSE_S, time.monotonic()
 
@@ -186,18 +197,15 @@ class Patience:
         pause_s = random.uniform(0.5, 1.0) * self._pause_s  # noqa: S311 # spreads clients, keeps no secret
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         if failure.retry_after_s is not None:  # a server that says so is alive
-            self.heard()
-            time.sleep(self._deadline.left_s(failure.retry_after_s * random.uniform(1.0, 1.25)) or 0)  # noqa: S311
-            return True
-        if failure.code == "DEADLINE_EXCEEDED" and not failure.reason:
+            self._connection.heard()
+            pause_s = failure.retry_after_s * random.uniform(1.0, 1.25)  # noqa: S311
+        elif failure.code == "DEADLINE_EXCEEDED" and not failure.reason:
             self._deadline.left_s()  # says so itself if it is over; else this one attempt took too long
-        elif not failure.passing:
+        elif not failure.passing and failure.reason not in self._passing:
             return False
-        if (
-            time.monotonic() - self._silent_since + pause_s > self._connection.patience_s
-            and failure.retry_after_s is None
-        ):
+        if time.monotonic() - self._silent_since + pause_s > self._connection.patience_s:
             return False
+        self._connection.waiting(failure)
         time.sleep(self._deadline.left_s(pause_s) or 0)
         return True
 

@@ -57,7 +57,8 @@ class Upload:
                 return there
             return self._rest(there, stub, deadline, moved)
 
-        done = self._connection.persist(attempt, deadline, self._path)
+        # an upload of which nothing had come may have had to make place for others: begin anew
+        done = self._connection.persist(attempt, deadline, self._path, passing=("NOT_FOUND",))
         if done.state != resources_pb2.Upload.STATE_COMPLETE:
             raise InputError(self._path, "was cut short while it was being sent; try again when it is whole")
         moved(self._size, self._size)

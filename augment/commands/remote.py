@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from augment.commands.options import Function
+from augment.commands.terminal import say
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,13 +20,19 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def server_options(function: Function) -> Function:
-    """``--server``, ``--token-file``, ``--tls`` and its files."""
+    """``--server``, ``--patience``, ``--token-file``, ``--tls`` and its files."""
     for option in (
         click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of that certificate, PEM."),
         click.option("--tls-cert", type=_FILE, metavar="FILE", help="Our own certificate, if the server wants one."),
         click.option("--tls-ca", type=_FILE, metavar="FILE", help="TLS, and who signs the server's certificate, PEM."),
         click.option("--tls", is_flag=True, help="TLS, with the system's authorities."),
         click.option("--token-file", type=_FILE, metavar="FILE", help="A file with the token that the server wants."),
+        click.option(
+            "--patience",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="How long to wait for a server that is full, busy or being restarted.  [default: 600]",
+        ),
         click.option("--server", metavar="HOST:PORT", help="Let a server (augment serve) do the work."),
     ):
         function = option(function)
@@ -35,6 +42,7 @@ def server_options(function: Function) -> Function:
 @contextlib.contextmanager
 def client_of(
     server: str | None,
+    patience: float | None,
     token_file: Path | None,
     tls: bool,
     tls_ca: Path | None,
@@ -46,18 +54,28 @@ def client_of(
     Raises:
         UsageError: an option without ``--server``, a file that cannot be used, or no gRPC.
     """
-    given = {"--token-file": token_file, "--tls": tls, "--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
+    given = {
+        "--patience": patience is not None, "--token-file": token_file, "--tls": tls, "--tls-ca": tls_ca,
+        "--tls-cert": tls_cert, "--tls-key": tls_key,
+    }  # fmt: skip
     if server is None:
         if lost := [name for name, value in given.items() if value]:
             raise UsageError(f"{lost[0]}: means nothing without --server HOST:PORT")
         yield None
         return
     try:
-        from augment.client import Client, Tls
+        from augment.client import PATIENCE_S, Client, Tls
     except ImportError as error:
         raise UsageError(f"--server: {error}") from error
     secured = Tls(tls_ca, tls_cert, tls_key) if tls or tls_ca or tls_cert or tls_key else False
-    with Client(server, token=_token(token_file), tls=secured) as client:
+    patience_s, said = PATIENCE_S if patience is None else patience, set[str]()
+
+    def waiting(what: str) -> None:
+        if what not in said:
+            said.add(what)
+            say(f"augment: {server}: {what}; waiting for up to {patience_s:g} s")
+
+    with Client(server, token=_token(token_file), tls=secured, patience_s=patience_s, waiting=waiting) as client:
         yield client
 
 

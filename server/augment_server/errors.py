@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -50,7 +52,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "QUEUE_FULL": (_C.RESOURCE_EXHAUSTED, "max_queued_jobs wait; try again"),
     "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client wait or run; try again"),
     "TOO_MANY_UPLOADS": (_C.RESOURCE_EXHAUSTED, "max_open_uploads of this client are under way; finish one"),
-    "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are stored and in use; try again"),
+    "STORAGE_FULL": (_C.RESOURCE_EXHAUSTED, "max_stored_bytes are stored and in use, or the disk is full; try again"),
     "DRAINING": (_C.UNAVAILABLE, "the server is being stopped; try again"),
     "TOKEN_MISSING": (_C.UNAUTHENTICATED, "the server wants a token"),
     "TOKEN_UNKNOWN": (_C.UNAUTHENTICATED, "the server does not know the token"),
@@ -108,6 +110,15 @@ async def refuse(context: Any, refusal: Refusal) -> NoReturn:
     raise AssertionError("abort() returned")
 
 
+def disk_is_full(error: BaseException) -> bool:
+    """Whether this, or what it came from, is for lack of room on the disk: SQLite's is no OSError."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    if isinstance(error, sqlite3.OperationalError) and "disk is full" in str(error):
+        return True
+    return error.__cause__ is not None and disk_is_full(error.__cause__)
+
+
 def refusal_of(error: Exception, name: str) -> Refusal:
     """What a client is told of ``error``, which its file ``name`` caused. Neither path nor traceback is in it."""
     if isinstance(error, InputError):
@@ -121,6 +132,8 @@ def refusal_of(error: Exception, name: str) -> Refusal:
         return Refusal(
             "JOB_MEMORY", f"{name}: needs more memory than the server gives a job; split it, or ask its operator"
         )
+    if disk_is_full(error):
+        return Refusal("STORAGE_FULL", f"{name}: the server's disk has no room for what was made of it", retry_s=60)
     if isinstance(error, OutputError | OSError):
         return Refusal(
             "OUTPUT_ERROR", f"{name}: the server could not write what was made of it; its operator can see why"

@@ -23,7 +23,9 @@ class Limits:
 
     max_upload_bytes: int = limit(8 * GIB, "Largest trace file that is taken.", "bytes")
     max_open_uploads: int = limit(
-        64, "Uploads that a client may have begun, not finished; then the one that waits longest goes.", "count"
+        64,
+        "Uploads that a client may have begun; one more takes the place of one that rests for a minute, or waits.",
+        "count",
     )
     max_text_bytes: int = limit(64 * GIB, "Most that a trace may decompress to.", "bytes")
     max_text_ratio: int = limit(2_000, "Most that a trace may decompress to, in multiples of its size.", "ratio")
@@ -54,7 +56,7 @@ class Limits:
     max_kept: int = limit(100_000, "Final jobs that are kept, and complete uploads; the oldest go first.", "count")
     max_stored_bytes: int = limit(
         64 * GIB,
-        "Most that uploads and artifacts take on disk; the oldest go first, then new ones are refused.",
+        "Most that uploads and artifacts take on disk; then those of the client go that has more than its share.",
         "bytes",
     )
 

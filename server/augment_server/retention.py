@@ -64,7 +64,7 @@ class Retention:
         for upload, touched in self._old_uploads(old):
             if upload not in busy:
                 self._remove_upload(upload, touched)
-        self._fit(0, busy)
+        self._fit("", 0, busy)
         self._drop_contents()
 
     def _old_jobs(self, old: int) -> list[str]:
@@ -81,23 +81,23 @@ class Retention:
         more = self._storage.rows(kept + "complete ORDER BY touched_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
         return [(row["id"], row["touched_ns"]) for row in (*rows, *more)]
 
-    def make_room(self, size: int, busy: Collection[str]) -> None:
-        """See to it that so many bytes more may be stored.
+    def make_room(self, client: str, size: int, busy: Collection[str]) -> None:
+        """See to it that ``client`` may store so many bytes more.
 
         Raises:
             Refusal: what there is, is all needed or fresh.
         """
-        if not self._fit(size, busy):
+        if not self._fit(client, size, busy):
             most = self._limits.max_stored_bytes
             raise Refusal(
                 "STORAGE_FULL", f"the {most} bytes that this server stores are taken; try again later", retry_s=60
             )
 
-    def _fit(self, size: int, busy: Collection[str]) -> bool:
+    def _fit(self, client: str, size: int, busy: Collection[str]) -> bool:
         room = self._limits.max_stored_bytes - size
         if self.stored_bytes() <= room:
             return True
-        for kind, name, touched in self._oldest():
+        for kind, name, touched in self._to_go(client, size):
             if kind == "job":
                 self.remove_job(name)
             elif name not in busy:
@@ -107,26 +107,35 @@ class Retention:
         self._drop_contents()
         return self.stored_bytes() <= room
 
-    def _oldest(self) -> Iterator[tuple[str, str, int]]:
-        """Final jobs and uploads that no job needs, those first that were touched last, but none that is fresh."""
+    def _to_go(self, client: str, size: int) -> Iterator[tuple[str, str, int]]:
+        """Final jobs and uploads that no job needs, in the order in which they make room for ``client``.
+
+        First its own, the oldest first, but none that is fresh. Then those of clients that store more than their share,
+        as long as they do; fresh ones, too, if ``client`` stays within its own. All shares are equal: if one client has
+        less than its share and there is no room, another has more.
+        """
         query = (
-            f"SELECT 'job' AS kind, id, ended_ns AS at FROM jobs WHERE state IN ({_FINAL}) AND at < ?"  # noqa: S608
-            f" UNION ALL SELECT 'upload', id, touched_ns AS at FROM uploads WHERE at < ? AND sha256 NOT IN ({_NEEDED})"
+            f"SELECT 'job' AS kind, id, client, ended_ns AS at FROM jobs WHERE state IN ({_FINAL})"  # noqa: S608
+            f" UNION ALL SELECT 'upload', id, client, touched_ns AS at FROM uploads WHERE sha256 NOT IN ({_NEEDED})"
             " ORDER BY at"
         )
-        fresh = now_ns() - int(FRESH_S * 1e9)
-        for row in self._storage.rows(query, fresh, fresh):
-            yield row["kind"], row["id"], row["at"]
+        rows, fresh = self._storage.rows(query), now_ns() - int(FRESH_S * 1e9)
+        old = [row for row in rows if row["at"] < fresh]
+        yield from ((row["kind"], row["id"], row["at"]) for row in old if row["client"] == client)
+        used = self._used()
+        share = self._limits.max_stored_bytes // len({*used, client} - {""})
+        within = bool(client) and used.get(client, 0) + size <= share
+        for row in (*old, *(row for row in rows if within and row["at"] >= fresh)):
+            if row["client"] != client and self._used().get(row["client"], 0) > share:
+                yield row["kind"], row["id"], row["at"]
+
+    def _used(self) -> dict[str, int]:
+        """The bytes of each client that stores any."""
+        return {row["client"]: row["bytes"] for row in self._storage.rows("SELECT * FROM usage WHERE bytes > 0")}
 
     def stored_bytes(self) -> int:
-        """What uploads and artifacts take."""
-        query = (
-            "SELECT (SELECT COALESCE(SUM(size), 0) FROM artifacts)"
-            " + (SELECT COALESCE(SUM(size), 0) FROM (SELECT DISTINCT sha256, size FROM uploads WHERE complete))"
-            " + (SELECT COALESCE(SUM(received), 0) FROM uploads WHERE NOT complete) AS bytes"
-        )
-        row = self._storage.row(query)
-        return int(row["bytes"]) if row else 0
+        """What uploads and artifacts take, those included that are announced; what two clients have counts for each."""
+        return sum(self._used().values())
 
     def remove_job(self, job: str) -> None:
         """Remove a job that is final, and what it made."""

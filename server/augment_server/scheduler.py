@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 
 from augment.messages import request_of
 from augment.v1 import resources_pb2 as v1
-from augment_server.errors import Refusal, refusal_of
+from augment_server.errors import Refusal, disk_is_full, refusal_of
 from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Given, Jobs, Made, state_name
 from augment_server.limits import Limits
 from augment_server.names import new_id
@@ -30,6 +30,7 @@ from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
 _TOGETHER_S = 0.1  #: steps of a job within this time are told as one
 _PAUSE_S = 1.0
+_LOOK_S = 10.0  #: whether a job waits is looked up so often, whoever should have told
 
 
 @dataclass(eq=False)
@@ -77,7 +78,9 @@ class Scheduler:
             except Exception as error:
                 self._observer.log(logging.ERROR, f"no job can be begun: {error!r}")
                 asyncio.get_running_loop().call_later(_PAUSE_S, self._wake.set)
+            look = asyncio.get_running_loop().call_later(_LOOK_S, self._wake.set)
             await self._wake.wait()
+            look.cancel()
 
     async def _begin(self) -> bool:
         """Begin the next job; False if there is none."""
@@ -96,6 +99,10 @@ class Scheduler:
     def queued(self, job: str) -> None:
         """There is a new job."""
         self._observer.job_queued(job)
+        self.wake(job)
+
+    def wake(self, job: str) -> None:  # noqa: ARG002 - whichever comes next is taken up
+        """There may be a job that waits."""
         self._wake.set()
 
     @contextlib.contextmanager
@@ -175,6 +182,10 @@ class Scheduler:
             if not isinstance(error, Refusal):
                 self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
+            if error.reason == "STORAGE_FULL" and attempt.begun.attempts < self._limits.max_job_attempts:
+                await asyncio.sleep(_PAUSE_S)  # there may be room by then
+                await self._queue_again(job)
+                return
             await self._end(attempt, FAILED, error)
         else:
             await self._end(attempt, SUCCEEDED, None, made)
@@ -258,7 +269,7 @@ class Scheduler:
         self, attempt: _Attempt, state: int, error: Refusal | None = None, made: Sequence[Made] = ()
     ) -> None:
         job = attempt.begun.id
-        await self._apart(self._jobs.end, job, state, error, made)
+        await self._recorded(job, lambda: self._jobs.end(job, state, error, made))
         self._ended(job, state, time.monotonic() - attempt.started, error.reason if error else "")
 
     def _ended(self, job: str, state: int, seconds: float, reason: str = "") -> None:
@@ -266,9 +277,28 @@ class Scheduler:
         self._changed(job)
 
     async def _queue_again(self, job: str, *, died: bool = False) -> None:
-        await self._apart(self._jobs.queue_again, job, died=died)
+        await self._recorded(job, lambda: self._jobs.queue_again(job, died=died))
         self._observer.job_queued(job)
         self._changed(job)
+
+    async def _recorded(self, job: str, change: Callable[[], object]) -> None:
+        """Make a change in the database; if its disk is full, once there is room."""
+        told = False
+        while not await self._fits(change):
+            if not told:
+                text = "the end of the job cannot be recorded before there is room on the disk"
+                self._observer.log(logging.ERROR, text, job_id=job)
+            told = True
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _fits(self, change: Callable[[], object]) -> bool:
+        try:
+            await self._apart(change)
+        except Exception as error:
+            if not disk_is_full(error) or self._stopping:
+                raise
+            return False
+        return True
 
     async def drain(self, grace_s: float) -> None:
         """Begin nothing more; what runs may end within ``grace_s``, then it goes back into the queue."""
@@ -291,6 +321,8 @@ class Scheduler:
         await self.drain(0)
         if self._loop_task:
             self._loop_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop_task
         await self._workers.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import inspect
 import logging
@@ -17,7 +16,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment_server import catalog
-from augment_server.errors import Refusal, refuse
+from augment_server.errors import Refusal, disk_is_full, refuse
 from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs, inputs_of
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, id_of, safe_file_name, sha256_of
@@ -224,8 +223,10 @@ class Service(AugmentServiceServicer):
         size = request.size_bytes if request.HasField("size_bytes") else None
         announced = Announced(safe_file_name(request.file_name), size, sha256_of(request.sha256))
 
+        self._uploads.expect_size(size)
+
         def start() -> v1.Upload:
-            self._retention.make_room(max(size or 0, 0), self._uploads.busy())
+            self._retention.make_room(caller.client, size or 0, self._uploads.busy())
             return self._uploads.start(caller, announced)
 
         return await self._apart(start)
@@ -248,7 +249,7 @@ class Service(AugmentServiceServicer):
                 await self._apart(writer.write, message.chunk)
                 if writer.received >= checked:
                     checked = writer.received + SYNC_BYTES
-                    await self._apart(self._retention.make_room, 0, self._uploads.busy())
+                    await self._apart(self._retention.make_room, caller.client, 0, self._uploads.busy())
             await self._apart(writer.finish)
 
     @contextlib.asynccontextmanager
@@ -288,18 +289,20 @@ class Service(AugmentServiceServicer):
         if len(request_id) > MOST_REQUEST_ID:
             raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
 
-        def create() -> tuple[str, bool]:
+        loop = asyncio.get_running_loop()
+
+        def create() -> str:
             if kind == "diff":
                 catalog.check_diff(spec.diff)
             else:
                 catalog.check(spec.augment)
             file_names = [self._expect_input(given) for given in inputs_of(spec)]
-            return self._jobs.create(caller, spec, request_id, file_names)
+            job, new = self._jobs.create(caller, spec, request_id, file_names)
+            # from here, not by who waits for it: a caller that goes away now ends that
+            loop.call_soon_threadsafe(self._scheduler.queued if new else self._scheduler.wake, job)
+            return job
 
-        job, new = await self._apart(create)
-        if new:
-            self._scheduler.queued(job)
-        return job
+        return await self._apart(create)
 
     def _expect_input(self, given: v1.Input) -> str:
         """See to it that there is an input: its file name, if it is a file of the server's."""
@@ -344,7 +347,7 @@ class Service(AugmentServiceServicer):
 
 
 def _unexpected(error: Exception) -> Refusal:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if disk_is_full(error):
         return Refusal("STORAGE_FULL", "the server's disk is full; tell its operator, or try again later", retry_s=60)
     return Refusal("INTERNAL", "internal error; the server's log has more")
 

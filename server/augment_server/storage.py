@@ -41,7 +41,9 @@ CREATE TABLE IF NOT EXISTS uploads (
     created_ns INTEGER NOT NULL,
     touched_ns INTEGER NOT NULL
 );
-CREATE INDEX IF NOT EXISTS uploads_by_content ON uploads (sha256);
+DROP INDEX IF EXISTS uploads_by_content;  -- of earlier versions
+CREATE INDEX IF NOT EXISTS uploads_by_bytes ON uploads (sha256, realm, file_name);
+CREATE INDEX IF NOT EXISTS uploads_begun ON uploads (client, touched_ns) WHERE NOT complete;
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which they came
     id TEXT NOT NULL UNIQUE,
@@ -78,6 +80,37 @@ CREATE TABLE IF NOT EXISTS artifacts (
     PRIMARY KEY (job, position)
 );
 """
+#: what an upload takes of its client's room: what was announced, from the start; equal bytes once
+_TAKEN = """
+CASE WHEN NOT {0}.complete THEN MAX({0}.received, COALESCE({0}.size, 0))
+     WHEN EXISTS (SELECT 1 FROM uploads AS other WHERE other.sha256 = {0}.sha256 AND other.client = {0}.client
+                  AND other.complete AND other.id != {0}.id) THEN 0
+     ELSE {0}.size END"""
+_MORE = "INSERT INTO usage VALUES ({0}, {1}) ON CONFLICT (client) DO UPDATE SET bytes = bytes + excluded.bytes;"
+_OLD, _NEW = _TAKEN.format("OLD"), _TAKEN.format("NEW")
+_JOBS_CLIENT = "(SELECT client FROM jobs WHERE id = NEW.job)"
+#: how much each client stores, kept up to date by the database itself, and added up anew at each start
+_USAGE = f"""
+CREATE TABLE IF NOT EXISTS usage (client TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS upload_more AFTER INSERT ON uploads BEGIN
+    {_MORE.format("NEW.client", _NEW)} END;
+CREATE TRIGGER IF NOT EXISTS upload_other AFTER UPDATE OF complete, received, size, sha256 ON uploads BEGIN
+    {_MORE.format("NEW.client", f"({_NEW}) - ({_OLD})")} END;
+CREATE TRIGGER IF NOT EXISTS upload_less AFTER DELETE ON uploads BEGIN
+    {_MORE.format("OLD.client", f"-({_OLD})")} END;
+CREATE TRIGGER IF NOT EXISTS artifact_more AFTER INSERT ON artifacts BEGIN
+    {_MORE.format(_JOBS_CLIENT, "NEW.size")} END;
+CREATE TRIGGER IF NOT EXISTS job_less BEFORE DELETE ON jobs BEGIN
+    {_MORE.format("OLD.client", "-(SELECT COALESCE(SUM(size), 0) FROM artifacts WHERE job = OLD.id)")} END;
+BEGIN;
+DELETE FROM usage;
+INSERT INTO usage SELECT client, SUM(bytes) FROM (
+    SELECT client, size AS bytes FROM artifacts JOIN jobs ON jobs.id = artifacts.job
+    UNION ALL SELECT client, size FROM (SELECT DISTINCT client, sha256, size FROM uploads WHERE complete)
+    UNION ALL SELECT client, MAX(received, COALESCE(size, 0)) FROM uploads WHERE NOT complete
+) GROUP BY client;
+COMMIT;
+"""  # noqa: S608 - of our own texts alone
 _FOLDERS = ("parts", "blobs", "work", "artifacts")
 
 
@@ -101,16 +134,16 @@ class Storage:
             os.close(self._lock_file)
             raise AugmentError(f"--state-dir {root}: another server works there; choose another folder") from error
         self.lock = threading.RLock()  #: held while rows and files change together
+        self._local = threading.local()  # each thread reads by a connection of its own, and waits for no other
+        self._readers: list[sqlite3.Connection] = []
         try:
             for folder in _FOLDERS:
                 (root / folder).mkdir(exist_ok=True, mode=0o700)
             self._writer = self._connect()
-            self._writer.executescript(_SCHEMA)
-            self._reader = self._connect()
+            self._writer.executescript(_SCHEMA + _USAGE)
         except (OSError, sqlite3.Error) as error:
             os.close(self._lock_file)
             raise AugmentError(f"--state-dir {root}: cannot be used: {error}") from error
-        self._reading = threading.Lock()
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.root / "state.db", check_same_thread=False, isolation_level=None)
@@ -133,8 +166,11 @@ class Storage:
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """What a query finds of all that has been committed; waits for no writer."""
-        with self._reading:
-            return self._reader.execute(query, values).fetchall()
+        reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = self._local.reader = self._connect()
+            self._readers.append(reader)
+        return reader.execute(query, values).fetchall()
 
     def row(self, query: str, *values: Any) -> sqlite3.Row | None:
         """The first row that a query finds."""
@@ -159,9 +195,9 @@ class Storage:
 
     def close(self) -> None:
         """Let go of the directory."""
-        with self.lock, self._reading:
-            self._writer.close()
-            self._reader.close()
+        with self.lock:
+            for connection in (self._writer, *self._readers):
+                connection.close()
             os.close(self._lock_file)
 
 

@@ -16,6 +16,7 @@ from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.storage import Storage, now_ns, remove, sync_folder
 
+FRESH_S = 60.0  #: an upload that was begun, or from which bytes came, within this time is somebody's
 SYNC_BYTES = 16 << 20  #: after so many bytes they are made safe, and the database told
 _PIECE = 1 << 20
 
@@ -51,9 +52,6 @@ class Uploads:
         Raises:
             Refusal: it is too large, or the client has too many open.
         """
-        size = announced.size
-        if size is not None and not 0 <= size <= self._limits.max_upload_bytes:
-            raise self._too_large()
         with self._storage.writing() as db:
             if announced.sha256 and (known := self._known(db, caller, announced)):
                 db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), known))
@@ -84,16 +82,31 @@ class Uploads:
         db.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *more))
         return upload
 
+    def expect_size(self, size: int | None) -> None:
+        """Refuse an announced size that can never be.
+
+        Raises:
+            Refusal: it is negative, or beyond what is taken or stored.
+        """
+        if size is not None and size < 0:
+            raise Refusal("INVALID_REQUEST", "size_bytes: must not be negative")
+        if size is not None and size > self._most():
+            raise self._too_large()
+
+    def _most(self) -> int:
+        return min(self._limits.max_upload_bytes, self._limits.max_stored_bytes)
+
     def _expect_few(self, db: sqlite3.Connection, caller: Caller) -> None:
         """Make place for one more begun upload: nobody may ever go on with those that wait."""
-        query = "SELECT id FROM uploads WHERE client = ? AND NOT complete ORDER BY touched_ns"
-        begun = [row["id"] for row in db.execute(query, (caller.client,))]
-        most = self._limits.max_open_uploads
+        query = "SELECT id, touched_ns FROM uploads WHERE client = ? AND NOT complete ORDER BY touched_ns"
+        begun = db.execute(query, (caller.client,)).fetchall()
+        most, fresh = self._limits.max_open_uploads, now_ns() - int(FRESH_S * 1e9)
         if len(begun) < most:
             return
-        waiting = next((one for one in begun if one not in self._writers), None)
+        left = (one["id"] for one in begun if one["touched_ns"] < fresh and one["id"] not in self._writers)
+        waiting = next(left, None)
         if waiting is None:
-            raise Refusal("TOO_MANY_UPLOADS", f"{most} of your uploads are under way; finish one first", retry_s=10)
+            raise Refusal("TOO_MANY_UPLOADS", f"{most} of your uploads are under way; finish one first", retry_s=1)
         db.execute("DELETE FROM uploads WHERE id = ?", (waiting,))
         remove(self._storage.part(waiting))
 
@@ -193,13 +206,13 @@ class Uploads:
         Raises:
             Refusal: ``end`` is beyond.
         """
-        if end > self._limits.max_upload_bytes:
+        if end > self._most():
             raise self._too_large()
         if row["size"] is not None and end > row["size"]:
             raise Refusal("UPLOAD_TOO_LARGE", f"{row['file_name']}: more bytes came than the {row['size']} announced")
 
     def _too_large(self) -> Refusal:
-        most = self._limits.max_upload_bytes
+        most = self._most()
         return Refusal("UPLOAD_TOO_LARGE", f"this server takes traces of up to {most} bytes", {"max_bytes": str(most)})
 
 

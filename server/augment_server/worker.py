@@ -92,8 +92,16 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
         told = refusal_of(error, order["inputs"][number]["file_name"])
         if told.metadata and order["kind"] == "diff":  # both may have the same name
             told.metadata = {**told.metadata, "side": "control" if number else "test"}
-        why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR") else ""
-    return {"failed": [told.reason, told.message, dict(told.metadata)], "traceback": why}
+        why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
+    metadata = {name: _without_places(value, order) for name, value in told.metadata.items()}
+    return {"failed": [told.reason, _without_places(told.message, order), metadata], "traceback": why}
+
+
+def _without_places(text: str, order: dict[str, Any]) -> str:
+    """What leaves this process tells the names of files as their senders gave them, and none of our folders."""
+    for number, given in enumerate(order["inputs"]):
+        text = text.replace(str(_place(order, number)), given["file_name"])
+    return text.replace(order["folder"] + os.sep, "").replace(order["folder"], "")
 
 
 def _blamed(error: Exception, order: dict[str, Any]) -> int:

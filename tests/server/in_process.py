@@ -130,6 +130,13 @@ def eventually(what: Callable[[], T | bool | None], timeout_s: float = PATIENCE_
     return cast("T", found)
 
 
+def touched(server: Server, upload: str) -> int:
+    """When an upload was last."""
+    row = server.core._storage.row("SELECT touched_ns FROM uploads WHERE id = ?", upload.removeprefix("uploads/"))
+    assert row
+    return int(row["touched_ns"])
+
+
 def trace(path: Path, count: int = 50, name: str = "k", more: str = "") -> Path:
     """A small trace of ``count`` kernels."""
     event = '{"ph": "X", "cat": "kernel", "name": "%s", "pid": 0, "tid": 7, "ts": %d.25, "dur": 5}'

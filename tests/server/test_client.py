@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cutting import proxy
-from in_process import eventually
+from in_process import eventually, touched
 from in_process import serving as in_process
 from serving_process import Server, serving
 
@@ -21,6 +21,7 @@ from augment.client.connection import Connection, Deadline
 from augment.client.transfers import Download, Upload, sent_name
 from augment.errors import InputError, MalformedTrace, ServiceError, UnknownFormat, UsageError
 from augment.v1 import resources_pb2, service_pb2
+from augment_server.limits import Limits
 from traces import kernel, launch, some_work, write_trace
 
 
@@ -255,6 +256,51 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
             for one in threads:
                 one.join()
         assert len(got) == 6
+
+
+def test_a_server_without_room_is_waited_for_until_patience_ends(trace: Path, tmp_path: Path) -> None:
+    size, told = trace.stat().st_size, list[str]()
+    with in_process(tmp_path / "state", max_stored_bytes=size + 5) as server:
+        server.stub.StartUpload(service_pb2.StartUploadRequest(file_name="other", size_bytes=size))
+        with Client(server.address, patience_s=5, waiting=told.append) as client:
+            with pytest.raises(ServiceError) as caught:
+                client.augment(trace)
+            assert caught.value.reason == "STORAGE_FULL"
+            server.core._retention._limits = server.core._uploads._limits = Limits(max_stored_bytes=size - 1)
+            with pytest.raises(ServiceError) as caught:
+                client.augment(trace)
+            assert caught.value.reason == "UPLOAD_TOO_LARGE"
+    assert told == []  # the server says: in a minute
+
+
+def test_waiting_says_what_for(trace: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    with in_process(tmp_path / "state", max_open_uploads=1) as server:
+        other = server.stub.StartUpload(service_pb2.StartUploadRequest(file_name="other")).upload
+
+        def waiting(what: str) -> None:
+            told.append(what)
+            server.core._retention._remove_upload(other.name.partition("/")[2], touched(server, other.name))
+
+        with Client(server.address, waiting=waiting) as client:
+            client.augment(trace, out=tmp_path / "out")
+    assert told == ["1 of your uploads are under way; finish one first"]
+
+
+def test_an_upload_that_is_gone_is_begun_anew(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, rest = list[str](), Upload._rest
+    with in_process(tmp_path / "state") as server:
+
+        def late(self: Upload, there: resources_pb2.Upload, *more: Any) -> resources_pb2.Upload:
+            if not begun:
+                server.core._retention._remove_upload(there.name.partition("/")[2], touched(server, there.name))
+            begun.append(there.name)
+            return rest(self, there, *more)
+
+        monkeypatch.setattr(Upload, "_rest", late)
+        with Client(server.address) as client:
+            assert client.augment(trace, out=tmp_path / "out").files
+    assert len(set(begun)) == 2
 
 
 def test_an_interrupt_cancels_the_job(trace: Path, tmp_path: Path) -> None:

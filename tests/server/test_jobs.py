@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +14,13 @@ from typing import Any
 
 import grpc
 import pytest
-from in_process import PATIENCE_S, Server, eventually, refused, serving, trace
+from in_process import PATIENCE_S, Server, assert_presentable, eventually, refused, serving, trace
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.jobs import Jobs
+from augment_server.scheduler import Scheduler
+from augment_server.uploads import Caller
 from augment_server.workers import Worker
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
@@ -169,6 +174,81 @@ def test_a_worker_that_dies_twice_ends_its_job_and_no_other(tmp_path: Path, monk
         assert server.wait(server.create(upload).name).state == SUCCEEDED
 
 
+def test_who_goes_away_while_a_job_is_accepted_leaves_it_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        reached, gone, create = threading.Event(), threading.Event(), Jobs.create
+
+        def slow(*given: Any) -> tuple[str, bool]:
+            reached.set()
+            gone.wait(PATIENCE_S)
+            return create(*given)
+
+        monkeypatch.setattr(Jobs, "create", slow)
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
+        call = server.stub.CreateJob.future(calls.CreateJobRequest(spec=spec))
+        reached.wait(PATIENCE_S)
+        call.cancel()
+        eventually(lambda: not server.call(running_calls()))
+        gone.set()
+        (job,) = eventually(lambda: list(server.stub.ListJobs(calls.ListJobsRequest()).jobs))
+        assert server.wait(job.name).state == SUCCEEDED
+
+
+async def running_calls() -> int:
+    """How many calls create a job."""
+    return sum("_create" in str(task.get_stack(limit=1)) for task in asyncio.all_tasks())
+
+
+def test_a_job_that_nobody_told_of_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment_server.scheduler._LOOK_S", 0.05)
+    with serving(tmp_path / "state") as server:
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=server.upload(trace(tmp_path / "a.json")))))
+        job, _ = server.core._jobs.create(Caller("host:test", ""), spec, "", [""])
+        assert server.wait(f"jobs/{job}").state == SUCCEEDED
+
+
+def full(method: Callable[..., Any], times: int) -> Callable[..., Any]:
+    """``method`` that does not find room on the disk a few times."""
+    left = iter(range(times))
+
+    def failing(*given: Any, **options: Any) -> Any:
+        if next(left, None) is not None:
+            raise sqlite3.OperationalError("database or disk is full")
+        return method(*given, **options)
+
+    return failing
+
+
+def test_the_end_of_a_job_is_recorded_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment_server.scheduler._PAUSE_S", 0.05)
+    monkeypatch.setattr(Jobs, "end", full(Jobs.end, 3))
+    with serving(tmp_path / "state") as server:
+        job = hung(server, server.upload(trace(tmp_path / "a.json")))
+        assert server.stub.CancelJob(calls.CancelJobRequest(name=job.name)).job.state == CANCELLED
+        assert len(server.observer.logged) == 1
+
+
+def test_outputs_that_did_not_fit_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment_server.scheduler._PAUSE_S", 0.05)
+    publish = Scheduler._publish
+    monkeypatch.setattr(Scheduler, "_publish", full(publish, 2))
+    with serving(tmp_path / "state") as server:
+        job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
+        assert (job.state, job.attempt_count) == (SUCCEEDED, 3)
+
+
+def test_messages_of_jobs_tell_no_path(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "plain.json"))
+        job = server.wait(server.create(upload, steps=v1.StepRange(first=0, last=1)).name)
+        assert job.state == FAILED
+        assert job.error.message.startswith("plain.json: ")
+        assert_presentable(job.error.message)
+
+
 def test_a_full_queue(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=1, max_queued_jobs=2, max_client_jobs=4) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
@@ -201,8 +281,6 @@ def test_clients_take_turns(tmp_path: Path) -> None:
         mine = [server.create(upload).name for _ in range(1)]
         server.until(mine[0], RUNNING)
         jobs = server.core._jobs
-        from augment_server.uploads import Caller
-
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
         with server.core._storage.lock:  # both are there before the next one is begun
             later, _ = jobs.create(Caller("host:test", ""), spec, "", [""])

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
-from in_process import Server, eventually, refused, serving, trace
+from in_process import Server, eventually, refused, serving, touched, trace
 
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
@@ -87,6 +88,64 @@ def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
         assert server.core._retention.stored_bytes() < stored
 
 
+def test_what_can_never_fit_moves_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
+        age(server, "UPDATE jobs SET ended_ns = ended_ns - 700000000000")
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - 700000000000")
+        with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE"):
+            server.stub.StartUpload(calls.StartUploadRequest(file_name="x", size_bytes=2**62))
+        assert server.get(job.name).state == v1.Job.STATE_SUCCEEDED
+        assert len(files(tmp_path / "state", "blobs")) == 1
+
+
+def sent(server: Server, client: str, name: str, size: int) -> str:
+    """An upload of ``client``."""
+    start = calls.StartUploadRequest(file_name=name, size_bytes=size)
+    parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=name.encode().ljust(size))]
+    metadata = [("client", f"token:{client}")]
+    return server.stub.UploadTrace(iter(parts), metadata=metadata).upload.name
+
+
+def there(server: Server, client: str, upload: str) -> bool:
+    request, metadata = calls.GetUploadRequest(name=upload), [("client", f"token:{client}")]
+    try:
+        server.stub.GetUpload(request, metadata=metadata)
+    except grpc.RpcError:
+        return False
+    return True
+
+
+def test_whoever_has_more_than_its_share_makes_room(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_stored_bytes=1000) as server:
+        first, second = sent(server, "a", "1", 300), sent(server, "a", "2", 600)
+        third = sent(server, "b", "3", 400)  # both are fresh, but a has more than half
+        assert [there(server, "a", one) for one in (first, second)] == [False, True]
+        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
+            sent(server, "b", "4", 150)  # then b would have more than half
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - 700000000000")
+        fourth = sent(server, "b", "4", 150)  # what is b's own goes first, although a's is older
+        assert [there(server, "b", one) for one in (third, fourth)] == [False, True]
+        assert there(server, "a", second)
+        assert server.core._retention.stored_bytes() == 750
+
+
+def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        path = trace(tmp_path / "a.json")
+        uploads = [server.upload(path), server.upload(path, "again.json"), server.upload(trace(tmp_path / "b.json", 9))]
+        jobs = [server.wait(server.create(one).name).name for one in uploads]
+        server.stub.StartUpload(calls.StartUploadRequest(file_name="c.json", size_bytes=77))
+        server.stub.DeleteJob(calls.DeleteJobRequest(name=jobs[1]))
+        age(server, "DELETE FROM uploads WHERE id = ?", uploads[0].removeprefix("uploads/"))
+        kept = server.core._retention.stored_bytes()
+    with serving(tmp_path / "state") as server:  # where they are added up anew
+        assert server.core._retention.stored_bytes() == kept
+        age(server, "DELETE FROM uploads")
+        age(server, "DELETE FROM jobs")
+        assert server.core._retention.stored_bytes() == 0
+
+
 def test_a_second_server_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path), pytest.raises(AugmentError, match="another server works there; choose another folder"):
         Storage(tmp_path)
@@ -140,12 +199,6 @@ def test_an_upload_that_goes_while_its_bytes_come(tmp_path: Path) -> None:
         with refused("NOT_FOUND", "NOT_FOUND"):
             server.stub.UploadTrace(parts())
         assert not server.observer.logged
-
-
-def touched(server: Server, upload: str) -> int:
-    row = server.core._storage.row("SELECT touched_ns FROM uploads WHERE id = ?", upload.removeprefix("uploads/"))
-    assert row
-    return int(row["touched_ns"])
 
 
 def test_a_start_completes_what_was_begun(tmp_path: Path) -> None:

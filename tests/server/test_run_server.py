@@ -212,7 +212,7 @@ def test_options_and_choices_go_there(both: Command, tmp_path: Path) -> None:
     assert both(trace, "--only", "idle_time_breakdown,queue_length", "--option", option).code == 0
 
 
-@pytest.mark.parametrize("flag", ["--tls", "--token-file=x", "--tls-ca=x"])
+@pytest.mark.parametrize("flag", ["--tls", "--token-file=x", "--tls-ca=x", "--patience=5"])
 def test_what_means_nothing_without_a_server(run: Command, tmp_path: Path, flag: str) -> None:
     ended = run(write_trace(tmp_path / "a.json"), flag)
     assert (ended.code, ended.err.count("\n")) == (2, 1)

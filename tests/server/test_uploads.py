@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -218,9 +219,14 @@ def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:
 def test_too_many(tmp_path: Path) -> None:
     with serving(tmp_path, max_open_uploads=2) as server:
         first, second = start(server, bytes(10)), start(server, bytes(10))
+        with refused("TOO_MANY_UPLOADS", "RESOURCE_EXHAUSTED") as told:
+            start(server, bytes(10))  # both are somebody's, who has just been told of them
+        assert told[0].retry
+        with server.core._storage.writing() as db:
+            db.execute("UPDATE uploads SET touched_ns = touched_ns - 61000000000 WHERE id = ?", (first.name[8:],))
         third = start(server, bytes(10))
         with refused("NOT_FOUND", "NOT_FOUND"):
-            get(server, first)  # waited longest
+            get(server, first)
         go_on = threading.Event()
 
         def stuck(upload: v1.Upload) -> Iterator[Part]:
@@ -243,6 +249,7 @@ def test_room_is_looked_after_while_bytes_come(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("augment_server.service.SYNC_BYTES", 1000)
     with serving(tmp_path, max_stored_bytes=10_000) as server:
         first = Part(start=calls.StartUploadRequest(file_name="a.json"))
+        send(server, first, Part(chunk=bytes(5000), finish=True))
         with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
             send(server, first, *[Part(chunk=bytes(1000))] * 20)
 
@@ -255,6 +262,14 @@ def test_a_full_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment_server.uploads.Writer.write", full)
     with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
         send(server, resume(upload, 0), Part(chunk=b"x"))
+
+    def full_database(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("augment_server.uploads.Uploads.start", full_database)
+    with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as told:
+        start(server, bytes(10))
+    assert told[0].retry
     monkeypatch.setattr("augment_server.uploads.Uploads.get", lambda *_: 1 / 0)
     with refused("INTERNAL", "INTERNAL"):
         get(server, upload)
@@ -263,9 +278,14 @@ def test_a_full_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_room(tmp_path: Path) -> None:
     with serving(tmp_path, max_stored_bytes=10_000) as server:
+        upload = start(server, bytes(6000))  # what is announced has its place
         with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as told:
-            start(server, bytes(10_001))
+            start(server, bytes(4001))
         assert told[0].retry
+        with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE") as told:
+            start(server, bytes(10_001))
+        assert not told[0].retry
+        assert send(server, resume(upload, 0), Part(chunk=bytes(6000))).state == v1.Upload.STATE_COMPLETE
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/", "x\n", "k" * 181, "../.."])
@@ -287,8 +307,10 @@ def test_requests_that_make_no_sense(server: Server) -> None:
     upload = start(server, bytes(10))
     with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
         send(server, resume(upload, 0), resume(upload, 0))
-    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
-        server.stub.StartUpload(calls.StartUploadRequest(file_name="a", sha256="abc"))
+    for wrong in (calls.StartUploadRequest(file_name="a", sha256="abc"),
+                  calls.StartUploadRequest(file_name="a", size_bytes=-5)):  # fmt: skip
+        with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+            server.stub.StartUpload(wrong)
     with refused("NOT_FOUND", "NOT_FOUND"):
         server.stub.GetUpload(calls.GetUploadRequest(name="uploads/0123"))
     for name in ("", "uploads/../x", "jobs/1", "uploads/"):
