@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import importlib.util
 import json
 import re
@@ -13,13 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import augment.analyses
+import augment.readers
 import conftest
 from augment.analyses import ANALYSES
 from augment.commands import COMMANDS
-from augment.readers import read
+from augment.errors import MalformedTrace
+from augment.readers import READERS, read
 from augment.writers import WRITERS, metrics
 from augment.writers.metrics_schema import schema
 from simulator import JobOptions, simulate
@@ -164,8 +168,7 @@ def open_text(path: str) -> Any:
 
 
 def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = CODE.findall((ROOT / "CONTRIBUTING.md").read_text())
-    (traces / "step_time.py").write_text(code)
+    (traces / "step_time.py").write_text(example_of("NEEDS"))
     example: Any = module_from("step_time", traces / "step_time.py")
     for check in CHECKS:
         check(example)
@@ -175,6 +178,41 @@ def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.Monke
     ((step,), status) = (sidecar["analyses"]["step_time"][name] for name in ("rows", "status"))
     assert (status, step["rank"], step["step"]) == ("ok", 0, "ProfilerStep#0")
     assert step["duration_ns"] > 0
+
+
+def example_of(what: str) -> str:
+    """The module in CONTRIBUTING that has a constant of this name."""
+    (code,) = (one for one in CODE.findall((ROOT / "CONTRIBUTING.md").read_text()) if f"\n{what} = " in one)
+    return str(code)
+
+
+def test_the_example_of_a_reader_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "csv_events.py").write_text(example_of("HEADER"))
+    example: Any = module_from("csv_events", tmp_path / "csv_events.py")
+    monkeypatch.setattr(augment.readers, "READERS", (*READERS, example))
+    lines = [
+        "cpu_op,aten::mm,1000,500,1,1,,first",
+        "cuda_runtime,cudaLaunchKernel,1100,50,1,1,7,",
+        "kernel,gemm,2500,100,0,7,8,",
+        "kernel,gemm,2000,300,0,7,7,tile 128",
+        "kernel,gemm,soon,100,0,7,9,",
+    ]
+    path = tmp_path / "rank3.csv.gz"
+    path.write_bytes(gzip.compress(example.HEADER + "\n".join(lines).encode()))
+    trace = read(str(path))
+    assert (trace.rank, trace.source.format, trace.events.ts.tolist()) == (3, "csv", [1000, 1100, 2000, 2500])
+    assert trace.args_of(np.array([0, 2])) == [{"note": "first"}, {"note": "tile 128"}]
+    assert [(one.code, one.count) for one in trace.diagnostics] == [("event_without_time", 1)]
+    augmented = augment.augment(trace)
+    (row,) = augmented.outcomes["temporal_breakdown"].rows
+    assert (row.device, row.busy_ns, row.idle_ns) == (0, 400, 200)
+    (native, _) = augment.write(augmented, formats=["perfetto"])
+    assert read(str(native)).events.ts.tolist() == [1000, 1100, 2000, 2500]
+
+    path.write_bytes(gzip.compress(example.HEADER + b"kernel,gemm"))
+    with pytest.raises(MalformedTrace, match="2 fields"):
+        read(str(path))
+    assert not any(reader.recognizes(example.HEADER) for reader in READERS)
 
 
 def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
