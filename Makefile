@@ -9,11 +9,11 @@ help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:[^#]*## */\t/' | expand -t 16
 
 # the tools that build the kernels come first: so they are not installed once more, for this build alone
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml server/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sed -n '/^requires = \[/,/^\]/s/^ *"\(.*\)",$$/\1/p' pyproject.toml > $(VENV)/build-tools.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/build-tools.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]' --editable './server[otel]'
 	touch $@
 
 demo: $(STAMP)   ## simulates and augments a small job, prints its main figures and which file to open

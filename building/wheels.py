@@ -1,4 +1,4 @@
-"""``python -m building.wheels [TARGET …]``: a wheel for each platform into ``dist/``, its library inspected, and run.
+"""``python -m building.wheels [TARGET …]``: wheels into ``dist/``: for each platform, inspected and run; the service's.
 
 What runs here is tried with each kernel's plainest call: the own platform's, arm64's under qemu-user with its C library
 (``qemu-user``, ``libc6-arm64-cross``), Windows' under Wine (``wine64``). What is not there is told as not run.
@@ -50,15 +50,19 @@ def main(targets: list[str]) -> None:
     """Build, inspect and try the wheels of ``targets``."""
     out = ROOT / "dist"
     for target in targets:
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        asked = {**os.environ, "KINETO_AUGMENT_TARGET": target}
-        subprocess.run([*command, "--wheel-dir", str(out), str(ROOT)], check=True, env=asked)
+        _wheel(ROOT, out, KINETO_AUGMENT_TARGET=target)
         (wheel,) = out.glob(f"*-{TARGETS[target].tag}.whl")
         with tempfile.TemporaryDirectory() as name, zipfile.ZipFile(wheel) as archive:
             library = Path(archive.extract(f"augment/kernels/{library_name(target)}", name))
             inspect(library, target)
             told = smoke(library, target)
         sys.stdout.write(f"{wheel.name}: {wheel.stat().st_size >> 10} KB; inspected; {told}\n")
+    _wheel(ROOT / "server", out)
+
+
+def _wheel(source: Path, out: Path, **environment: str) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(out), str(source)], check=True, env={**os.environ, **environment})
 
 
 def inspect(library: Path, target: str) -> None:
