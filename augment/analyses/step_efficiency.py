@@ -91,7 +91,7 @@ BESIDE = {
     "host_wait": "host_wait_ns", "kernel_wait": "kernel_wait_ns", "other_wait": "other_wait_ns",
 }  # fmt: skip
 #: what the sentence calls the parts
-_SAID = {
+SAID = {
     "below peak": ("compute_above",),
     "memory-bound": ("memory_ideal", "memory_above"),
     "small kernels": ("latency_bound",),
@@ -102,7 +102,7 @@ _SAID = {
     "between kernels": ("kernel_wait",),
     "other idle": ("other_wait",),
 }
-_SAID_AT_MOST = 4
+SAID_AT_MOST = 4
 
 
 def analyze(trace: Trace) -> Findings | Skipped:
@@ -156,7 +156,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered is None:
         return "no matrix product, convolution or attention is known among the kernels"
     if covered < COVERED:
-        share = f"operations are counted of {100 * covered:.0f} % of the time of matrix products alone"
+        share = f"operations are counted of {100 * covered:.1f} % of the time of matrix products alone"
         why = "the others have no operator (as in CUDA graphs), no shapes, or no formula"
         return f"{share}; {why}: [[flops]] in --tables FILE"
     return None
@@ -173,11 +173,11 @@ def _overlap(figures: StepFigures, step: int) -> float | None:
 def sentence(row: Row) -> str:
     """The row in short: the MFU, and the largest parts of the rest in percent of the step."""
     shares = {
-        said: sum(getattr(row, f"{part}_ns") for part in parts) / max(row.wall_ns, 1) for said, parts in _SAID.items()
+        said: sum(getattr(row, f"{part}_ns") for part in parts) / max(row.wall_ns, 1) for said, parts in SAID.items()
     }
     if row.mfu_ratio is not None and row.hfu_ratio is not None:
         shares["recomputation"] = row.hfu_ratio - row.mfu_ratio
-    largest = sorted(shares, key=lambda said: -shares[said])[:_SAID_AT_MOST]
+    largest = sorted(shares, key=lambda said: -shares[said])[:SAID_AT_MOST]
     rest = ", ".join(f"{100 * shares[said]:.0f} % {said}" for said in largest if shares[said] >= 0.005)
     head = "no MFU" if row.mfu_ratio is None else f"{100 * row.mfu_ratio:.0f} % MFU"
     return f"{head}; {rest}" if rest else head

@@ -12,6 +12,7 @@ import msgspec
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.results import Result
+from augment.commands.step_waterfall import waterfall
 from augment.commands.tables import source_line
 from augment.commands.units import duration, share
 
@@ -81,6 +82,7 @@ def _one(result: Result) -> Iterator[str]:
     rows = _devices(sidecar)
     if rows:
         yield from _table([["  device", *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)
+    yield from waterfall(sidecar["analyses"])
     skipped: dict[str, list[str]] = {}
     for name, one in sidecar["analyses"].items():
         if one["status"] == "skipped":

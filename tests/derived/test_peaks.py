@@ -98,6 +98,16 @@ def test_the_older_spelling() -> None:
     assert peak is not None
 
 
+def test_devices_that_are_counted_otherwise_are_told_apart_where_they_differ() -> None:
+    trace = trace_of(kernel("k", 0, 10, device=2))
+    listed = [{"id": one, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992} for one in (0, 1)]
+    alike = replace(trace, source=replace(trace.source, metadata={"deviceProperties": listed}))
+    assert device_peaks(alike)[2] is not None
+    mixed = [*listed, {"id": 3, "name": "NVIDIA B200"}]
+    apart = replace(trace, source=replace(trace.source, metadata={"deviceProperties": mixed}), facts={})
+    assert device_peaks(apart)[2] is None
+
+
 def test_users_rows_come_first(tmp_path: Path) -> None:
     table = tmp_path / "ours.toml"
     table.write_text(

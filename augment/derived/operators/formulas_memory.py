@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from augment.derived.operators.formulas_matmul import broadcast
@@ -24,6 +25,12 @@ _ELEMENTWISE = re.compile(
     "neg|pow|reciprocal|relu|remainder|round|rsqrt|rsub|sgn|sigmoid|sigmoid_backward|sign|silu|silu_backward|sin|"
     "softplus|sqrt|square|sub|tanh|tanh_backward|threshold_backward|tril|triu|where|xlogy"
 )
+#: how many operands there can be, where not two: a tensor beyond is given for the result (``out=``)
+_ONE = re.compile(
+    "abs|bitwise_not|ceil|celu|cos|elu|erf|exp|expm1|floor|gelu|hardsigmoid|hardswish|hardtanh|isnan|isinf|leaky_relu|log|"
+    "log1p|log2|logical_not|neg|reciprocal|relu|round|rsqrt|sgn|sigmoid|sign|silu|sin|softplus|sqrt|square|tanh|tril|triu"
+)
+_THREE = re.compile("addcdiv|addcmul|clamp|lerp|where")
 _IN_BOOLS = re.compile("eq|ge|gt|isnan|isinf|le|logical_and|logical_not|logical_or|lt|ne")
 _REDUCTIONS = re.compile(
     "all|amax|amin|any|argmax|argmin|linalg_vector_norm|max|mean|min|norm|prod|std|sum|var|var_mean"
@@ -57,7 +64,8 @@ def memory_formula(operator: str) -> Formula | None:
     if name in ("fill", "zero"):
         return _written
     if _ELEMENTWISE.fullmatch(name):
-        return _elementwise(in_place, bool(_IN_BOOLS.fullmatch(name)))
+        operands = 1 if _ONE.fullmatch(name) else 3 if _THREE.fullmatch(name) else 2
+        return _elementwise(in_place, bool(_IN_BOOLS.fullmatch(name)), operands)
     if _REDUCTIONS.fullmatch(name):
         return _all_operands
     if name in _PASSES:
@@ -65,8 +73,9 @@ def memory_formula(operator: str) -> Formula | None:
     return {"embedding": _embedding, "embedding_dense_backward": _embedding_backward}.get(name)
 
 
-def _elementwise(in_place: bool, in_bools: bool) -> Formula:
+def _elementwise(in_place: bool, in_bools: bool, operands: int) -> Formula:
     def formula(call: Call) -> Work:
+        call = replace(call, dims=call.dims[:operands], types=call.types[:operands])
         if any(call.has(place) and place not in call.tensors for place in range(len(call.dims))):
             raise Unrecorded
         for place in range(min(len(call.types), 2)):

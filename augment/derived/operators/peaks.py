@@ -88,13 +88,12 @@ def shipped_rows() -> list[Mapping[str, Any]]:
 def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
     """The peak of each device that has work; None where it is not known."""
     rows = [*rows_of(trace.tables.get("peak", ())), *shipped_rows()]
-    told = _told(trace)
-    return {one.device: _peak(rows, told.get(one.device, _Device())) for one in gpu_work(trace).devices}
+    return {one.device: _peak(rows, _device(trace, one.device)) for one in gpu_work(trace).devices}
 
 
 def name_of(trace: Trace, device: Identity) -> str:
     """What the trace calls a device, or a phrase where it does not say."""
-    return _told(trace).get(device, _Device()).name or "a device without a name"
+    return _device(trace, device).name or "a device without a name"
 
 
 def why_unknown(trace: Trace, device: Identity) -> str:
@@ -121,6 +120,14 @@ def _fits(row: Mapping[str, Any], device: _Device) -> bool:
     if bounded and not device.memory:
         return False
     return bool(row.get("least_bytes", 0) <= device.memory < row.get("below_bytes", float("inf")))
+
+
+def _device(trace: Trace, device: Identity) -> _Device:
+    """What is told of a device. ROCm counts devices in other ways in events and in the header: where all that the
+    header lists are alike, it does not matter which is which."""
+    told = _told(trace)
+    alike = set(told.values())
+    return told.get(device, next(iter(alike)) if len(alike) == 1 else _Device())
 
 
 def _told(trace: Trace) -> dict[Identity, _Device]:

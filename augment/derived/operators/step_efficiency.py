@@ -16,7 +16,7 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.recomputation import recomputed
 from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
-from augment.derived.steps.step_windows import StepWindows
+from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.trace import Trace, derived
 
 #: the parts of the time in which anything is computed
@@ -78,11 +78,15 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
 @derived
 def products_covered(trace: Trace) -> dict[int, float | None]:
     """Of each device the share of the time of matrix products, convolutions and attention whose operations are counted
-    against a peak; None of a device that has none, as far as names tell."""
+    against a peak, in the windows of the steps; None of a device that has none, as far as names tell."""
     work, found, own, families = gpu_work(trace), operator_work(trace), roofs(trace), kernel_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
     counted = np.append(~np.isnan(own.compute_ns), False)[found.owner]
-    dur = work.end - work.ts
+    windows = step_windows(trace)
+    step = np.searchsorted(windows.start, work.ts, side="right") - 1
+    inside = step >= 0
+    inside[inside] = work.ts[inside] < windows.end[step[inside]]
+    dur = np.where(inside, work.end - work.ts, 0)
     shares: dict[int, float | None] = {}
     for place, device in enumerate(work.devices):
         products = dur[device.places][(named | counted)[device.places]].sum()
