@@ -19,7 +19,6 @@ import pytest
 
 import augment.analyses
 import augment.readers
-import conftest
 from augment.analyses import ANALYSES
 from augment.commands import COMMANDS
 from augment.errors import MalformedTrace
@@ -27,6 +26,7 @@ from augment.readers import READERS, read
 from augment.writers import WRITERS, metrics
 from augment.writers.metrics_schema import schema
 from simulator import JobOptions, simulate
+from slow_files import SLOW
 from test_registries import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -236,4 +236,4 @@ def test_the_readme_names_what_is_there() -> None:
 
 
 def test_the_list_of_slow_tests_names_files() -> None:
-    assert not [name for name in conftest.SLOW if not (Path(__file__).parent / name).exists()]
+    assert not [name for name in SLOW if not (Path(__file__).parent / name).exists()]
