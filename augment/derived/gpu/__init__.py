@@ -1,1 +1,1 @@
-"""What the devices did and who launched it: GPU work, launches, kernel families, rates and queues."""
+"""GPU work and its launches, kernel families, copy rates and queues."""

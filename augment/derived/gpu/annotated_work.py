@@ -1,4 +1,4 @@
-"""Which of the user's annotations each piece of GPU work belongs to."""
+"""The user annotation that each piece of GPU work belongs to."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ STEP = "ProfilerStep"
 
 
 def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
-    """The row of the leaf annotation of each place of ``gpu_work``, int64; :data:`NO_ROW` where there is none.
+    """The row of the leaf annotation of each piece of ``gpu_work``, int64; :data:`NO_ROW` where there is none.
 
-    It is the innermost ``gpu_user_annotation`` of the stream in which the work begins; where there is none, the
-    innermost annotation of the host that encloses its launch. The innermost is the one that began last, whether
+    The leaf is the innermost ``gpu_user_annotation`` of the stream in which the work begins. If there is none, it is
+    the innermost annotation of the host that encloses its launch. The innermost is the one that began last, whether
     annotations nest or cross.
     """
     work = gpu_work(trace)
@@ -31,7 +31,7 @@ def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
 
 
 def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
-    """How many slices of the host cross, and how many annotations of the devices."""
+    """Counts slices of the host that cross, and annotations of the devices that cross."""
     events = trace.events
     rows = events.slices_of(Category.GPU_USER_ANNOTATION)
     rows = rows[grouped(events.track[rows], len(trace.tracks))]
@@ -40,7 +40,9 @@ def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
     if (outer_first := settled((ts[1:] == ts[:-1]) & (track[1:] == track[:-1]), -end)) is not None:
         end = end[outer_first]
     count = int(np.count_nonzero(crossed(ts, end, track)))
-    message = "annotations of a stream end before one that began in them: that one is the innermost"
+    message = (
+        "annotations of a stream end before an annotation that began in them (the later one counts as the innermost)"
+    )
     found = [Diagnostic("gpu_annotations_cross", count, message)] if count else []
     return [*crossing_diagnostics(trace), *found]
 

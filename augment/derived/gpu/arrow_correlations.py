@@ -1,7 +1,7 @@
-"""The correlation of GPU work whose args tell none: that of the arrow which leads to it.
+"""The correlation of GPU work without args: the id of the arrow that leads to it.
 
-Kineto gave AMD's kernels and copies no args before PyTorch 2.4, but an ``ac2g`` flow leads from each launch to what it
-launched. Its id is the correlation, and ``output_json.cpp`` writes each end right behind the slice that it belongs to.
+Before PyTorch 2.4, Kineto wrote no args for AMD's kernels and copies, but an ``ac2g`` flow from each launch to its
+work. The flow's id is the correlation. ``output_json.cpp`` writes each end directly after the slice that it belongs to.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from augment.trace import NO_CORRELATION, Category, Trace
 
 
 def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
-    """The correlation of each of ``rows``, int64; if none of them has one, the ids of their arrows."""
+    """The correlation of each of ``rows``, int64. If no row has one, the ids of their arrows."""
     correlation = trace.events.correlation[rows]
     return correlation if (correlation != NO_CORRELATION).any() else _by_arrows(trace, rows)
 
 
 def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
-    """The id of the arrow behind each slice in the file, at its time and place; ``NO_CORRELATION`` of others."""
+    """The id of the arrow after each slice in the file, if time and thread agree; else ``NO_CORRELATION``."""
     events, flows = trace.events, trace.events.flow_id
     found = np.full(len(rows), NO_CORRELATION, np.int64)
     chosen = (events.category[flows.rows] == Category.AC2G) & (flows.values > 0)

@@ -1,4 +1,4 @@
-"""Which GPU work was launched before the recording began: the device was still at it when the profiler started."""
+"""GPU work that was launched before the recording began and still ran or waited when the profiler started."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.trace import LAUNCHES, Diagnostic, Trace, derived
 
-TOLD = 0.99  #: share of the other work whose launch a recording tells, of one that loses no launches
+TOLD = 0.99  #: least share of other work with a known launch in a recording that loses no launches
 
 
 @derived
 def before_recording(trace: Trace) -> Bools:
-    """Of each place of ``gpu_work``, whether its launch was before the recording; false also where nothing can tell.
+    """Whether each piece of ``gpu_work`` was launched before the recording; false also where this is unknown.
 
     Correlations ascend with the calls of a process, and a stream runs its work in the order of launches. So work was
     launched before the recording if
 
-    - the recording has no call of its correlation, and that is below those of all calls that it has;
+    - the recording has no call with its correlation, which is below the correlations of all recorded calls;
     - it begins before all work of its stream whose launch was recorded;
-    - the recording tells the launches of nearly all other work (:data:`TOLD`): else launches are lost, as those by
-      calls that the profiler does not know, and a launch that is missing tells nothing.
+    - the recording has the launches of nearly all other work (:data:`TOLD`). Otherwise launches were lost, such as
+      those by calls that the profiler does not know, and a missing launch is no evidence.
 
-    Work without a correlation, and that of a trace without calls of the runtime, cannot be told.
+    For work without a correlation, and in a trace without runtime calls, the answer is unknown.
     """
     work = gpu_work(trace)
     known = work.launch != NO_ROW
     nothing = np.zeros(len(work), np.bool_)
     recorded = correlations_of(trace, trace.events.slices_of(*LAUNCHES))
-    recorded = recorded[recorded > 0]  # 0 and less are none
+    recorded = recorded[recorded > 0]  # 0 and below mean none
     if not len(recorded) or known.all():
         return nothing
     correlation = correlations_of(trace, work.row)
@@ -47,19 +47,19 @@ def before_recording(trace: Trace) -> Bools:
 
 
 def launch_unknown(trace: Trace) -> Bools:
-    """Of each place of ``gpu_work``, whether nothing tells when it was launched."""
+    """Whether the time of launch of each piece of ``gpu_work`` is unknown."""
     unknown: Bools = (gpu_work(trace).launch == NO_ROW) & ~before_recording(trace)
     return unknown
 
 
 def before_recording_diagnostics(*traces: Trace, of: str = "") -> list[Diagnostic]:
-    """How much of the GPU work ``of`` them all was launched before the recording."""
-    return _told("before_recording", traces, before_recording, of, "were launched before the recording: in no step")
+    """How much GPU work of all ``traces`` was launched before the recording; ``of`` names its owner in the message."""
+    return _told("before_recording", traces, before_recording, of, "were launched before the recording (in no step)")
 
 
 def launch_unknown_diagnostics(trace: Trace) -> list[Diagnostic]:
-    """Of how much GPU work nothing tells when it was launched."""
-    what = "have no known launch: nothing tells whether that was before the recording"
+    """How much GPU work has an unknown time of launch."""
+    what = "have no known launch, which may have been before the recording"
     return _told("launch_unknown", [trace], launch_unknown, "", what)
 
 

@@ -1,4 +1,4 @@
-"""How many bytes copies of each kind move per second, over time."""
+"""The rate of copies of each kind over time, in bytes per second."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType, copy_kind
 from augment.trace import Trace, derived
 
-FASTEST = 10**15  #: bytes per second; no memory comes near, and sums of a thousand such still fit int64
+FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRate:
     """The copies of one kind on one device: ``places`` in ``gpu_work``, ``bytes`` in all.
 
-    ``rate`` is in whole bytes per second (int64) after every change, so that it falls to 0 exactly; ``ts`` int64 ns,
-    strictly ascending. Copies that overlap add up. ``without`` copies have no rate: their bytes are unknown or 0, they
-    take no time, or they would be faster than :data:`FASTEST`.
+    ``rate`` is the rate after every change, in whole bytes per second (int64), so that it returns to exactly 0.
+    ``ts``: int64 ns, strictly ascending. The rates of overlapping copies add up. ``without`` is the number of copies
+    without a rate: their bytes are unknown or 0, they take no time, or they would be faster than :data:`FASTEST`.
     """
 
     device: Device
@@ -35,7 +35,7 @@ class CopyRate:
 
 @derived
 def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
-    """Every device and kind of copy of which there is one."""
+    """The rates for each device and each kind of copy that occurs on it."""
     work = gpu_work(trace)
     found = []
     for device in work.devices:
@@ -49,7 +49,7 @@ def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
 
 
 def _kinds(trace: Trace, rows: Int64s, copies: Places) -> list[tuple[str, Places]]:
-    """The kinds of ``copies``, ascending, and which are of each; every name is asked once."""
+    """The kinds of ``copies``, ascending, each with its copies. Every name is matched once."""
     names, which = np.unique(trace.events.name[rows], return_inverse=True)
     kind_of_name = [copy_kind(trace.strings[name]) for name in names.tolist()]
     kinds = sorted(set(kind_of_name))
@@ -59,14 +59,14 @@ def _kinds(trace: Trace, rows: Int64s, copies: Places) -> list[tuple[str, Places
 
 def _sizes(trace: Trace, rows: Int64s) -> Int64s:
     """The bytes of each of ``rows``, 0 where unknown."""
-    order = np.argsort(rows, kind="stable")  # ascending rows are found faster
+    order = np.argsort(rows, kind="stable")  # look-ups of ascending rows are faster
     size = np.empty(len(rows), np.int64)
     size[order] = trace.events.bytes.at(rows[order], 0)
     return np.maximum(size, 0)
 
 
 def _series(start: Int64s, end: Int64s, size: Int64s) -> tuple[Int64s, Int64s, int]:
-    """The rate after every change, and how many copies lack one."""
+    """The moments, the rate after every change, and the number of copies without a rate."""
     rate = size / np.maximum(end - start, 1) * 1e9
     known = (size > 0) & (end > start) & (rate < FASTEST)
     change = np.rint(rate[known]).astype(np.int64)

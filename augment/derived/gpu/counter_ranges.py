@@ -1,4 +1,4 @@
-"""The hardware's counters: of which launch each range is, and in which operators that was made."""
+"""The hardware counters: the launch of each profiler range, and the operators around that launch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FLOP = re.compile(r"smsp__sass_thread_inst_executed_op_[fhd](add|mul|fma)_pred_
 class CounterRanges:
     """The ``cuda_profiler_range`` slices, ascending: ``row`` int64, into the event table.
 
-    ``counters`` are the numbers among the args of each, and ``flop`` if it follows from them. ``operators`` are the
-    names of the operators around its launch, outermost first; None, with the ``problem``, where nothing tells which
-    launch it is of.
+    ``counters`` are the numeric args of each range, plus ``flop`` where it can be computed from them. ``operators`` are
+    the names of the operators around each range's launch, outermost first. If ranges cannot be assigned to launches,
+    ``operators`` is None and ``problem`` gives the reason.
     """
 
     row: Int64s
@@ -35,7 +35,7 @@ class CounterRanges:
 
 @derived
 def counter_ranges(trace: Trace) -> CounterRanges:
-    """The trace's ranges: the n-th is of the n-th call that launches a kernel, if there are as many."""
+    """The trace's ranges. The n-th range belongs to the n-th call that launches a kernel, if the numbers are equal."""
     ranges = trace.events.slices_of(Category.CUDA_PROFILER_RANGE)
     counters = [_numbers(args) for args in trace.args_of(ranges)]
     calls = _launches(trace)
@@ -46,14 +46,14 @@ def counter_ranges(trace: Trace) -> CounterRanges:
 
 
 def _launches(trace: Trace) -> Int64s:
-    """The calls that launch one kernel each, a runtime call and the driver call within it once, in order of time."""
+    """The calls that launch one kernel each, in order of time; a runtime call and the driver call within it are one."""
     rows = np.sort(launches(trace).row)
     is_launch = [code for code in np.unique(trace.events.name[rows]).tolist() if _LAUNCH.search(trace.strings[code])]
     return rows[np.isin(trace.events.name[rows], is_launch)]
 
 
 def _operators(trace: Trace, calls: Int64s) -> list[tuple[str, ...]]:
-    """The operators around each call, the outermost first; all lie between the outermost and the call."""
+    """The names of the operators around each call, outermost first, from the slices between outermost and call."""
     stacks, events = call_stacks(trace), trace.events
     is_operator = is_of(trace, [Category.CPU_OP])
     found = []
@@ -66,7 +66,7 @@ def _operators(trace: Trace, calls: Int64s) -> list[tuple[str, ...]]:
 
 
 def _numbers(args: dict[str, Any]) -> dict[str, float]:
-    """The counters among ``args``, and what follows from them."""
+    """The counters among ``args``, and the figures computed from them."""
     found = {name: value for name, value in args.items() if isinstance(value, (int, float)) and value == value}
     weights = {name: match for name in found if (match := _FLOP.fullmatch(name))}
     if weights:

@@ -1,4 +1,4 @@
-"""GPU time, divided: every piece of work belongs to one key, so the parts of a device add up to all of its time."""
+"""GPU time divided by key. Every piece of work has one key, so the parts of a device add up to all of its time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.trace import Trace
 
-NO_KEY = -1  #: of work that is attributed to nothing
+NO_KEY = -1  #: the key of work that is attributed to nothing
 
 
 class Share(NamedTuple):
-    """Of one device and key: the number of pieces of work, and the sum of their durations."""
+    """The work of one device and key: the number of pieces, and the sum of their durations."""
 
     device: Device
     key: int
@@ -23,12 +23,13 @@ class Share(NamedTuple):
     gpu_ns: int
 
     def ratio(self, of_ns: int) -> float | None:
-        """Its share of ``of_ns``; None of nothing."""
+        """The share of ``of_ns``; None if that is 0."""
         return self.gpu_ns / of_ns if of_ns else None
 
 
 def gpu_time_by(trace: Trace, key: Int64s) -> list[Share]:
-    """The shares, by device in ``gpu_work``'s order and by ascending ``key``, which each place of ``gpu_work`` has."""
+    """The shares, by device in ``gpu_work``'s order, then by ascending ``key`` (the key of each place of
+    ``gpu_work``)."""
     work = gpu_work(trace)
     keys, code = combinations(device_of_work(trace), key)
     gpu_ns = sums(code, work.end - work.ts, len(keys[0]))

@@ -1,4 +1,4 @@
-"""What ran on the devices: kernels, copies and memsets, ordered by device and stream and by device and time."""
+"""The GPU work: kernels, copies and memsets, in the order of device and stream, and of device and time."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ class GpuWork:
     """Equal-length columns, ascending device, stream, ``ts``, ``end``, then file order.
 
     ``row`` int64, into the event table; ``ts`` and ``end`` int64 ns; ``type`` uint8, a ``KernelType``; ``launch``
-    int64, the row of the launching call or ``NO_ROW``. ``by_time`` are the places in the order of device, ``ts``,
-    ``end``: a device's are ``by_time[device.places]``. ``streams`` and ``devices`` ascend: numbers, then strings.
+    int64, the row of the launching call or ``NO_ROW``. ``by_time`` holds the places in the order of device, ``ts``,
+    ``end``; those of a device are ``by_time[device.places]``. ``streams`` and ``devices`` ascend: numbers, then
+    strings.
     """
 
     row: Int64s
@@ -66,7 +67,7 @@ class GpuWork:
     devices: tuple[Device, ...]
 
     def __len__(self) -> int:
-        """How many pieces of work there are."""
+        """The number of pieces of work."""
         return len(self.row)
 
 
@@ -79,8 +80,7 @@ def gpu_work(trace: Trace) -> GpuWork:
     code = code_of_track[events.track[rows]]
     order = grouped(code, len(keys))
     bounds = group_bounds(code, len(keys)).tolist()
-    streams = tuple(Stream(*key, start, stop)
-                    for key, start, stop in zip(keys, bounds, bounds[1:], strict=False))  # fmt: skip
+    streams = tuple(Stream(*key, start, stop) for key, start, stop in zip(keys, bounds, bounds[1:], strict=False))
     row = rows[order]
     ts = events.ts[row]
     end = ts + events.dur[row]
@@ -101,14 +101,14 @@ def gpu_work(trace: Trace) -> GpuWork:
 
 
 def sort_key(identity: Identity) -> tuple[int, int, str]:
-    """Numbers in their order, then strings in theirs, then what has no name."""
+    """A key for sorting: numbers first, then strings, then None."""
     if isinstance(identity, int):
         return 0, identity, ""
     return (2, 0, "") if identity is None else (1, 0, identity)
 
 
 def _streams(trace: Trace, track: Int32s) -> tuple[list[tuple[int | None, Identity, Identity, int]], Int32s]:
-    """The streams that ``track`` names (rank, device, stream, first track), ascending; a table from track to them."""
+    """The streams on ``track`` as (rank, device, stream, first track), ascending, and a table from track to stream."""
     used = np.zeros(len(trace.tracks), np.bool_)
     used[track] = True
     tracks_of: dict[tuple[int | None, Identity, Identity], list[int]] = {}
@@ -123,7 +123,7 @@ def _streams(trace: Trace, track: Int32s) -> tuple[list[tuple[int | None, Identi
 
 
 def work_of_several_processes(trace: Trace) -> int:
-    """How many pieces of work lie on streams that several processes name, as where ranks were merged into one file."""
+    """The number of pieces of work on streams that several processes share, as when ranks were merged into one file."""
     work = gpu_work(trace)
     pids: dict[tuple[Identity, Identity], set[Identity]] = {}
     for index in compressed(trace.events.track[work.row], len(trace.tracks))[0].tolist():
@@ -154,7 +154,7 @@ def _by_time(
 ) -> Places:
     """The places in the order of device, ``ts``, ``end``.
 
-    ``order`` came from rows in the order of time, so its inverse is the order of time, and no time is sorted again.
+    ``order`` was made from rows in order of time, so its inverse restores that order without another sort.
     """
     by_time = np.empty(len(order), np.intp)
     by_time[order] = np.arange(len(order))

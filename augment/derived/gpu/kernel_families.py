@@ -1,9 +1,8 @@
-"""What kind of work each piece of GPU work is (its family), and whether matrix units did it.
+"""The family (kind of work) of each piece of GPU work, and whether matrix units did the work.
 
-The rules are data: ``kernel_families.toml`` beside this file, and before them those of the user's tables
-(:func:`augment.tables.with_tables`). The operator that launched a kernel decides where a rule knows it, else the
-kernel's name. Copies and memsets are ``memory``, collectives are called by their kind; what no rule knows is
-``unknown``.
+The rules are data: those of the user's tables (:func:`augment.tables.with_tables`), then ``kernel_families.toml`` in
+this folder. If a rule matches the operator that launched a kernel, it decides; otherwise the kernel's name does. Copies
+and memsets are ``memory``; a collective has the name of its kind; work that no rule matches is ``unknown``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from augment.trace import Trace, derived
 
 UNKNOWN, MEMORY, COMMUNICATION = "unknown", "memory", "communication"
 MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
-RULES = ("operator", "kernel", "matrix_units")  #: the tables of rules, and of a user's file the keys
+RULES = ("operator", "kernel", "matrix_units")  #: the tables of rules, which are also the keys of a user's file
 _NODE = "autograd::engine::evaluate_function: "
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -38,7 +37,7 @@ Pattern = re.Pattern[str]
 
 
 class MatrixUnits(IntEnum):
-    """What a kernel's name tells about matrix units (tensor cores, matrix cores)."""
+    """Whether a kernel used matrix units (tensor cores, matrix cores), by its name."""
 
     NO_QUESTION = 0  #: no matrix product
     UNTOLD = 1
@@ -51,8 +50,8 @@ _TOLD = {"yes": MatrixUnits.USED, "no": MatrixUnits.NOT_USED, "helper": MatrixUn
 
 @dataclass(frozen=True, slots=True)
 class KernelFamilies:
-    """Equal-length columns, of each place of ``gpu_work``: ``family`` int32, an index into ``names``, which ascend;
-    ``matrix_units`` uint8, a :class:`MatrixUnits`."""
+    """Equal-length columns with an entry for each piece of ``gpu_work``. ``family``: int32, an index into ``names``,
+    which ascend. ``matrix_units``: uint8, a :class:`MatrixUnits`."""
 
     family: Int32s
     names: tuple[str, ...]
@@ -61,20 +60,20 @@ class KernelFamilies:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Lists of (pattern, answer): the first pattern that is found decides."""
+    """Lists of (pattern, answer). The first pattern that matches decides."""
 
     operators: Sequence[tuple[Pattern, str]]
     kernels: Sequence[tuple[Pattern, str]]
     matrix_units: Sequence[tuple[Pattern, str]]
 
     def family(self, operator: str | None, kernel: str) -> str:
-        """The family of a kernel that an operator launched, None where the operator is not known."""
+        """The family of a kernel; ``operator`` is the operator that launched it, None if unknown."""
         if operator and (answer := _first(self.operators, operator.removeprefix(_NODE))):
             return answer
         return _first(self.kernels, kernel) or UNKNOWN
 
     def matrix(self, family: str, kernel: str) -> MatrixUnits:
-        """What the name of a kernel of that family tells about matrix units."""
+        """Whether a kernel of that family used matrix units, by its name."""
         if family not in MATRIX_FAMILIES:
             return MatrixUnits.NO_QUESTION
         return _TOLD.get(_first(self.matrix_units, kernel) or "", MatrixUnits.UNTOLD)
@@ -102,13 +101,16 @@ def shipped_rules() -> Rules:
 
 @derived
 def kernel_families(trace: Trace) -> KernelFamilies:
-    """The family of each piece of GPU work; each pair of operator and kernel is looked at once."""
+    """The family of each piece of GPU work. Each pair of operator and kernel is matched once."""
     work, rows = gpu_work(trace), work_operators(trace)
     operator = np.where(rows >= 0, trace.events.name[np.maximum(rows, 0)], -1)
     keys, code = combinations(operator, trace.events.name[work.row], work.type)
-    own, shipped = rules_of(trace.tables), shipped_rules()
-    rules = Rules([*own.operators, *shipped.operators], [*own.kernels, *shipped.kernels],
-                  [*own.matrix_units, *shipped.matrix_units])  # fmt: skip
+    user, shipped = rules_of(trace.tables), shipped_rules()
+    rules = Rules(
+        [*user.operators, *shipped.operators],
+        [*user.kernels, *shipped.kernels],
+        [*user.matrix_units, *shipped.matrix_units],
+    )
     families, matrix = [], []
     for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):
         kernel = trace.strings[name]

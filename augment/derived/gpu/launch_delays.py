@@ -1,4 +1,4 @@
-"""How long launching took: the call, what it launched, and the time between them."""
+"""The times of each launch: of the call, of its work, and between them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from augment.trace import NO_CORRELATION, Diagnostic, Trace, derived
 
 @dataclass(frozen=True, slots=True)
 class LaunchDelays:
-    """Equal-length columns, one row a piece of GPU work whose launch is known, in ``gpu_work``'s order.
+    """Equal-length columns, with a row for each piece of GPU work of known launch, in ``gpu_work``'s order.
 
-    ``place`` is the work, a place in ``gpu_work``; ``row`` int64 its launch, in the event table. ``cpu_ns`` is the
-    duration of the launch, ``gpu_ns`` that of the work, ``delay_ns`` the time from the end of the launch to the start
-    of the work, 0 if that comes first; int64. The many pieces of work of one call (a CUDA graph) share its ``cpu_ns``.
+    ``place`` is the work's place in ``gpu_work``; ``row`` (int64) is the launch's row in the event table. ``cpu_ns`` is
+    the duration of the launch, ``gpu_ns`` that of the work, and ``delay_ns`` the time from the end of the launch to the
+    start of the work, 0 if the work starts first; all int64. Pieces of work of one call (a CUDA graph) share
+    ``cpu_ns``.
     """
 
     place: Places
@@ -32,7 +33,7 @@ class LaunchDelays:
         return len(self.place)
 
     def take(self, chosen: Places | Bools | slice) -> LaunchDelays:
-        """Some of the rows."""
+        """The rows at ``places``."""
         columns = (self.place, self.row, self.cpu_ns, self.gpu_ns, self.delay_ns)
         return LaunchDelays(*(one[chosen] for one in columns))
 
@@ -55,16 +56,20 @@ def launch_delays(trace: Trace) -> LaunchDelays:
 
 @derived
 def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
-    """What is doubtful about the launches, counted in pieces of GPU work."""
+    """Diagnostics of the launches, counted in pieces of GPU work."""
     work, delays = gpu_work(trace), launch_delays(trace)
     early = int(np.count_nonzero(trace.events.ts[delays.row] > work.ts[delays.place]))
     disputed = int(np.isin(correlations_of(trace, delays.row), launches(trace).disputed).sum())
-    message = "pieces of GPU work have the correlation of calls of several processes: taken for the first call's"
+    message = "pieces of GPU work have the correlation of calls of several processes (the first call counts)"
     by_arrow = int((trace.events.correlation[work.row[delays.place]] == NO_CORRELATION).sum())
     found = (
-        Diagnostic("launch_by_arrow", by_arrow, "pieces of GPU work tell no correlation: arrows led to their launch"),
+        Diagnostic("launch_by_arrow", by_arrow, "pieces of GPU work have no correlation (linked by arrows)"),
         Diagnostic("gpu_work_without_launch", len(work) - len(delays), "pieces of GPU work have no known launch"),
-        Diagnostic("launch_after_kernel", early, "launches begin after the work that they launch: taken as begun then"),
+        Diagnostic(
+            "launch_after_kernel",
+            early,
+            "launches begin after the work that they launch (moved to the start of the work)",
+        ),
         Diagnostic("launch_disputed", disputed, message),
     )
     return [one for one in found if one.count]

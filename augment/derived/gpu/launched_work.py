@@ -1,4 +1,4 @@
-"""The GPU work in the order in which the host launched it: what each slice of a thread launched lies together."""
+"""The GPU work in launch order, so that the work launched within a slice of a thread is one range."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from augment.trace import LAUNCHES, Trace, derived
 
 @dataclass(frozen=True, slots=True)
 class LaunchedWork:
-    """``place`` (into ``gpu_work``) of the work whose launch is known, by thread, then by launch, then by start; of
-    launches that begin at one moment the lower correlation is first.
+    """``place`` (into ``gpu_work``) lists work of known launch by thread, then by launch, then by start. Of launches
+    that begin at one moment, the lower correlation comes first.
 
-    ``listed`` is the same, then once more what each slice launched of which that does not lie together, as slices
-    cross. The others say where: ask :meth:`spans`.
+    ``listed`` repeats ``place``. After it come the lists of slices whose work is not one range of ``place``, because
+    slices cross. The other fields locate the work of each slice: see :meth:`spans`.
     """
 
     place: Places
@@ -31,8 +31,8 @@ class LaunchedWork:
     apart: dict[int, tuple[int, int]]
 
     def spans(self, places: Places) -> tuple[Int64s, Int64s]:
-        """What each of ``places`` of the call stacks, no calls of the runtime, and all that it encloses launched: it is
-        ``listed[start:stop]``."""
+        """The ``start`` and ``stop`` of the work launched by each of ``places`` and all that these enclose:
+        ``listed[start:stop]``. ``places`` are of the call stacks, and not runtime calls."""
         start, stop = self.before[places], self.before[self.last[places]]
         if self.apart:
             at = np.array(sorted(self.apart), np.int64)
@@ -57,7 +57,8 @@ def launched_work(trace: Trace) -> LaunchedWork:
 
 
 def _by_correlation(trace: Trace, place: Places, launch: Places) -> Places:
-    """Launches of one moment, between which no operator begins, in the order of their correlations."""
+    """``place`` with launches of one moment in the order of their correlations, where no operator begins between
+    them."""
     work = gpu_work(trace)
     others = np.cumsum(~is_of(trace, LAUNCHES))[launch]
     ts, thread = trace.events.ts[work.launch[place]], trace.events.track[work.launch[place]]
@@ -67,8 +68,8 @@ def _by_correlation(trace: Trace, place: Places, launch: Places) -> Places:
 
 
 def _across(trace: Trace, place: Places, before: Int64s) -> tuple[Places, dict[int, tuple[int, int]]]:
-    """``listed`` of launched work, and the spans in it of what launched more than the slices below it in its tree: the
-    launches that come after one crosses its end, and that it encloses nevertheless."""
+    """``listed``, and the spans in it of slices that launched more than their call tree holds. Where another slice
+    crosses the end of such a slice, later launches can lie outside its tree, although it encloses them."""
     stacks, events = call_stacks(trace), trace.events
     launch = gpu_work(trace).launch[place]
     until = events.ts[launch] + events.dur[launch]

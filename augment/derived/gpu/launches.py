@@ -1,4 +1,4 @@
-"""Which call launched what: the link between the host's calls and the work on the devices."""
+"""The launches: links from the host's calls to the work on the devices, by correlation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.trace import NO_CORRELATION, Category, Trace, derived
 
-NO_ROW = -1  #: the launch of work that has none
+NO_ROW = -1  #: the launch of work without one
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
     """The launch of each correlation: ``correlation`` ascending and distinct, ``row`` into the event table; int64.
 
-    ``disputed``, ascending, are those that calls of several processes claim, as where traces were merged into one file.
+    ``disputed`` (ascending) are correlations of calls of several processes, as when traces were merged into one file.
     """
 
     correlation: Int64s
@@ -36,8 +36,8 @@ class Launches:
         return np.where(self.correlation[place] == correlation, self.row[place], NO_ROW)
 
     def _by_table(self, correlation: Int64s, lowest: int, highest: int) -> Int64s:
-        """Ids that lie close together are looked up, not searched for."""
-        table = np.full(highest - lowest + 2, NO_ROW, np.int64)  # the last stands for every id outside
+        """The same as :meth:`of`, by a table. This is faster than a search if the ids lie close together."""
+        table = np.full(highest - lowest + 2, NO_ROW, np.int64)  # the last entry stands for every id outside
         table[self.correlation - lowest] = self.row
         outside = (correlation < lowest) | (correlation > highest)
         found: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
@@ -46,9 +46,10 @@ class Launches:
 
 @derived
 def launches(trace: Trace) -> Launches:
-    """The call that launched each correlation: of several, a runtime's before a driver's, the earliest, the longest.
+    """The launching call of each correlation. Of several, runtime calls come before driver calls, then earlier, then
+    longer.
 
-    A runtime call such as ``cudaLaunchKernel`` makes a driver call with the same correlation; the runtime's spans both.
+    A runtime call such as ``cudaLaunchKernel`` makes a driver call with the same correlation, and lasts longer.
     """
     events = trace.events
     rows = np.concatenate([events.slices_of(Category.CUDA_RUNTIME), events.slices_of(Category.CUDA_DRIVER)])
@@ -56,7 +57,7 @@ def launches(trace: Trace) -> Launches:
     linked = correlation != NO_CORRELATION
     if not linked.all():
         rows, correlation = rows[linked], correlation[linked]
-    order = np.argsort(correlation, kind="stable")  # stable: the first of equals is the one preferred
+    order = np.argsort(correlation, kind="stable")  # stable: the preferred call is the first of equals
     correlation, category, ts = correlation[order], events.category[rows[order]], events.ts[rows[order]]
     tied = (correlation[1:] == correlation[:-1]) & (category[1:] == category[:-1]) & (ts[1:] == ts[:-1])
     if (longest_first := settled(tied, -events.dur[rows[order]])) is not None:
@@ -67,7 +68,7 @@ def launches(trace: Trace) -> Launches:
 
 
 def _disputed(trace: Trace, correlation: Int64s, rows: Int64s) -> Int64s:
-    """The ``correlation`` (ascending, of ``rows``) that calls of more than one process have."""
+    """The values of ``correlation`` (ascending, of ``rows``) that calls of several processes have."""
     pids = {pid: code for code, pid in enumerate({one.pid: None for one in trace.tracks})}
     process = np.array([pids[one.pid] for one in trace.tracks], np.int32)[trace.events.track[rows]]
     other = (correlation[1:] == correlation[:-1]) & (process[1:] != process[:-1])

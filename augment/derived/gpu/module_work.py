@@ -1,4 +1,4 @@
-"""Which module each piece of GPU work belongs to, and whether it belongs to the module's backward pass."""
+"""The module that each piece of GPU work belongs to, and whether it is part of the module's backward pass."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from augment.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class ModuleWork:
-    """Of each place of ``gpu_work``: ``path`` int64, of the innermost module, an index into ``modules(trace).paths`` or
-    :data:`NO_MODULE`; and whether it is ``backward``."""
+    """For each piece of ``gpu_work``: the ``path`` of the innermost module (int64, an index into
+    ``modules(trace).paths``, or :data:`NO_MODULE`), and whether the work is ``backward``."""
 
     path: Int64s
     backward: Bools
@@ -28,8 +28,9 @@ class ModuleWork:
 def module_work(trace: Trace) -> ModuleWork:
     """The modules of all GPU work.
 
-    It is the module around the launch. Where the launch lies in an operator of the backward pass that is not itself
-    around a module (a recomputed forward pass is), it is the module around the forward operator that the flow tells.
+    A piece of work belongs to the module around its launch. If the launch lies in an operator of the backward pass, the
+    module is the one around the forward operator that the flow names, unless a module within that backward operator
+    is around the launch (a recomputed forward pass).
     """
     stacks, found, links = call_stacks(trace), modules(trace), forward_backward(trace)
     launch = gpu_work(trace).launch

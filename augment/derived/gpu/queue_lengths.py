@@ -1,4 +1,4 @@
-"""How many operations are launched and not yet started on each stream, over time."""
+"""The queue length of each stream over time: operations launched and not yet started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from augment.trace import Trace, derived
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """The queue of ``stream``: its ``length`` (int64) after every change; ``ts`` int64 ns, strictly ascending."""
+    """The queue of ``stream``: its ``length`` (int64) after every change at ``ts`` (int64 ns, strictly ascending)."""
 
     stream: Stream
     ts: Int64s
@@ -26,7 +26,7 @@ class QueueLength:
 def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
     """The queue of every stream with work whose launch is known.
 
-    It grows by one at the start of a launching call, and shrinks by one at the start of what that launched; work that
+    The length grows by one at the start of a launching call and shrinks by one at the start of its work. Work that
     began before its launch, by the clocks, counts as launched when it began.
     """
     linked = gpu_work(trace).launch != NO_ROW
@@ -40,7 +40,7 @@ def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
 
 
 def rows_of_changes(trace: Trace, one: QueueLength) -> Int64s:
-    """Of each change of a queue the row of its event, call or work; of several at one moment, of the last."""
+    """The row of the event (call or work) of each change of a queue; of several at one moment, that of the last."""
     row, ts = _changes(trace, one.stream)
     order = np.argsort(ts, kind="stable")
     found: Int64s = row[order[np.searchsorted(ts[order], one.ts, "right") - 1]]
@@ -48,7 +48,7 @@ def rows_of_changes(trace: Trace, one: QueueLength) -> Int64s:
 
 
 def _changes(trace: Trace, stream: Stream) -> tuple[Int64s, Int64s]:
-    """The rows of launching calls, then of what they launched on ``stream``, and when the queue changes by each."""
+    """The rows of launching calls, then of their work on ``stream``, and when each changes the queue."""
     work = gpu_work(trace)
     chosen = work.launch[stream.places] != NO_ROW
     launch, row = work.launch[stream.places][chosen], work.row[stream.places][chosen]

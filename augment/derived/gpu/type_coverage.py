@@ -1,4 +1,4 @@
-"""When each device runs which types of kernels: the one sweep behind every figure about busy time."""
+"""The kernel types that run on each device over time. All figures about busy time come from this sweep."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in Kernel
 class TypeCoverage:
     """The types of kernels that run on a device at each moment.
 
-    From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` those in ``mask[i]`` run, bits
-    ``1 << KernelType``; the last mask is 0. ``time_ns[mask]`` is the time that exactly the types of ``mask`` run.
+    From ``ts[i]`` (int64 ns, strictly ascending) until ``ts[i + 1]`` the types in ``mask[i]`` run (bits
+    ``1 << KernelType``); the last mask is 0. ``time_ns[mask]`` is the time that exactly the types of ``mask`` run.
     ``first_ns`` and ``last_ns`` are the first start and the last end of the device's work.
     """
 
@@ -44,7 +44,7 @@ class TypeCoverage:
         return sum(ns for mask, ns in enumerate(self.time_ns) if mask & any_of and not mask & none_of)
 
     def time_within(self, start: Int64s, end: Int64s, *, any_of: int, none_of: int = 0) -> Int64s:
-        """The part of :meth:`time_of` that lies in each ``[start, end)``, int64 ns."""
+        """The part of :meth:`time_of` within each ``[start, end)``, int64 ns."""
         wanted = self._wanted(any_of, none_of)[self.mask]
         return intervals.held_before(self.ts, wanted, end) - intervals.held_before(self.ts, wanted, start)
 
@@ -64,7 +64,7 @@ def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
 
 
 def mask_name(mask: int) -> str:
-    """``COMMUNICATION overlapping COMPUTATION``: the types of a mask, in the order of the alphabet."""
+    """The name of a mask, its types in alphabetical order: ``COMMUNICATION overlapping COMPUTATION``."""
     return " overlapping ".join(sorted(one.name for one in KernelType if mask >> one & 1))
 
 

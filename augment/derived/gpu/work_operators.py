@@ -1,4 +1,4 @@
-"""Which operator launched each piece of GPU work: the innermost around its launch."""
+"""The operator that launched each piece of GPU work: the innermost one around its launch."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the host did: call stacks, what is around a moment, modules, phases of training."""
+"""The host: call stacks, enclosing slices, modules, phases of training."""

@@ -1,4 +1,4 @@
-"""Which slice of a thread encloses which: operators, annotations, python functions and calls of the runtime."""
+"""The call trees of each thread: operators, annotations, Python functions and runtime calls, by enclosure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from augment.kernels.native import native
 from augment.trace import LAUNCHES, Category, Diagnostic, Trace, derived
 
 NO_ROW = -1
-#: what nests on a thread, and of two slices with one extent, which is the outer
+#: the categories that nest on a thread; of two slices with one extent, the first category is the outer
 OUTER_FIRST = (Category.PYTHON_FUNCTION, Category.USER_ANNOTATION, Category.CPU_OP, *LAUNCHES)
 
 
@@ -25,11 +25,11 @@ class CallStacks:
     ``row`` int64, into the event table; ``parent`` int32, the *place* in these columns of the innermost slice of the
     thread that encloses this one wholly, -1 if none does; ``depth`` int32, 0 without a parent; ``stop`` int32: the
     places ``[i, stop[i])`` are slice ``i`` and all below it. ``place_of`` int32 is the place of each row of the
-    event table; -1 for what is not on a call stack.
+    event table; -1 for rows on no call stack.
 
-    Intervals are half-open: what begins where another ends is not in it, even if it takes no time. A slice that
-    overlaps another only in part is not in it, and takes nothing away from what is around others. Where slices cross,
-    these trees do not hold all that a slice encloses; ``enclosing.py`` does.
+    Intervals are half-open: a slice that begins where another ends lies outside it, even if it takes no time. A slice
+    that overlaps another only partly lies outside it, too, and does not change what encloses other slices. Where slices
+    cross, these trees do not hold everything that a slice encloses; ``enclosing.py`` does.
     """
 
     row: Int64s
@@ -78,7 +78,7 @@ class NamedPlaces:
     strings: Sequence[str]
 
     def where(self, matches: Callable[[str], object]) -> Places:
-        """The places whose name ``matches``, which is asked once for each name."""
+        """The places whose name ``matches``; the function is called once for each name."""
         distinct, _ = compressed(self.name, len(self.strings))
         matching = np.zeros(len(self.strings), np.bool_)
         matching[[code for code in distinct.tolist() if matches(self.strings[code])]] = True
@@ -92,8 +92,8 @@ def places_of(trace: Trace, *categories: Category) -> NamedPlaces:
 
 
 def is_of(trace: Trace, categories: Sequence[Category], named: Bools | None = None) -> Bools:
-    """Whether each place of the call stacks is of ``categories``, and of a name that counts: ``named``, where given,
-    says so of each of ``trace.strings``."""
+    """Whether each place of the call stacks is of ``categories`` and has a name that counts. ``named``, if given, is
+    the mask of names that count, over ``trace.strings``."""
     row = call_stacks(trace).row
     table = np.zeros(256, np.bool_)
     table[list(categories)] = True
@@ -102,7 +102,7 @@ def is_of(trace: Trace, categories: Sequence[Category], named: Bools | None = No
 
 
 def crossed(ts: Int64s, end: Int64s, thread: Int32s) -> Bools:
-    """Which slices one that begins in them outlasts; slices in the order of :class:`CallStacks`."""
+    """Which slices end before a slice that began in them; slices in the order of :class:`CallStacks`."""
     return _is_crossed(ts, end, thread, nesting(ts, end, thread)[2])
 
 
@@ -121,14 +121,14 @@ def _is_crossed(ts: Int64s, end: Int64s, thread: Int32s, stop: Int32s) -> Bools:
 
 
 def crossing_diagnostics(trace: Trace) -> list[Diagnostic]:
-    """How many slices of the host cross."""
+    """The number of slices of the host that cross."""
     count = len(crossed_places(trace))
-    message = "slices of the host end before one that began in them: the one is not in the other"
+    message = "slices of the host end before a slice that began in them (the later one counts as outside)"
     return [Diagnostic("slices_cross", count, message)] if count else []
 
 
 def _outer_first(tied: Any, end: Int64s, category: Any) -> Any:
-    """The order in which runs of ties go from outer to inner: longer first, then as in :data:`OUTER_FIRST`."""
+    """The order that puts runs of ties from outer to inner: longer first, then as in :data:`OUTER_FIRST`."""
     rank = np.zeros(256, np.int8)
     rank[list(OUTER_FIRST)] = np.arange(len(OUTER_FIRST))
     places = np.flatnonzero(np.concatenate(([False], tied)) | np.concatenate((tied, [False])))

@@ -1,7 +1,7 @@
-"""What is around a slice of the host, or around a moment: the innermost and the outermost of some slices of its thread.
+"""The innermost and the outermost slice around another slice, or around a moment, on a thread of the host.
 
-Right for any set of slices, also for those that cross: the innermost is the one that began last, the outermost the one
-that began first, of those that enclose what is asked wholly.
+This works for any set of slices, also for slices that cross. Among the slices that wholly enclose the given slice or
+moment, the innermost is the one that began last, the outermost the one that began first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from augment.trace import Category, Trace
 
 
 def enclosing(trace: Trace, places: Places) -> Int32s:
-    """Which of ``places`` (ascending, distinct) each slice is, or the innermost of them that encloses it; -1 none.
+    """For each slice: the index in ``places`` (ascending, distinct) of itself, else of the innermost around it; -1:
+    none.
 
     The innermost is the one that began last among those that enclose it wholly, whatever else crosses them.
     """
@@ -38,16 +39,16 @@ def outermost_of(trace: Trace, places: Places) -> Int32s:
 
 
 def directly_around(trace: Trace, places: Places) -> Int32s:
-    """Which of ``places`` (ascending, distinct) is the innermost other one that encloses each of them; -1 none."""
+    """For each of ``places`` (ascending, distinct): the index of the innermost other one around it; -1: none."""
     return _last_around(trace, places, _asked(trace, places), np.arange(len(places)))
 
 
 def innermost(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None = None) -> Int64s:
     """The innermost slice of ``categories`` that encloses each of ``rows``, a row of the event table, int64.
 
-    A row of one of ``categories`` is its own. :data:`NO_ROW` for rows that none encloses, that are on no call stack
-    (GPU work), or are negative. ``named``, where given, says of each of ``trace.strings`` whether a slice of that name
-    counts. The innermost is the one that began last among those that enclose the row wholly.
+    A row of one of ``categories`` is its own innermost slice. The answer is :data:`NO_ROW` for rows that no slice
+    encloses, that are on no call stack (GPU work), or that are negative. ``named``, if given, is the mask of names that
+    count, over ``trace.strings``. The innermost is the one that began last among those that enclose the row wholly.
     """
     return _sought(trace, rows, categories, named, _last_around)
 
@@ -72,14 +73,15 @@ def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequenc
     order = np.argsort(where, kind="stable")
     moments = _Asked(ts[order] + 1, thread[order])
     inner, outer = np.full(len(ts), NO_ROW, np.int64), np.full(len(ts), NO_ROW, np.int64)
-    rows = np.append(stacks.row[wanted], NO_ROW)  # -1 takes the last
+    rows = np.append(stacks.row[wanted], NO_ROW)  # -1 reads the last entry
     inner[order] = rows[_last_around(trace, wanted, moments, where[order])]
     outer[order] = rows[_first_around(trace, wanted, moments, where[order])]
     return inner, outer
 
 
 class _Asked(NamedTuple):
-    """What is to be enclosed: what encloses it ends at ``needed`` (int64 ns) or later, on its ``thread`` (int32)."""
+    """Slices to be enclosed: an enclosing slice ends at ``needed`` (int64 ns) or later, on the same ``thread``
+    (int32)."""
 
     needed: Int64s
     thread: Int32s
@@ -89,15 +91,16 @@ _Search = Callable[[Trace, Places, _Asked, Places], Int32s]
 
 
 def _asked(trace: Trace, places: Places) -> _Asked:
-    """Slices of the call stacks; one without length needs what ends after it, as intervals are half-open."""
+    """The slices at ``places`` of the call stacks. Intervals are half-open, so around a slice without length they end
+    later."""
     row, events = call_stacks(trace).row[places], trace.events
     ts = events.ts[row]
     return _Asked(np.maximum(ts + events.dur[row], ts + 1), events.track[row])
 
 
 def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: Bools | None, search: _Search) -> Int64s:
-    """What ``search`` finds around each of ``rows``. One that is wanted itself is the innermost; the outermost only if
-    there is none around it."""
+    """The result of ``search`` around each of ``rows``. A row that is wanted itself is its own innermost slice. It is
+    its own outermost slice only if no other is around it."""
     stacks = call_stacks(trace)
     found = np.full(len(rows), NO_ROW, np.int64)
     is_wanted = is_of(trace, categories, named)
@@ -121,8 +124,8 @@ def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: B
 
 
 def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
-    """Which of ``places`` is the innermost around what is ``asked``: of its first ``where`` (ascending), the last that
-    ends late enough; -1 none."""
+    """The index in ``places`` of the innermost slice around each of ``asked``: of the first ``where`` (ascending), the
+    last that ends late enough; -1: none."""
     row, events = call_stacks(trace).row[places], trace.events
     end, thread = events.ts[row] + events.dur[row], events.track[row]
     count = len(asked.needed)
@@ -135,7 +138,7 @@ def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> 
 def _first_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
     """As :func:`_last_around`, but the outermost: the first of ``places`` that ends late enough.
 
-    That is one of those that outlast all before them on their thread.
+    It is among the slices that end later than all earlier slices of their thread.
     """
     row, events = call_stacks(trace).row[places], trace.events
     end = events.ts[row] + events.dur[row]

@@ -1,10 +1,10 @@
 """PyTorch's execution traces (``ExecutionTraceObserver``) linked to the events of a trace.
 
-Both were recorded at once, and a node and an event of one call share an id: the node's ``rf_id`` is the event's
-``Record function id`` (of older recordings, its ``External id``). Ids that mean something else agree by chance; so ids
-are only believed if the names mostly agree, too, and a link is only made where they do. Where no id can be believed
-(PyTorch 1.x numbered them otherwise), the operators of a thread are linked by their order, provided that the node's
-thread occurs in exactly one place of exactly one thread of the trace.
+Both files were recorded together. A node and an event of one call share an id: the node's ``rf_id`` is the event's
+``Record function id`` (in older recordings, its ``External id``). Unrelated ids may be equal by chance. So ids are used
+only if the names mostly agree, too, and a link requires equal names. If no id can be used (PyTorch 1.x has a different
+numbering), the operators of a thread are linked by order, provided that the node's thread occurs in exactly one place
+of exactly one thread of the trace.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from augment.arrays.types import Int64s
 from augment.derived.source.arg_columns import identifiers
 from augment.trace import Category, Trace
 
-IDS = {"record_function_id": "Record function id", "external_id": "External id"}  #: how links are made, and the arg
-BELIEVED = 0.9  #: share of equal ids whose names must be equal
-_ROOT = "[pytorch|profiler|"  #: how the names of nodes begin that stand for a process or a thread
+#: the methods of linking, and the arg that each uses
+IDS = {"record_function_id": "Record function id", "external_id": "External id"}
+BELIEVED = 0.9  #: least share of equal ids with equal names
+_ROOT = "[pytorch|profiler|"  #: prefix of the names of nodes that stand for a process or a thread
 _NOTHING = np.iinfo(np.int64).min
 
 Node = dict[str, Any]
@@ -32,10 +33,10 @@ Node = dict[str, Any]
 class ExecutionLinks:
     """Links between events and nodes: equal-length int64 columns, ascending ``row``.
 
-    ``row`` is a row of the event table, ``node`` an index of ``nodes``, which are as the file has them; those that
-    stand for a process or a thread are left out. ``events`` are the rows that could be linked. ``method`` is
-    ``record_function_id``, ``external_id``, ``order``, or None if there are no links; ``differing`` counts equal ids
-    whose names differ.
+    ``row`` is a row of the event table, ``node`` an index into ``nodes``. These are the nodes of the file, without
+    those that stand for a process or a thread. ``events`` are the rows that could be linked. ``method`` is
+    ``record_function_id``, ``external_id``, ``order``, or None if there are no links. ``differing`` is the number of
+    equal ids whose names differ.
     """
 
     nodes: Sequence[Node]
@@ -47,7 +48,7 @@ class ExecutionLinks:
 
 
 def execution_links(trace: Trace) -> ExecutionLinks:
-    """The links of the trace's ``execution_nodes``; none, if it has no nodes."""
+    """The links of the trace's ``execution_nodes``; without nodes there are no links."""
     nodes = [one for one in trace.execution_nodes or () if not str(one.get("name", "")).startswith(_ROOT)]
     names = [str(one.get("name", "")) for one in nodes]
     ids = [_integer(attribute(one, "rf_id")) for one in nodes]
@@ -73,9 +74,9 @@ def execution_links(trace: Trace) -> ExecutionLinks:
 
 
 def attribute(node: Node, name: str) -> Any:
-    """What a node says of ``name``, as the first schema calls it (``rf_id``, ``op_schema``, ``input_shapes``).
+    """The attribute ``name`` of a node, named as in the first schema (``rf_id``, ``op_schema``, ``input_shapes``).
 
-    None if it says nothing. Newer schemas have it in ``attrs``, ``inputs`` or ``outputs``, and ``ctrl_deps`` for
+    None if the node lacks it. Newer schemas have it in ``attrs``, ``inputs`` or ``outputs``, and ``ctrl_deps`` for
     ``parent``.
     """
     if name in node:
@@ -95,7 +96,7 @@ def _integer(value: Any) -> int:
 
 
 def _by_id(event_ids: Int64s, node_ids: list[int]) -> Int64s:
-    """The pairs (place of an event, node) of equal id; of several events or nodes with an id, the first."""
+    """The pairs (place of an event, node) with equal ids. Of several events or nodes with one id, the first counts."""
     place_of: dict[int, int] = {}
     for place in np.flatnonzero(event_ids > 0).tolist():
         place_of.setdefault(int(event_ids[place]), place)
@@ -104,10 +105,10 @@ def _by_id(event_ids: Int64s, node_ids: list[int]) -> Int64s:
 
 
 def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tuple[str, int]]) -> Int64s:
-    """The pairs (place of an event, node) of threads whose names occur in one order in one place alone.
+    """The pairs (place of an event, node) of threads whose sequence of names occurs in exactly one place.
 
-    Events of names that the nodes do not have are passed over: annotations of the profiler's own. An event that
-    nodes of two threads could be of is linked to neither.
+    Events whose names no node has are ignored, such as the profiler's own annotations. An event that matches nodes of
+    two threads is linked to neither.
     """
     known = {name: code for code, name in enumerate(dict.fromkeys(names))}
     code_of = np.array([known.get(name, -1) for name in trace.strings], np.int32)
@@ -133,7 +134,7 @@ def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tupl
 
 
 def _occurrences(codes: Any, wanted: Any) -> list[int]:
-    """Where ``wanted`` begins in ``codes``, at most two places; int32 both."""
+    """At most two places at which ``wanted`` begins in ``codes``; both are int32."""
     text, piece, at = codes.tobytes(), wanted.tobytes(), -1
     found: list[int] = []
     while piece and len(found) < 2 and (at := text.find(piece, at + 1)) >= 0:

@@ -1,7 +1,7 @@
-"""Which operator of the forward pass each operator of the backward pass belongs to.
+"""The operator of the forward pass that each operator of the backward pass belongs to.
 
-The ``fwdbwd`` flows tell. Of a trace that has none, older ones mostly, the sequence numbers do, from which Kineto makes
-these flows: a node of the autograd graph has the number of the operator that made it.
+The ``fwdbwd`` flows link the two. In traces without these flows, mostly older ones, the sequence numbers do, from which
+Kineto makes the flows: a node of the autograd graph has the number of the operator that created it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))
 class ForwardBackward:
     """Equal-length int64 columns of rows of the event table: the operator ``backward`` differentiates ``forward``.
 
-    Ascending and distinct ``backward``; several may have one ``forward``.
+    ``backward`` is ascending and distinct; several rows may share one ``forward``.
     """
 
     forward: Int64s
@@ -34,7 +34,7 @@ class ForwardBackward:
         return len(self.backward)
 
     def forward_of(self, backward: Int64s) -> Int64s:
-        """The forward operator of each row, :data:`NO_ROW` where there is none."""
+        """The forward operator of each row; :data:`NO_ROW` where there is none."""
         if not len(self):
             return np.full(len(backward), NO_ROW, np.int64)
         place = np.minimum(np.searchsorted(self.backward, backward), len(self) - 1)
@@ -43,13 +43,13 @@ class ForwardBackward:
 
 @derived
 def forward_backward(trace: Trace) -> ForwardBackward:
-    """The pairs that the flows link, or the sequence numbers."""
+    """The pairs linked by flows or, without flows, by sequence numbers."""
     linked = _by_flows(trace)
     return linked if len(linked) else _by_sequence_number(trace)
 
 
 def _by_flows(trace: Trace) -> ForwardBackward:
-    """Ends of flows that lie in no operator, or have no beginning, link nothing."""
+    """The pairs linked by flows. Ends of flows outside operators, or without a beginning, are ignored."""
     events = trace.events
     sparse = events.flow_id
     chosen = events.category[sparse.rows] == Category.FWDBWD
@@ -70,7 +70,8 @@ def _by_flows(trace: Trace) -> ForwardBackward:
 
 
 def _by_sequence_number(trace: Trace) -> ForwardBackward:
-    """Each operator that names a forward thread, and the last before it that has its number and does not."""
+    """The pairs linked by sequence numbers: each operator with a forward thread, and the last earlier one of its number
+    without a forward thread."""
     args = arg_columns(trace)
     numbers = args.ints("Sequence number")
     rows, number = numbers.rows[numbers.values >= 0], numbers.values[numbers.values >= 0]
@@ -85,7 +86,8 @@ def _by_sequence_number(trace: Trace) -> ForwardBackward:
 
 
 def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
-    """The operator that each arrow binds to: the outermost that begins there and then, else the innermost around it."""
+    """The operator that each arrow binds to: the outermost one that begins at its moment, else the innermost around
+    it."""
     stacks, events = call_stacks(trace), trace.events
     is_op = events.category[stacks.row] == Category.CPU_OP
     bounds = thread_bounds(trace)

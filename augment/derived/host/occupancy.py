@@ -1,4 +1,4 @@
-"""What a thread was busy with during given intervals: the innermost slice at each moment, summed by name."""
+"""What threads did during given intervals: the time in innermost slices, summed by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.host.host_segments import segments
 from augment.trace import Category, Trace
 
-PAIRS_AT_ONCE = 1 << 18  #: of an interval and a slice; bounds the memory
+PAIRS_AT_ONCE = 1 << 18  #: pairs of an interval and a slice per round, which bounds the memory
 
 
 class Timeline(NamedTuple):
@@ -25,8 +25,9 @@ class Timeline(NamedTuple):
 
 
 class Occupants(NamedTuple):
-    """Of each interval: the name (int32, into ``trace.strings``, -1 none) that took most of it, its time (-1), and the
-    ``row`` (-1) of the slice that had that name for the longest stretch; of equals, the first."""
+    """For each interval: the ``name`` (int32, into ``trace.strings``) that took most of it, that name's time ``ns``,
+    and the ``row`` of the slice with that name and the longest stretch. Of equals the first counts; -1 stands for
+    none."""
 
     name: Int32s
     ns: Int64s
@@ -34,24 +35,24 @@ class Occupants(NamedTuple):
 
 
 def innermost(row: Int64s, start: Int64s, end: Int64s) -> Timeline:
-    """The innermost slice at each moment, of one thread: as :func:`timelines`."""
+    """The innermost slice of one thread at each moment, as in :func:`timelines`."""
     return timelines(row, start, end, np.zeros(len(row), np.int32), 1)[0]
 
 
 def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: int) -> tuple[Timeline, Places]:
     """The innermost slice at each moment: the one that began last among those open, whether slices nest or cross.
 
-    Of those that began at once it is the shortest, of those the last.
+    Of several that began together it is the shortest; of equally short ones, the last.
 
     Args:
         row: int64, any id.
         start: int64 ns, ascending in each group.
         end: int64 ns.
-        group: int32, ascending: the thread or stream that each lies on.
-        groups: how many there are.
+        group: int32, ascending: the thread or stream of each slice.
+        groups: the number of groups.
 
     Returns:
-        The timelines of all groups, and where each group's begins, and the end.
+        The timelines of all groups in one, and the places where each group begins, plus the end.
     """
     real = end > start  # an empty slice is innermost at no moment
     row, start, end, group = row[real], start[real], end[real], group[real]
@@ -60,7 +61,7 @@ def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: in
         row, start, end = row[outer_first], start[outer_first], end[outer_first]
     when, place, stop, count = segments(start, end, np.ascontiguousarray(group, np.int32), groups)
     when, place = when[:count], place[:count]
-    busy = np.flatnonzero(place >= 0)  # what is last in a group is none
+    busy = np.flatnonzero(place >= 0)  # the last segment of a group has no slice
     bounds = np.concatenate((np.zeros(1, np.intp), np.maximum.accumulate(stop)))
     return Timeline(when[busy], when[busy + 1], row[place[busy]]), np.searchsorted(busy, bounds)
 
@@ -68,11 +69,11 @@ def timelines(row: Int64s, start: Int64s, end: Int64s, group: Int32s, groups: in
 def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: Int64s, thread: Int32s) -> Occupants:
     """The name among the slices of ``categories`` that each ``thread`` spent most of ``[start, end)`` innermost in.
 
-    Steps do not count: that a thread was in one says nothing.
+    Steps do not count, because they enclose everything.
 
     Args:
-        trace: whose events.
-        categories: of the slices that count.
+        trace: the trace of the slices.
+        categories: categories of the slices that count.
         start: int64 ns, any order.
         end: int64 ns, above ``start``.
         thread: int32, into ``trace.tracks``.
@@ -117,7 +118,7 @@ def _without_steps(trace: Trace, rows: Int64s) -> Int64s:
 
 
 def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
-    """Those of ``rows`` that overlap an interval of ``when``."""
+    """The rows of ``rows`` that overlap an interval of ``when``."""
     start = trace.events.ts[rows]
     place = np.searchsorted(when.end, start, side="right")
     begins = np.concatenate((when.start, [np.iinfo(np.int64).max]))[place]
@@ -127,7 +128,7 @@ def _near(trace: Trace, rows: Int64s, when: Intervals) -> Int64s:
 def _longest(
     trace: Trace, timeline: Timeline, start: Int64s, end: Int64s
 ) -> Iterator[tuple[Places, Int32s, Int64s, Int64s]]:
-    """Pieces of the answer: which intervals, the name that took most of each, its time, and its longest slice."""
+    """Parts of the result: indexes of intervals, the name that took most of each, its time, and its longest slice."""
     name = trace.events.name[timeline.row]
     names, code_of_name = compressed(name, len(trace.strings))
     code = code_of_name[name]
@@ -135,7 +136,7 @@ def _longest(
     first, stop = touched(start, end, Intervals(timeline.start, timeline.end))
     some = np.flatnonzero(stop > first)
     first, stop, start, end = first[some], stop[some], start[some], end[some]
-    before = np.maximum(start - timeline.start[first], 0)  # what lies outside of the first and last slice's interval
+    before = np.maximum(start - timeline.start[first], 0)  # the parts of the first and last slice outside the interval
     after = np.maximum(timeline.end[stop - 1] - end, 0)
     until = np.cumsum(stop - first)
     low = 0
@@ -154,10 +155,10 @@ def _longest(
 
 
 def _most(whose: Places, code: Int32s, held: Int64s, count: int, codes: int) -> tuple[Int64s, Int64s]:
-    """Of each of ``count`` owners, all of which ascending ``whose`` names: the code with the greatest sum of ``held``,
-    and that sum. Of equals, the least code."""
+    """For each of ``count`` owners: the code with the greatest sum of ``held``, and that sum. Of equals, the least code
+    wins. ``whose`` gives the owner of each entry, ascending; every owner occurs."""
     key = whose * codes + code
-    if count * codes <= 8 * len(key):  # a table of sums is smaller than sorting is dear
+    if count * codes <= 8 * len(key):  # a table of sums costs less than sorting
         table = np.zeros(count * codes, np.int64)
         np.add.at(table, key, held)
         most = table.reshape(count, codes).argmax(axis=1)
@@ -172,7 +173,7 @@ def _most(whose: Places, code: Int32s, held: Int64s, count: int, codes: int) -> 
 
 
 def _first_greatest(owner: Places, values: Int64s) -> Places:
-    """The place of the greatest of each owner's values; of equals, of the first. ``owner`` ascends."""
+    """The place of each owner's greatest value; the first of equals. ``owner`` ascends."""
     first = np.concatenate(([True], owner[1:] != owner[:-1]))
     greatest = np.maximum.reduceat(values, np.flatnonzero(first))
     winners = np.flatnonzero(values == greatest[np.cumsum(first) - 1])

@@ -1,4 +1,4 @@
-"""Which phase of training each slice of the host belongs to: forward, backward or optimizer."""
+"""The phase of training that each slice of the host belongs to: forward, backward or optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from augment.derived.host.forward_backward import ForwardBackward, forward_backw
 from augment.derived.host.modules import modules
 from augment.trace import Category, Trace, derived
 
-_OPTIMIZER = re.compile(r"Optimizer\.\w")  #: so torch.optim annotates step and zero_grad; once as an operator
+_OPTIMIZER = re.compile(r"Optimizer\.\w")  #: torch.optim's annotations of step and zero_grad; formerly operators
 _ENGINE = "autograd::engine::evaluate_function"
 _BACKWARD = re.compile(rf"{_ENGINE}|\w+Backward\d*$")  #: a node of the autograd graph
 _SAYS_BACKWARD, _SAYS_FORWARD = re.compile(r"\bbackward\b"), re.compile(r"\bforward\b")  #: such as DDP's annotation
@@ -24,7 +24,7 @@ _AUTOGRAD_THREAD = "pt_autograd"
 
 
 class Phase(IntEnum):
-    """The phases; where several fit, the first stands."""
+    """The phases. Where several fit, the first counts."""
 
     OPTIMIZER = 0
     BACKWARD = 1
@@ -34,7 +34,7 @@ class Phase(IntEnum):
 
 @derived
 def training_phases(trace: Trace) -> Bytes | None:
-    """The :class:`Phase` (uint8) of each place of the call stacks; None where nothing in the trace tells of any."""
+    """The :class:`Phase` (uint8) of each place of the call stacks; None if the trace shows no phase."""
     stacks, links = call_stacks(trace), forward_backward(trace)
     ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
 
@@ -57,9 +57,10 @@ def training_phases(trace: Trace) -> Bytes | None:
 
 
 def _on_autograd_threads(trace: Trace, links: ForwardBackward, ops: NamedPlaces, annotations: NamedPlaces) -> Bools:
-    """Which places lie on threads of the autograd engine: their name says so, or they run its nodes and no forward.
+    """Which places lie on threads of the autograd engine: by the thread's name, or because they run its nodes and no
+    forward.
 
-    What hooks launch there between the nodes (DDP's all-reduces) belongs to the backward pass, too.
+    Work that hooks launch there between the nodes (DDP's all-reduces) belongs to the backward pass, too.
     """
     track = trace.events.track[call_stacks(trace).row]
     is_autograd = np.zeros(len(trace.tracks), np.bool_)
@@ -72,21 +73,21 @@ def _on_autograd_threads(trace: Trace, links: ForwardBackward, ops: NamedPlaces,
 
 
 def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
-    """Which places begin between the first and the last operator of a thread's forward pass that has a backward.
+    """Which places begin between the first and last operator with a backward operator in a thread's forward pass.
 
-    A forward pass goes on until anything of a backward pass begins.
+    A forward pass lasts until an event of a backward pass begins.
     """
     stacks, events = call_stacks(trace), trace.events
     found = np.zeros(len(stacks), np.bool_)
     backward_ts = np.sort(events.ts[links.backward])
     sources = np.sort(links.forward)  # rows ascend with time
-    for one, mine in each(events.track[sources], len(trace.tracks)):
-        own = sources[mine]
-        passes = np.searchsorted(backward_ts, events.ts[own])
+    for track, of_track in each(events.track[sources], len(trace.tracks)):
+        rows = sources[of_track]
+        passes = np.searchsorted(backward_ts, events.ts[rows])
         first = run_starts(passes)
-        last = np.append(first[1:], len(own)) - 1
-        begin, end = events.ts[own[first]], events.ts[own[last]] + events.dur[own[last]]
-        places = slice(*thread_bounds(trace)[one : one + 2])
+        last = np.append(first[1:], len(rows)) - 1
+        begin, end = events.ts[rows[first]], events.ts[rows[last]] + events.dur[rows[last]]
+        places = slice(*thread_bounds(trace)[track : track + 2])
         ts = events.ts[stacks.row[places]]
         which = np.searchsorted(begin, ts, side="right") - 1
         found[places] = (which >= 0) & (ts < end[np.maximum(which, 0)])
