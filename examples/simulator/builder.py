@@ -368,8 +368,8 @@ class StepBuilder:
         return (durations or [one for one in slots if one[0] in ("host", "start")])[0]
 
 
-def dims_text(*shapes: tuple[int, ...], kind: str = "c10::BFloat16") -> str:
-    """The four lists that shapes are recorded in."""
+def dims_text(*shapes: tuple[int, ...], kind: str = "c10::BFloat16", values: Sequence[str] = ()) -> str:
+    """The four lists that shapes are recorded in; ``values`` are arguments after the tensors."""
     strides = []
     for shape in shapes:
         step = 1
@@ -379,9 +379,9 @@ def dims_text(*shapes: tuple[int, ...], kind: str = "c10::BFloat16") -> str:
             step *= extent
         strides.append(out)
     lists = {
-        "Concrete Inputs": [""] * len(shapes),
-        "Input type": [kind] * len(shapes),
-        "Input Strides": strides,
-        "Input Dims": [list(shape) for shape in shapes],
+        "Concrete Inputs": [""] * len(shapes) + list(values),
+        "Input type": [kind] * len(shapes) + ["Scalar"] * len(values),
+        "Input Strides": strides + [[] for _ in values],
+        "Input Dims": [list(shape) for shape in shapes] + [[] for _ in values],
     }
     return ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in lists.items())

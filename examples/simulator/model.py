@@ -12,6 +12,12 @@ from simulator.parallel import Place
 from simulator.program import Program, Slot
 
 COPY, SIDE = 20, 30
+HEAD = 128  #: numbers of a head of attention
+SDPA = "_scaled_dot_product_flash_attention"
+_QKV = [(1, HIDDEN // HEAD, TOKENS, HEAD)] * 3
+ATTENTION = dims_text(*_QKV, values=["0.", "False", "False"])  #: dropout, causal, a mask to debug
+ATTENTION_BACKWARD = dims_text(*_QKV[:1], *_QKV, *_QKV[:1], (1, HIDDEN // HEAD, TOKENS),
+                               values=["", "", "4096", "4096", "0.", "False"])  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -92,10 +98,11 @@ class _Model(Communication):
                 self.keep(2 * TOKENS * columns)
                 self.kernel(f"nvjet_tst_{columns // 64}x256_64x4_2x1_v_bz_coopA_bias_TNN", us)
 
-    def unary(self, key: str, operator: str, name: str, us: float) -> None:
+    def unary(self, key: str, operator: str, name: str, us: float, dims: str = "") -> None:
         """A differentiable operator of one kernel."""
+        dims = dims or dims_text((TOKENS, HIDDEN))
         sequence = self.differentiable(key)
-        with self.b.op(operator, dims=dims_text((TOKENS, HIDDEN)), sequence=sequence) as start:
+        with self.b.op(operator, dims=dims, sequence=sequence) as start:
             self.arrow_from(key, start)
             self.keep(2 * TOKENS * HIDDEN)
             self.kernel(name, us)
@@ -109,7 +116,8 @@ class _Model(Communication):
         ):
             self.b.flow("f", flow, start)
             for operator, name, us in launched:
-                with self.b.op(operator, dims=dims_text((TOKENS, HIDDEN), (HIDDEN, HIDDEN))):
+                dims = ATTENTION_BACKWARD if SDPA in operator else dims_text((TOKENS, HIDDEN), (HIDDEN, HIDDEN))
+                with self.b.op(operator, dims=dims):
                     self.kernel(name, us)
             self.release()
 
@@ -140,7 +148,7 @@ class _Model(Communication):
         with b.frame(f"nn.Module: Block_{layer}", 100 + layer), b.frame("examples/train.py(41): forward"):
             self.unary(f"{layer}.norm1", "aten::native_layer_norm", kernels.NORM, 14)
             self.linear(f"{layer}.qkv", 3 * HIDDEN, 190, 4 * layer)
-            self.unary(f"{layer}.attention", "aten::_scaled_dot_product_flash_attention", kernels.FLASH, 150)
+            self.unary(f"{layer}.attention", f"aten::{SDPA}", kernels.FLASH, 150, ATTENTION)
             self.linear(f"{layer}.out", HIDDEN, 70, 4 * layer + 1)
             self.sum_shards()
             self.simple("aten::add", kernels.ADD, 9, (TOKENS, HIDDEN), (TOKENS, HIDDEN))
@@ -182,7 +190,7 @@ class _Model(Communication):
             ("aten::sum", kernels.GAMMA, 11),
         ]
         attention = [
-            ("aten::_scaled_dot_product_flash_attention_backward", kernels.FLASH_BACKWARD, 390.0),
+            (f"aten::{SDPA}_backward", kernels.FLASH_BACKWARD, 390.0),
             ("aten::sum", kernels.REDUCE, 12.0),
         ]
         for key, node, launched in (
