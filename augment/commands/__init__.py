@@ -1,4 +1,4 @@
-"""The registry of commands. To add one: a module beside this file, and two lines here."""
+"""The registry of commands. To add a command, add a module next to this file, and two lines here."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ COMMANDS: tuple[click.Command, ...] = (
 
 
 class _InOrder(click.Group):
-    """Commands as they are registered, the first to be used first."""
+    """A group that lists commands in order of registration, the most used first."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Their names."""
+        """The names of the commands."""
         return [*self.commands]
 
 
 def group() -> click.Group:
-    """``augment`` with all its commands."""
+    """The command ``augment`` with all its subcommands."""
 
     @click.group(cls=_InOrder, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
     @click.version_option(__version__, prog_name="augment")
     @click.pass_context
     def augment(context: click.Context) -> None:
-        """See where GPU time went: PyTorch profiler traces in, augmented traces and metrics out."""
+        """Read PyTorch profiler traces, measure where GPU time went, and write augmented traces and metrics."""
         if context.invoked_subcommand is None:
             click.echo(context.get_help())
 

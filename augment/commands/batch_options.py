@@ -1,4 +1,4 @@
-"""What ``augment run`` takes for many files: which of them, by whom, whether again."""
+"""Options of ``augment run`` for many files: which of them to convert, where, and whether again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARD = re.compile(r"(\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class Batch:
-    """The options' values."""
+    """The values of the options."""
 
     jobs: int
     scheduler: str | None
@@ -33,9 +33,9 @@ class Batch:
     shard: tuple[int, int] | None
 
     def plan(self, names: tuple[str, ...], out: str | None, evidence: Evidence) -> Plan:
-        """The inputs that are asked for; by absolute paths if others than this process shall read them.
+        """The selected inputs; with absolute paths if other processes will read them.
 
-        The files of ``evidence`` are no inputs of a folder that holds them.
+        A folder that holds files of ``evidence`` does not offer them as inputs.
         """
         from augment.batch.inputs import plan
         from augment.batch.locations import protocol
@@ -52,7 +52,7 @@ class Batch:
         return made
 
     def manner(self, client: Client | None) -> Manner:
-        """How to convert them; if there is a ``client``, through its server."""
+        """How to convert the inputs; with a ``client``, through its server."""
         from augment.batch.execution import Manner
 
         shard = "-of-".join(map(str, self.shard)) if self.shard else ""
@@ -60,7 +60,7 @@ class Batch:
 
 
 def batch_options(function: Function) -> Function:
-    """``--jobs``, ``--scheduler``, ``--ranks``, ``--shard`` and ``--force``, as one argument ``batch``."""
+    """``--jobs``, ``--scheduler``, ``--ranks``, ``--shard`` and ``--force``, passed as one argument ``batch``."""
 
     @functools.wraps(function)
     def command(*args: Any, **values: Any) -> Any:
@@ -68,15 +68,26 @@ def batch_options(function: Function) -> Function:
         return function(*args, batch=Batch(**{name: values.pop(name) for name in names}), **values)
 
     for option in (
-        click.option("--force", is_flag=True, help="Convert again what the manifest says is done."),
-        click.option("--shard", callback=_shard, metavar="K/N",
-                     help="Only the Kth of N shares, from 0: for N processes with one output folder."),
+        click.option("--force", is_flag=True, help="Convert inputs again that the manifest lists as done."),
+        click.option(
+            "--shard",
+            callback=_shard,
+            metavar="K/N",
+            help="Convert only share K of N (K counts from 0), for N processes with one output folder.",
+        ),
         ranks_option,
-        click.option("--scheduler", metavar="tcp://…",
-                     help="Convert on the Dask cluster of this scheduler (extra [dask])."),
-        click.option("--jobs", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
-                     help="Files at once, each in a process of its own, as far as memory allows; 0: one a processor."),
-    ):  # fmt: skip
+        click.option(
+            "--scheduler", metavar="tcp://…", help="Convert on the Dask cluster of this scheduler (extra [dask])."
+        ),
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=0),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Files to convert at once, each in its own process, as far as memory allows; 0: one per CPU.",
+        ),
+    ):
         command = option(command)
     return command  # type: ignore[return-value]
 
@@ -87,14 +98,12 @@ def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | Non
     spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
     ranks = tuple(range(int(span[1]), int(span[2] or span[1]) + 1) for span in spans if span)
     if len(ranks) < len(spans) or not all(ranks):
-        raise click.BadParameter(f"{text!r} are no ranks; say 0,8,16-23")
+        raise click.BadParameter(f"{text!r} is not a list of ranks, such as 0,8,16-23")
     return ranks
 
 
 #: ``--ranks``
-ranks_option = click.option(
-    "--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks."
-)  # fmt: skip
+ranks_option = click.option("--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks.")
 
 
 def _shard(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
@@ -102,7 +111,7 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
         return None
     match = _SHARD.fullmatch(text)
     if not match or int(match[1]) >= int(match[2]):
-        raise click.BadParameter(f"{text!r} is no share; say 0/4, 1/4, 2/4 or 3/4")
+        raise click.BadParameter(f"{text!r} is not a share, such as 0/4, 1/4, 2/4 or 3/4")
     return int(match[1]), int(match[2])
 
 

@@ -15,39 +15,47 @@ if TYPE_CHECKING:
     from augment.comparison.regions import Regions
     from augment.comparison.totals import Samples
 
-UNCERTAIN = 4  #: the exit code where nothing is worse for certain, and something may be
+UNCERTAIN = 4  #: the exit code where no figure fails for certain, and some may
 
 
 @click.command(
-    "check", short_help="Exit with 1 if a run is worse than a baseline, with 4 if that cannot be told: a gate for CI."
+    "check", short_help="A gate for CI: exit with 1 if a run is worse than a baseline, with 4 if that is uncertain."
 )
 @click.argument("test", metavar="TEST")
 @click.option(
-    "--baseline", required=True, metavar="CONTROL|METRICS.json",
-    help="What to compare with: a trace, a folder of ranks, or the metrics that augment run wrote.",
-)  # fmt: skip
-@click.option("--max-regress", metavar="5%", help="How much worse a figure may get.  [default: 5%]")
-@click.option(
-    "--metric", "metrics", multiple=True, metavar="NAME[=LIMIT]",
-    help="Gate one more figure, or by another limit: 3% of the baseline, or a bound as 80ms; may be given again.",
-)  # fmt: skip
-@click.option(
-    "--parts", is_flag=True, help="Gate the step's parts, too (idle time, communication …), not its whole alone."
+    "--baseline",
+    required=True,
+    metavar="CONTROL|METRICS.json",
+    help="The baseline: a trace, a folder of ranks, or metrics that augment run wrote.",
 )
+@click.option("--max-regress", metavar="5%", help="By how much a figure may get worse.  [default: 5%]")
 @click.option(
-    "--uncertain", type=click.Choice(["tell", "pass", "fail"]), default="tell", show_default=True,
-    help="Where the noise is too great to tell: exit with 4, 0 or 1.",
-)  # fmt: skip
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME[=LIMIT]",
+    help="Gate another figure, or set its limit: 3% of the baseline, or a bound such as 80ms; repeatable.",
+)
+@click.option("--parts", is_flag=True, help="Also gate the parts of the step time (idle time, communication …).")
+@click.option(
+    "--uncertain",
+    type=click.Choice(["tell", "pass", "fail"]),
+    default="tell",
+    show_default=True,
+    help="If the noise is too great to decide: exit with 4, 0 or 1.",
+)
 @click.option(
     "--region",
     metavar="PATTERN",
-    help="Of traces, take the annotations of this name, or pattern with * and ?, as steps.",
+    help="Use the occurrences of this annotation (or pattern with * and ?) as steps.",
 )
-@click.option("--config", metavar="GATE.toml", help="Limits from a file; options here come before it.")
-@click.option("--markdown", metavar="FILE", help="Also write a table for a comment on a pull request.")
-@click.option("--junit", metavar="FILE", help="Also write JUnit's XML.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each figure.")
-@click.option("--quiet", is_flag=True, help="Print the figures that fail, or may fail, alone.")
+@click.option("--config", metavar="GATE.toml", help="Read limits from a file; options override it.")
+@click.option(
+    "--markdown", metavar="FILE", help="Also write a Markdown table, such as for a comment on a pull request."
+)
+@click.option("--junit", metavar="FILE", help="Also write JUnit XML.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per figure.")
+@click.option("--quiet", is_flag=True, help="Print only figures that fail or may fail.")
 @debug
 def command(
     test: str,
@@ -63,12 +71,12 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Exit with 1 if TEST is worse than the baseline, by more than the noise and more than is allowed.
+    """Exit with 1 if TEST is worse than the baseline by more than the noise and more than the limit.
 
-    TEST is a trace, a folder of ranks, or metrics, as the baseline is. The step's time and the peak of memory are
-    gated, more on request. A line is printed for each, with the confidence interval of its change by the variation of
-    the steps, and one for each other figure that explains the change. If the interval is too wide to tell, the exit
-    code is 4, and the line says how many more steps are needed. If nothing is worse, it is 0.
+    TEST is a trace, a folder of ranks, or metrics, like the baseline. The gate covers the step time and the peak of
+    memory, and more on request. Each gets a line with the confidence interval of its change, from the variation of the
+    steps; other figures get one if they explain the change. If an interval is too wide to decide, the exit code is 4,
+    and the line says how many more steps are needed. If nothing is worse, it is 0.
     """
     from augment.commands.runs import label_of
     from augment.commands.terminal import bar, complain, emit
@@ -76,7 +84,7 @@ def command(
     from augment.comparison.first_step import without_outlying_first_step
     from augment.comparison.regions import offer
 
-    limits = gate.limits_of(_config(config), max_regress, dict(_pair(one) for one in metrics), parts=parts)
+    limits = gate.limits_of(_config(config), max_regress, dict(_pair(text) for text in metrics), parts=parts)
     with bar(1, quiet=quiet) as shown:
         (before, offered), (after, found) = _samples(baseline, region, shown), _samples(test, region, shown)
     notes = []
@@ -106,7 +114,7 @@ def command(
 
 
 def _samples(path: str, region: str | None, shown: Bar) -> tuple[Samples, Regions]:
-    """The figures of each step of a run, read from traces or from metrics, and which regions the traces have."""
+    """The figures of each step of a run, from traces or metrics, and the regions in the traces."""
     import os
 
     from augment.commands.runs import traces_of
@@ -119,20 +127,20 @@ def _samples(path: str, region: str | None, shown: Bar) -> tuple[Samples, Region
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")
     sidecars = [] if not os.path.isdir(path) else sorted(map(str, Path(path).glob("*.metrics.json")))
-    sidecars = [one for one in sidecars if not one.endswith(("job.metrics.json", ".diff.metrics.json"))]
+    sidecars = [path for path in sidecars if not path.endswith(("job.metrics.json", ".diff.metrics.json"))]
     if not os.path.isdir(path) and is_sidecar(path):
         sidecars = [path]
     if sidecars:
-        return mean_of_ranks([samples_of_sidecar(one, read_sidecar(one)) for one in sidecars]), {}
-    found = []
+        return mean_of_ranks([samples_of_sidecar(path, read_sidecar(path)) for path in sidecars]), {}
+    samples = []
     regions: Regions = {}
     for trace in traces_of(path, shown):
         windows = windows_in(trace, region)
         if not len(windows):
             raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
-        found.append(samples_of(trace, windows))
+        samples.append(samples_of(trace, windows))
         regions = regions or regions_of(trace)
-    return mean_of_ranks(found), regions
+    return mean_of_ranks(samples), regions
 
 
 def _config(path: str | None) -> dict[str, Any]:
@@ -161,6 +169,6 @@ def _as_json(line: Any) -> str:
     import dataclasses
     import json
 
-    told = dataclasses.asdict(line)
-    told["figure"], told["unit"] = line.figure.name, line.figure.unit
-    return json.dumps(told, ensure_ascii=False)
+    record = dataclasses.asdict(line)
+    record["figure"], record["unit"] = line.figure.name, line.figure.unit
+    return json.dumps(record, ensure_ascii=False)

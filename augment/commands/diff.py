@@ -1,4 +1,4 @@
-"""``augment diff``: two runs beside each other."""
+"""``augment diff``: compares two runs."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ if TYPE_CHECKING:
     from augment.commands.terminal import Bar
     from augment.comparison.outputs import Drawing
 
-ROWS = 10  #: of a table, unless --limit says otherwise
+ROWS = 10  #: rows of a table by default
 
 
 @click.command("diff", short_help="Compare two runs: what differs, and whether it is more than noise.")
 @click.argument("control", metavar="CONTROL")
 @click.argument("test", metavar="TEST")
-@click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside TEST if not given.")
-@click.option("--step", metavar="N|N:M", help="Compare step N, or the control's step N with the test's M; else all.")
+@click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of TEST.")
+@click.option(
+    "--step", metavar="N|N:M", help="Compare step N, or step N of the control with step M of the test.  [default: all]"
+)
 @click.option(
     "--region",
     metavar="PATTERN",
-    help="Take the annotations of this name, or pattern with * and ?, as steps, numbered from 0.",
+    help="Use the occurrences of this annotation (or pattern with * and ?) as steps, numbered from 0.",
 )
-@click.option("--control-rank", type=int, metavar="R", help="Of a folder, take this rank alone.")
-@click.option("--test-rank", type=int, metavar="R", help="Compare it with this rank of the test.")
-@click.option("--short-names", is_flag=True, help="Call operators and kernels by their short names, as HTA.")
-@click.option("--functions", is_flag=True, help="Match Python functions, too, if they were recorded.")
+@click.option("--control-rank", type=int, metavar="R", help="Compare only this rank of the control folder.")
+@click.option("--test-rank", type=int, metavar="R", help="Compare with this rank of the test folder.")
+@click.option("--short-names", is_flag=True, help="Use short names of operators and kernels, as HTA does.")
+@click.option("--functions", is_flag=True, help="Also match Python functions, if they were recorded.")
 @click.option(
     "--to",
     "formats",
     multiple=True,
     metavar="FORMAT,…",
     callback=listed,
-    help="Formats of the annotated test, as augment list shows them; its own if not given.",
+    help="Formats of the annotated test (see augment list).  [default: the test's own]",
 )
-@click.option("--overlay", is_flag=True, help="Write both traces into one file, too, in Perfetto's own format.")
-@click.option("--label", default="", metavar="TEXT", help="What to call the control on the timeline; else its name.")
+@click.option("--overlay", is_flag=True, help="Also write both traces into one file in Perfetto's native format.")
+@click.option("--label", default="", metavar="TEXT", help="Name of the control on the timeline.")
 @click.option(
     "--min-delta-us",
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
     metavar="N",
-    help="Draw nothing that differs by less; 0: draw everything.",
+    help="Draw only differences of at least this size; 0: draw everything.",
 )
 @click.option(
     "--arrows",
@@ -59,13 +61,19 @@ ROWS = 10  #: of a table, unless --limit says otherwise
     default=100,
     show_default=True,
     metavar="N",
-    help="Arrows of the overlay, between the calls that differ most.",
+    help="Number of arrows in the overlay, between the calls that differ most.",
 )
 @server_options
-@click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
-              help="Rows of a table; 0: all.")  # fmt: skip
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=ROWS,
+    show_default=True,
+    metavar="N",
+    help="Maximum rows of a table; 0: all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
-@click.option("--quiet", is_flag=True, help="Print nothing but the paths written.")
+@click.option("--quiet", is_flag=True, help="Print only the paths written.")
 @debug
 def command(
     control: str,
@@ -87,11 +95,11 @@ def command(
     quiet: bool,
     **server: Any,
 ) -> None:
-    """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it is more than noise.
+    """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it exceeds the noise.
 
-    Each is a trace, or a folder with a trace of each rank. Steps are compared one by one, as many as both have, ranks
-    by their number. The tables are printed. STEM.diff.json.gz (or .pftrace), STEM the test's, is the test's trace with
-    the differences on its timeline, STEM.diff.metrics.json the whole comparison. A server compares two traces, no
+    Each is a trace, or a folder with a trace of each rank. Steps are compared in order, as many as both have; ranks by
+    their number. The tables are printed. STEM.diff.json.gz (or .pftrace; STEM of the test) is the test's trace with the
+    differences on its timeline; STEM.diff.metrics.json is the whole comparison. A server compares two traces, not
     folders.
     """
     from augment.commands.runs import label_of
@@ -101,16 +109,16 @@ def command(
 
     for name in formats:
         writer_named(name)
-    asked = {"step": _step(step), "region": region, "short_names": short_names, "functions": functions}
+    options = {"step": _step(step), "region": region, "short_names": short_names, "functions": functions}
     ranks = {"control_rank": control_rank, "test_rank": test_rank}
     drawing = Drawing(formats, label, 1000 * min_delta_us, overlay, arrows)
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
             _expect_files(control, test, ranks)
-            paths = _there(client, control, test, asked, drawing, folder, shown)
+            paths = _there(client, control, test, options, drawing, folder, shown)
         else:
-            paths = _here(control, test, asked | ranks, drawing, folder, shown)
+            paths = _here(control, test, options | ranks, drawing, folder, shown)
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
     elif quiet:
@@ -124,38 +132,47 @@ def command(
             say(f"written: {path}")
 
 
-def _here(control: str, test: str, asked: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar) -> Sequence[Path]:
-    """Compare in this process: the files written, the sidecar last."""
+def _here(
+    control: str, test: str, options: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
+) -> Sequence[Path]:
+    """Compare in this process; returns the files written, the sidecar last."""
     from augment.commands.runs import label_of, traces_of
     from augment.comparison import diff
     from augment.comparison.outputs import write_all
 
     sides = [traces_of(path, shown) for path in (control, test)]
     shown.stage("comparing")
-    return write_all(diff(*sides, **asked), folder, label_of(test), drawing, shown.stage)
+    return write_all(diff(*sides, **options), folder, label_of(test), drawing, shown.stage)
 
 
 def _there(
-    client: Client, control: str, test: str, asked: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
+    client: Client, control: str, test: str, options: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
 ) -> Sequence[Path]:
-    """Have a server compare: the same files."""
+    """Compare on a server; returns the same files."""
     from augment.batch.remote import progress_text
 
     return client.diff(
-        control, test, **asked, formats=drawing.formats, overlay=drawing.overlay, label=drawing.label,
-        min_delta_us=drawing.min_delta_ns // 1000, arrow_count=drawing.arrow_count, out=folder,
+        control,
+        test,
+        **options,
+        formats=drawing.formats,
+        overlay=drawing.overlay,
+        label=drawing.label,
+        min_delta_us=drawing.min_delta_ns // 1000,
+        arrow_count=drawing.arrow_count,
+        out=folder,
         progress=lambda what, done, of: shown.stage(progress_text(what, done, of)),
-    ).files  # fmt: skip
+    ).files
 
 
 def _expect_files(control: str, test: str, ranks: dict[str, int | None]) -> None:
-    """Refuse what a server compares not."""
+    """Refuse inputs and options that a server does not support."""
     for path in (control, test):
         if os.path.isdir(path):
-            raise UsageError(f"{path}: is a folder; with --server name a trace on each side")
+            raise UsageError(f"{path}: is a folder; with --server name one trace per side")
     for name, rank in ranks.items():
         if rank is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: means nothing with --server, which compares two traces")
+            raise UsageError(f"--{name.replace('_', '-')}: not supported with --server, which compares two traces")
 
 
 def _step(text: str | None) -> int | tuple[int, int] | None:
@@ -170,7 +187,7 @@ def _step(text: str | None) -> int | tuple[int, int] | None:
         return numbers[0]
     if len(numbers) == 2:
         return numbers[0], numbers[1]
-    raise UsageError(f"--step {text}: must be a step's number, or one of each side as 3:5")
+    raise UsageError(f"--step {text}: must be the number of a step, or of one step per side, such as 3:5")
 
 
 def _decoded(sidecar: Path) -> dict[str, Any]:

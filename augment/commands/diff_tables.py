@@ -1,4 +1,4 @@
-"""What ``augment diff`` prints: the figures, where the difference comes from, and what changed most."""
+"""The tables of ``augment diff``: figures, where the difference comes from, and what changed most."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from augment.commands.units import counted
 from augment.comparison.values import signed_text, value_text
 
 NAME_WIDTH = 64
-NAMES_SHOWN = 2  #: of each side of a part
-LEAST_NS = 500  #: a step: less would show as 0.000 ms
+NAMES_SHOWN = 2  #: names shown per side of a part
+LEAST_NS = 500  #: per step: less would show as 0.000 ms
 _MARKS = {"regression": "worse", "improvement": "better", "different": "other", "within_noise": "", "unknown": ""}
 
 
 def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
-    """Print the tables of a comparison to stdout, of each at most ``limit`` rows (0: all)."""
+    """Print the tables of a comparison to stdout, at most ``limit`` rows each (0: all)."""
     analyses = {name: one["rows"] for name, one in sidecar["analyses"].items()}
     emit(f"control: {_about(control, sidecar['control'])}")
     emit(f"test:    {_about(test, sidecar['source'])}")
@@ -45,8 +45,8 @@ def _compared(pairs: Sequence[dict[str, Any]]) -> str:
     steps = [pairs[0][side]["steps"] for side in ("control", "test")]
     ranks = f"{len(pairs)} ranks, " if len(pairs) > 1 else ""
     if not steps[0]:
-        instead = "--region NAME takes an annotation for them"
-        return f"compared: {ranks}whole recordings, for there are no steps to compare ({instead})"
+        instead = "--region NAME uses an annotation as steps"
+        return f"compared: {ranks}whole recordings, because there are no steps ({instead})"
     numbers = [", ".join(map(str, one)) for one in steps]
     which = numbers[0] if numbers[0] == numbers[1] else f"{numbers[0]} with {numbers[1]}"
     return f"compared: {ranks}{counted(len(steps[0]), 'step')}: {which}"
@@ -77,7 +77,7 @@ def _figures(rows: Sequence[dict[str, Any]], of: str) -> None:
         ]
     print_columns("Figures", columns)
     if not known:
-        emit("one step a side: how much of this is noise is not known")
+        emit("one step per side: the noise is unknown")
 
 
 def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
@@ -103,11 +103,11 @@ def _waterfall(rows: Sequence[dict[str, Any]], whole: int, limit: int) -> None:
         ],
     )
     if tail:
-        emit(f"… the rest is {counted(len(rows) - len(shown), 'part')} (--limit 0 shows all)")
+        emit(f"… the rest: {counted(len(rows) - len(shown), 'part')} (--limit 0 shows all)")
 
 
 def _what(row: dict[str, Any]) -> str:
-    """What ran, or what the host did, on both sides."""
+    """The names of what ran, or of the host's activity, on both sides."""
     sides = [_listed(list(dict.fromkeys(map(_readable, row[side])))) for side in ("control_names", "test_names")]
     if sides[0] == sides[1]:
         return sides[0]
@@ -115,25 +115,25 @@ def _what(row: dict[str, Any]) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    """The first two."""
+    """The first :data:`NAMES_SHOWN` names."""
     return ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
 
 
 def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
-    """The parts of each operator together, whatever kernels it has on either side."""
+    """The sum of the parts of each operator, whatever its kernels on either side."""
     sums: dict[str, list[int]] = {}
     for row in rows:
         if row["operator"]:
-            own = sums.setdefault(row["operator"], [0, 0, 0])
+            totals = sums.setdefault(row["operator"], [0, 0, 0])
             for place, column in enumerate(("control_ns", "test_ns", "delta_ns")):
-                own[place] += row[column]
+                totals[place] += row[column]
     scale = _scale(rows)
     changed = [name for name in sums if abs(sums[name][2]) >= LEAST_NS * scale]
     shown = sorted(changed, key=lambda name: -abs(sums[name][2]))[: limit or None]
     if shown:
         columns = [[sums[name][place] / scale / 1e6 for name in shown] for place in range(3)]
         print_columns(
-            "By operator, whatever kernels it has: time a step that is its own",
+            "By operator, for any kernels: exclusive time per step",
             [
                 Column(("difference", "ms"), [f"{value:+,.3f}" for value in columns[2]]),
                 Column(("control", "ms"), [f"{value:,.3f}" for value in columns[0]]),
@@ -144,7 +144,7 @@ def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
 
 
 def _scale(rows: Sequence[dict[str, Any]]) -> float:
-    """How many steps, of ranks and devices, the sums are of."""
+    """The number of steps, times ranks and devices, in the sums."""
     return next((row["delta_ns"] / row["delta_per_step_ns"] for row in rows if row["delta_ns"]), 1.0)
 
 
@@ -154,10 +154,10 @@ def _words(figure: str, unit: str) -> str:
 
 
 def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
-    both = [row for row in rows if row["change"] not in ("added", "deleted") and row["verdict"] != "within_noise"]
+    changed = [row for row in rows if row["change"] not in ("added", "deleted") and row["verdict"] != "within_noise"]
     tables = (
-        ("Slower", [row for row in both if row["delta_ns"] > 0]),
-        ("Faster", [row for row in both if row["delta_ns"] < 0]),
+        ("Slower", [row for row in changed if row["delta_ns"] > 0]),
+        ("Faster", [row for row in changed if row["delta_ns"] < 0]),
         ("Added", [row for row in rows if row["change"] == "added"]),
         ("Removed", [row for row in rows if row["change"] == "deleted"]),
     )
@@ -169,7 +169,7 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
         gpu, cpu = ([row for row in shown if row["side"] == side] for side in ("gpu", "cpu"))
         shown = [*gpu[:limit], *cpu[:limit]] if limit else shown
         print_columns(
-            f"{title}, time a step",
+            f"{title}, time per step",
             [
                 Column(("on", ""), [row["side"] for row in shown], True, True),
                 Column(("difference", "ms"), [f"{row['delta_ns'] / steps / 1e6:+,.3f}" for row in shown]),
@@ -187,7 +187,7 @@ def _changes(rows: Sequence[dict[str, Any]], steps: int, limit: int) -> None:
 
 
 def _readable(name: str) -> str:
-    """A kernel's name without what it returns and takes, and no longer than people read."""
+    """A kernel's name without return type and parameters, cut to a readable length."""
     if name.startswith("void ") or "::" in name.partition("(")[0]:
         name = re.sub(r"\([^()]*\)$", "", name.removeprefix("void ")) or name
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"

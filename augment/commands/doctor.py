@@ -1,4 +1,4 @@
-"""``augment doctor``: what is in a file, what is odd, what will be lost."""
+"""``augment doctor``: reports what a file contains, its anomalies, and what will be lost."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from augment.commands.units import counted, duration, share, size
 if TYPE_CHECKING:
     from augment.commands.inspection import Report
 
-_EPOCH_NS = 10**18  #: a time after 2001, if it counts from 1970
+_EPOCH_NS = 10**18  #: a Unix time in ns after 2001
 
 
-@click.command("doctor", short_help="Tell what is in a trace, and what is odd in it.")
+@click.command("doctor", short_help="Report what a trace contains, and its anomalies.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each file, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per file, one per line.")
 @debug
 def command(files: tuple[str, ...], as_json: bool) -> int:
-    """Tell what is in each FILE, what is odd in it, and what of it will be lost; nothing is written."""
+    """Report what each FILE contains, what is odd, and what will be lost. Nothing is written."""
     from augment.commands.terminal import complain, emit
     from augment.errors import AugmentError
     from augment.jsontext import json_line
@@ -48,7 +48,7 @@ def examine(path: str) -> Report:
     """The report on one file.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     from augment.commands.inspection import inspect
     from augment.commands.terminal import bar
@@ -86,7 +86,7 @@ def _overview(report: Report) -> Iterator[str]:
     yield _line("file", " in ".join([_layout(file), *reversed(file["compression"])]) + f", {_sizes(file)}")
     yield _line("events", _events(file))
     if report["partial"]:
-        yield _line("not whole", report["partial"])
+        yield _line("incomplete", report["partial"])
     yield _line("vendor", file["vendor"] or "no calls of a GPU runtime")
     ranks = ", ".join(map(str, recording["ranks"])) or "unknown"
     world = f" of {recording['world_size']}" if recording["world_size"] else ""
@@ -122,14 +122,14 @@ def _sizes(file: dict[str, Any]) -> str:
 
 def _events(file: dict[str, Any]) -> str:
     lost = file["elements"] - file["events"]
-    more = f"; {lost:,} more are metadata or have no time: kept, not analysed"
+    more = f"; {lost:,} more are metadata or have no time: kept, but not analysed"
     return f"{file['events']:,}" + (more if lost else "")
 
 
 def _time(recording: dict[str, Any]) -> str:
     start = recording["start_ns"]
     if start is None:
-        return "no event has one"
+        return "no event has a time"
     if start < _EPOCH_NS:
         return f"{duration(recording['duration_ns'])}, from {duration(start)} on"
     moment = datetime.datetime.fromtimestamp(start // 10**9, datetime.timezone.utc)

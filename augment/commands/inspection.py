@@ -1,4 +1,4 @@
-"""What ``augment doctor`` finds out about a trace, as plain data."""
+"""The facts that ``augment doctor`` reports about a trace, as plain data."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ from augment.writers.metrics import document
 
 Report = dict[str, Any]
 
-SAMPLE = 256  #: events whose args are looked into
+SAMPLE = 256  #: events whose args are examined
 _LAYERS = {"GzipText": "gzip", "ZstdText": "zstd"}
-_LAUNCHING = ("Launch", "Memcpy", "Memset")  #: in the names of calls that put work on a device
+_LAUNCHING = ("Launch", "Memcpy", "Memset")  #: in names of calls that launch work on a device
 
-#: how the runtime's calls begin → whose trace it is; then what else tells
+#: prefixes of the runtime's calls → vendor; then other hints
 _RUNTIMES = (("hip", "AMD (HIP)"), ("cu", "NVIDIA (CUDA)"), ("ur", "Intel (XPU)"), ("ze", "Intel (XPU)"))
 _FOREIGN = {
-    "async_npu": "Ascend", "xpu_runtime": "Intel (XPU)", "mtia_runtime": "MTIA", "mtia_ccp_events": "MTIA",
-    "privateuse1_runtime": "PrivateUse1", "hip_runtime": "AMD (HIP)",
-}  # fmt: skip
+    "async_npu": "Ascend",
+    "xpu_runtime": "Intel (XPU)",
+    "mtia_runtime": "MTIA",
+    "mtia_ccp_events": "MTIA",
+    "privateuse1_runtime": "PrivateUse1",
+    "hip_runtime": "AMD (HIP)",
+}
 
 
 def inspect(augmented: AugmentedTrace) -> Report:
-    """Everything about a trace: what is in it, what is odd, what becomes of it."""
+    """All facts about a trace: its content, its anomalies, and what will be lost."""
     trace = augmented.trace
     source = document(augmented)["source"]
     return {
@@ -49,7 +53,9 @@ def inspect(augmented: AugmentedTrace) -> Report:
         "launches": _launches(trace),
         "odd": [*_diagnostics(augmented), *_odd(trace)],
         "perfetto": perfetto_findings(trace),
-        "skipped": {name: one.reason for name, one in augmented.outcomes.items() if isinstance(one, Skipped)},
+        "skipped": {
+            name: outcome.reason for name, outcome in augmented.outcomes.items() if isinstance(outcome, Skipped)
+        },
         "partial": trace.partial,
     }
 
@@ -79,7 +85,7 @@ def _compression(text: OpenText) -> list[str]:
 
 
 def _vendor(trace: Trace) -> str | None:
-    """Whose devices the trace is of, as far as the names of calls and categories tell."""
+    """The vendor of the devices, from the names of calls and categories; None if unknown."""
     names = _names_of(trace, trace.events.slices_of(*LAUNCHES))
     for begin, vendor in _RUNTIMES:
         if any(name.startswith(begin) for name in names):
@@ -90,8 +96,8 @@ def _vendor(trace: Trace) -> str | None:
 
 def _names_of(trace: Trace, rows: Int64s) -> set[str]:
     """The distinct names of ``rows``."""
-    found = np.flatnonzero(np.bincount(trace.events.name[rows], minlength=1))
-    return {trace.strings[index] for index in found.tolist()} if len(rows) else set()
+    codes = np.flatnonzero(np.bincount(trace.events.name[rows], minlength=1))
+    return {trace.strings[index] for index in codes.tolist()} if len(rows) else set()
 
 
 def _distributed(trace: Trace) -> Report:
@@ -101,7 +107,7 @@ def _distributed(trace: Trace) -> Report:
 
 
 def _categories(trace: Trace) -> list[Report]:
-    """The events of each category, as the file names it, and phase: the most numerous first."""
+    """The number of events per category (as in the file) and phase, largest first."""
     events = trace.events
     counts: list[Report] = []
     for phase in np.flatnonzero(np.bincount(events.phase, minlength=1)).tolist():
@@ -118,7 +124,7 @@ def _categories(trace: Trace) -> list[Report]:
                     "count": int(rows.sum()),
                 }
             )
-    return sorted(counts, key=lambda one: (-one["count"], one["category"], one["phase"]))
+    return sorted(counts, key=lambda count: (-count["count"], count["category"], count["phase"]))
 
 
 def _tracks(trace: Trace) -> Report:
@@ -129,12 +135,12 @@ def _tracks(trace: Trace) -> Report:
     return {
         "processes": len({track.pid for track in trace.tracks}),
         "threads": len({(track.pid, track.tid) for track in trace.tracks if track.stream is None}),
-        "streams": {device: len(found) for device, found in sorted(streams.items())},
+        "streams": {device: len(names) for device, names in sorted(streams.items())},
     }
 
 
 def _has(trace: Trace) -> Report:
-    """What was recorded beside the times: told from the args of a few events."""
+    """What was recorded in addition to times, judged by the args of a few events."""
     operators = _sampled(trace, trace.events.slices_of(Category.CPU_OP))
     kernels = trace.events.slices_of(Category.KERNEL)
     collective = np.array(["nccl" in name.lower() for name in trace.strings], np.bool_)
@@ -150,7 +156,7 @@ def _has(trace: Trace) -> Report:
 
 
 def _sampled(trace: Trace, rows: Int64s) -> list[dict[str, Any]]:
-    """The args of the first of ``rows``: the source is read again no farther than to them."""
+    """The args of the first of ``rows``; the source is read only as far as these."""
     return trace.args_of(rows[:SAMPLE]) if len(rows) else []
 
 
@@ -159,7 +165,7 @@ def _any(trace: Trace, category: Category) -> bool:
 
 
 def _launches(trace: Trace) -> Report:
-    """How well work and launches find each other."""
+    """How many pieces of GPU work have a launch, and how many launches have GPU work."""
     work = gpu_work(trace)
     events = trace.events
     linked = int((work.launch != NO_ROW).sum())
@@ -176,12 +182,12 @@ def _launches(trace: Trace) -> Report:
 
 
 def _diagnostics(augmented: AugmentedTrace) -> Iterator[Report]:
-    for one in augmented.diagnostics:
-        yield {"code": one.code, "count": one.count, "message": one.message}
+    for diagnostic in augmented.diagnostics:
+        yield {"code": diagnostic.code, "count": diagnostic.count, "message": diagnostic.message}
 
 
 def _odd(trace: Trace) -> Iterator[Report]:
-    """What readers and analyses bear, but a person may want to know."""
+    """Anomalies that readers and analyses tolerate, but a user may want to know of."""
     events = trace.events
     slices = events.phase == COMPLETE
     in_file = events.ts[np.argsort(events.offset, kind="stable")]

@@ -1,4 +1,4 @@
-"""``augment list``: what there is to choose from, straight from the registries."""
+"""``augment list``: lists analyses, readers and writers from the registries."""
 
 from __future__ import annotations
 

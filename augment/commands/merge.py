@@ -22,14 +22,17 @@ _SUFFIXES = (".pftrace", ".tar")
 @click.command("merge", short_help="Write one timeline of all ranks of a job.")
 @click.argument("inputs", nargs=-1, required=True, metavar="DIR…")
 @click.option(
-    "-o", "--output", "out", metavar="FILE",
-    help="Where to write: a .pftrace, or a .tar for Perfetto 58 and later.  [default: job.augmented.pftrace in DIR]",
-)  # fmt: skip
+    "-o",
+    "--output",
+    "out",
+    metavar="FILE",
+    help="Output file: a .pftrace, or a .tar for Perfetto 58 and later.  [default: job.augmented.pftrace in DIR]",
+)
 @ranks_option
 @requesting()
 @click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
-@click.option("--all", "everything", is_flag=True, help="Leave nothing out, even if no browser can open the file.")
-@click.option("--quiet", is_flag=True, help="Print nothing but the path written, and errors.")
+@click.option("--all", "everything", is_flag=True, help="Include everything, even if no browser can open the file.")
+@click.option("--quiet", is_flag=True, help="Print only the path written, and errors.")
 @debug
 def command(
     inputs: tuple[str, ...],
@@ -40,11 +43,11 @@ def command(
     everything: bool,
     quiet: bool,
 ) -> int:
-    """Write one timeline of all ranks of a job: DIR, or the files and globs of them.
+    """Write one timeline of all ranks of a job, given as a folder DIR, files or globs.
 
-    Each rank is a group of tracks, in order, with what augment adds to it. Clocks are aligned by the collectives that
-    the ranks have in common, and each collective's kernels are linked by arrows. What is too much for a browser is left
-    out and told of: steps, then ranks. The path written is printed on stdout.
+    Each rank is a group of tracks, in order, with everything that augment adds to it. Clocks are aligned by the
+    collectives that the ranks share, and arrows link the kernels of each collective. What does not fit into a browser
+    is left out, first steps, then ranks; a message says so. The path written is printed on stdout.
     """
     from augment.batch.browser_limit import BROWSER_TEXT_BYTES
     from augment.batch.merge import Choice, default_output, merge, only_job
@@ -52,7 +55,7 @@ def command(
 
     request.check()
     if out and not out.endswith(_SUFFIXES):
-        raise UsageError(f"-o {out}: a timeline is written as {' or '.join(_SUFFIXES)}")
+        raise UsageError(f"-o {out}: a timeline must end in {' or '.join(_SUFFIXES)}")
     job = only_job(_inputs(inputs, ranks, request.evidence))
     request.evidence.check(len(job.members))
     out = out or default_output(job)

@@ -1,4 +1,4 @@
-"""``augment open``: a trace in the Perfetto UI, with what was added in sight."""
+"""``augment open``: shows a trace in the Perfetto UI, with the added tracks in view."""
 
 from __future__ import annotations
 
@@ -22,27 +22,37 @@ TIMEOUT_S = 60.0
 
 @click.command("open", short_help="Open a trace in the Perfetto UI.")
 @click.argument("file", metavar="FILE")
-@click.option("--offline", is_flag=True, help="Serve the UI, too: for machines without internet (extra [ui]).")
+@click.option("--offline", is_flag=True, help="Also serve the UI, for machines without internet access (extra [ui]).")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N",
-              help="Listen on port N, 0: any that is free; another than 9001 with --offline alone.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(min=0), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-              help="End when nobody asked for so long; 0: never.")  # fmt: skip
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Listen on port N; 0: any free port. Ports other than 9001 need --offline.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Exit after this time without a request; 0: never.",
+)
 @debug
 def command(file: str, offline: bool, no_browser: bool, port: int | None, timeout: float) -> int:
-    """Open FILE in the Perfetto UI: the added tracks pinned, the devices expanded, the first step in sight.
+    """Open FILE in the Perfetto UI: the added tracks pinned, the devices expanded, the first step in view.
 
-    A raw trace is augmented first, into a temporary folder, unless an augmented one lies beside it and is newer. The
-    UI is https://ui.perfetto.dev; the trace itself goes from this command to the browser and no further. The command
-    serves it, on 127.0.0.1 alone, until it has been fetched and nobody asks any more, or for five minutes if nobody
-    fetches it; Ctrl-C ends it sooner. The link is printed on stdout.
+    A raw trace is augmented first, into a temporary folder, unless a newer augmented one lies next to it. The UI is
+    https://ui.perfetto.dev; the trace itself goes only from this command to the browser. The command serves it on
+    127.0.0.1 until it has been fetched and requests have stopped, or for five minutes if nobody fetches it; Ctrl-C ends
+    it sooner. The link is printed on stdout.
     """
     from augment.errors import UsageError
     from augment.viewer.packages import ui_folder
     from augment.viewer.server import PORT, TraceServer
 
     if port not in (None, PORT) and not offline:
-        raise UsageError(f"--port {port}: ui.perfetto.dev fetches from port {PORT} alone; --offline takes any")
+        raise UsageError(f"--port {port}: ui.perfetto.dev fetches only from port {PORT}; other ports need --offline")
     ui = ui_folder() if offline else None
     server = TraceServer(PORT if port is None else port)
     try:
@@ -76,13 +86,13 @@ def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: boo
         if server.wait(timeout):
             return 0
     except KeyboardInterrupt:
-        return 0  # the way to end it
-    complain(f"nobody fetched {prepared.path.name}; the link needs this command running (--timeout 0: for ever)")
+        return 0  # the normal way to end the command
+    complain(f"nobody fetched {prepared.path.name}; the link works only while this command runs (--timeout 0: forever)")
     return 1
 
 
 def _browser_opens(link: str) -> bool:
-    """Open the link; not where only a browser for terminals could, which would take this one."""
+    """Open the link in a browser, unless only a text browser exists, which would take over this terminal."""
     if sys.platform != "darwin" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return False
     import webbrowser

@@ -1,4 +1,4 @@
-"""What several commands take, and how it is read."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def debug(function: Function) -> Function:
-    """``--debug``, which ``cli.main`` looks for itself."""
+    """``--debug``; ``cli.main`` reads it from the arguments."""
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")(function)
 
 
@@ -28,12 +28,12 @@ def listed(_context: click.Context, _parameter: click.Parameter, values: Sequenc
 
 
 def first_and_last(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """The numbers of ``3-5``, or of ``4``."""
+    """The numbers in ``3-5``, or in ``4``."""
     if value is None:
         return None
     first, dash, last = (part.strip() for part in value.partition("-"))
     if not first.isdecimal() or not (last.isdecimal() if dash else not last) or int(last or first) < int(first):
-        raise UsageError(f"--steps {value}: must be a step's number, such as 4, or a first and a last, such as 3-5")
+        raise UsageError(f"--steps {value}: must be the number of a step, such as 4, or a first and last, such as 3-5")
     return int(first), int(last or first)
 
 
@@ -41,7 +41,7 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
     """The options that make a :class:`Request`, which the command gets as its argument ``request``.
 
     Args:
-        formats: whether the command writes traces, and so takes ``--to``.
+        formats: whether the command writes traces and so supports ``--to``.
     """
 
     def decorated(function: Function) -> Function:
@@ -61,32 +61,45 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
 
 _REQUEST: tuple[Callable[..., Any], ...] = (
     click.option(
-        "--memory-timeline", metavar="FILE",
-        help="The *.raw.json.gz of export_memory_timeline recorded with it; {rank} as above.",
+        "--memory-timeline",
+        metavar="FILE",
+        help="The *.raw.json.gz of export_memory_timeline for the trace; {rank} as above.",
     ),
     click.option(
-        "--execution-trace", metavar="FILE",
-        help="The ExecutionTraceObserver's file recorded with it; of several, {rank} stands for the rank.",
+        "--execution-trace",
+        metavar="FILE",
+        help="The ExecutionTraceObserver's file for the trace; for several, write {rank} in place of the rank.",
     ),
     click.option(
-        "--tables", metavar="FILE", multiple=True,
+        "--tables",
+        metavar="FILE",
+        multiple=True,
         help="Your own rules for kernels, TOML; before those that come with augment. May be given again.",
     ),
     click.option(
-        "--steps", metavar="N[-M]", callback=first_and_last,
-        help="Analyse these steps alone, with the GPU work that they launch.",
+        "--steps",
+        metavar="N[-M]",
+        callback=first_and_last,
+        help="Analyse only these steps, with the GPU work that they launch.",
     ),
     click.option(
-        "--option", "options", multiple=True, metavar="ANALYSIS.NAME=VALUE",
-        help="Set an option of an analysis, as augment list shows it; may be given again.",
+        "--option",
+        "options",
+        multiple=True,
+        metavar="ANALYSIS.NAME=VALUE",
+        help="Set an option of an analysis (see augment list); repeatable.",
     ),
     click.option("--skip", multiple=True, metavar="NAME,…", callback=listed, help="Leave these analyses out."),
-    click.option("--only", multiple=True, metavar="NAME,…", callback=listed, help="Run these analyses alone."),
-)  # fmt: skip
+    click.option("--only", multiple=True, metavar="NAME,…", callback=listed, help="Run only these analyses."),
+)
 _FORMATS = click.option(
-    "--to", "formats", multiple=True, metavar="FORMAT,…", callback=listed,
-    help="Formats to write, as augment list shows them; if not given, that of each input.",
-)  # fmt: skip
+    "--to",
+    "formats",
+    multiple=True,
+    metavar="FORMAT,…",
+    callback=listed,
+    help="Output formats (see augment list).  [default: the format of each input]",
+)
 
 
 def _request(values: dict[str, Any]) -> Request:

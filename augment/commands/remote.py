@@ -1,4 +1,4 @@
-"""``--server`` and what belongs to it."""
+"""``--server`` and the options for its connection."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def server_options(function: Function) -> Function:
     """``--server``, ``--patience``, ``--token-file``, ``--tls`` and its files."""
     for option in (
-        click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of that certificate, PEM."),
-        click.option("--tls-cert", type=_FILE, metavar="FILE", help="Our own certificate, if the server wants one."),
-        click.option("--tls-ca", type=_FILE, metavar="FILE", help="TLS, and who signs the server's certificate, PEM."),
-        click.option("--tls", is_flag=True, help="TLS, with the system's authorities."),
-        click.option("--token-file", type=_FILE, metavar="FILE", help="A file with the token that the server wants."),
+        click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of the client certificate, PEM."),
+        click.option("--tls-cert", type=_FILE, metavar="FILE", help="Client certificate, if the server requires one."),
+        click.option("--tls-ca", type=_FILE, metavar="FILE", help="Use TLS with this certificate authority, PEM."),
+        click.option("--tls", is_flag=True, help="Use TLS with the system's certificate authorities."),
+        click.option("--token-file", type=_FILE, metavar="FILE", help="A file with the token for the server."),
         click.option(
             "--patience",
             type=click.FloatRange(min=0),
             metavar="SECONDS",
             help="How long to wait for a server that is full, busy or being restarted.  [default: 600]",
         ),
-        click.option("--server", metavar="HOST:PORT", help="Let a server (augment serve) do the work."),
+        click.option("--server", metavar="HOST:PORT", help="Run on this server (augment serve)."),
     ):
         function = option(function)
     return function
@@ -49,18 +49,22 @@ def client_of(
     tls_cert: Path | None,
     tls_key: Path | None,
 ) -> Iterator[Client | None]:
-    """The client that the options ask for, None without ``--server``.
+    """The client for the given options; None without ``--server``.
 
     Raises:
-        UsageError: an option without ``--server``, a file that cannot be used, or no gRPC.
+        UsageError: an option without ``--server``, an unusable file, or gRPC is not installed.
     """
     given = {
-        "--patience": patience is not None, "--token-file": token_file, "--tls": tls, "--tls-ca": tls_ca,
-        "--tls-cert": tls_cert, "--tls-key": tls_key,
-    }  # fmt: skip
+        "--patience": patience is not None,
+        "--token-file": token_file,
+        "--tls": tls,
+        "--tls-ca": tls_ca,
+        "--tls-cert": tls_cert,
+        "--tls-key": tls_key,
+    }
     if server is None:
         if lost := [name for name, value in given.items() if value]:
-            raise UsageError(f"{lost[0]}: means nothing without --server HOST:PORT")
+            raise UsageError(f"{lost[0]}: needs --server HOST:PORT")
         yield None
         return
     try:
@@ -80,7 +84,7 @@ def client_of(
 
 
 def _token(file: Path | None) -> str | None:
-    """The first line of the file that holds something.
+    """The first non-empty line of the file.
 
     Raises:
         UsageError: there is none.
@@ -94,4 +98,4 @@ def _token(file: Path | None) -> str | None:
     for line in lines:
         if line.strip() and not line.startswith("#"):
             return line.strip()
-    raise UsageError(f"--token-file {file}: holds no token")
+    raise UsageError(f"--token-file {file}: the file contains no token")

@@ -1,4 +1,4 @@
-"""``augment run``: convert files, folders, globs."""
+"""``augment run``: converts files, folders, globs and URLs."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from augment.request import Request
 
 _SEAMLESS = (
-    "what ranks waited for is not drawn in the outputs of {} of them: the server that made these is too old for it; "
-    "--force makes them again"
+    "the waits of ranks are not drawn in the outputs of {} of them: the server that converted these is too old; "
+    "--force converts them again"
 )
 
 
 @click.command("run", short_help="Augment traces: files, folders of ranks, globs, URLs.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
-@click.option("-o", "--output", "out", metavar="DIR", help="Where to write; beside each input if not given.")
+@click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of each input.")
 @requesting(formats=True)
 @batch_options
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each input, not the paths written.")
-@click.option("--quiet", is_flag=True, help="Print no summary and no progress, only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per input instead of the paths written.")
+@click.option("--quiet", is_flag=True, help="Print only paths and errors, no summary and no progress.")
 @debug
 def command(
     inputs: tuple[str, ...],
@@ -50,13 +50,13 @@ def command(
     quiet: bool,
     **server: Any,
 ) -> int:
-    """Write an augmented trace and its metrics for each INPUT: a file, a folder, a glob, a URL of one.
+    """Write an augmented trace and its metrics for each INPUT: a file, a folder, a glob, or a URL of one.
 
-    Of a folder, every trace below it is taken, but nothing hidden and nothing that augment itself wrote; files in it
-    that turn out to be no traces are passed over. One bad file never stops the rest. What comes of a folder or glob is
-    kept in augment-manifest.jsonl in the output folder: run again, only what is not done or has changed is converted.
-    Of the ranks of a job, what each waited for, and its part of the critical path through all, is drawn in its own
-    outputs when all are converted. The paths of the outputs are printed on stdout, one a line.
+    A folder stands for every trace below it, except hidden files and outputs of augment; other files in it are passed
+    over. A bad file never stops the rest. The results for a folder or glob are recorded in augment-manifest.jsonl in
+    the output folder: the next run converts only what is missing or has changed. When all ranks of a job are converted,
+    the waits of each rank and its part of the job's critical path are drawn in its outputs. The paths of the outputs
+    are printed on stdout, one per line.
     """
     from augment.batch.convert import Settings
     from augment.batch.stages import STAGES
@@ -64,11 +64,11 @@ def command(
     made = batch.plan(inputs, out, request.check().evidence)
     request.evidence.check(len(made.inputs), server["server"])
     if server["server"] and request.tables:
-        raise UsageError("--tables: a server takes none; leave --server out")
+        raise UsageError("--tables: not supported with a server; leave --server out")
     if batch.scheduler:
         tables = tuple(os.path.abspath(path) for path in request.tables)
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
-    alone = len(made.inputs) == 1 and made.inputs[0].root is None  # is no job
+    alone = len(made.inputs) == 1 and made.inputs[0].root is None  # not a job
     stages = () if alone else STAGES
     settings = Settings(request, stages)
     with client_of(**server) as client:
@@ -76,7 +76,7 @@ def command(
 
 
 class _Run:
-    """One call of the command."""
+    """One run of the command."""
 
     def __init__(
         self, made: Plan, settings: Settings, manner: Manner, *, merge: bool, as_json: bool, quiet: bool
@@ -87,7 +87,7 @@ class _Run:
         self._job_files: list[str] = []
 
     def all(self) -> int:
-        """Convert, tell, and say how it went: the exit code."""
+        """Convert, print the results, and return the exit code."""
         from augment.batch.results import Result, failure
         from augment.commands.terminal import bar
 
@@ -105,20 +105,20 @@ class _Run:
         from augment.batch.execution import Watch, run
 
         def begun(inputs: Sequence[Input]) -> None:
-            shown.expect(sum(one.size for one in inputs))
+            shown.expect(sum(item.size for item in inputs))
             if self._manner.scheduler or min(self._manner.jobs, len(inputs)) > 1:
                 shown.stage("on the cluster" if self._manner.scheduler else f"{self._manner.jobs} at once")
 
         watch = Watch(
             begun=begun,
-            finished=lambda one, _result: shown.done(one.size),
+            finished=lambda item, _result: shown.done(item.size),
             announce=lambda text: shown.say(f"augment: {text}"),
-            stage=lambda one, what: shown.stage(f"{one.basename}: {what}"),
+            stage=lambda item, what: shown.stage(f"{item.basename}: {what}"),
         )
         return run(self._plan.inputs, self._settings, self._manner, watch)
 
     def _conclude(self, shown: Bar) -> None:
-        """What is asked of whole jobs, of which a share knows too little."""
+        """Run the stages of whole jobs; a share has too few ranks for them."""
         if self._manner.shard:
             return
         from augment.batch.stages import conclude
@@ -141,15 +141,19 @@ class _Run:
                     shown.say(f"augment: {path}: {merged.left_out}")
 
     def _draw(self, errands: Sequence[Errand], shown: Bar) -> None:
-        """Draw what a job's ranks waited for in their outputs."""
+        """Draw the waits of a job's ranks into their outputs."""
         from augment.batch.execution import Watch, draw
 
-        watch = Watch(finished=lambda one, _result: shown.stage(f"{one.basename}: drawing waits"))
-        failed = {one.path: one for one in draw(errands, self._settings, self._manner, watch) if one.status == "failed"}
-        self._results = [failed.get(one.path, one) for one in self._results]
+        watch = Watch(finished=lambda item, _result: shown.stage(f"{item.basename}: drawing waits"))
+        failed = {
+            result.path: result
+            for result in draw(errands, self._settings, self._manner, watch)
+            if result.status == "failed"
+        }
+        self._results = [failed.get(result.path, result) for result in self._results]
 
     def _tell(self, path: str) -> None:
-        """A file about whole jobs."""
+        """Print the path of a file about a whole job."""
         from augment.commands.terminal import emit
 
         emit(_json({"status": "concluded", "outputs": [path]}) if self._as_json else path)
@@ -165,25 +169,25 @@ class _Run:
                 emit(path)
 
     def _close(self) -> int:
-        """The summary, the failures, the exit code."""
+        """Print the summary and the failures; return the exit code."""
         from augment.commands.summary import jobs, next_steps, summary
         from augment.commands.terminal import complain, say
 
-        failed = [one for one in self._results if one.status == "failed"]
+        failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
             told = summary(self._results), jobs(self._plan.inputs, self._results)
             for lines in (*told, next_steps(self._results, self._job_files)):
                 for line in lines:
                     say(line)
-        for one in failed:
-            if one.traceback and _debugging():
-                say_lines(one.traceback)
-            complain(one.message)
+        for result in failed:
+            if result.traceback and _debugging():
+                say_lines(result.traceback)
+            complain(result.message)
         if len(self._results) == 1 and failed:
             return failed[0].exit_code
         if failed:
             return 1
-        if not any(one.status in ("augmented", "done_before") for one in self._results):
+        if not any(result.status in ("augmented", "done_before") for result in self._results):
             complain(_nothing(self._results))
             return 3
         return 0
@@ -192,11 +196,11 @@ class _Run:
 def _nothing(results: Sequence[Result]) -> str:
     if len(results) == 1:
         return results[0].message
-    return f"nothing was augmented: none of the {len(results)} files is a trace; name one to see why"
+    return f"nothing was augmented: none of the {len(results)} files is a trace; name a file to see the reason"
 
 
 def say_lines(text: str) -> None:
-    """Several lines for people, as they stand."""
+    """Print several lines for people unchanged."""
     sys.stderr.write(text)
 
 
@@ -205,15 +209,15 @@ def _debugging() -> bool:
 
 
 def _as_json(result: Result) -> str:
-    told: dict[str, Any] = {"input": result.path, "status": result.status, "outputs": list(result.outputs)}
+    record: dict[str, Any] = {"input": result.path, "status": result.status, "outputs": list(result.outputs)}
     if result.message:
-        told["message"] = result.message
+        record["message"] = result.message
     if result.partial:
-        told["partial"] = result.partial
-    return _json(told)
+        record["partial"] = result.partial
+    return _json(record)
 
 
-def _json(told: dict[str, Any]) -> str:
+def _json(record: dict[str, Any]) -> str:
     from augment.jsontext import json_line
 
-    return json_line(told)
+    return json_line(record)

@@ -1,4 +1,4 @@
-"""The traces of one run, as a comparison takes them: a file, or a folder with one for each rank."""
+"""The traces of one run of a comparison: a file, or a folder with one file per rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def traces_of(path: str, shown: Bar) -> list[Trace]:
-    """The trace at ``path``, or those in the folder ``path``; what is none there is passed over.
+    """The trace at ``path``, or those in the folder ``path``; other files in it are passed over.
 
     Raises:
         InputError: there is no trace.
@@ -35,7 +35,7 @@ def traces_of(path: str, shown: Bar) -> list[Trace]:
 
 
 def label_of(path: str) -> str:
-    """What to call a run: its file's STEM, or its folder's name."""
+    """The name of a run: its file's STEM, or its folder's name."""
     from augment.writers.files import stem
 
     real = os.path.abspath(path)
@@ -52,5 +52,5 @@ def _files(path: str) -> Iterator[tuple[str, bool]]:
     made = plan([path], None)
     for _, error in made.refused:
         raise error
-    for one in made.inputs:
-        yield one.path, one.named
+    for item in made.inputs:
+        yield item.path, item.named

@@ -1,4 +1,4 @@
-"""``augment serve``: the gRPC service, which is a package of its own; it is loaded by name when it is asked for."""
+"""``augment serve``: the gRPC service. It is a separate package, loaded by name on use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SERVICE = "augment_server.main"
 
 
 class _Served(click.Command):
-    """The command that the service brings along; before it is loaded only its name and a sentence are known."""
+    """The service's command; until it is loaded only its name and summary are known."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -32,7 +32,7 @@ def _brought() -> click.Command:
     """The service's command.
 
     Raises:
-        UsageError: the service, or what it needs, is not installed.
+        UsageError: the service or one of its requirements is not installed.
     """
     for package in ("augment_server", "grpc", "grpc_health", "grpc_reflection", "prometheus_client"):
         if importlib.util.find_spec(package) is None:

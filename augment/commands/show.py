@@ -1,4 +1,4 @@
-"""``augment show``: the metrics as tables."""
+"""``augment show``: shows metrics as tables."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from augment.errors import InputError, UnknownFormat, expect_regular
 if TYPE_CHECKING:
     from augment.request import Request
 
-ROWS = 20  #: of a table, unless --limit says otherwise
+ROWS = 20  #: rows of a table by default
 
 
 @click.command("show", short_help="Show metrics as tables.")
 @click.argument("source", metavar="INPUT|METRICS.json")
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]")
 @requesting()
-@click.option("--limit", type=click.IntRange(min=0), default=ROWS, show_default=True, metavar="N",
-              help="Rows of a table; 0: all.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the analyses' part of the metrics file, all rows.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=ROWS,
+    show_default=True,
+    metavar="N",
+    help="Maximum rows of a table; 0: all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the analyses in the metrics file as JSON, with all rows.")
 @debug
 def command(
     source: str,
@@ -32,7 +38,7 @@ def command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show metrics as tables: of a metrics file, or of a trace, which is analysed now; nothing is written."""
+    """Show metrics as tables, from a metrics file or from a trace, which is then analysed. Nothing is written."""
     from augment.commands.terminal import emit
 
     request = replace(request, only=(*analyses, *request.only))
@@ -48,7 +54,7 @@ def command(
 
 
 def is_sidecar(path: str) -> bool:
-    """Whether the file at ``path`` holds metrics; told from its first bytes, or else its name."""
+    """Whether the file at ``path`` holds metrics, by its first bytes or else its name."""
     try:
         expect_regular(path)
         with open(path, "rb") as file:
@@ -61,24 +67,24 @@ def read_sidecar(path: str) -> dict[str, Any]:
     """The metrics in ``path``.
 
     Raises:
-        UnknownFormat: they are none.
+        UnknownFormat: the file holds no metrics.
     """
     import msgspec
 
     try:
         decoded = msgspec.json.decode(Path(path).read_bytes())
     except msgspec.DecodeError as error:
-        raise UnknownFormat(path, f"no metrics of augment: {error}") from error
+        raise UnknownFormat(path, f"not a metrics file of augment: {error}") from error
     if not isinstance(decoded, dict) or not {"source", "analyses", "diagnostics"} <= decoded.keys():
-        raise UnknownFormat(path, "no metrics of augment; make them with augment run")
+        raise UnknownFormat(path, "not a metrics file of augment; augment run writes them")
     return decoded
 
 
 def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
-    """The sidecar with the requested analyses alone.
+    """The sidecar with only the requested analyses.
 
     Raises:
-        UsageError: an analysis that the file does not have, or an option that needs the trace.
+        UsageError: an analysis is not in the file, or an option needs the trace.
     """
     from augment.errors import UsageError, expect_known
 
@@ -91,11 +97,11 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
         "--memory-timeline": evidence.memory_timeline,
     }
     if given := next((name for name, value in needs_trace.items() if value), None):
-        raise UsageError(f"{given}: these metrics are computed already; name the trace to compute them anew")
+        raise UsageError(f"{given}: these metrics are already computed; name the trace to compute them again")
     known = sidecar["analyses"]
     for name in (*only, *skip):
         expect_known(name, known, "analysis in this file")
-    chosen = {name: one for name, one in known.items() if (not only or name in only) and name not in skip}
+    chosen = {name: analysis for name, analysis in known.items() if (not only or name in only) and name not in skip}
     return {**sidecar, "analyses": chosen}
 
 

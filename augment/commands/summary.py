@@ -1,4 +1,4 @@
-"""What ``augment run`` says at the end: the main figures of what it wrote, read from the sidecars."""
+"""The summary that ``augment run`` prints at the end: the main figures, read from the sidecars."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from augment.commands.step_waterfall import waterfall
 from augment.commands.tables import source_line
 from augment.commands.units import duration, share
 
-SHOWN = 40  #: devices, and files passed over, that are listed at most
+SHOWN = 40  #: limit for listed devices, and for listed files
 
 
 def summary(results: Sequence[Result]) -> Iterator[str]:
-    """Lines for people."""
-    augmented = [one for one in results if one.status in ("augmented", "done_before")]
-    passed_over = [one for one in results if one.status == "passed_over"]
+    """The lines of the summary."""
+    augmented = [result for result in results if result.status in ("augmented", "done_before")]
+    passed_over = [result for result in results if result.status == "passed_over"]
     if len(augmented) == 1:
         yield from _one(augmented[0])
     elif augmented:
         yield from _many(augmented)
     if len(results) > 1:
-        partial = [one for one in augmented if one.partial]
-        yield from _listed("passed over", [one.message for one in passed_over])
-        yield from _listed("read in part", [f"{one.path}: {one.partial}" for one in partial])
+        partial = [result for result in augmented if result.partial]
+        yield from _listed("passed over", [result.message for result in passed_over])
+        yield from _listed("read in part", [f"{result.path}: {result.partial}" for result in partial])
         failed = len(results) - len(augmented) - len(passed_over)
-        before = sum(one.status == "done_before" for one in augmented)
+        before = sum(result.status == "done_before" for result in augmented)
         done_before = f"{before} done before, " if before else ""
         in_part = f"; {len(partial)} read in part" if partial else ""
         passed = f"{len(passed_over)} passed over"
@@ -49,31 +49,31 @@ def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:
-    """What to look at, and how: of one trace, or of the first job of several."""
+    """Commands to look at the results: of a single trace, or of the first job."""
     augmented = [one for one in results if one.status in ("augmented", "done_before")]
     if job_files and not locations.protocol(job_files[0]):
-        yield f"what the ranks waited for: augment show {shlex.quote(job_files[0])}"
+        yield f"waits of the ranks: augment show {shlex.quote(job_files[0])}"
     elif len(augmented) == 1 and not locations.protocol(augmented[0].outputs[0]):
         trace, metrics = augmented[0].outputs[0], augmented[0].outputs[-1]
-        yield f"look at it: augment open {shlex.quote(trace)}; all figures: augment show {shlex.quote(metrics)}"
+        yield f"open it: augment open {shlex.quote(trace)}; all figures: augment show {shlex.quote(metrics)}"
 
 
 def jobs(inputs: Sequence[Input], results: Sequence[Result]) -> Iterator[str]:
-    """A line for each job of several ranks: which of them there are."""
+    """A line for each job of several ranks, with the ranks that are present."""
     if len(results) < 2:
         return
     from augment.batch.jobs import jobs_of
     from augment.batch.selection import spans
 
-    found = [job for job in jobs_of(inputs, {one.path: one for one in results}) if len(job.members) > 1]
-    for job in found[:SHOWN]:
+    several = [job for job in jobs_of(inputs, {result.path: result for result in results}) if len(job.members) > 1]
+    for job in several[:SHOWN]:
         ranks = sorted({member.rank for member in job.members if member.rank is not None})
         window = f", window {job.window}" if job.window else ""
         of = f" of {job.world_size}" if job.world_size else ""
         there = f"ranks {spans(ranks)}{of}" if ranks else f"{len(job.members)} traces of unknown rank"
         yield f"job {job.name}{window}: {there}"
-    if len(found) > SHOWN:
-        yield f"… and {len(found) - SHOWN} more jobs"
+    if len(several) > SHOWN:
+        yield f"… and {len(several) - SHOWN} more jobs"
 
 
 def _one(result: Result) -> Iterator[str]:
@@ -94,9 +94,9 @@ def _one(result: Result) -> Iterator[str]:
 
 
 def _many(augmented: Sequence[Result]) -> Iterator[str]:
-    """A table with a line for each device of each file."""
+    """A table with a line per device of each file."""
     lines = [["file", "rank", "device", *_HEADS]]
-    common, names = _names([one.path for one in augmented])
+    common, names = _names([result.path for result in augmented])
     left_out = max(0, len(augmented) - SHOWN)
     for result, name in zip(augmented[:SHOWN], names, strict=False):
         sidecar = _sidecar(result)
@@ -109,11 +109,11 @@ def _many(augmented: Sequence[Result]) -> Iterator[str]:
     yield f"in {common}:"
     yield from _table(lines, left=1)
     if left_out:
-        yield f"… and {left_out} files more"
+        yield f"… and {left_out} more files"
 
 
 def _names(paths: Sequence[str]) -> tuple[str, list[str]]:
-    """The folder that all of ``paths`` lie in, and their names as seen from there."""
+    """The common folder of ``paths``, and their names relative to it."""
     if any(map(locations.protocol, paths)):
         folder = locations.common(list(map(locations.parent, paths)))
     else:
@@ -141,7 +141,7 @@ def _sidecar(result: Result) -> dict[str, Any]:
 
 
 def _table(lines: list[list[str]], left: int) -> Iterator[str]:
-    """Columns aligned with blanks; the first ``left`` to the left."""
+    """Columns padded with blanks; the first ``left`` are left-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (

@@ -1,4 +1,4 @@
-"""Tables of the sidecar: its column names say the units, so that a sidecar of another version shows, too."""
+"""Tables of the sidecar. Units come from the column names, so that sidecars of other versions can be shown, too."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-IDENTITIES = ("rank", "device", "stream", "step", "correlation")  #: numbers that name things
+IDENTITIES = ("rank", "device", "stream", "step", "correlation")  #: numbers that are identities, not quantities
 NOTHING = "–"
-_OF_MANY = ("mean", "std", "min", "p25", "p50", "p75", "p99", "max")  #: how columns begin that are statistics
+_OF_MANY = ("mean", "std", "min", "p25", "p50", "p75", "p99", "max")  #: prefixes of columns with statistics
 _BETWEEN = 2  #: blanks between columns
-_LEAST_TEXT = 24  #: what a column of text may be cut to
-_LONG_TEXT = 40  #: text of this width comes last in its line
+_LEAST_TEXT = 24  #: minimum width of a cut column of text
+_LONG_TEXT = 40  #: columns of text wider than this come last
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it is shown. ``key`` says that it tells rows apart; ``head`` may be of two lines."""
+    """A column as shown. ``key`` says that it identifies rows; ``head`` may have two lines."""
 
     head: tuple[str, str]
     cells: list[str]
@@ -35,12 +35,12 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Of its longest line."""
+        """The width of its longest line."""
         return max(map(len, (*self.head, *self.cells)))
 
 
 def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
-    """Print every table of ``sidecar`` to stdout, of each at most ``limit`` rows (0: all)."""
+    """Print every table of ``sidecar`` to stdout, at most ``limit`` rows each (0: all)."""
     emit(source_line(sidecar["source"]))
     for name, analysis in sidecar["analyses"].items():
         if analysis["status"] != "skipped":
@@ -53,9 +53,9 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
 
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """A table of ``rows``, which have the same members; what names them all alike goes into the title.
+    """Print a table of ``rows``, which have equal members; identities shared by all rows go into the title.
 
-    Of several rows, a column that tells nothing of any is left out.
+    A column without any value is left out, unless there is only one row.
     """
     shared = {name: rows[0][name] for name in IDENTITIES if name in rows[0] and len({row[name] for row in rows}) == 1}
     of = ", ".join(f"{name} {value}" for name, value in shared.items() if value is not None)
@@ -65,7 +65,7 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def print_columns(title: str, columns: Sequence[Column]) -> None:
-    """A table, in as many as the width asks for."""
+    """Print a table, split into as many as the width requires."""
     console = _console()
     _emit_title(console, title)
     for block in _blocks(columns, console.width):
@@ -87,7 +87,7 @@ def _is_statistic(name: str) -> bool:
 
 
 def _column(name: str, values: Sequence[Any], time: tuple[int, str]) -> Column:
-    """A column of the sidecar; its unit is what ``name`` ends with."""
+    """A column of the sidecar; the suffix of ``name`` is its unit."""
     stem, _, unit = name.rpartition("_")
     numbers = [value for value in values if value is not None]
     words, whole = stem.replace("_", " "), all(isinstance(value, int) for value in numbers)
@@ -118,9 +118,9 @@ def _text(value: Any) -> str:
 
 
 def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
-    """The columns in as many tables as ``width`` asks for.
+    """The columns split into as many tables as ``width`` requires.
 
-    The first has all that name a row; the others have those that it takes to tell rows apart.
+    The first table has all identities; the others have only those needed to distinguish rows.
     """
     shown, again = [one for one in columns if one.key], _telling(columns)
     for one in columns:
@@ -134,7 +134,7 @@ def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
 
 
 def _telling(columns: Sequence[Column]) -> list[Column]:
-    """The keys without which rows could not be told apart: as narrow as may be, all if none suffice."""
+    """A narrow set of identities that distinguishes all rows; all of them if none suffices."""
     kept = [one for one in columns if one.key]
     for one in sorted(kept, key=lambda key: key.width, reverse=True):
         rest = [key for key in kept if key is not one]
@@ -148,13 +148,13 @@ def _in_order(columns: Sequence[Column], chosen: Sequence[Column]) -> list[Colum
 
 
 def _least(columns: Sequence[Column]) -> int:
-    """The width that ``columns`` must have; only text may be cut."""
+    """The minimum width of ``columns``; only text may be cut."""
     widths = [min(one.width, _LEAST_TEXT) if one.text else one.width for one in columns]
     return sum(widths) + _BETWEEN * (len(columns) - 1)
 
 
 def _fitted(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns with text cut, the longest first, so that lines are of ``width``."""
+    """The columns with text cut, longest first, so that lines fit ``width``."""
     texts = sorted(one.width for one in columns if one.text)
     room = width - sum(one.width + _BETWEEN for one in columns if not one.text) - _BETWEEN * (len(texts) - 1)
     most = 0
@@ -203,7 +203,7 @@ def _print_analysis(name: str, analysis: dict[str, Any], limit: int) -> None:
 
 
 def source_line(source: dict[str, Any]) -> str:
-    """What a sidecar is of."""
+    """One line that names the sidecar's source."""
     if "traces" in source:
         return f"{source['name']}: {counted(len(source['traces']), 'trace')} of {source['world_size'] or 'some'} ranks"
     line = f"{source['name']}: {counted(source['events'], 'event')}, {duration(source['duration_ns'])}"
@@ -213,11 +213,11 @@ def source_line(source: dict[str, Any]) -> str:
         line += f", {counted(len(source['steps']), 'step')}"
     names = [one["name"] for one in source["devices"]]
     line += "".join(f", {names.count(name)} × {name}" for name in dict.fromkeys(names))
-    return f"{line}\nnot whole: {source['partial']}" if source.get("partial") else line
+    return f"{line}\nincomplete: {source['partial']}" if source.get("partial") else line
 
 
 def _console() -> Console:
-    """stdout; in a pipe as wide as need be, without a style."""
+    """The console on stdout; unlimited width and no style in a pipe."""
     from rich.console import Console
 
     if not sys.stdout.isatty():
@@ -233,7 +233,7 @@ def _emit_title(console: Console, title: str) -> None:
 
 
 def _emit(console: Console, shown: Any) -> None:
-    """Print by way of ``emit``, which bears a reader that left; without the blanks at the ends of lines."""
+    """Print through ``emit``, which tolerates a closed pipe; without trailing blanks."""
     with console.capture() as capture:
         console.print(shown)
     for line in capture.get().splitlines():

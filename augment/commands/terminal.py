@@ -1,4 +1,4 @@
-"""stdout for data, stderr for everything else; a bar that moves on a terminal alone."""
+"""stdout for data, stderr for everything else, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 def prepare_output() -> None:
-    """Let any file name pass through, whatever bytes it is of."""
+    """Allow any file name in the output, whatever its bytes."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
@@ -21,7 +21,7 @@ def prepare_output() -> None:
 
 
 def emit(line: str) -> None:
-    """One line of data. If nobody reads any more, the rest goes nowhere, and the work goes on."""
+    """Print one line of data. If the reader has closed the pipe, output is discarded and the work goes on."""
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -30,7 +30,7 @@ def emit(line: str) -> None:
 
 
 def say(line: str) -> None:
-    """One line for people."""
+    """Print one line for people."""
     try:
         sys.stderr.write(line.translate(_CONTROL) + "\n")
         sys.stderr.flush()
@@ -39,12 +39,12 @@ def say(line: str) -> None:
 
 
 def complain(problem: str) -> None:
-    """An error: one line."""
+    """Print an error in one line."""
     say(f"augment: {problem}")
 
 
 def finish_output(code: int) -> int:
-    """Flush what is left; the exit code, unchanged."""
+    """Flush the output; returns the exit code unchanged."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -59,19 +59,19 @@ def _discard(stream: TextIO) -> None:
 
 
 class Bar(Protocol):
-    """Shows how far the work is."""
+    """Shows the progress of the work."""
 
     def stage(self, text: str) -> None:
-        """What is being done."""
+        """Show the current activity."""
 
     def expect(self, size: int) -> None:
-        """The inputs are of ``size`` bytes in all."""
+        """Announce inputs of ``size`` bytes in total."""
 
     def done(self, size: int) -> None:
-        """One more input, of ``size`` bytes, is finished."""
+        """Count a finished input of ``size`` bytes."""
 
     def say(self, line: str) -> None:
-        """One line for people, not into the bar."""
+        """Print one line for people, above the bar."""
 
 
 class _NoBar:
@@ -79,16 +79,16 @@ class _NoBar:
         self._quiet = quiet
 
     def stage(self, text: str) -> None:
-        """Nothing moves."""
+        """Do nothing."""
 
     def expect(self, size: int) -> None:
-        """Nothing moves."""
+        """Do nothing."""
 
     def done(self, size: int) -> None:
-        """Nothing moves."""
+        """Do nothing."""
 
     def say(self, line: str) -> None:
-        """Unless it shall be quiet."""
+        """Print the line, unless quiet."""
         if not self._quiet:
             say(line)
 
@@ -99,26 +99,26 @@ class _RichBar:
         self._task = progress.add_task("", total=None, count=f"0/{total}")
 
     def stage(self, text: str) -> None:
-        """The text beside the bar."""
+        """Set the text next to the bar."""
         self._progress.update(self._task, description=text.translate(_CONTROL))
 
     def expect(self, size: int) -> None:
-        """The length of the bar."""
+        """Set the length of the bar."""
         self._progress.update(self._task, total=size or None)
 
     def done(self, size: int) -> None:
-        """The bar grows."""
+        """Advance the bar."""
         self._count += 1
         self._progress.update(self._task, advance=size, count=f"{self._count}/{self._of}")
 
     def say(self, line: str) -> None:
-        """Above the bar."""
+        """Print above the bar."""
         self._progress.console.print(line.translate(_CONTROL), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def bar(total: int, *, quiet: bool) -> Iterator[Bar]:
-    """A bar for ``total`` inputs on stderr, if that is a terminal; rich is loaded for nothing else."""
+    """A bar for ``total`` inputs on stderr if that is a terminal; rich is loaded only for this."""
     if quiet or not sys.stderr.isatty():
         yield _NoBar(quiet)
         return
@@ -126,10 +126,10 @@ def bar(total: int, *, quiet: bool) -> Iterator[Bar]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
 
-    # files take minutes, some of them: what remains is judged by the bytes of all that are finished
+    # some files take minutes: the remaining time is estimated from the bytes of finished inputs
     many = (BarColumn(), TextColumn("{task.fields[count]}"), TimeRemainingColumn()) if total > 1 else ()
-    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    text = TextColumn("{task.description}", markup=False, table_column=rest)
+    remaining = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    text = TextColumn("{task.description}", markup=False, table_column=remaining)
     columns = (SpinnerColumn(), *many, TimeElapsedColumn(), text)
     console = Console(stderr=True, color_system=None if os.environ.get("NO_COLOR") else "auto")
     with Progress(

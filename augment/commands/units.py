@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def size(count: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """``12.3 %``; a dash of nothing."""
+    """``12.3 %``; a dash if ``whole`` is 0."""
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 
 def time_unit(ns: float) -> tuple[int, str]:
-    """The unit to show ``ns`` in, and how many ns it has: seconds only where milliseconds would be many."""
+    """The unit to show ``ns`` in, and its length in ns; seconds only where milliseconds would be many."""
     return _unit(ns if ns >= 100e9 else min(ns, 999e6), _TIMES)
 
 
 def size_unit(count: float) -> tuple[int, str]:
-    """The unit to show ``count`` bytes in, and how many bytes it has."""
+    """The unit to show ``count`` bytes in, and its size in bytes."""
     return _unit(count, _SIZES)
 
 

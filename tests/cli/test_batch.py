@@ -176,7 +176,7 @@ def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) 
 
 
 def test_jobs_are_told(job: Path, augment: Augment) -> None:
-    look = f"what the ranks waited for: augment show {job / 'job.metrics.json'}"
+    look = f"waits of the ranks: augment show {job / 'job.metrics.json'}"
     assert augment("run", job).err.splitlines()[-2:] == ["job job: ranks 0-2", look]
     for rank in (4, 7):
         write_trace(job / "iteration_3" / f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 8})

@@ -48,7 +48,7 @@ def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
     shown = augment("show", job / "rank0.json", "memory_timeline", "--memory-timeline", memory_of(tmp_path, 0))
     assert "Parameter" in shown.out
     shown = augment("show", job / "rank1.metrics.json", "--memory-timeline", memory_of(tmp_path, 0))
-    assert (shown.code, "--memory-timeline: these metrics are computed already" in shown.err) == (2, True)
+    assert (shown.code, "--memory-timeline: these metrics are already computed" in shown.err) == (2, True)
 
 
 def test_that_of_another_recording_is_told_in_a_line(job: Path, tmp_path: Path, augment: Augment) -> None:

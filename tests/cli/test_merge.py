@@ -59,7 +59,7 @@ def test_what_goes_wrong(job: Path, tmp_path: Path, augment: Augment) -> None:
     ended = augment("merge", job, "-o", tmp_path / "job.json.gz")
     assert (ended.code, ended.err) == (
         2,
-        f"augment: -o {tmp_path / 'job.json.gz'}: a timeline is written as .pftrace or .tar\n",
+        f"augment: -o {tmp_path / 'job.json.gz'}: a timeline must end in .pftrace or .tar\n",
     )
     (job / "rank1.json").write_bytes(b'{"a": nope}')
     ended = augment("merge", job, "--quiet")

@@ -193,7 +193,7 @@ def test_no_room_for_a_copy(memory: str, augment: Augment, monkeypatch: pytest.M
     monkeypatch.setattr("shutil.disk_usage", lambda _path: type("Usage", (), {"free": 10})())
     ended = augment("run", f"{memory}/rank0.json.gz", "--quiet")
     assert ended.code == 3
-    assert "set TMPDIR to a larger disk" in ended.err
+    assert "set TMPDIR to a folder on a larger disk" in ended.err
 
 
 def test_what_a_protocol_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

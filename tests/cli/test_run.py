@@ -271,7 +271,7 @@ def test_truncated_text_is_augmented_and_said(tmp_path: Path, augment: Augment) 
     (tmp_path / "a.json").write_bytes(trace_text()[:-20])
     ended = augment("run", tmp_path / "a.json")
     assert ended.code == 0
-    assert "not whole: the text ends inside the event" in ended.err
+    assert "incomplete: the text ends inside the event" in ended.err
 
 
 def test_some_steps_alone(tmp_path: Path, augment: Augment) -> None:
@@ -319,7 +319,7 @@ def test_it_is_shown_without_writing_anything(tmp_path: Path, augment: Augment) 
     assert (ended.code, ended.err) == (3, f"augment: {tmp_path / 'no.json'}: no such file or directory\n")
     augment("run", tmp_path / "rank0.json")
     ended = augment("show", tmp_path / "rank0.metrics.json", *call[2:], tmp_path / "et" / "et_0.json.gz")
-    assert (ended.code, "--execution-trace: these metrics are computed already" in ended.err) == (2, True)
+    assert (ended.code, "--execution-trace: these metrics are already computed" in ended.err) == (2, True)
 
 
 def test_each_rank_has_its_execution_trace(tmp_path: Path, augment: Augment) -> None:

@@ -98,7 +98,7 @@ def test_what_a_server_does_not_compare(
     for args, said in (
         ([folder, test], f"{folder}: is a folder"),
         ([control, folder], f"{folder}: is a folder"),
-        ([control, test, "--test-rank", "0"], "--test-rank: means nothing with --server"),
+        ([control, test, "--test-rank", "0"], "--test-rank: not supported with --server"),
     ):
         monkeypatch.setattr(sys, "argv", ["augment", "diff", *args, "--server", server.address])
         assert cli.main() == 2

@@ -216,7 +216,7 @@ def test_options_and_choices_go_there(both: Command, tmp_path: Path) -> None:
 def test_what_means_nothing_without_a_server(run: Command, tmp_path: Path, flag: str) -> None:
     ended = run(write_trace(tmp_path / "a.json"), flag)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "means nothing without --server" in ended.err
+    assert "needs --server" in ended.err
 
 
 def test_no_server_there(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
