@@ -1,1 +1,1 @@
-"""The collectives of a rank: of which group, how much they move, how far the rank was at each moment."""
+"""The collectives of a rank: their groups and bytes, and the progress of the rank over time."""

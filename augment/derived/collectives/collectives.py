@@ -1,8 +1,8 @@
-"""Every communication kernel as an instance of a collective: of which process group, what, how much, how exposed.
+"""Every communication kernel as an instance of a collective: its process group, kind, bytes and exposed time.
 
-PyTorch tells of a collective in the args of its kernel, else in those of the operator ``record_param_comms`` that
-launched it (``record_shapes``); else its kind is in the name of the host's annotation (``nccl:all_reduce``) or
-operator (``c10d::allreduce_``), else in the kernel's own.
+PyTorch writes the figures of a collective into the args of its kernel, or into those of the operator
+``record_param_comms`` that launched it (``record_shapes``). Without these args, the kind comes from the name of the
+host's annotation (``nccl:all_reduce``) or operator (``c10d::allreduce_``), and failing that from the kernel's name.
 """
 
 from __future__ import annotations
@@ -28,16 +28,27 @@ from augment.trace import Category, Trace, derived
 UNKNOWN = -1
 _INT64_MAX = (1 << 63) - 1
 ARGS = (
-    "Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Name",
-    "Process Group Description", "Process Group Ranks", "Seq", "Comms Id", "Src Rank", "Dst Rank",
-)  # fmt: skip
+    "Collective name",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "Group size",
+    "Process Group Name",
+    "Process Group Description",
+    "Process Group Ranks",
+    "Seq",
+    "Comms Id",
+    "Src Rank",
+    "Dst Rank",
+)
 _COMMS = "record_param_comms"
 _TELLING = ("nccl:", "rccl:", "hccl:", "xccl:", "c10d::")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group as a rank's trace tells of it; empty where it does not. ``size`` is :data:`UNKNOWN` then."""
+    """A process group, as a rank's trace describes it. Unknown texts are empty; an unknown ``size`` is
+    :data:`UNKNOWN`."""
 
     name: str = ""
     description: str = ""
@@ -47,7 +58,8 @@ class Group:
 
     @property
     def identity(self) -> str:
-        """The same on all its ranks, and of no other group. A long list of ranks is cut short: NCCL's id tells, too."""
+        """A key that is equal on all ranks of the group and on no other group. Where PyTorch cut a long list of ranks,
+        it has NCCL's id."""
         members = self.ranks + self.comms_id if not self.ranks or "..." in self.ranks else self.ranks
         return f"{self.name}|{members}" if self.name or members else ""
 
@@ -56,10 +68,10 @@ class Group:
 class Collectives:
     """Equal-length columns, ascending ``ts``, then stream.
 
-    ``place`` into ``gpu_work``; ``ts``, ``end`` int64 ns; ``group`` int64, into ``groups``; ``kind`` int32, into
-    ``kinds``; ``seq``, ``bytes`` (as nccl-tests counts them) and ``step`` (a number) int64, :data:`UNKNOWN` where not
-    told; as is ``peer``, the rank that a Send goes to or a Recv comes from; ``exposed_ns`` int64, the part of the time
-    in which the device computes nothing.
+    ``place``: into ``gpu_work``. ``ts``, ``end``: int64 ns. ``group``: int64, into ``groups``. ``kind``: int32, into
+    ``kinds``. ``seq``, ``bytes`` (as nccl-tests counts them), ``step`` (a number) and ``peer`` (the rank that a Send
+    goes to or a Recv comes from): int64, :data:`UNKNOWN` where not recorded. ``exposed_ns``: int64, the part of the
+    duration in which the device computes nothing.
     """
 
     place: Places
@@ -84,7 +96,7 @@ class Collectives:
 
     @property
     def bus_factor(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """What part of its bytes each collective has a link carry; NaN where unknown."""
+        """The factor from bytes to what a link carries, for each collective; NaN where unknown."""
         (kinds, groups), which = combinations(self.kind.codes, self.group)
         pairs = zip(kinds.tolist(), groups.tolist(), strict=True)
         factors = [bus_factor(self.kind.values[kind], self.groups[group].size) for kind, group in pairs]
@@ -117,7 +129,7 @@ def collectives(trace: Trace) -> Collectives:
 
 
 class _Told:
-    """What the trace tells of collectives, by their kernels' rows and those of their launches."""
+    """The args of collectives, by the rows of their kernels and of the operators that launched them."""
 
     def __init__(self, trace: Trace, row: Int64s, launch: Int64s) -> None:
         self._trace, self._row, self._launch = trace, row, launch
@@ -130,7 +142,7 @@ class _Told:
         return np.where(own == UNKNOWN, column.at(self._op, UNKNOWN), own)
 
     def texts(self, name: str) -> Texts:
-        """The codes of an arg, -1 where there is none."""
+        """The codes of a text arg, -1 where there is none."""
         rows, texts = self._columns.texts(name)
         if not len(rows):
             return Texts(np.full(len(self._row), UNKNOWN, np.int32), ())
@@ -138,7 +150,7 @@ class _Told:
         return Texts(np.where(codes[0] < 0, codes[1], codes[0]).astype(np.int32), texts.values)
 
     def kinds(self) -> Texts:
-        """From the arg, else from the host's names, else from the kernel's."""
+        """The kind of each collective: from the arg, else from the host's names, else from the kernel's name."""
         strings = self._trace.strings
         name = self._trace.events.name
         arg = self.texts("Collective name")
@@ -184,8 +196,13 @@ class _Told:
     def bytes(self, kind: Texts) -> Int64s:
         dtype = self.texts("dtype")
         size = [element_bytes(one) for one in dtype.values]
-        columns = (kind.codes, dtype.codes, self.ints("In msg nelems"), self.ints("Out msg nelems"),
-                   self.ints("Group size"))  # fmt: skip
+        columns = (
+            kind.codes,
+            dtype.codes,
+            self.ints("In msg nelems"),
+            self.ints("Out msg nelems"),
+            self.ints("Group size"),
+        )
         values, which = combinations(*columns)
         found = []
         for one, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):

@@ -1,4 +1,4 @@
-"""How far a rank was at each moment, and which collectives it had to wait for: what its job's path is told by."""
+"""The progress of a rank over time, and the collectives that it had to wait for. The job's critical path uses both."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.waits.sync_calls import sync_calls
 from augment.trace import Trace, derived
 
-SOON_NS = 20_000  #: what goes on so soon after the end of a collective may have waited for it
+SOON_NS = 20_000  #: work that begins so soon after the end of a collective may have waited for it
 NONE = -1
 
 
 class Spent(NamedTuple):
-    """GPU time before each of some moments, int64 ns; what is left of the time up to there is idle.
+    """GPU time before each of some moments, int64 ns; the rest of the time until then is idle.
 
-    ``communication_ns`` is that in which nothing is computed, ``memory_ns`` that of copies in which nothing else runs.
-    Of a rank with several devices: in which any of them does it.
+    ``communication_ns`` is exposed communication, ``memory_ns`` is exposed copies. For a rank with several devices, a
+    moment counts if any device works.
     """
 
     compute_ns: Int64s
@@ -34,7 +34,7 @@ class Spent(NamedTuple):
 
 
 def spent_before(trace: Trace, moments: Int64s) -> Spent:
-    """See :class:`Spent`; none before the first work."""
+    """The :class:`Spent` before each of ``moments``; 0 before the first work."""
     ts, mask = _coverage(trace)
 
     def time(any_of: int, none_of: int) -> Int64s:
@@ -44,17 +44,18 @@ def spent_before(trace: Trace, moments: Int64s) -> Spent:
 
 
 def held_up(trace: Trace) -> Bools:
-    """Which of ``collectives`` the rank had to wait for: it went on when they ended.
+    """Which of ``collectives`` the rank had to wait for, because it continued when they ended.
 
-    Nothing was computed on the device just before, and soon after it either began other work, which had been launched
-    by then (or nothing tells when), or a call of the host returned that waited for the device. Or no other work came.
+    Two conditions must hold. The device computed nothing just before the end. And soon after the end it began other
+    work that had been launched by then (or whose launch is unknown), or a call of the host returned that waited for the
+    device, or no other work followed.
     """
     work, found = gpu_work(trace), collectives(trace)
     held = np.ones(len(found), np.bool_)
     for one in type_coverage(trace):
         own = np.flatnonzero((found.place >= one.device.start) & (found.place < one.device.stop))
         end = found.end[own]
-        before = np.searchsorted(one.ts, end, side="left") - 1  # -1: nothing of any duration has been there
+        before = np.searchsorted(one.ts, end, side="left") - 1  # -1: no earlier work with a duration
         computing = np.append(one.mask, 0)[before] & COMPUTATION != 0
         other = work.by_time[one.device.places]
         other = other[work.type[other] != KernelType.COMMUNICATION]
@@ -68,8 +69,8 @@ def held_up(trace: Trace) -> Bools:
 
 
 def follows(trace: Trace) -> Int64s:
-    """The one of ``collectives`` that each had to wait for on its stream, as it was next; :data:`NONE` where it was
-    not."""
+    """The one of ``collectives`` that each had to wait for, because it was the next on its stream; :data:`NONE` if it
+    did not."""
     work, found = gpu_work(trace), collectives(trace)
     if not len(found):
         return np.empty(0, np.int64)
@@ -87,21 +88,22 @@ def follows(trace: Trace) -> Int64s:
 
 @derived
 def _coverage(trace: Trace) -> tuple[Int64s, Masks]:
-    """When which types of work run on any device."""
+    """The types of work that run on any device, over time."""
     each = type_coverage(trace)
     if len(each) == 1:
         return each[0].ts, each[0].mask
     unions = []
     for one in (COMPUTATION, COMMUNICATION, MEMORY):
         parts = [device.intervals_of(any_of=one) for device in each]
-        start, end = (np.concatenate([part[side] for part in parts]) if parts else np.empty(0, np.int64)
-                      for side in (0, 1))  # fmt: skip
+        start, end = (
+            np.concatenate([part[side] for part in parts]) if parts else np.empty(0, np.int64) for side in (0, 1)
+        )
         unions.append(intervals.union(start, end))
     return intervals.coverage(unions)
 
 
 def _host_waited(trace: Trace, moments: Int64s) -> Bools:
-    """Whether the host was in a call that waits for a device, and soon went on."""
+    """Whether the host was in a call that waits for a device, and continued soon after."""
     calls = sync_calls(trace)
     row = calls.row[calls.general]
     ts, end = trace.events.ts[row], trace.events.end[row]

@@ -1,1 +1,1 @@
-"""What memory was allocated, and what for."""
+"""Memory: the allocators' events, and PyTorch's categories."""

@@ -1,9 +1,10 @@
-"""Memory by PyTorch's categories: what a memory timeline tells, and which device of a trace it is of.
+"""Memory by PyTorch's categories: the sums of a memory timeline, and the device of the trace that it describes.
 
 A raw file of ``export_memory_timeline`` (torch/profiler/_memory_profiler.py) has a row ``[time, action, bytes,
 category]`` for each change of one device's memory. Times are those of the profiler's own events, ns since 1970 in every
-version, or -1 of what was held before; the Chrome trace has the same clock, before PyTorch 2.4 rounded down to whole
-microseconds. An allocation or free has the very time of its ``[memory]`` instant. The file does not name its device.
+version, or -1 for memory held before the recording. The Chrome trace has the same clock, rounded down to whole
+microseconds before PyTorch 2.4. An allocation or free has exactly the time of its ``[memory]`` instant. The file does
+not name its device.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from augment.arrays.types import Int64s
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.trace import MemoryChanges, Trace
 
-#: by their numbers in the file
+#: the categories, by their numbers in the file
 CATEGORIES = ("Parameter", "Optimizer state", "Input", "Temporary", "Activation", "Gradient", "Autograd", "Unknown")
-_CREATE, _DESTROY = 2, 4  #: the actions that have an instant
+_CREATE, _DESTROY = 2, 4  #: the actions that have a ``[memory]`` instant
 
 
 def held_by_category(changes: MemoryChanges, before: int) -> tuple[Int64s, Int64s]:
     """Moments (int64 ns, strictly ascending), and the bytes of each category from then on (moments × categories).
 
     Args:
-        changes: of a memory timeline.
-        before: the moment from which on counts what was held before the recording.
+        changes: the changes of a memory timeline.
+        before: the moment at which memory held before the recording is added.
     """
     ts = np.where(changes.ts < 0, before, changes.ts)
     order = np.argsort(ts, kind="stable")
@@ -39,10 +40,10 @@ def held_by_category(changes: MemoryChanges, before: int) -> tuple[Int64s, Int64
 
 @dataclass(frozen=True, slots=True)
 class Instants:
-    """How the allocations and frees of a memory timeline agree with the ``[memory]`` instants of a trace.
+    """The agreement between the allocations and frees of a memory timeline and the ``[memory]`` instants of a trace.
 
-    ``device`` is that of which most instants agree, None if there are none to compare; ``agreeing`` are how many of
-    those that were ``compared`` have an instant.
+    ``device`` is the device with most agreeing instants, None if there are none to compare. Of the ``compared``
+    allocations and frees, ``agreeing`` have an instant.
     """
 
     device: DeviceMemory | None
@@ -51,7 +52,8 @@ class Instants:
 
 
 def compared_with_instants(trace: Trace, changes: MemoryChanges) -> Instants:
-    """Compare those between the trace's first and last instant: to the microsecond, which is what older traces have."""
+    """Compare the changes between the trace's first and last instant, to the microsecond, the resolution of older
+    traces."""
     devices = memory_events(trace)
     us = changes.ts[np.isin(changes.action, (_CREATE, _DESTROY)) & (changes.ts >= 0)] // 1000
     known = [np.unique(one.ts // 1000) for one in devices]

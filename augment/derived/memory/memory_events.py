@@ -1,4 +1,4 @@
-"""What the allocators did: ``[memory]`` instants by device, and which free belongs to which allocation."""
+"""The allocators' events: ``[memory]`` instants by device, with each free paired to its allocation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from augment.trace import Category, Diagnostic, Identity, Trace, derived
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")
 _NAME = "[memory]"
 _UNKNOWN = np.iinfo(np.int64).min
-#: c10/core/DeviceType.h
+#: device types by number, from c10/core/DeviceType.h
 _KINDS = {0: "CPU", 1: "CUDA", 6: "HIP", 9: "XLA", 12: "XPU", 13: "MPS", 15: "HPU", 19: "MTIA", 20: "PrivateUse1"}
 
 
@@ -24,11 +24,11 @@ class DeviceMemory:
     """The events of one device's allocator; equal-length columns in ascending ``ts``.
 
     ``row`` int64, into the event table; ``ts`` int64 ns; ``size`` int64 bytes, negative where memory is freed;
-    ``allocated`` and ``reserved`` int64 bytes after the event, None if not told; ``next`` int64 is the place of the
-    next event at the same address, -1 if there is none, None if addresses are not told; ``previous`` likewise.
+    ``allocated`` and ``reserved`` int64 bytes after the event, None if not recorded; ``next`` int64 is the place of the
+    next event at the same address, -1 if there is none, None without addresses; ``previous`` likewise.
 
-    Where the trace tells no totals, ``allocated`` is the least that it can have been (``is_relative``): the sum of the
-    sizes, raised so that it is never negative.
+    Without recorded totals, ``allocated`` is a lower bound (``is_relative``): the sum of the sizes, raised so that it
+    is never negative.
     """
 
     rank: int | None
@@ -47,24 +47,24 @@ class DeviceMemory:
 
     @property
     def label(self) -> str:
-        """What is added to the name of a track of the device: nothing if it lies beside its streams."""
+        """Suffix of the device's track name; empty when the track sits next to its streams."""
         if self.on_stream:
             return ""
         return f" {self.kind}" if self.device is None else f" {self.kind} {self.device}"
 
     @property
     def peak(self) -> int:
-        """The place of the first event after which most is allocated."""
+        """The place of the first event at which ``allocated`` is greatest."""
         return int(self.allocated.argmax())
 
     def live_at(self, place: int) -> Places:
-        """The places of allocations up to ``place`` that were not freed until then; addresses must be told."""
+        """The places of allocations up to ``place`` that were not freed until then. It requires addresses."""
         assert self.next is not None
         first = slice(0, place + 1)
         return np.flatnonzero((self.size[first] > 0) & ((self.next[first] < 0) | (self.next[first] > place)))
 
     def frees(self) -> tuple[Bools, Bools]:
-        """Which events free memory, and which of these follow no allocation at their address."""
+        """Masks of the events that free memory, and of the frees without an earlier allocation at their address."""
         assert self.previous is not None
         frees = self.size < 0
         return frees, frees & ~((self.previous >= 0) & (self.size[self.previous] > 0))
@@ -72,9 +72,9 @@ class DeviceMemory:
 
 @derived
 def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
-    """The devices of which there is a ``[memory]`` instant with ``Bytes``: accelerators, then CPU."""
+    """The devices with a ``[memory]`` instant that has ``Bytes``: accelerators, then CPU."""
     rows = memory_rows(trace)
-    if not len(rows):  # the source need not be read again
+    if not len(rows):  # avoids reading the source again
         return ()
     columns = arg_columns(trace)
     size_of = columns.ints("Bytes").at(rows, _UNKNOWN)
@@ -97,13 +97,13 @@ def memory_rows(trace: Trace) -> Int64s:
 
 
 def diagnostics(trace: Trace) -> list[Diagnostic]:
-    """What was repaired and dropped of the instants' args, and allocations at addresses that were not free."""
+    """Diagnostics: repaired and dropped args of the instants, and allocations at addresses that were not free."""
     twice = sum(
         int(((one.size > 0) & (one.previous >= 0) & (one.size[one.previous] > 0)).sum())
         for one in memory_events(trace)
         if one.previous is not None
     )
-    found = [Diagnostic("memory_allocated_twice", twice, "allocations at an address that no event had freed")]
+    found = [Diagnostic("memory_allocated_twice", twice, "allocations at an address that was not freed before")]
     return [*arg_columns(trace).diagnostics(ARGS), *(one for one in found if one.count)]
 
 

@@ -1,1 +1,1 @@
-"""What names tell: the type of a kernel, the kind of a collective. Tables of patterns."""
+"""Tables of name patterns: the type of a kernel, the kind of a collective."""

@@ -1,6 +1,6 @@
-"""What a collective is, how many bytes it moves, and what of that a link carries: tables, as nccl-tests has them.
+"""The kind of a collective, its bytes, and the factor of what a link carries, as tables.
 
-Sizes and factors are those of nccl-tests' doc/PERFORMANCE.md, so that a bandwidth here is the one it would print:
+Sizes and factors follow nccl-tests' doc/PERFORMANCE.md, so a bandwidth here equals the one that nccl-tests would print.
 1 GB/s is 1e9 bytes per second.
 """
 
@@ -12,11 +12,11 @@ from functools import lru_cache
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = "AllReduce", "AllGather", "ReduceScatter", "AllToAll"
 SEND, RECV, SEND_RECV, OTHER = "Send", "Recv", "SendRecv", "Other"
 
-#: nobody's is over before everybody has begun
+#: kinds that end on no rank before all ranks have begun
 SYNCHRONOUS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, "Barrier")
 POINT_TO_POINT = (SEND, RECV, SEND_RECV)
 
-#: the first that is found in a name, in small letters and without underscores, decides
+#: the first pattern found in a name (lower case, without underscores) decides
 KINDS = [
     (re.compile(pattern), kind)
     for pattern, kind in (
@@ -35,14 +35,14 @@ KINDS = [
     )
 ]
 
-#: bytes of an element, by the type's name as PyTorch, NCCL and others write it, in small letters
+#: bytes of an element by the type's name, in lower case, as PyTorch, NCCL and others write it
 ELEMENT_BYTES = {
     **dict.fromkeys(("double", "float64", "long", "int64", "uint64", "complexfloat", "complex64"), 8),
     **dict.fromkeys(("float", "float32", "int", "int32", "uint32", "qint32", "complexhalf"), 4),
     **dict.fromkeys(("half", "float16", "bfloat16", "short", "int16", "uint16", "complex32"), 2),
     **dict.fromkeys(("byte", "char", "int8", "uint8", "bool", "qint8", "quint8", "bits8"), 1),
     **dict.fromkeys(("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "float8_e8m0fnu"), 1),
-    "float4_e2m1fn_x2": 1,  # an element holds two
+    "float4_e2m1fn_x2": 1,  # two values per element
     "complexdouble": 16,
     "complex128": 16,
     "complexfloat32": 8,
@@ -51,18 +51,19 @@ ELEMENT_BYTES = {
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> str:
-    """The kind that a kernel's, operator's or annotation's name tells, :data:`OTHER` if none."""
+    """The kind in the name of a kernel, operator or annotation; :data:`OTHER` if there is none."""
     plain = name.replace("(anonymous namespace)", "").partition("(")[0].replace("_", "").lower()
     return next((kind for pattern, kind in KINDS if pattern.search(plain)), OTHER)
 
 
 def element_bytes(dtype: str) -> int | None:
-    """The size of an element of that type; None of types that are not known."""
+    """The size of an element of that type, bytes; None for unknown types."""
     return ELEMENT_BYTES.get(dtype.replace("::", ".").rpartition(".")[2].lower())
 
 
 def size_elements(kind: str, sent: int, received: int, ranks: int) -> int:
-    """nccl-tests' count of elements of a collective, of what one rank sends and receives; -1 where unknown."""
+    """The elements of a collective as nccl-tests counts them, from what one rank sends and receives; -1 where
+    unknown."""
     if kind in (ALL_GATHER, RECV):
         return received
     if kind == "Gather":
@@ -73,7 +74,7 @@ def size_elements(kind: str, sent: int, received: int, ranks: int) -> int:
 
 
 def bus_factor(kind: str, ranks: int) -> float | None:
-    """What part of the size passes each rank's link; None where the kind or the number of ranks does not tell."""
+    """The share of the size that passes each rank's link (nccl-tests); None for unknown kinds or numbers of ranks."""
     if kind in ("Broadcast", "Reduce", *POINT_TO_POINT):
         return 1.0
     if ranks < 2 or kind in (OTHER, "Barrier"):

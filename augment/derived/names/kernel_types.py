@@ -1,7 +1,7 @@
 """What kind of work a kernel is: computation, communication or memory.
 
-:data:`PATTERNS` is a table: the first pattern that is found in a name decides, and what none is found in is
-computation. To teach it a library of yours, put a row at the front before anything is analysed::
+:data:`PATTERNS` is a table. The first pattern found in a name decides; a name without any is computation. To add a
+library of yours, insert a row at the front before any analysis runs::
 
     kernel_types.PATTERNS.insert(0, (KernelType.COMMUNICATION, re.compile("my_ring_")))
 
@@ -33,15 +33,15 @@ PATTERNS: list[tuple[KernelType, re.Pattern[str]]] = [
     (KernelType.MEMORY, re.compile(r"^(Memcpy|Memset)")),
     (KernelType.MEMORY, re.compile(r"^dma_request$")),  # MTIA's copies
     (KernelType.MEMORY, re.compile(r"^(MEMCPY_ASYNC|SDMA_SQE|PCIE_DMA_SQE)")),  # Ascend's
-    # Inductor names a kernel after the operators it fuses, collectives among them: it only computes
+    # Inductor names kernels after the operators they fuse, also collectives, but these kernels only compute
     (KernelType.COMPUTATION, re.compile(r"^triton_\w+_fused")),
     (
         KernelType.COMMUNICATION,
         re.compile(r"nccl|rccl|hccl|oneccl|xccl|msccl|\b(?:mccl|cncl|bkcl)|hcom_|nvshmem|rocshmem", re.IGNORECASE),
     ),
-    # between experts: DeepEP, HybridEP, MORI, perplexity's
+    # expert parallelism: DeepEP, HybridEP, MORI, Perplexity's
     (KernelType.COMMUNICATION, re.compile(r"deep_?ep|hybrid_?ep|\b(?:mori|pplx)::|moeA2A", re.IGNORECASE)),
-    # vLLM's, SGLang's and Transformer Engine's own, PyTorch's symmetric memory
+    # kernels of vLLM, SGLang, Transformer Engine, and of PyTorch's symmetric memory
     (
         KernelType.COMMUNICATION,
         re.compile(r"cross_device_reduce|userbuffers|multimem|symmetric_memory::", re.IGNORECASE),
@@ -61,7 +61,7 @@ def type_of(name: str) -> KernelType:
 
 @lru_cache(maxsize=4096)
 def copy_kind(name: str) -> str:
-    """``Memcpy HtoD`` and the like, ``Memset``, else ``Memcpy Unknown``."""
+    """The kind of copy in a name: ``Memcpy HtoD`` and the like, ``Memset``, else ``Memcpy Unknown``."""
     if found := _COPY.match(name):
         return found.group()
     return "Memset" if name.startswith("Memset") else "Memcpy Unknown"

@@ -1,1 +1,1 @@
-"""The steps of a recording: their windows, their figures, and a part of a trace as a trace."""
+"""The steps of a recording: their windows and figures, and traces cut to some steps."""

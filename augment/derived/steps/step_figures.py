@@ -1,4 +1,4 @@
-"""The main figures of each step: what runs of a job are compared by."""
+"""The main figures of each step. Comparisons of runs use them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from augment.trace import Identity, Trace
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """Of one device, or of the host alone: int64 columns, a step of the windows a place.
+    """The figures of one device, or of the host alone: int64 columns with an entry for each step.
 
-    ``busy_ns``, ``compute_ns``, ``exposed_communication_ns``, ``exposed_memory_ns`` and ``idle_ns`` as in the temporal
-    breakdown, of the window ``step_ns``; ``host_wait_ns``, ``kernel_wait_ns`` and ``other_wait_ns`` divide the idle
-    time; ``communication_ns``, exposed or not. ``work_count`` pieces of work were launched in the step, ``launched``
-    of them by a known call, ``launch_delay_ns`` in all after the end of that call. All but ``step_ns`` are absent of
-    the host alone.
+    ``step_ns`` is the length of the window. ``busy_ns``, ``compute_ns``, ``exposed_communication_ns``,
+    ``exposed_memory_ns`` and ``idle_ns`` divide it as in the temporal breakdown. ``host_wait_ns``, ``kernel_wait_ns``
+    and ``other_wait_ns`` divide the idle time. ``communication_ns`` is exposed or not. ``work_count`` is the number of
+    pieces of work launched in the step, ``launched`` the number of those with a known launch, and ``launch_delay_ns``
+    the sum of their delays after the end of the call. For the host alone there is only ``step_ns``.
     """
 
     device: Identity
@@ -36,27 +36,30 @@ class StepFigures:
 
 
 def step_figures(trace: Trace, windows: StepWindows) -> list[StepFigures]:
-    """The figures of each device in each window; one of the host alone if there is no GPU work."""
+    """The figures of each device in each window; without GPU work, one entry for the host alone."""
     step_ns = windows.end - windows.start
     coverages = type_coverage(trace)
     if not coverages:
         return [StepFigures(None, step_ns, {})]
     return [
-        StepFigures(one.device.device, step_ns,
-                    _times(one, windows) | _idle(trace, place, windows) | _launched(trace, place, windows))
+        StepFigures(
+            one.device.device,
+            step_ns,
+            _times(one, windows) | _idle(trace, place, windows) | _launched(trace, place, windows),
+        )
         for place, one in enumerate(coverages)
-    ]  # fmt: skip
+    ]
 
 
 def memory_peaks(trace: Trace, windows: StepWindows) -> Int64s | None:
-    """The greatest size that the GPU's allocator had handed out in each step, bytes; -1 of a step without a word of it.
+    """The greatest sum that the GPU's allocator had given out in each step, bytes; -1 for a step without such data.
 
-    From the ``[memory]`` instants of PyTorch; None if the trace has none of a GPU.
+    It comes from PyTorch's ``[memory]`` instants; None if the trace has none for a GPU.
     """
     rows = memory_rows(trace)
     step = windows.of_host(trace.events.ts[rows])
     rows, step = rows[step >= 0], step[step >= 0]
-    if not len(rows):  # the source need not be read again
+    if not len(rows):  # avoids reading the source again
         return None
     columns = arg_columns(trace)
     on_device = columns.ints("Device Type").at(rows, 0) != 0

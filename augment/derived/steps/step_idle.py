@@ -1,4 +1,4 @@
-"""When a device is idle within the steps, and why: also before its first and after its last work."""
+"""Idle time of a device within the steps, by cause, also before its first and after its last work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FOREVER = np.iinfo(np.int64).max // 4
 
 @dataclass(frozen=True, slots=True)
 class StepIdle:
-    """Disjoint pieces of idle time of one device, ascending: equal-length columns.
+    """Disjoint, ascending pieces of idle time of one device: equal-length columns.
 
     ``start`` and ``end`` int64 ns; ``step`` the place of the step in whose window the piece lies; ``category`` uint8, a
     :class:`~augment.derived.waits.gap_causes.GapCategory`; ``launch`` int64, the row of the call that launched the work
@@ -35,9 +35,9 @@ class StepIdle:
 
 
 def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
-    """The idle time of the device at the place ``device`` of ``gpu_work(trace).devices`` in each of the windows.
+    """The idle time of device number ``device`` of ``gpu_work(trace).devices`` in each of the windows.
 
-    Before its first and after its last work a device waits for the host, which has launched nothing.
+    Before its first and after its last work a device waits for the host, because nothing is launched.
     """
     work, gaps = gpu_work(trace), device_gaps(trace)[device]
     own = work.by_time[work.devices[device].places]

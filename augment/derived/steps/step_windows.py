@@ -1,4 +1,4 @@
-"""When each step is at work, on the host and on the devices: the windows that figures per step are of."""
+"""The windows of steps, on the host and on the devices. Figures per step cover these windows."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.steps import steps
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
-#: what a recording without steps begins and ends with
+#: a recording without steps begins and ends with events of these categories
 _WORK = (Category.CPU_OP, Category.USER_ANNOTATION, *LAUNCHES, *GPU_WORK)
 
 
 @dataclass(frozen=True, slots=True)
 class StepWindows:
-    """Equal-length int64 columns, ascending, a step a row; of a recording without steps one row, ``number`` -1.
+    """Equal-length int64 columns, ascending, with a row for each step; without steps one row with ``number`` -1.
 
-    ``begin`` and ``finish`` are the host's ``ProfilerStep#n``. ``start`` and ``end`` are the window: a step starts
-    when the host has begun it *and* all work launched before, also before the recording, is done; it is over when the
-    host has left it *and* the work launched until then is done. So windows do not overlap, and no work of a host that
-    runs ahead is lost. Where the host waits for the device at the end of each step, the window is the annotation.
+    ``begin`` and ``finish`` are the times of the host's ``ProfilerStep#n``. ``start`` and ``end`` are the window. It
+    starts when the host has begun the step *and* all work launched earlier, also before the recording, is done. It ends
+    when the host has left the step *and* the work launched until then is done. So windows do not overlap, and no work
+    is lost if the host runs ahead. If the host waits for the device at the end of each step, the window equals the
+    annotation.
     """
 
     number: Int64s
@@ -38,17 +39,18 @@ class StepWindows:
         return len(self.number)
 
     def take(self, places: Places) -> StepWindows:
-        """Some of the steps."""
+        """The steps at ``places``."""
         return StepWindows(*(column[places] for column in self.columns))
 
     @property
     def backlog(self) -> Int64s:
-        """How long, from the step's begin, the device still works on what was launched before: before the window."""
+        """How long the device still works on earlier launches after the step's begin, ns: the time until the window
+        starts."""
         return self.start - self.begin
 
     @property
     def columns(self) -> tuple[Int64s, ...]:
-        """In the order of the fields."""
+        """The columns in the order of the fields."""
         return self.number, self.begin, self.finish, self.start, self.end
 
     def of_host(self, ts: Int64s) -> Int64s:
@@ -61,7 +63,7 @@ class StepWindows:
 
 @derived
 def step_windows(trace: Trace) -> StepWindows:
-    """The windows of every step; of a trace without steps the whole recording; none of a trace without work."""
+    """The windows of all steps. Without steps there is one window, the whole recording; without any work, none."""
     found = steps(trace)
     return windows_of(trace, found.number, found.ts, found.end) if len(found) else _whole(trace)
 
@@ -69,8 +71,8 @@ def step_windows(trace: Trace) -> StepWindows:
 def region_windows(trace: Trace, name: str) -> StepWindows:
     """The windows of every occurrence of the annotation or operator ``name``, numbered from 0, as if they were steps.
 
-    Where nothing has that name it is a pattern: ``*`` stands for any characters, ``?`` for one. Of two that overlap the
-    first counts; there may be none.
+    If nothing has that name, it is a pattern: ``*`` stands for any characters, ``?`` for one. Of two occurrences that
+    overlap, the first counts. There may be no occurrence.
     """
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
@@ -82,7 +84,7 @@ def region_windows(trace: Trace, name: str) -> StepWindows:
 
 
 def _codes(trace: Trace, name: str) -> list[int]:
-    """The strings that are ``name``, or, if none is, that match it."""
+    """The codes of the strings that equal ``name`` or, if there are none, match it."""
     same = [code for code, text in enumerate(trace.strings) if text == name]
     if same or not set(name) & {"*", "?"}:
         return same
@@ -91,7 +93,7 @@ def _codes(trace: Trace, name: str) -> list[int]:
 
 
 def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> StepWindows:
-    """The windows of steps that the host began and left at those times, ascending and disjoint."""
+    """The windows of steps that the host was in from ``begin`` to ``finish`` (int64 ns, ascending and disjoint)."""
     work = gpu_work(trace)
     launched = _launched(trace)
     order = np.argsort(launched, kind="stable")
@@ -102,7 +104,7 @@ def windows_of(trace: Trace, number: Int64s, begin: Int64s, finish: Int64s) -> S
 
 
 def _launched(trace: Trace) -> Int64s:
-    """When each piece of ``gpu_work`` was launched; long ago if before the recording, and its start if nobody knows."""
+    """When each piece of ``gpu_work`` was launched: the least integer if before the recording, its start if unknown."""
     work = gpu_work(trace)
     launched: Int64s = work.ts.copy()
     known = work.launch != NO_ROW
@@ -112,10 +114,10 @@ def _launched(trace: Trace) -> Int64s:
 
 
 def step_of_work(trace: Trace, windows: StepWindows) -> Int64s:
-    """The place of the step that each piece of ``gpu_work`` belongs to, in which the host launched it; -1 for none.
+    """The place of the step in which the host launched each piece of ``gpu_work``; -1 for none.
 
-    Work without a known launch belongs to no step: it was launched before the recording, or nothing tells when. But if
-    no launch is known at all, or there are no steps, it belongs to that in which it begins.
+    Work without a known launch belongs to no step. But if no launch is known at all, or there are no steps, it belongs
+    to the window in which it begins.
     """
     work = gpu_work(trace)
     launched = work.launch != NO_ROW

@@ -13,8 +13,8 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.trace import Category, Trace, derived
 
-_STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # what fits 64 bits
-#: where the annotation stands: of the oldest recordings it is an operator. The GPU's copy of it is no step.
+_STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits
+#: categories of the annotation; the oldest recordings have it as an operator. The GPU's copy is no step.
 _ON_HOST = (Category.USER_ANNOTATION, Category.CPU_OP)
 
 
@@ -41,13 +41,15 @@ class Steps:
 
 @derived
 def steps(trace: Trace) -> Steps:
-    """The steps of the trace; of two that overlap (two threads tell of one step) the first stands."""
+    """The steps of the trace. Of two that overlap (two threads annotate one step), the first counts."""
     events = trace.events
     rows, number_of = _told(trace)
     ts, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     kept = []
     last_end = None
-    for place, (start, stop) in enumerate(zip(ts.tolist(), end.tolist(), strict=True)):  # as few as there are steps
+    for place, (start, stop) in enumerate(
+        zip(ts.tolist(), end.tolist(), strict=True)
+    ):  # a loop over steps, which are few
         if last_end is None or start >= last_end:
             kept.append(place)
             last_end = stop
@@ -56,14 +58,14 @@ def steps(trace: Trace) -> Steps:
 
 
 def step_numbers(trace: Trace) -> list[int]:
-    """The number of each step that the trace tells of, also of those in others; ascending."""
+    """The number of every step annotation in the trace, also of those that overlap others; ascending."""
     rows, number_of = _told(trace)
     return sorted({number_of[code] for code in np.unique(trace.events.name[rows]).tolist()})
 
 
 @derived
 def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
-    """The rows of the annotations, ascending, and what number each of their names gives."""
+    """The rows of the annotations, ascending, and the step's number for the code of each name."""
     number_of = {code: int(found[1]) for code, name in enumerate(trace.strings) if (found := _STEP.fullmatch(name))}
     rows = trace.events.slices_of(*_ON_HOST)
     return rows[np.isin(trace.events.name[rows], list(number_of))], number_of
@@ -73,8 +75,8 @@ def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
 def steps_of_gpu_work(trace: Trace) -> Int64s:
     """The place in :func:`steps` of each piece of ``gpu_work(trace)``, int64; -1 for none.
 
-    It is the step in which the work was launched, however much later it runs; none if that was before the recording;
-    and if nothing tells when it was, the step in which the work begins.
+    The work belongs to the step in which it was launched, however much later it runs; to none if it was launched before
+    the recording; and if its launch is unknown, to the step in which it begins.
     """
     work = gpu_work(trace)
     step = steps(trace).at(np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch]))

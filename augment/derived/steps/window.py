@@ -1,4 +1,4 @@
-"""A part of a trace as a trace: some steps or a stretch of time, with the GPU work that was launched in it."""
+"""Traces cut to some steps or to a period, with the GPU work that was launched in it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from augment.derived.steps.steps import steps
 from augment.errors import UsageError
 from augment.trace import Category, Trace
 
-_ROWS = f"{__name__}.rows"  #: the fact that only a part has: its rows in the whole
+_ROWS = f"{__name__}.rows"  #: the fact that marks a part of a trace: its rows in the whole
 
 
 def within(trace: Trace, first: int, last: int) -> Trace:
     """The trace of the steps ``first`` to ``last``, both included.
 
-    It is what lies :func:`between` the beginning of the first and the end of the last.
+    It spans the time :func:`between` the beginning of the first and the end of the last.
 
     Raises:
         UsageError: the trace has no such step, or nothing happened in it.
@@ -40,11 +40,11 @@ def within(trace: Trace, first: int, last: int) -> Trace:
 def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) -> Trace:
     """The trace of what the host began within ``[start, end)``, absolute ns.
 
-    It has the events that begin then, but of what lies on devices what belongs to them: GPU work that they launched,
-    however much later it runs, or (unless ``launched_only``) work that begins then and of which nothing tells when it
-    was launched; synchronisations likewise; and annotations of the device whose first work belongs. Events that began
-    before are not in it, however long they last. Rows are numbered anew; tracks, strings and source are shared, and the
-    rows' bytes are where they were.
+    It has the events of the host that begin in that period, and what belongs to them on devices: GPU work that they
+    launched, however much later it runs; work of unknown launch that begins in the period (unless ``launched_only``);
+    ``cuda_sync`` slices likewise; and annotations of the device whose first work belongs. Events that began earlier are
+    left out, however long they last. Rows are numbered anew; tracks, strings, source and the offsets of the rows' bytes
+    stay the same.
     """
     keep = (trace.events.ts >= start) & (trace.events.ts < end)
     _choose_on_devices(trace, keep, start, end, launched_only)
@@ -88,7 +88,7 @@ def _only(trace: Trace, keep: Bools) -> Trace:
 
 
 def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
-    """Which rows of the whole trace these ``rows`` of a part of it are."""
+    """The rows in the whole trace of these ``rows`` of ``part``."""
     found: Int64s = part.facts[_ROWS][rows] if _ROWS in part.facts else rows
     return found
 
