@@ -38,8 +38,8 @@ REAL = (
 _NS = Decimal("0.001")
 
 
-def real_trace(name: str) -> Path:
-    """The path of a real trace."""
+def real_trace(name: str | Path) -> Path:
+    """The path of a real trace, or of one that ships with the project (a whole path)."""
     path = TRACES / name
     if not path.is_file():
         pytest.skip(f"no real trace at {path}")

@@ -18,6 +18,13 @@ from typing import Any
 Event = dict[str, Any]
 
 HOST, THREAD = 100, 100
+#: traces of simulated jobs that ship with the project
+SIMULATED = sorted((Path(__file__).resolve().parents[1] / "examples" / "simulated").rglob("*.json.gz"))
+
+
+def by_folder(path: Path | str) -> str:
+    """A short name of a trace, for the names of tests."""
+    return "/".join(Path(path).parts[-2:])
 
 
 def event(category: str, name: str, ts: float, dur: float, pid: int | str, tid: int | str, **args: Any) -> Event:

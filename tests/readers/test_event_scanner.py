@@ -21,9 +21,10 @@ from augment.readers.window import PADDING
 from augment.trace import Trace
 from augment.writers import chrome
 from oracles import elements_of, events_one_by_one, handed_on
+from traces import SIMULATED, by_folder
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
-FILES = sorted(path for path in SHARED.rglob("*") if path.is_file() and path.name != "SOURCES.md")
+FILES = [*SIMULATED, *sorted(path for path in SHARED.rglob("*") if path.is_file() and path.name != "SOURCES.md")]
 
 
 def scanned(text: bytes, start: int, chunk: int = 1 << 22) -> dict[str, Any]:
@@ -67,9 +68,8 @@ def described(trace: Trace) -> dict[str, Any]:
     }
 
 
-@pytest.mark.skipif(not FILES, reason=f"no traces at {SHARED}")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SHARED)))
-def test_on_every_shared_trace(path: Path) -> None:
+@pytest.mark.parametrize("path", FILES, ids=by_folder)
+def test_on_every_whole_trace(path: Path) -> None:
     if path.stat().st_size > 1_000_000:
         pytest.skip("larger than the budget of the suite; the figures of every file are compared elsewhere")
     data = path.read_bytes()

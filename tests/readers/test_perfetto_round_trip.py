@@ -17,10 +17,11 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace
 from augment.writers import perfetto
+from metamorphic import real_trace
 from oracles import packets_by_hand
 from perfetto_messages import found
 from simulator import JobOptions, simulate
-from traces import copy, event, kernel, launch, op, step, write_trace
+from traces import SIMULATED, by_folder, copy, event, kernel, launch, op, step, write_trace
 
 SHARED = (
     "hta_amd_mi250/mi250_minitoy_train_ROCm6_2.json.gz", "hta_cuda_sync/alexnet.json.gz",
@@ -124,12 +125,9 @@ def test_what_json_cannot_have(scanner: str, tmp_path: Path) -> None:
     assert found(back) == {}
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_real_traces(name: str, shared_traces: Path, tmp_path: Path) -> None:
-    path = shared_traces / name
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    trace = read(str(path))
+@pytest.mark.parametrize("name", [*SIMULATED, *SHARED], ids=by_folder)
+def test_whole_traces(name: str | Path, tmp_path: Path) -> None:
+    trace = read(str(real_trace(name)))
     back = again(trace, tmp_path)
     assert not slices(trace, whole_tracks=False) - slices(back, whole_tracks=False), "pairs of B and E are slices, too"
     assert figures(augment(back)) == figures(augment(trace))

@@ -14,7 +14,9 @@ from augment.readers import read
 from augment.trace import Trace, Track
 from augment.writers import chrome
 from augment.writers.perfetto_time import seen_ns
+from metamorphic import real_trace
 from perfetto_engine import EngineError, PerfettoEngine
+from traces import SIMULATED, by_folder
 from writer_traces import PYTHON, STREAM_7, augmented, chrome_trace, ns, texts
 
 SOURCE = [
@@ -127,13 +129,9 @@ def problems_of_source(perfetto: PerfettoEngine, path: Path) -> dict[str, int]:
         pytest.skip(f"Perfetto refuses the source itself: {refused}")
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_real_traces_get_no_new_problem(
-    perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path, name: str
-) -> None:
-    path = shared_traces / name
-    if not path.exists():
-        pytest.skip(f"no {path}")
+@pytest.mark.parametrize("name", [*SIMULATED, *REAL], ids=by_folder)
+def test_whole_traces_get_no_new_problem(perfetto: PerfettoEngine, tmp_path: Path, name: str | Path) -> None:
+    path = real_trace(name)
     before = problems_of_source(perfetto, path)
     trace = augment(read(str(path)))
     load(perfetto, tmp_path, trace)
@@ -151,12 +149,14 @@ def source_counters(trace: Trace) -> list[int]:
     return counters
 
 
-def test_every_slice_of_a_real_stream_can_be_annotated(
-    perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path
+@pytest.mark.parametrize("name", [SIMULATED[0], REAL[0]], ids=by_folder)
+def test_every_slice_of_a_whole_stream_can_be_annotated(
+    perfetto: PerfettoEngine, tmp_path: Path, name: str | Path
 ) -> None:
-    trace = read(str(shared_traces / REAL[0]))
+    path = real_trace(name)
+    trace = read(str(path))
     ts = np.unique(trace.events.ts)
     track = SliceTrack("example", "All", 0, ts[:-1], np.diff(ts), Texts(np.zeros(len(ts) - 1, np.int32), ["a"]))
-    before = problems_of_source(perfetto, shared_traces / REAL[0])
+    before = problems_of_source(perfetto, path)
     load(perfetto, tmp_path, AugmentedTrace(trace, {"example": Findings([], [track])}))
     assert perfetto.problems() == before

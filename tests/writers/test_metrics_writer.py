@@ -18,6 +18,8 @@ from augment.readers import read
 from augment.trace import Diagnostic, Trace, Track
 from augment.writers import metrics, write_all
 from augment.writers.metrics_schema import schema
+from metamorphic import real_trace
+from traces import SIMULATED, by_folder
 from writer_traces import augmented, chrome_trace, with_source
 
 STEPS = [
@@ -139,12 +141,12 @@ def test_every_column_is_declared(analysis: Any) -> None:
     [
         "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",
         "hta_cpu_only/rank-34_of_300_cpu_only.pt.trace.json.gz",
+        *SIMULATED,
     ],
+    ids=by_folder,
 )
-def test_real_sidecars_are_valid(shared_traces: Path, tmp_path: Path, name: str) -> None:
-    if not (shared_traces / name).exists():
-        pytest.skip(f"no {name}")
-    written = write_all(augment(read(str(shared_traces / name))), tmp_path)
+def test_sidecars_of_whole_traces_are_valid(tmp_path: Path, name: str | Path) -> None:
+    written = write_all(augment(read(str(real_trace(name)))), tmp_path)
     assert [path.name.removeprefix(Path(name).name.removesuffix(".pt.trace.json.gz")) for path in written] == [
         ".augmented.json.gz",
         ".metrics.json",

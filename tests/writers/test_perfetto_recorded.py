@@ -15,8 +15,10 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import COMPLETE
 from augment.writers import perfetto as writer
+from metamorphic import real_trace
 from perfetto_engine import PerfettoEngine
 from perfetto_traces import codes
+from traces import SIMULATED, by_folder
 
 TRACES = [
     "hta_ns_resolution/rank-0.ns_resolution.pt.trace.json.gz",  # epoch microseconds with a fraction
@@ -29,20 +31,20 @@ TRACES = [
     "ascend_trace_view/trace_view.json.gz",
 ]
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
-FILES = sorted(
-    path
-    for path in SHARED.rglob("*")
-    if path.is_file() and path.name != "SOURCES.md" and path.stat().st_size < 700_000  # the rest: by hand, see docs
-)
+FILES = [
+    *SIMULATED,
+    *sorted(
+        path
+        for path in SHARED.rglob("*")
+        if path.is_file() and path.name != "SOURCES.md" and path.stat().st_size < 700_000  # the rest: by hand, see docs
+    ),
+]
 OF_SOURCE = "(category is null or category not glob 'augment.*')"
 
 
-@pytest.fixture(params=TRACES)
-def trace(request: pytest.FixtureRequest, shared_traces: Path) -> AugmentedTrace:
-    path = shared_traces / request.param
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    return augment(read(str(path)))
+@pytest.fixture(params=[*SIMULATED, *TRACES], ids=by_folder)
+def trace(request: pytest.FixtureRequest) -> AugmentedTrace:
+    return augment(read(str(real_trace(request.param))))
 
 
 def test_every_slice_is_there_to_the_nanosecond(
@@ -61,10 +63,9 @@ def test_every_slice_is_there_to_the_nanosecond(
     assert len(seen) == len(wanted) + begun + lone_ends
 
 
-@pytest.mark.skipif(not FILES, reason=f"no traces at {SHARED}")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SHARED)))
+@pytest.mark.parametrize("path", FILES, ids=by_folder)
 def test_no_slice_of_any_trace_is_lost(perfetto: PerfettoEngine, tmp_path: Path, path: Path) -> None:
-    """Counts alone, of every shared trace that is not among the largest."""
+    """Counts alone, of every trace that is not among the largest."""
     try:
         trace = read(str(path))
     except UnknownFormat:
@@ -93,11 +94,9 @@ def test_every_annotation_is_there(perfetto: PerfettoEngine, tmp_path: Path, tra
             assert set(zip(one.ts.tolist(), one.values.tolist(), strict=True)) <= set(perfetto.rows(sql)), one.name
 
 
-def test_args_of_kernels_are_as_in_the_source(perfetto: PerfettoEngine, tmp_path: Path, shared_traces: Path) -> None:
-    path = shared_traces / TRACES[0]
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    source = read(str(path))
+@pytest.mark.parametrize("name", [SIMULATED[0], TRACES[0]], ids=by_folder)
+def test_args_of_kernels_are_as_in_the_source(perfetto: PerfettoEngine, tmp_path: Path, name: str | Path) -> None:
+    source = read(str(real_trace(name)))
     writer.write(AugmentedTrace(source, {}), tmp_path / "t.pftrace")
     perfetto.load(tmp_path / "t.pftrace")
     sql = (
