@@ -1,1 +1,1 @@
-"""Pure functions of arrays: intervals, orders, statistics, equal sequences. They know nothing of traces."""
+"""Pure functions of arrays: intervals, orders, statistics, equal sequences. They do not depend on traces."""

@@ -1,8 +1,8 @@
 """Half-open intervals of time: arrays in, arrays out.
 
-An interval ``[start, end)`` holds the moments ``start <= t < end``; where ``end <= start`` it holds none, and is
-ignored. Every array is int64 ns. *Disjoint* means ascending, none overlapping another, none empty; touching is allowed.
-Costs are linear in the intervals, but for sorting what is not sorted yet.
+An interval ``[start, end)`` holds the moments ``start <= t < end``. If ``end <= start`` it is empty and ignored. Every
+array is int64 ns. *Disjoint* intervals are ascending, do not overlap, and are not empty; they may touch. Costs are
+linear in the intervals, plus sorting where the input is not sorted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def total(intervals: Intervals) -> int:
 
 
 def union(start: Int64s, end: Int64s) -> Intervals:
-    """The moments that at least one interval holds, as few disjoint intervals as can be: touching ones are joined."""
+    """The union of the intervals, as disjoint intervals; touching ones are joined."""
     real = end > start
     if not real.all():
         start, end = start[real], end[real]
@@ -59,9 +59,9 @@ def coverage(sets: Sequence[Intervals]) -> tuple[Int64s, Masks]:
         until ``ts[i + 1]``; the last mask is 0.
     """
     edges = np.concatenate([side for one in sets for side in one])
-    change = np.concatenate([np.full(len(one.start), sign << bit, np.int8)
-                             for bit, one in enumerate(sets) for sign in (1, -1)])  # fmt: skip
-    order = np.argsort(edges, kind="stable")  # runs that are sorted: merged in linear time
+    sizes = [len(intervals.start) for intervals in sets]
+    change = np.concatenate([np.full(size, sign << bit, np.int8) for bit, size in enumerate(sizes) for sign in (1, -1)])
+    order = np.argsort(edges, kind="stable")  # merges sorted runs in linear time
     edges = edges[order]
     mask = np.cumsum(change[order], dtype=np.int8)
     last = _last_of_equals(edges)
@@ -69,7 +69,7 @@ def coverage(sets: Sequence[Intervals]) -> tuple[Int64s, Masks]:
 
 
 def where(ts: Int64s, chosen: Bools) -> Intervals:
-    """The moments of a stepping series that are ``chosen``, joined; ``ts`` and ``chosen`` as from :func:`coverage`."""
+    """The intervals in which a stepping series is ``chosen``; ``ts`` and ``chosen`` as from :func:`coverage`."""
     held = np.concatenate(([False], chosen[:-1], [False]))
     rises = np.flatnonzero(held[1:] & ~held[:-1])
     falls = np.flatnonzero(held[:-1] & ~held[1:])
@@ -77,9 +77,9 @@ def where(ts: Int64s, chosen: Bools) -> Intervals:
 
 
 def held_before(ts: Int64s, chosen: Bools, moments: Int64s) -> Int64s:
-    """How much of the ``chosen`` time of a stepping series lies before each of ``moments``, ns; as for :func:`where`.
+    """The ``chosen`` time of a stepping series before each of ``moments``, int64 ns; arguments as for :func:`where`.
 
-    The series ends unchosen, and so does ``chosen``.
+    The last entry of ``chosen`` must be false.
     """
     if not len(ts):
         return np.zeros(len(moments), np.int64)
@@ -90,14 +90,14 @@ def held_before(ts: Int64s, chosen: Bools, moments: Int64s) -> Int64s:
 
 
 def clip(xs: Intervals, disjoint: Intervals) -> tuple[Places, Places, Intervals]:
-    """The parts of ``xs`` in each of the ``disjoint`` intervals: which of both a part is of, and the part."""
+    """The parts of ``xs`` within the ``disjoint`` intervals: for each part its index in both, and its interval."""
     which, window = expand(*touched(xs.start, xs.end, disjoint))
     start = np.maximum(xs.start[which], disjoint.start[window])
     return which, window, Intervals(start, np.minimum(xs.end[which], disjoint.end[window]))
 
 
 def subtract(xs: Intervals, ys: Intervals) -> Intervals:
-    """The moments that the disjoint ``xs`` hold and the disjoint ``ys`` do not."""
+    """The difference of disjoint sets: the moments in ``xs`` that are not in ``ys``."""
     ts, mask = coverage((xs, ys))
     return where(ts, mask == 0b01)
 
@@ -106,8 +106,8 @@ def steps(ts: Int64s, change: Int64s) -> tuple[Int64s, Int64s]:
     """The running sum of changes: ``ts`` strictly ascending, and the value after every change at that moment.
 
     Args:
-        ts: when each change happens, any order; cheapest as a few ascending runs.
-        change: what is added then.
+        ts: int64 ns, the time of each change, in any order; a few ascending runs are fastest.
+        change: the value added at each of ``ts``.
     """
     order = np.argsort(ts, kind="stable")
     ts = ts[order]
@@ -124,15 +124,16 @@ def touched(start: Int64s, end: Int64s, disjoint: Intervals) -> tuple[Places, Pl
 
 
 def least_over(first: Places, stop: Places, values: Places, count: int) -> Places:
-    """Of each of ``count`` places, the least of ``values`` whose ``range(first, stop)`` has it; the greatest integer if
-    none has. Ranges may be empty.
+    """For each of ``count`` places, the least of ``values`` whose ``range(first, stop)`` contains it; the greatest
+    integer if there is none. Ranges may be empty.
 
-    Each range is two of a power of two's length, which overlap; then each power's are handed down to the next lesser.
+    Each range is covered by two overlapping ranges whose length is a power of two. From the greatest power down, each
+    level passes its values on to the next lower one.
     """
     longest = int((stop - first).max(initial=0))
     least = np.full(count, np.iinfo(np.intp).max, np.intp)
     for power in range(longest.bit_length() - 1, -1, -1):
-        half = 1 << power  # what is in ``least`` holds for twice as many places
+        half = 1 << power  # each entry of ``least`` still covers twice as many places
         if power + 1 < longest.bit_length():
             np.minimum(least[half:], least[:-half].copy(), out=least[half:])
         own = np.flatnonzero((stop - first >> power) == 1)
@@ -142,7 +143,7 @@ def least_over(first: Places, stop: Places, values: Places, count: int) -> Place
 
 
 def expand(first: Places, stop: Places) -> tuple[Places, Places]:
-    """The pairs ``(i, j)`` with ``first[i] <= j < stop[i]``, ascending, as two arrays."""
+    """The pairs ``(i, j)`` with ``first[i] <= j < stop[i]``, in ascending order, as two arrays."""
     count = stop - first
     whose = np.repeat(np.arange(len(first)), count)
     offset = np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count)
@@ -150,7 +151,7 @@ def expand(first: Places, stop: Places) -> tuple[Places, Places]:
 
 
 def _last_of_equals(ascending: Int64s) -> Places:
-    """Where each run of equal values ends."""
+    """The last place of each run of equal values."""
     if not len(ascending):
         return np.empty(0, np.intp)
     return np.flatnonzero(np.concatenate((ascending[1:] != ascending[:-1], [True])))

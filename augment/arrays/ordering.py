@@ -1,4 +1,4 @@
-"""Orders that cost linear time, because numpy sorts narrow integers by radix."""
+"""Orders and groups in linear time: numpy sorts narrow integers by radix."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from augment.arrays.types import Bools, Int64s, Places
 
 
 def grouped(codes: npt.NDArray[Any], count: int) -> Places:
-    """The places of ``codes`` (integers in ``range(count)``), those of code 0 first, each group in its old order."""
+    """The places of ``codes`` (integers in ``range(count)``), sorted by code; each group keeps its order."""
     narrow = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int64
     return np.argsort(codes.astype(narrow, copy=False), kind="stable")
 
 
 def group_bounds(codes: npt.NDArray[Any], count: int) -> Places:
-    """Where each group starts once :func:`grouped`, and the end: ``count + 1`` places."""
+    """Where each group starts in the result of :func:`grouped`, plus the end: ``count + 1`` places."""
     if count < 64:  # compares narrow integers, where bincount would widen them all
         sizes = np.array([np.count_nonzero(codes == code) for code in range(count)], np.intp)
     else:
@@ -29,7 +29,7 @@ def group_bounds(codes: npt.NDArray[Any], count: int) -> Places:
 def each(codes: npt.NDArray[Any], size: int) -> Iterator[tuple[int, Places]]:
     """Each distinct value of ``codes`` (integers in ``range(size)``), ascending, and its places, ascending.
 
-    Unlike a mask for each value it costs no more for many values than for few.
+    The cost does not grow with the number of values, unlike that of a mask for each value.
     """
     values, table = compressed(codes, size)
     code = table[codes]
@@ -39,25 +39,25 @@ def each(codes: npt.NDArray[Any], size: int) -> Iterator[tuple[int, Places]]:
 
 
 def run_starts(values: npt.NDArray[Any]) -> Places:
-    """Where each run of equal ``values`` starts."""
+    """The first place of each run of equal ``values``."""
     starts = np.ones(len(values), np.bool_)
     starts[1:] = values[1:] != values[:-1]
     return np.flatnonzero(starts)
 
 
 def changing(values: npt.NDArray[Any]) -> Bools:
-    """Which points of a counter say anything: where its value changes, the first and the last."""
+    """Which points of a counter to keep: where its value changes, plus the first and the last."""
     keep = np.ones(len(values), np.bool_)
     keep[1:-1] = values[1:-1] != values[:-2]
     return keep
 
 
 def settled(tied: Bools, key: Int64s) -> Places | None:
-    """The order that puts each run of ties in ascending ``key``, ties of that in their old order; None if it is so.
+    """The stable order that sorts each run of ties by ascending ``key``; None if the runs are sorted already.
 
     Args:
-        tied: one fewer than ``key``: whether a place ties with the one before it.
-        key: int64.
+        tied: one entry fewer than ``key``: whether a place ties with the place before it.
+        key: int64, the key to sort by.
     """
     if not (tied & (key[1:] < key[:-1])).any():
         return None
@@ -79,10 +79,10 @@ def compressed(codes: npt.NDArray[Any], size: int) -> tuple[Int64s, npt.NDArray[
 
 
 def combinations(*columns: npt.NDArray[Any]) -> tuple[list[Int64s], Int64s]:
-    """The distinct combinations of what stands in equal-length integer ``columns``.
+    """The distinct combinations of the values in equal-length integer ``columns``.
 
     Returns:
-        The combinations as int64 columns, ascending; and which of them each row is.
+        The combinations as int64 columns, ascending; and for each row the index of its combination.
     """
     distinct, code = numbered(columns[0])
     values = [distinct]
@@ -98,17 +98,17 @@ def combinations(*columns: npt.NDArray[Any]) -> tuple[list[Int64s], Int64s]:
 
 
 def sums(code: npt.NDArray[Any], values: Int64s, count: int) -> Int64s:
-    """The sum of the ``values`` of each code in ``range(count)``, exact as ``np.bincount``'s floats are not."""
+    """The sum of the ``values`` of each code in ``range(count)``: exact int64, unlike the floats of ``np.bincount``."""
     total = np.zeros(count, np.int64)
     np.add.at(total, code, values)
     return total
 
 
 def numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
-    """The distinct integers among ``values``, ascending, and which of them each is; whatever else there might be."""
+    """The distinct integers among ``values`` (of any range), ascending, and for each value its index among them."""
     low = int(values.min(initial=0))
     size = int(values.max(initial=0)) - low + 1
-    if size > 4 * len(values) + (1 << 10):  # no table so large
+    if size > 4 * len(values) + (1 << 10):  # a table would be too large
         distinct, code = np.unique(values, return_inverse=True)
         return distinct.astype(np.int64), code.astype(np.int64)
     distinct, table = compressed(values - low, size)
@@ -116,6 +116,6 @@ def numbered(values: npt.NDArray[Any]) -> tuple[Int64s, Int64s]:
 
 
 def distinct(values: Int64s) -> Int64s:
-    """The distinct ``values``, ascending; cheapest as a few ascending runs."""
+    """The distinct ``values``, ascending; a few ascending runs as input are fastest."""
     ascending = np.sort(values, kind="stable")
     return ascending[run_starts(ascending)]

@@ -1,4 +1,4 @@
-"""Which sequences are equal: runs of a column compared by a hash, however many and however they overlap."""
+"""Equality of sequences: hashes of many runs of a column, which may overlap."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 
 
 def sequence_hashes(codes: npt.NDArray[Any], start: Places, stop: Places) -> Int64s:
-    """A hash of each ``codes[start:stop]``: equal for equal sequences, and for others with a chance of 2 ** -64.
+    """A hash of each ``codes[start:stop]``: equal for equal sequences; different ones collide with a chance of 2 **
+    -64.
 
-    A polynomial in :data:`_BASE` modulo 2 ** 64 whose coefficients are well mixed. Its sums from the first code on give
-    the sum of any run as a difference, so that the cost is that of the codes and the runs, not of what the runs hold.
+    The hash is a polynomial in :data:`_BASE` modulo 2 ** 64 with well-mixed coefficients. The sum of any run is a
+    difference of two prefix sums. So the cost is linear in the codes and the runs, whatever the length of the runs.
 
     Args:
         codes: integers, at least 0.
-        start: int, where each run starts.
-        stop: int, where it ends, not before it starts.
+        start: int, the start of each run.
+        stop: int, its end, not before the start.
     """
     count = len(codes)
     power = np.full(count + 1, _BASE, np.uint64)
@@ -36,7 +37,7 @@ def sequence_hashes(codes: npt.NDArray[Any], start: Places, stop: Places) -> Int
 
 
 def _mixed(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Sixty-four bits of each code that look like chance (the finalizer of SplitMix64)."""
+    """Sixty-four pseudo-random bits for each code (the finalizer of SplitMix64)."""
     bits = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(_BASE)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

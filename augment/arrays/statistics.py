@@ -1,4 +1,4 @@
-"""Mean, deviation and percentiles: of values, and of stepping series weighted by time."""
+"""Mean, deviation and percentiles of values, and of stepping series weighted by time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy.typing as npt
 from augment.arrays.ordering import grouped
 from augment.arrays.types import Int64s, Places
 
-OUTLIER = 3.5  #: robust deviations from the median (Iglewicz and Hoaglin 1993)
-FEWEST = 4  #: values of which one can be an outlier
+OUTLIER = 3.5  #: robust deviations from the median beyond which a value is an outlier (Iglewicz and Hoaglin 1993)
+FEWEST = 4  #: the least number of values among which outliers are defined
 _DEVIATION = 0.6745  #: the median absolute deviation of a normal distribution of deviation 1
 
 
 class Distribution(NamedTuple):
-    """Of durations: sample deviation (over n - 1; 0 of one), percentiles interpolated linearly, as pandas does."""
+    """Statistics of durations: sample deviation (over n - 1; 0 for one), percentiles interpolated linearly, as in
+    pandas."""
 
     mean: float
     std: float
@@ -29,8 +30,8 @@ class Distribution(NamedTuple):
 
 
 class TimeWeighted(NamedTuple):
-    """Of a stepping series: deviation over the whole time; a percentile is the least value that the series is at or
-    below for that share of the time."""
+    """Statistics of a stepping series, weighted by time. A percentile is the least value that the series does not
+    exceed for that share of the time."""
 
     mean: float
     std: float
@@ -39,11 +40,11 @@ class TimeWeighted(NamedTuple):
     p75: float
 
 
-Summary = tuple[int, int, float, int, int, float]  #: count, sum, mean, least, greatest, sample deviation (0 of one)
+Summary = tuple[int, int, float, int, int, float]  #: count, sum, mean, minimum, maximum, sample deviation (0 for one)
 
 
 def grouped_statistics(durations: Int64s, bounds: Places) -> Iterator[Summary]:
-    """The summary of each group of ``durations``: what lies between two ``bounds``, never nothing."""
+    """The summary of each group of ``durations``, between two adjacent ``bounds``; each group is non-empty."""
     starts, count = bounds[:-1], np.diff(bounds)
     if not len(starts):
         return
@@ -57,8 +58,8 @@ def grouped_statistics(durations: Int64s, bounds: Places) -> Iterator[Summary]:
 
 
 def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray[np.float64]:
-    """The median of each group: of the ``values`` whose ``code`` is ``i``, of which there are as many as ``bounds``
-    leave between ``i`` and ``i + 1``, never none. Of an even number the mean of the two in the middle."""
+    """The median of the ``values`` of each ``code``; ``bounds`` are those of the groups, each of which is non-empty.
+    For an even number of values it is the mean of the two in the middle."""
     order = np.argsort(values)
     ascending = values[order[grouped(code[order], len(bounds) - 1)]]
     low, high = ascending[(bounds[:-1] + bounds[1:] - 1) // 2], ascending[(bounds[:-1] + bounds[1:]) // 2]
@@ -67,7 +68,7 @@ def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray
 
 
 def distribution(durations: Int64s) -> Distribution | None:
-    """The distribution of ``durations`` (int64, any order); None of none."""
+    """The distribution of ``durations`` (int64, any order); None if there are none."""
     if not len(durations):
         return None
     ascending = np.sort(durations)
@@ -77,7 +78,8 @@ def distribution(durations: Int64s) -> Distribution | None:
 
 
 def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | None:
-    """The statistics of a series that held each of ``values`` for ``held_ns`` (int64, >= 0); None of no time."""
+    """The statistics of a series that held each of ``values`` for ``held_ns`` (int64, >= 0); None if it held for no
+    time."""
     time = int(held_ns.sum())
     if not time:
         return None
@@ -92,14 +94,16 @@ def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | N
 
 
 def robust_z(values: Int64s) -> npt.NDArray[np.float64] | None:
-    """How many robust deviations each of ``values`` is from their median; None of too few, or where most are equal."""
+    """The distance of each of ``values`` from their median, in robust deviations; None if too few, or if most are
+    equal."""
     distance = values - np.median(values)
     deviation = np.median(np.abs(distance)) / _DEVIATION
     return distance / deviation if len(values) >= FEWEST and deviation > 0 else None
 
 
 def percentile(ascending: Int64s, percent: int) -> float:
-    """The percentile of ``ascending`` (int64, not empty), interpolated linearly: exact, then one division."""
+    """The percentile of ``ascending`` (int64, not empty), interpolated linearly with integers and one final
+    division."""
     place, rest = divmod((len(ascending) - 1) * percent, 100)
     low = int(ascending[place])
     return low + (int(ascending[place + 1]) - low) * rest / 100 if rest else float(low)

@@ -1,6 +1,6 @@
-"""Rarely used args as columns: all that any analysis wants, in one pass over the source, when first asked for.
+"""Args as columns: those that any analysis uses, read in one pass over the source at first use.
 
-The reader of Chrome JSON has them already: see ``augment/args.py``, where another arg is another line.
+The reader of Chrome JSON collects them while reading: see ``augment/args.py``, which also says how to add an arg.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace, derived
 
 IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))
-#: columns of HTA's frames that :data:`WANTED` does not have, or not of all these categories
+#: args of HTA's frames that :data:`WANTED` lacks, or lacks for some of these categories
 OF_FRAMES = (
     Arg("External id", (*RECORDED, *LAUNCHES, *GPU_WORK, Category.GPU_USER_ANNOTATION), also=("external id",)),
     Arg("Input Dims", RECORDED, is_text=True, also=("Input dims",)),
@@ -37,7 +37,7 @@ OF_FRAMES = (
 
 @dataclass(frozen=True, slots=True)
 class ArgColumns:
-    """The args in a list such as :data:`WANTED`, of the rows of their categories."""
+    """The args in a list such as :data:`WANTED`, for the rows of their categories."""
 
     found: Mapping[str, Found]
 
@@ -58,20 +58,21 @@ class ArgColumns:
         return found.column.rows, Texts(found.column.values.astype(np.int32), found.texts)
 
     def diagnostics(self, names: Sequence[str]) -> list[Diagnostic]:
-        """What was repaired and dropped of these args."""
+        """Diagnostics: repaired and dropped values of these args."""
         converted, dropped = (sum(self.found[name].counts[flag] for name in names) for flag in (CONVERTED, DROPPED))
         found = (
             Diagnostic("arg_converted", converted, "numbers in args were written as strings or floats"),
-            Diagnostic("arg_dropped", dropped, "args that must be integers are none; left out"),
+            Diagnostic("arg_dropped", dropped, "args that must be integers are not (left out)"),
         )
         return [one for one in found if one.count]
 
 
 @derived
 def arg_columns(trace: Trace) -> ArgColumns:
-    """The columns of :data:`augment.args.WANTED`; a pass over the text of the source if the reader did not take them.
+    """The columns of :data:`augment.args.WANTED`. It costs a pass over the source's text if the reader did not collect
+    them.
 
-    Of kernels, only those that communicate have them: the args of the others are most of the text.
+    Of kernels, only communication kernels are read: the args of other kernels are most of the text.
     """
     taken = trace.events.args
     if taken is None:
@@ -85,7 +86,7 @@ def arg_columns(trace: Trace) -> ArgColumns:
 
 
 def _may_have(trace: Trace, rows: Int64s) -> Bools:
-    """Which of ``rows`` are no kernels that compute or copy."""
+    """Which of ``rows`` are not kernels, or are communication kernels."""
     events = trace.events
     kernels = np.flatnonzero(events.category[rows] == Category.KERNEL)
     types = types_of(trace, events.name[rows[kernels]], events.category[rows[kernels]])
@@ -96,13 +97,13 @@ def _may_have(trace: Trace, rows: Int64s) -> Bools:
 
 @derived
 def identifiers(trace: Trace) -> ArgColumns:
-    """The columns of :data:`IDENTIFIERS`; a pass of their own over the text, as only links to other files need them."""
+    """The columns of :data:`IDENTIFIERS`, read in a separate pass, because only links to other files need them."""
     return ArgColumns(args_of_rows(trace, _rows(trace, IDENTIFIERS), IDENTIFIERS))
 
 
 @derived
 def args_of_frames(trace: Trace) -> ArgColumns:
-    """The columns of :data:`OF_FRAMES`; a pass of their own, too."""
+    """The columns of :data:`OF_FRAMES`, also read in a separate pass."""
     return ArgColumns(args_of_rows(trace, _rows(trace, OF_FRAMES), OF_FRAMES))
 
 

@@ -1,4 +1,4 @@
-"""A trace on another clock: what is added to each of its times."""
+"""Moves a trace and its annotations onto another clock."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from augment.arrays.types import Int64s
 from augment.findings import AugmentedTrace, Findings, Outcome
 from augment.trace import Trace
 
-Clock = Callable[[Int64s], Int64s]  #: from times on a trace's clock to those on another, int64 ns, never descending
+Clock = Callable[[Int64s], Int64s]  #: maps times on a trace's clock to another clock, int64 ns; never descending
 
 
 def on_clock(augmented: AugmentedTrace, clock: Clock) -> AugmentedTrace:
-    """The trace and its annotations with all times on another clock, durations as they are there.
+    """The trace and its annotations with all times on another clock, and durations as measured by it.
 
-    Begin and end of a slice are moved each for itself, so that what lies in another lies in it afterwards, too.
+    The start and the end of a slice are mapped separately, so slices stay nested.
     """
     tracks: dict[int, SliceTrack] = {}
     outcomes = {name: _outcome(one, clock, tracks) for name, one in augmented.outcomes.items()}
@@ -29,10 +29,10 @@ def on_clock(augmented: AugmentedTrace, clock: Clock) -> AugmentedTrace:
 
 
 def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
-    """The same for a trace alone."""
+    """The trace alone with all times on another clock."""
     events = trace.events
     ts = clock(events.ts)
-    # a negative duration is a repair of the writers': it stays what it is
+    # negative durations are repaired by writers and stay unchanged here
     dur = np.where(events.dur > 0, clock(events.ts + np.maximum(events.dur, 0)) - ts, events.dur)
     changes = trace.memory_changes
     if changes is not None:
@@ -62,7 +62,7 @@ def _annotation(one: Annotation, clock: Clock, tracks: dict[int, SliceTrack]) ->
 
 
 def _counter(one: CounterTrack, ts: Int64s) -> CounterTrack:
-    """Of points that come to lie on one moment the last stands: a counter's times ascend strictly."""
+    """Of points mapped to one moment the last stays, because a counter's times ascend strictly."""
     last = np.ones(len(ts), np.bool_)
     last[:-1] = ts[1:] != ts[:-1]
     return replace(one, ts=ts[last], values=one.values[last])

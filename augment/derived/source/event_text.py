@@ -1,4 +1,4 @@
-"""The text of many events, in one pass over the source."""
+"""The text of many events, read in one pass over the source."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.trace import Decode, SourceBytes, json_event
 
 _BLOCK_BYTES = 4 << 20
-_MOST_ROWS = 1 << 18  #: of a block
-PADDING = 16  #: bytes before and after the text that compiled code may load, but not take as text
+_MOST_ROWS = 1 << 18  #: the size of a block
+PADDING = 16  #: bytes before and after the text that compiled code may load, but not interpret
 
 
 class Block(NamedTuple):
-    """The events ``[start, stop)`` lie whole in ``data``, of which ``data[PADDING]`` is the text's byte ``base``."""
+    """A block of text with whole events: those at ``[start, stop)``. ``data[PADDING]`` is byte ``base`` of the text."""
 
     start: int
     stop: int
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 def blocks(text: SourceBytes, offsets: Int64s, lengths: Int32s) -> Iterator[Block]:
-    """All the events at ``offsets``, which ascend, by and by; a block is valid until the next."""
+    """The events at the ascending ``offsets``, block by block; a block is valid until the next."""
     data = np.zeros(_BLOCK_BYTES + 2 * PADDING, np.uint8)
     size = base = done = 0
     ends = offsets + lengths
