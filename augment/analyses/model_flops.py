@@ -1,7 +1,7 @@
 """What is the MFU by a convention of your own: by the model's parameters, or by operations that you know?
 
 A row for each step and device. Without an option, ``source`` is ``shapes``: the operations of
-[step_efficiency](#step_efficiency), forward and backward without recomputation, With
+[step_efficiency](#step_efficiency), forward and backward without recomputation. With
 options:
 
 - ``flops_per_step_count``: the operations of a step on this rank, as you know them; ``source`` is ``given``.

@@ -24,6 +24,7 @@ and ``Modelled GB/s``, and each operator with a roof as a slice on ``Roofline``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ import numpy as np
 
 from augment.annotations import Annotation, ArgColumn, CounterTrack, SliceTrack, Texts
 from augment.arrays import intervals
-from augment.arrays.ordering import each
+from augment.arrays.ordering import combinations, each, numbered
 from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
 from augment.derived.operators.operator_work import operator_work
@@ -105,10 +106,10 @@ def _row(
 ) -> Row:
     found, own = operator_work(trace), roofs(trace)
     ns = int(own.ns[places].sum())
-    works = [found.works[kind] for kind in found.kind[places].tolist()]
-    flops = sum(one.flops or 0 for one in works) if works[0].is_product else None
-    most = sum(one.most_flops or 0 for one in works) if flops is not None else None
-    size = None if any(one.bytes is None for one in works) else sum(one.bytes or 0 for one in works)
+    kinds = [(found.works[kind], count) for kind, count in Counter(found.kind[places].tolist()).items()]
+    flops = sum((one.flops or 0) * count for one, count in kinds) if kinds[0][0].is_product else None
+    most = sum((one.most_flops or 0) * count for one, count in kinds) if flops is not None else None
+    size = None if any(one.bytes is None for one, _ in kinds) else sum((one.bytes or 0) * count for one, count in kinds)
     roof = None if np.isnan(own.roof_ns[places]).any() else own.roof_ns[places]
     bound = Bound.UNKNOWN if roof is None else _most(own.bound[places], own.ns[places])
     bounded = most if most != flops else None
@@ -189,19 +190,22 @@ def _slices(trace: Trace) -> Iterator[SliceTrack]:
 def _track(trace: Trace, under: int, chosen: Places, start: Int64s, end: Int64s) -> SliceTrack:
     found, own = operator_work(trace), roofs(trace)
     shares = np.rint(100 * own.roof_ns[chosen] / own.ns[chosen]).astype(np.int64)
-    operators = [found.calls[kind].operator.removeprefix("aten::") for kind in found.kind[chosen].tolist()]
-    names = [f"{operator} {share} % of roof" for operator, share in zip(operators, shares.tolist(), strict=True)]
+    kinds, kind = numbered(found.kind[chosen])  # texts are made once for each distinct call, not for each slice
+    calls = [found.calls[one] for one in kinds.tolist()]
+    pairs, pair = combinations(kind, shares)
+    operators = [one.operator.removeprefix("aten::") for one in calls]
+    told = [f"{operators[one]} {share} % of roof" for one, share in zip(*(key.tolist() for key in pairs), strict=True)]
     lost = np.maximum(own.ns[chosen] - np.rint(own.roof_ns[chosen]).astype(np.int64), 0)
     args: dict[str, ArgColumn] = {
-        "bound": _texts([Bound(one).name.lower() for one in own.bound[chosen].tolist()]),
-        "shapes": _texts([str(found.calls[kind].dims) for kind in found.kind[chosen].tolist()]),
+        "bound": Texts(own.bound[chosen].astype(np.int32), [one.name.lower() for one in Bound]),
+        "shapes": _texts([str(one.dims) for one in calls], kind),
         "flops": _whole(own.flops[chosen]),
         "bytes": _whole(own.bytes[chosen]),
         "roof_ns": np.rint(own.roof_ns[chosen]).astype(np.int64),
         "lost_ns": lost,
     }
     return SliceTrack(
-        NAME, "Roofline", under, start, end - start, _texts(names), args, "operators held against their roof"
+        NAME, "Roofline", under, start, end - start, _texts(told, pair), args, "operators held against their roof"
     )
 
 
@@ -209,7 +213,8 @@ def _whole(values: Floats) -> Int64s:
     return np.where(np.isnan(values), -1, values).astype(np.int64)
 
 
-def _texts(values: list[str]) -> Texts:
+def _texts(values: list[str], which: Int64s) -> Texts:
+    """The text of each of ``which``; of equal ones one is kept."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(one, len(numbers)) for one in values], np.int32)
-    return Texts(codes, list(numbers))
+    return Texts(codes[which], list(numbers))
