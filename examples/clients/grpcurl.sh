@@ -25,6 +25,7 @@ call -d "{\"name\": \"$job\"}" "$server" $api/WatchJob |
 # 4. What it made.
 call -d "{\"parent\": \"$job\"}" "$server" $api/ListArtifacts | jq -r '.artifacts[] | "\(.name) \(.fileName)"' |
     while read -r name file; do
+        [ "$file" != null ] || { echo "no file name: $name" >&2; exit 1; }
         call -d "{\"name\": \"$name\"}" "$server" $api/ReadArtifact </dev/null |
             jq -r '.chunk // empty' | while read -r chunk; do base64 -d <<<"$chunk"; done >"$out/$file"
         echo "$out/$file"

@@ -29,18 +29,20 @@ class Core:
     Args:
         state: the state directory.
         roots: folders whose files clients may name.
-        client_of: who calls, from a call's context; ``token:…`` and ``certificate:…`` see only what is theirs.
+        repair: move a database that cannot be used aside, with all that belongs to it.
+        client_of: who calls, from a call's context; ``name:…``, ``token:…``, ``certificate:…`` see theirs alone.
 
     Raises:
         AugmentError: another server works in the directory, or it cannot be written to.
     """
 
     def __init__(
-        self, state: Path, limits: Limits, roots: Sequence[Path], observer: Observer, client_of: Callable[[Any], str]
-    ) -> None:
+        self, state: Path, limits: Limits, roots: Sequence[Path], observer: Observer, client_of: Callable[[Any], str],
+        *, repair: bool = False,
+    ) -> None:  # fmt: skip
         self._observer = observer
         self._apart = Apart()
-        self._storage = Storage(state)
+        self._storage = Storage(state, repair=repair)
         self._jobs = Jobs(self._storage, limits)
         self._uploads = Uploads(self._storage, limits)
         self._retention = Retention(self._storage, limits)

@@ -61,9 +61,12 @@ class Limits:
     )
 
     max_message_bytes: int = limit(4 * MIB, "Largest message that is taken.", "bytes")
-    max_connections: int = limit(1_000, "Connections at once, of all clients.", "count")
-    max_calls: int = limit(1_000, "Calls at once, of all clients.", "count")
-    max_connection_idle_s: float = limit(30 * MINUTE, "After how long a connection without calls is closed.", "s")
+    max_connections: int = limit(10_000, "Connections at once, of all clients.", "count")
+    max_calls: int = limit(2_000, "Calls at once, of all clients; health is told beyond them.", "count")
+    max_client_calls: int = limit(
+        500, "Calls of one client at once that send or receive streams: watchers, say.", "count"
+    )
+    max_connection_idle_s: float = limit(30.0, "After how long a connection without calls is closed.", "s")
     max_upload_idle_s: float = limit(
         2 * MINUTE, "After how long a call that should send bytes and does not is ended.", "s"
     )

@@ -37,6 +37,11 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--allow-root", "roots", type=_FOLDER, multiple=True, metavar="DIR",
     help="Let jobs read traces below this folder of the server's; may be given again.",
 )  # fmt: skip
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="If the state directory's database is lost or damaged, put all aside and begin anew, instead of refusing.",
+)
 @click.option("--insecure-listen", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="The server's certificate and its chain, PEM.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")

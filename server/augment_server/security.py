@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import hmac
 import ipaddress
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,9 +23,8 @@ from augment.errors import UsageError
 from augment_server.errors import Refusal, refuse
 from augment_server.interception import wrapped
 
-_OPEN = (
-    "/grpc.health.v1.Health/Check"  #: may be asked without a token: probes have none; to watch takes a call for long
-)
+#: may be asked without a token, for probes have none; to watch takes a call for long
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "bearer "
 
 
@@ -117,10 +116,14 @@ class TlsFiles:
         return [_version(one) for one in (self.cert, self.key, self.client_ca) if one]
 
 
+_NAMED = re.compile(r"([A-Za-z0-9._-]{1,64}):(?:(sha256):(?=[0-9a-fA-F]{64}$))?(\S+)")
+
+
 class Tokens:
     """The tokens of a file, one a line; empty lines and those that begin with ``#`` are none.
 
-    Only digests are kept. A file that has become unreadable lets nobody in.
+    ``NAME:TOKEN`` says whose it is, ``NAME:sha256:HEX`` does not tell the token itself. A name may have several, and
+    keeps what is its own when they change. Only digests are kept. A file that has become unreadable lets nobody in.
 
     Raises:
         UsageError: the file cannot be read, or holds no token.
@@ -130,34 +133,36 @@ class Tokens:
         self._path = path
         self._version = _version(path)
         try:
-            self._digests = list(self._read())
+            self._clients = dict(self._read())
         except OSError as error:
             raise UsageError(f"--token-file {path}: {(error.strerror or str(error)).lower()}") from error
-        if not self._digests:
+        if not self._clients:
             raise UsageError(f"--token-file {path}: holds no token; write one a line")
 
-    def allow(self, token: str) -> bool:
-        """Whether ``token`` is one of them; the time it takes does not tell which it resembles."""
-        presented = _digest(token)
-        found = False
-        for one in self._current():
-            found |= hmac.compare_digest(one, presented)
-        return found
+    def client(self, token: str) -> str | None:
+        """Whose ``token`` is: ``name:…``, else ``token:…``; None if it is none of them."""
+        return self._current().get(_digest(token))  # found by its digest, whose bytes tell nothing of what is near
 
-    def _current(self) -> list[bytes]:
+    def _current(self) -> dict[bytes, str]:
         version = _version(self._path)
         if version != self._version:
             try:
-                self._digests = list(self._read())
+                self._clients = dict(self._read())
             except OSError:
-                self._digests = []
+                self._clients = {}
             self._version = version
-        return self._digests
+        return self._clients
 
-    def _read(self) -> Iterator[bytes]:
+    def _read(self) -> Iterator[tuple[bytes, str]]:
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.strip() and not line.startswith("#"):
-                yield _digest(line.strip())
+            token = line.strip()
+            if not token or line.startswith("#"):
+                continue
+            if named := _NAMED.fullmatch(token):
+                name, hashed, token = named.groups()
+                yield bytes.fromhex(token) if hashed else _digest(token), f"name:{name}"
+            else:
+                yield _digest(token), f"token:{_digest(token).hex()[:32]}"
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -169,10 +174,10 @@ class Gate(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, or one that refuses."""
         handler = await continuation(details)
-        if details.method == _OPEN:
+        if details.method == HEALTH_CHECK:
             return handler
         token = _bearer(details.invocation_metadata)
-        if token is not None and self._tokens.allow(token):
+        if token is not None and self._tokens.client(token):
             return handler
         return wrapped(handler, lambda _: _no_token if token is None else _bad_token)
 
@@ -187,16 +192,16 @@ async def _bad_token(_request: object, context: Any) -> None:
     await refuse(context, Refusal("TOKEN_UNKNOWN", f"this server does not know the token: {advice}"))
 
 
-def client_of(context: Any, *, by_token: bool) -> str:
-    """Who calls: ``token:…`` or ``certificate:…`` where that was proved, else ``host:…``.
+def client_of(context: Any, *, tokens: Tokens | None) -> str:
+    """Who calls: ``name:…``, ``token:…`` or ``certificate:…`` where that was proved, else ``host:…``.
 
     Args:
         context: of the call.
-        by_token: whether a :class:`Gate` has checked the token; otherwise anybody could be anybody.
+        tokens: by which a :class:`Gate` lets callers in.
     """
-    token = _bearer(context.invocation_metadata()) if by_token else None
-    if token is not None:
-        return f"token:{_digest(token).hex()[:32]}"
+    token = _bearer(context.invocation_metadata()) if tokens else None
+    if tokens and token is not None and (client := tokens.client(token)):
+        return client
     shown = context.auth_context()
     for field in ("x509_common_name", "x509_subject_alternative_name"):
         if names := shown.get(field):

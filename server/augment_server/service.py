@@ -217,7 +217,7 @@ class Service(AugmentServiceServicer):
 
     def _caller(self, context: Any) -> Caller:
         client = self._client_of(context)
-        return Caller(client, client if client.startswith(("token:", "certificate:")) else "")
+        return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
 
     async def _start(self, caller: Caller, request: Any) -> v1.Upload:
         size = request.size_bytes if request.HasField("size_bytes") else None
@@ -340,6 +340,10 @@ class Service(AugmentServiceServicer):
         except FileNotFoundError as error:
             raise Refusal("NOT_FOUND", f"{artifact.name}: has been removed") from error
         with file:
+            if os.fstat(file.fileno()).st_size != artifact.size_bytes:
+                raise Refusal(
+                    "ARTIFACT_DAMAGED", f"{artifact.name}: is damaged on the server's disk; run the job again"
+                )
             file.seek(offset)
             while left > 0 and (chunk := await self._apart(file.read, CHUNK)):
                 left -= len(chunk)

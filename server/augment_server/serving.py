@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import functools
 import logging
+import resource
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,25 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from augment import __version__
 from augment.commands.terminal import emit
 from augment.errors import AugmentError
 from augment.v1 import service_pb2, service_pb2_grpc
+from augment_server.admission import Admission
 from augment_server.core import Core
 from augment_server.interception import Around, CallInterceptor
 from augment_server.limits import Limits
 from augment_server.logs import Logs
 from augment_server.metrics import Metrics, MetricsPort
 from augment_server.observer import Observer, Observers
+from augment_server.reflecting import add_reflection
 from augment_server.security import Address, Gate, TlsFiles, Tokens, client_of
 from augment_server.tracing import tracing_to
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
 _LAST_CALLS_S = 5.0  #: for calls under way once the jobs are settled
+_FILES = 65_536  #: open at once; each connection is one
 _PING_S = 10  #: clients may ask so often whether the connection still stands
 
 
@@ -42,6 +45,7 @@ class Settings:
 
     listen: Address
     state: Path
+    repair: bool
     limits: Limits
     roots: tuple[Path, ...]
     tls: TlsFiles | None
@@ -137,11 +141,12 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             stack.callback(tracing.close)
             arounds.append(tracing.around)
             observers.append(tracing)
-        known_by = functools.partial(client_of, by_token=settings.tokens is not None)
+        known_by = functools.partial(client_of, tokens=settings.tokens)
         observer = Observers(observers)
-        core = Core(settings.state, settings.limits, settings.roots, observer, client_of=known_by)
+        _allow_files()
+        core = Core(settings.state, settings.limits, settings.roots, observer, known_by, repair=settings.repair)
         stack.push_async_callback(core.close)
-        server = _grpc_server(settings, arounds)
+        server = _grpc_server(settings, arounds, known_by)
         stack.push_async_callback(server.stop, 0)
         probes = await _add_services(server, core)
         bound = _bind(server, settings)
@@ -156,14 +161,25 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
         yield _Server(server, core, probes, observer, bound, metrics_url)
 
 
-def _grpc_server(settings: Settings, arounds: list[Around]) -> grpc.aio.Server:
+def _allow_files() -> None:
+    """Let as many files be open as the system allows."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if most == resource.RLIM_INFINITY else min(most, _FILES)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, wanted), most))
+
+
+def _grpc_server(settings: Settings, arounds: list[Around], known_by: Callable[[Any], str]) -> grpc.aio.Server:
     limits = settings.limits
     interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds)]
     if settings.tokens:
         interceptors.append(Gate(settings.tokens))
+    interceptors.append(Admission(limits, known_by))
     options = (
         ("grpc.so_reuseport", 0),  # a second server on the port is refused, and does not share it
         ("grpc.max_receive_message_length", limits.max_message_bytes),
+        # plain messages alone: before 1.84 gRPC inflates a megabyte to a gigabyte before it looks at the size
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word is found out
@@ -171,7 +187,7 @@ def _grpc_server(settings: Settings, arounds: list[Around]) -> grpc.aio.Server:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_S * 1000),
         ("grpc.keepalive_permit_without_calls", 1),
     )
-    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=limits.max_calls)
+    return grpc.aio.server(interceptors=interceptors, options=options)
 
 
 async def _add_services(server: grpc.aio.Server, core: Core) -> Any:
@@ -179,7 +195,7 @@ async def _add_services(server: grpc.aio.Server, core: Core) -> Any:
     probes = health.aio.HealthServicer()
     service_pb2_grpc.add_AugmentServiceServicer_to_server(core.servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    add_reflection((SERVICE, health.SERVICE_NAME), server)
     await probes.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
     return probes
 

@@ -114,14 +114,21 @@ COMMIT;
 _FOLDERS = ("parts", "blobs", "work", "artifacts")
 
 
+_FORM = 1  #: of the tables, in the database's user_version; 0: made before it was told
+
+
 class Storage:
     """The state directory, opened: ours until :meth:`close`.
 
+    Args:
+        root: of the directory.
+        repair: if its database is missing or cannot be used, put it aside, with all files, and begin anew.
+
     Raises:
-        AugmentError: another server works there, or it cannot be written to.
+        AugmentError: another server works there, it cannot be written to, or its database cannot be used.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, repair: bool = False) -> None:
         self.root = root.absolute()  # links lead there, from other folders
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -137,13 +144,48 @@ class Storage:
         self._local = threading.local()  # each thread reads by a connection of its own, and waits for no other
         self._readers: list[sqlite3.Connection] = []
         try:
+            if repair and self._fault():
+                self._put_aside()
             for folder in _FOLDERS:
                 (root / folder).mkdir(exist_ok=True, mode=0o700)
+            if fault := self._fault():
+                advice = "put back a good state.db, or start once with --repair, which puts all aside and begins anew"
+                raise AugmentError(f"--state-dir {root}: cannot be used: {fault}; {advice}")
             self._writer = self._connect()
-            self._writer.executescript(_SCHEMA + _USAGE)
+            self._writer.executescript(f"{_SCHEMA}{_USAGE}PRAGMA user_version = {_FORM}")
+        except AugmentError:
+            os.close(self._lock_file)
+            raise
         except (OSError, sqlite3.Error) as error:
             os.close(self._lock_file)
             raise AugmentError(f"--state-dir {root}: cannot be used: {error}") from error
+
+    def _fault(self) -> str:
+        """What is wrong with the database; empty if nothing is, or all is new."""
+        path = self.root / "state.db"
+        if not path.exists() or not path.stat().st_size:
+            folders = (self.root / name for name in ("artifacts", "blobs"))
+            files = any(next(folder.iterdir(), None) for folder in folders if folder.is_dir())
+            return "state.db is missing or empty, but there are files that it told of" if files else ""
+        try:
+            with contextlib.closing(sqlite3.connect(path)) as database:
+                (form,) = database.execute("PRAGMA user_version").fetchone()
+                (told,) = database.execute("PRAGMA quick_check(1)").fetchone()
+                tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        except sqlite3.DatabaseError as error:
+            return str(error)
+        if told != "ok":
+            return f"state.db is damaged: {told}".replace("\n", " ")
+        if form > _FORM or (tables and not tables >= {"uploads", "jobs", "artifacts"}):
+            return "state.db is of a later version, or of another program"
+        return ""
+
+    def _put_aside(self) -> None:
+        aside = self.root / f"aside-{time.time_ns()}"
+        aside.mkdir(mode=0o700)
+        for name in (*_FOLDERS, "state.db", "state.db-wal", "state.db-shm"):
+            if (self.root / name).exists():
+                os.rename(self.root / name, aside / name)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.root / "state.db", check_same_thread=False, isolation_level=None)

@@ -53,12 +53,20 @@ class Uploads:
             Refusal: it is too large, or the client has too many open.
         """
         with self._storage.writing() as db:
+            self._expect_intact(db, announced.sha256)
             if announced.sha256 and (known := self._known(db, caller, announced)):
                 db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), known))
                 upload = known
             else:
                 upload = self._insert(db, caller, announced)
         return self.get(caller, upload)
+
+    def _expect_intact(self, db: sqlite3.Connection, sha256: str) -> None:
+        """Ask for bytes again that are not on the disk any more as they were."""
+        row = db.execute("SELECT size FROM uploads WHERE sha256 = ? AND complete LIMIT 1", (sha256,)).fetchone()
+        blob = self._storage.blob(sha256)
+        if row and not (blob.exists() and blob.stat().st_size == row["size"]):
+            db.execute("UPDATE uploads SET complete = 0, received = 0 WHERE sha256 = ? AND complete", (sha256,))
 
     def _known(self, db: sqlite3.Connection, caller: Caller, announced: Announced) -> str | None:
         """The upload of the same bytes under the same name, the most complete one."""
@@ -185,11 +193,8 @@ class Uploads:
                 )
                 if not db.execute(change, (size, size, sha256, now_ns(), upload)).rowcount:
                     raise _gone(upload)
-            if storage.blob(sha256).exists():
-                remove(storage.part(upload))
-            else:
-                os.rename(storage.part(upload), storage.blob(sha256))
-                sync_folder(storage.blob(sha256).parent)
+            os.replace(storage.part(upload), storage.blob(sha256))  # the same bytes, or damaged ones are healed
+            sync_folder(storage.blob(sha256).parent)
 
     def discarded(self, upload: str) -> None:
         """The bytes are not what was announced: all of them are doubtful."""

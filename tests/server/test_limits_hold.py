@@ -18,6 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from in_process import PATIENCE_S, Server, eventually, refused, serving, trace
 from serving_process import serving as serving_apart
 
+from augment.client import Client
+from augment.client.connection import Deadline
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
@@ -107,9 +109,31 @@ def test_calls_at_once(address: str) -> None:
             held = probes.Watch(health_pb2.HealthCheckRequest())
             stack.callback(held.cancel)
             next(held)
-        with pytest.raises(grpc.RpcError) as caught:
-            probes.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
-    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        with refused("TOO_MANY_CALLS", "RESOURCE_EXHAUSTED") as told:
+            AugmentServiceStub(channel).ListJobs(calls.ListJobsRequest(), timeout=PATIENCE_S)
+        assert told[0].retry
+        probe = probes.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)  # always room for it
+        assert probe.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_watchers_of_one_client_leave_room_for_calls(tmp_path: Path) -> None:
+    path = trace(tmp_path / "a.json")
+    with serving_apart(tmp_path / "state", "--max-client-calls", 5) as server, Client(server.address) as client:
+        stub = client._stub
+        with server.frozen():
+            upload = client._upload(str(path), Deadline(None, ""), lambda *_: None)
+            spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
+            job = stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name
+            watching = [stub.WatchJob(calls.WatchJobRequest(name=job)) for _ in range(5)]
+            for one in watching:
+                next(one)
+            with refused("TOO_MANY_CALLS", "RESOURCE_EXHAUSTED"):
+                next(stub.WatchJob(calls.WatchJobRequest(name=job)))
+            assert stub.GetJob(calls.GetJobRequest(name=job)).job.name == job
+            assert stub.StartUpload(calls.StartUploadRequest(file_name="b.json")).upload.name
+            for one in watching:
+                one.cancel()
+        assert eventually(lambda: stub.GetJob(calls.GetJobRequest(name=job)).job.end_time.seconds)
 
 
 def test_a_message_that_is_too_large(address: str) -> None:
@@ -132,6 +156,14 @@ def answers(connection: socket.socket) -> bool:
     with suppress(ConnectionError):
         return bool(connection.recv(1))
     return False
+
+
+def test_a_compressed_message(address: str) -> None:
+    """It could be of a kilobyte and inflate to a gigabyte; some versions of gRPC do before they look at the limit."""
+    compressed = grpc.insecure_channel(address, compression=grpc.Compression.Gzip)
+    with compressed as channel, pytest.raises(grpc.RpcError) as caught:
+        AugmentServiceStub(channel).GetJob(calls.GetJobRequest(name="x" * 99_000), timeout=PATIENCE_S)
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_connections_at_once(address: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,8 +163,57 @@ def test_a_state_directory_that_is_none(tmp_path: Path) -> None:
 def test_a_database_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"what once was a database" * 100)
     for _ in range(2):  # and the directory is let go of
-        with pytest.raises(AugmentError, match=r"--state-dir .*: cannot be used: file is not a database"):
+        with pytest.raises(AugmentError, match=r"--state-dir .*: cannot be used: file is not a database; .*--repair"):
             Storage(tmp_path)
+    Storage(tmp_path, repair=True).close()
+    (aside,) = tmp_path.glob("aside-*")
+    assert (aside / "state.db").read_bytes().startswith(b"what once")
+    Storage(tmp_path, repair=True).close()  # nothing to repair
+    assert len(list(tmp_path.glob("aside-*"))) == 1
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "foreign", "later"])
+def test_a_database_that_is_lost_or_anothers(tmp_path: Path, damage: str) -> None:
+    state = tmp_path / "state"
+    with serving(state) as server:
+        job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
+    path = state / "state.db"
+    if damage in ("gone", "foreign"):
+        path.unlink()
+    if damage == "empty":
+        path.write_bytes(b"")
+    with contextlib.closing(sqlite3.connect(path if damage in ("foreign", "later") else ":memory:")) as database:
+        database.execute("CREATE TABLE theirs (x)" if damage == "foreign" else "PRAGMA user_version = 99")
+    with pytest.raises(AugmentError, match=r"state\.db .*--repair"):
+        Storage(state)
+    artifacts = [path.name for path in (state / "artifacts" / job.name.partition("/")[2]).iterdir()]
+    assert sorted(artifacts) == sorted(one.file_name for one in job.artifacts)
+
+
+def test_bytes_that_were_damaged_are_healed_by_an_upload(tmp_path: Path) -> None:
+    path, state = trace(tmp_path / "a.json"), tmp_path / "state"
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    announced = calls.StartUploadRequest(file_name="a.json", size_bytes=len(data), sha256=digest)
+    with serving(state) as server:
+        server.upload(path)
+        blob = state / "blobs" / digest
+        os.truncate(blob, 10)
+        server.upload(path, "again.json")
+        assert blob.read_bytes() == data
+        for damage in (blob.unlink, lambda: os.truncate(blob, 10)):
+            assert server.stub.StartUpload(announced).upload.state == v1.Upload.STATE_COMPLETE
+            damage()
+            upload = server.stub.StartUpload(announced).upload
+            assert (upload.state, upload.received_bytes) == (v1.Upload.STATE_ACTIVE, 0)
+            resume = calls.UploadTraceRequest(resume=calls.ResumeUpload(name=upload.name))
+            server.stub.UploadTrace(iter([resume, calls.UploadTraceRequest(chunk=data)]))
+            assert blob.read_bytes() == data
+        job = server.wait(server.create(upload.name).name)
+        assert job.state == v1.Job.STATE_SUCCEEDED
+        os.truncate(state / "artifacts" / job.name.partition("/")[2] / job.artifacts[0].file_name, 10)
+        with refused("ARTIFACT_DAMAGED", "DATA_LOSS"):
+            server.read(job.artifacts[0].name)
 
 
 def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import ssl
 import urllib.request
@@ -80,9 +81,8 @@ def test_only_the_lines_of_the_file_are_tokens(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("# a comment\n\n first \nsecond\n")
     tokens = Tokens(path)
-    assert [tokens.allow(one) for one in ("first", "second", "", "# a comment", "firs", "first ", "third")] == [
-        True, True, False, False, False, False, False
-    ]  # fmt: skip
+    known = [one for one in ("first", "second", "", "# a comment", "firs", "first ", "third") if tokens.client(one)]
+    assert known == ["first", "second"]
 
 
 def test_tokens_change_with_their_file(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_tokens_change_with_their_file(tmp_path: Path) -> None:
     path.write_text("first\n")
     tokens = Tokens(path)
     replace(path, "second\n")
-    assert (tokens.allow("first"), tokens.allow("second")) == (False, True)
+    assert (bool(tokens.client("first")), bool(tokens.client("second"))) == (False, True)
     path.unlink()
-    assert not tokens.allow("second")
+    assert not tokens.client("second")
     path.write_text("third\n")
-    assert tokens.allow("third")
+    assert tokens.client("third")
 
 
 def replace(path: Path, text: str) -> None:
@@ -236,6 +236,26 @@ def token_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("token", ["one-good-token", "another-good-token"])
 def test_tokens_good(token_server: Server, trace: Path, token: str) -> None:
     works(token_server.address, trace, token=token)
+
+
+def seen(address: str, token: str, upload: str) -> bool:
+    with Client(address, token=token) as client, contextlib.suppress(grpc.RpcError):
+        request, metadata = service_pb2.GetUploadRequest(name=upload), client._connection.metadata
+        return bool(client._stub.GetUpload(request, metadata=metadata).upload.name)
+    return False
+
+
+def test_tokens_of_a_name_change_and_what_is_its_own_stays(tmp_path: Path) -> None:
+    tokens, hashed = tmp_path / "tokens", hashlib.sha256(b"third").hexdigest()
+    tokens.write_text("team:first\nother:else\n")
+    with serving(tmp_path / "state", "--token-file", tokens) as server:
+        with Client(server.address, token="first") as client:
+            request = service_pb2.StartUploadRequest(file_name="a.json", size_bytes=10)
+            upload = client._stub.StartUpload(request, metadata=client._connection.metadata).upload.name
+        tokens.write_text(f"team:second\nteam:sha256:{hashed}\nother:else\n")
+        assert [seen(server.address, one, upload) for one in ("second", "third", "first", "else", hashed)] == [
+            True, True, False, False, False
+        ]  # fmt: skip
 
 
 def test_tokens_by_the_command(token_server: Server, trace: Path, tmp_path: Path) -> None:

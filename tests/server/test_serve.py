@@ -100,7 +100,8 @@ def test_reflection_tells_the_whole_api(server: Server) -> None:
         services, files = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(requests))
     names = {one.name for one in services.list_services_response.service}
     assert names == {
-        "augment.v1.AugmentService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
+        "augment.v1.AugmentService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection",
+        "grpc.reflection.v1.ServerReflection",
     }  # fmt: skip
     found = [
         descriptor_pb2.FileDescriptorProto.FromString(one)

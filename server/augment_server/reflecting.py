@@ -1,0 +1,55 @@
+"""Reflection, as tools of today ask for it: of both versions, and with the fields' JSON names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import descriptor_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+V1 = "grpc.reflection.v1.ServerReflection"  #: whose messages are those of v1alpha
+
+
+class _Reflection:
+    """What grpcio answers, and the JSON names, which generated code lacks: without, tools print others."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._plain = reflection.aio.ReflectionServicer(names)
+
+    async def ServerReflectionInfo(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's name
+        """Answer each question."""
+        async for response in self._plain.ServerReflectionInfo(requests, context):
+            if response.HasField("file_descriptor_response"):
+                told = response.file_descriptor_response.file_descriptor_proto
+                told[:] = [_named(one) for one in told]
+            yield response
+
+
+def _named(serialized: bytes) -> bytes:
+    file = descriptor_pb2.FileDescriptorProto.FromString(serialized)
+    for message in file.message_type:
+        _name(message)
+    return file.SerializeToString()
+
+
+def _name(message: descriptor_pb2.DescriptorProto) -> None:
+    for field in message.field:
+        first, *others = field.name.split("_")
+        field.json_name = first + "".join(one[:1].upper() + one[1:] for one in others)
+    for inner in message.nested_type:
+        _name(inner)
+
+
+def add_reflection(names: Sequence[str], server: grpc.aio.Server) -> None:
+    """Tell of the services called ``names``, and of reflection itself."""
+    servicer = _Reflection((*names, reflection.SERVICE_NAME, V1))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(V1, {"ServerReflectionInfo": handler}),))
