@@ -1,4 +1,4 @@
-"""A test beside a control: what differs, where it comes from, and whether it is more than noise."""
+"""Comparison of a test with a control: what differs, where it comes from, and whether it exceeds the noise."""
 
 from augment.comparison.core import Diff, diff
 

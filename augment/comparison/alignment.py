@@ -1,4 +1,4 @@
-"""Which call and which piece of GPU work of the control is which of the test."""
+"""Aligns the calls and the GPU work of control and test."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from augment.trace import Category
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Partners, int64, :data:`~augment.comparison.sequences.ALONE` where there is none.
+    """Partners, int64; :data:`~augment.comparison.sequences.ALONE` where there is none.
 
-    ``call_of_control[i]`` is the place in the test's calls of the partner of the control's call ``i``, and
-    ``call_of_test`` the reverse; ``work_of_control`` and ``work_of_test`` likewise, of GPU work. Partners have the same
-    name, but for work that ``renamed`` (of the test's work) tells: other kernels of the same operator.
+    ``call_of_control[i]`` is the index in the test's calls of the partner of the control's call ``i``; ``call_of_test``
+    is the reverse. ``work_of_control`` and ``work_of_test`` are the same for GPU work. Partners have equal names,
+    except where ``renamed`` (of the test's work) is set: those are other kernels of the same operator.
     """
 
     call_of_control: Int64s
@@ -35,8 +35,8 @@ class Alignment:
 def align_sides(control: Side, test: Side) -> Alignment:
     """Align the chosen steps of both sides.
 
-    Calls are aligned level by level from the outside in: the outermost of a thread and step as a sequence of names,
-    then, in each pair that was found, the calls in it. GPU work is aligned among what the same pair of calls launched.
+    Calls are aligned level by level, from the outside in: first the outermost calls of a thread and step, as a sequence
+    of names; then, within each aligned pair, the calls in it. GPU work is aligned among the work of an aligned pair.
     """
     calls = _align_calls(control, test)
     back = _reverse(calls, len(test.calls))
@@ -72,7 +72,7 @@ def _align_calls(control: Side, test: Side) -> Int64s:
 def _thread_pairs(control: Side, test: Side) -> Int64s:
     """The control's thread that each track of the test is compared with, or :data:`NONE`.
 
-    The threads that the steps are on belong together; of the rest, those whose calls are most alike.
+    The threads of the steps belong together; the other threads are paired by similarity of their calls.
     """
     found = np.full(len(test.trace.tracks), NONE, np.int64)
     mine, yours = _profiles(control), _profiles(test)
@@ -94,7 +94,7 @@ def _thread_pairs(control: Side, test: Side) -> Int64s:
 
 
 def _profiles(side: Side) -> dict[int, dict[int, int]]:
-    """How often each name occurs on each thread, in the chosen steps."""
+    """The number of occurrences of each name on each thread, in the chosen steps."""
     calls = side.calls
     inside = calls.step >= 0
     key = calls.thread[inside].astype(np.int64) << 32 | calls.name[inside]
@@ -106,13 +106,13 @@ def _profiles(side: Side) -> dict[int, dict[int, int]]:
 
 
 def _likeness(profile: dict[int, int], other: dict[int, int]) -> float:
-    """The share of calls that both have, 0 to 1."""
+    """The share of calls that occur in both profiles, 0 to 1."""
     both = sum(min(times, other.get(name, 0)) for name, times in profile.items())
     return 2 * both / (sum(profile.values()) + sum(other.values()))
 
 
 def main_thread(side: Side) -> int:
-    """The thread that the steps are on; of a recording without steps, the one with most time in calls."""
+    """The thread of the steps; without steps, the thread with most time in calls."""
     row = steps(side.trace).row
     if len(row):
         return int(side.trace.events.track[row[0]])
@@ -137,7 +137,7 @@ def _align_work(control: Side, test: Side, calls: Int64s, back: Int64s) -> Int64
 
 
 def homes(calls: Calls, partner: Int64s) -> Int32s:
-    """The innermost call at or above each that has a partner, or :data:`NONE`; one more, of :data:`NONE` itself."""
+    """The innermost call at or above each call that has a partner, or :data:`NONE`; an extra element serves NONE."""
     home = np.concatenate((np.arange(len(calls), dtype=np.int32), [NONE])).astype(np.int32)
     matched = np.concatenate((partner != ALONE, [True]))
     climbing = np.flatnonzero(~matched[home])
@@ -148,8 +148,7 @@ def homes(calls: Calls, partner: Int64s) -> Int32s:
 
 
 def _launched_order(side: Side) -> Int64s:
-    """The places of the chosen steps' work, and of what was launched before the recording, in the order of launching,
-    then of starting."""
+    """The chosen steps' work, and work launched before the recording, in order of launch, then of start."""
     found = gpu_work(side.trace)
     launched = np.where(found.launch >= 0, side.trace.events.ts[found.launch], found.ts) if len(found) else found.ts
     order = np.lexsort((found.ts, launched))
@@ -158,9 +157,9 @@ def _launched_order(side: Side) -> Int64s:
 
 
 def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int64s:
-    """The control's call that a piece of work belongs to; of what belongs to none, the step and the stream.
+    """The control's call that a piece of work belongs to; for work without a call, its step and stream.
 
-    What was launched before the recording is apart: of it the order on its stream is all that is known.
+    Work launched before the recording forms groups of its own: only its order on its stream is known.
     """
     work = gpu_work(side.trace)
     stream = np.repeat(np.arange(len(work.streams)), [one.stop - one.start for one in work.streams])
@@ -171,7 +170,7 @@ def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int6
 
 
 def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: Int64s, renamed: Bools) -> None:
-    """Within a pair of operators, what is left over on both sides does the same under another name: in order."""
+    """Pair, in order, the unaligned work of an aligned pair of operators: the same work under another name."""
     taken = np.zeros(len(test.work), np.bool_)
     taken[work[work != ALONE]] = True
     mine, yours = _launched_order(control), _launched_order(test)
@@ -181,15 +180,14 @@ def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: 
     mine, home_mine = _of_operators(control, mine, home_mine)
     yours, home_yours = _of_operators(test, yours, home_yours)
     kind_mine, kind_yours = control.work.type[mine], test.work.type[yours]
-    found = align(home_mine.astype(np.int64), kind_mine.astype(np.int64),
-                  back[home_yours], kind_yours.astype(np.int64))  # fmt: skip
+    found = align(home_mine.astype(np.int64), kind_mine.astype(np.int64), back[home_yours], kind_yours.astype(np.int64))
     met = found != ALONE
     work[mine[met]] = yours[found[met]]
     renamed[yours[found[met]]] = True
 
 
 def _of_operators(side: Side, work: Int64s, home: Int32s) -> tuple[Int64s, Int32s]:
-    """What belongs to an operator: of a whole annotation, other kernels need not do the same."""
+    """The work that belongs to an operator. Other kernels in an annotation need not do the same work."""
     known = np.flatnonzero(home >= 0)
     category = side.trace.events.category[side.calls.row[home[known]]]
     known = known[category == Category.CPU_OP]

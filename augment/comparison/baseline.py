@@ -13,21 +13,21 @@ from augment.errors import UnknownFormat
 
 
 def samples_of_sidecar(path: str, sidecar: Mapping[str, Any]) -> Samples:
-    """The figures of each step in the sidecar read from ``path``, as means over its devices.
+    """The figures of each step in the sidecar read from ``path``, averaged over its devices.
 
     Raises:
-        UnknownFormat: it has no figures of steps.
+        UnknownFormat: the sidecar has no figures of steps.
     """
     analysis = sidecar["analyses"].get(step_figures.NAME)
     if not analysis or not analysis["rows"]:
         why = analysis["reason"] if analysis else "it was written without that analysis"
-        raise UnknownFormat(path, f"no baseline: it holds no {step_figures.NAME} ({why})")
+        raise UnknownFormat(path, f"not a baseline: it contains no {step_figures.NAME} ({why})")
     devices: dict[Any, list[Mapping[str, Any]]] = {}
     for row in analysis["rows"]:
         devices.setdefault((row["rank"], row["device"]), []).append(row)
-    found: dict[str, Floats] = {}
+    samples: dict[str, Floats] = {}
     for figure in FIGURES:
         columns = [[row.get(figure.name) for row in rows] for rows in devices.values()]
         if all(value is not None for column in columns for value in column):
-            found[figure.name] = np.mean(np.array(columns, np.float64), axis=0)
-    return with_overlap(found)
+            samples[figure.name] = np.mean(np.array(columns, np.float64), axis=0)
+    return with_overlap(samples)

@@ -23,13 +23,13 @@ CALLS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Operators and annotations, and Python functions if asked for: equal-length columns in preorder of each thread.
+    """Operators and annotations, and Python functions on request: equal-length columns, each thread in preorder.
 
-    ``row`` int64, into the event table. ``parent`` int32, a place in these columns, :data:`NONE` for an outermost
-    call. ``depth`` int32, ``thread`` int32, the track. ``step`` int32, the place among the chosen steps of the one that
-    the call began in, or :data:`NONE`. ``name`` and ``path`` int32, numbers that both sides share. ``cpu_ns`` and
-    ``cpu_self_ns``, less the calls in it; ``gpu_self_ns``, the sum of durations of GPU work that it launched itself,
-    and ``gpu_ns``, with all calls in it; int64. ``work_count`` int64, how many pieces ``gpu_ns`` is of.
+    ``row`` int64, into the event table. ``parent`` int32, an index into these columns; :data:`NONE` for an outermost
+    call. ``depth`` int32; ``thread`` int32, the track. ``step`` int32, the index among the chosen steps of the step in
+    which the call began, or :data:`NONE`. ``name`` and ``path`` int32, numbers that both sides share. Times are int64:
+    ``cpu_ns``, and ``cpu_self_ns`` without the calls in it; ``gpu_self_ns``, the durations of GPU work that the call
+    launched itself, and ``gpu_ns``, with all calls in it. ``work_count`` int64, the number of pieces in ``gpu_ns``.
     """
 
     row: Int64s
@@ -51,11 +51,11 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The GPU work, at the places of ``gpu_work``: equal-length columns.
+    """The GPU work in the order of ``gpu_work``: equal-length columns.
 
-    ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, the place among
-    the chosen steps of the one in which it was launched, or :data:`NONE`. ``name`` int32, ``type`` uint8, ``ns`` int64:
-    its duration.
+    ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, the index among
+    the chosen steps of the step in which it was launched, or :data:`NONE`. ``name`` int32, ``type`` uint8, ``ns``
+    int64: its duration.
     """
 
     row: Int64s
@@ -71,7 +71,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Control or test: a trace, the chosen steps, its calls and its GPU work."""
+    """Control or test: a trace, the chosen steps, the calls, and the GPU work."""
 
     trace: Trace
     steps: StepWindows
@@ -80,14 +80,14 @@ class Side:
 
 
 def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, functions: bool = False) -> Side:
-    """Look at one side.
+    """Collect the calls and GPU work of one side.
 
     Args:
         trace: the recording.
-        chosen: its steps that are compared.
-        names: of both sides; grows.
-        paths: of both sides; grows.
-        functions: whether Python functions are calls, too.
+        chosen: its steps to compare.
+        names: the names of both sides; extended.
+        paths: the call paths of both sides; extended.
+        functions: whether Python functions count as calls.
     """
     stacks = call_stacks(trace)
     kept = _kept(trace, stacks, functions)
@@ -121,13 +121,13 @@ def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, fu
 
 
 def levels(depth: Int32s) -> list[npt.NDArray[np.intp]]:
-    """The places of each depth, outermost first, each ascending."""
+    """The calls of each depth, outermost first, each ascending."""
     order = np.argsort(depth, kind="stable")
     return np.split(order, np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 1)))
 
 
 def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
-    """Which slices of the call stacks are calls; the steps themselves are not."""
+    """Whether each slice of the call stacks is a call; steps are not."""
     wanted = np.zeros(256, np.bool_)
     wanted[[*CALLS, *([Category.PYTHON_FUNCTION] if functions else [])]] = True
     kept: Bools = wanted[trace.events.category[stacks.row]]
@@ -136,17 +136,17 @@ def _kept(trace: Trace, stacks: CallStacks, functions: bool) -> Bools:
 
 
 def _work(trace: Trace, places: Places, chosen: StepWindows, names: Names) -> Work:
-    found = gpu_work(trace)
-    launched = found.launch != NO_ROW
-    call = np.full(len(found), NONE, np.int32)
-    call[launched] = enclosing(trace, places)[call_stacks(trace).place_of[found.launch[launched]]]
+    work = gpu_work(trace)
+    launched = work.launch != NO_ROW
+    call = np.full(len(work), NONE, np.int32)
+    call[launched] = enclosing(trace, places)[call_stacks(trace).place_of[work.launch[launched]]]
     return Work(
-        row=found.row,
+        row=work.row,
         call=call,
         step=step_of_work(trace, chosen).astype(np.int32),
-        name=names.of(trace.events.name[found.row], trace.strings),
-        type=found.type,
-        ns=np.maximum(found.end - found.ts, 0),
+        name=names.of(trace.events.name[work.row], trace.strings),
+        type=work.type,
+        ns=np.maximum(work.end - work.ts, 0),
     )
 
 

@@ -1,4 +1,4 @@
-"""Compare a control with a test."""
+"""Compares a control with a test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Pair:
 class Diff:
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
-    ``names`` and ``paths`` are what the numbers in the pairs' columns mean. ``whole`` says that recordings were
+    ``names`` and ``paths`` resolve the numbers in the pairs' columns. ``whole`` says that whole recordings were
     compared, not steps.
     """
 
@@ -66,34 +66,36 @@ def diff(
     """Compare ``test`` with ``control``: traces, or the traces of all ranks of a job.
 
     Args:
-        control: what it was before.
-        test: what it is now.
-        step: the number of the step to compare, or one for each side; without it all steps, as many as both have.
-        region: the name of an annotation whose occurrences are to be the steps, or a pattern (``*``, ``?``); they are
+        control: the earlier state.
+        test: the current state.
+        step: the number of the step to compare, or one number per side; by default all steps, as many as both have.
+        region: the name of an annotation whose occurrences serve as steps, or a pattern (``*``, ``?``); they are
             numbered from 0.
-        control_rank: compare this rank alone.
-        test_rank: compare this rank alone; any rank may be compared with any.
-        short_names: call operators and kernels by HTA's short names.
-        functions: match Python functions as operators are, if they were recorded.
+        control_rank: compare only this rank of the control.
+        test_rank: compare only this rank of the test; any two ranks can be compared.
+        short_names: use HTA's short names of operators and kernels.
+        functions: match Python functions like operators, if they were recorded.
 
     Raises:
-        UsageError: no such step or rank, or nothing to compare.
+        UsageError: a step or rank does not exist, or there is nothing to compare.
     """
-    pairs, told = _ranks(_traces(control), _traces(test), control_rank, test_rank)
+    pairs, diagnostics = _ranks(_traces(control), _traces(test), control_rank, test_rank)
     names = Names(short=short_names)
     paths = Paths(names)
     for label, side in zip(("control", "test"), zip(*pairs, strict=True), strict=True):
-        told += before_recording_diagnostics(*side, of=f" of the {label}")
+        diagnostics += before_recording_diagnostics(*side, of=f" of the {label}")
     chosen = _chosen(pairs, step, region)
     whole = chosen[0].whole
     compared = []
     for (before, after), steps in zip(pairs, chosen, strict=True):
-        told += steps.diagnostics
-        sides = [side_of(trace, windows, names, paths, functions=functions)
-                 for trace, windows in ((before, steps.control), (after, steps.test))]  # fmt: skip
+        diagnostics += steps.diagnostics
+        sides = [
+            side_of(trace, windows, names, paths, functions=functions)
+            for trace, windows in ((before, steps.control), (after, steps.test))
+        ]
         compared.append(Pair(sides[CONTROL], sides[TEST], align_sides(*sides)))
     outcomes, more = _outcomes(compared, names, paths)
-    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*told, *more])), whole)
+    return Diff(tuple(compared), names, paths, outcomes, tuple(_merged([*diagnostics, *more])), whole)
 
 
 def _traces(sides: Sides) -> list[Trace]:
@@ -106,7 +108,7 @@ def _traces(sides: Sides) -> list[Trace]:
 def _ranks(
     control: list[Trace], test: list[Trace], control_rank: int | None, test_rank: int | None
 ) -> tuple[list[tuple[Trace, Trace]], list[Diagnostic]]:
-    """Which trace is compared with which: by rank if each has one of its own, else by position."""
+    """Pairs of traces to compare: by rank if every trace has a different one, else by position."""
     one = _of_rank(control, control_rank, "control")
     other = _of_rank(test, test_rank, "test")
     if control_rank is not None or test_rank is not None or len(one) == len(other) == 1:
@@ -118,40 +120,43 @@ def _ranks(
     else:
         pairs = list(zip(one, other, strict=False))
     if not pairs:
-        raise UsageError(f"no rank is on both sides: control has {ranks[0]}, test has {ranks[1]}; name one of each")
+        raise UsageError(f"no rank is on both sides: control has {ranks[0]}, test has {ranks[1]}; name one per side")
     left_out = len(one) + len(other) - 2 * len(pairs)
-    message = "ranks are on one side alone, and are not compared"
+    message = "ranks found on one side only; not compared"
     return pairs, [Diagnostic("ranks_without_counterpart", left_out, message)] if left_out else []
 
 
 def _of_rank(side: list[Trace], rank: int | None, label: str) -> list[Trace]:
     if rank is None:
         return side
-    found = [trace for trace in side if trace.rank == rank]
-    if not found:
+    matching = [trace for trace in side if trace.rank == rank]
+    if not matching:
         known = ", ".join(str(trace.rank) for trace in side if trace.rank is not None)
-        raise UsageError(f"the {label} has no rank {rank} ({f'it has {known}' if known else 'it names none'})")
-    return found[:1]
+        raise UsageError(f"the {label} has no rank {rank} ({f'it has {known}' if known else 'no rank is recorded'})")
+    return matching[:1]
 
 
 def _chosen(pairs: Sequence[tuple[Trace, Trace]], step: StepChoice, region: str | None) -> list[ChosenSteps]:
-    """The steps of each pair of ranks; as many of each."""
-    found = [choose(*pair, step, region) for pair in pairs]
-    if any(one.whole for one in found) and not all(one.whole for one in found):
-        raise UsageError("some ranks have steps and others have none: compare them apart")
-    first = np.arange(min(len(one.control) for one in found))
-    return [ChosenSteps(one.control.take(first), one.test.take(first), one.whole, one.diagnostics) for one in found]
+    """The steps of each pair of ranks; equally many for all pairs."""
+    choices = [choose(*pair, step, region) for pair in pairs]
+    if any(choice.whole for choice in choices) and not all(choice.whole for choice in choices):
+        raise UsageError("some ranks have steps and others have none: compare them separately")
+    first = np.arange(min(len(choice.control) for choice in choices))
+    return [
+        ChosenSteps(choice.control.take(first), choice.test.take(first), choice.whole, choice.diagnostics)
+        for choice in choices
+    ]
 
 
 def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], list[Diagnostic]]:
     count = len(pairs[0].control.steps)
     waterfall, by_name, by_path = Waterfall(count, names, paths), ByName(count, names), ByPath(paths)
     samples: tuple[list[Samples], list[Samples]] = ([], [])
-    told = []
+    diagnostics = []
     for pair in pairs:
         devices, left_out = _devices(pair)
         if left_out:
-            told.append(Diagnostic("devices_without_counterpart", left_out, "devices are on one side alone"))
+            diagnostics.append(Diagnostic("devices_without_counterpart", left_out, "devices found on one side only"))
         for which, side in ((CONTROL, pair.control), (TEST, pair.test)):
             samples[which].append(samples_of(side.trace, side.steps))
             by_name.add(which, side)
@@ -162,7 +167,9 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     judged_from = 0
     if why := outlying_first_step(*wholes):
         judged_from = 1
-        told.append(Diagnostic("first_step_outlying", 1, f"{why}; of intervals and verdicts, not of sums"))
+        diagnostics.append(
+            Diagnostic("first_step_outlying", 1, f"{why}; left out of intervals and verdicts, not of sums")
+        )
     outcomes: dict[str, Outcome] = {
         "diff_figures": figures_outcome(*wholes, judged_from),
         "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
@@ -170,32 +177,37 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
         "diff_names": Findings(by_name.rows(judged_from)),
         "diff_call_paths": Findings(by_path.rows()),
     }
-    return outcomes, told
+    return outcomes, diagnostics
 
 
 def _devices(pair: Pair) -> tuple[list[int | None], int]:
-    """The places of the devices that both have; the host's alone if a side has no GPU work."""
+    """The indexes of devices present on both sides; None (the host) if a side has no GPU work."""
     counts = [len(gpu_work(side.trace).devices) for side in (pair.control, pair.test)]
     devices: list[int | None] = list(range(min(counts)))
     return devices or [None], max(counts) - min(counts)
 
 
 def _step_rows(pairs: Sequence[Pair]) -> list[StepRow]:
-    """A row for each pair of steps; ranks and devices together, as in the waterfall."""
+    """A row for each pair of steps, summed over ranks and devices as in the waterfall."""
     weights = [len(_devices(pair)[0]) for pair in pairs]
     first = pairs[0]
     lengths = [np.zeros(len(first.control.steps), np.int64) for _ in (CONTROL, TEST)]
     for weight, pair in zip(weights, pairs, strict=True):
         for length, side in zip(lengths, (pair.control, pair.test), strict=True):
             length += weight * (side.steps.end - side.steps.start)
-    numbers = [[None if one < 0 else one for one in side.steps.number.tolist()] for side in (first.control, first.test)]
+    numbers = [
+        [None if number < 0 else number for number in side.steps.number.tolist()]
+        for side in (first.control, first.test)
+    ]
     columns = zip(*numbers, *(length.tolist() for length in lengths), strict=True)
     return [StepRow(before, after, was, now, now - was) for before, after, was, now in columns]
 
 
 def _merged(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Those of one code and message together."""
+    """Diagnostics of equal code and message, summed."""
     counts: dict[tuple[str, str], int] = {}
-    for one in diagnostics:
-        counts[one.code, one.message] = counts.get((one.code, one.message), 0) + one.count
+    for diagnostic in diagnostics:
+        counts[diagnostic.code, diagnostic.message] = (
+            counts.get((diagnostic.code, diagnostic.message), 0) + diagnostic.count
+        )
     return [Diagnostic(code, count, message) for (code, message), count in counts.items()]

@@ -1,8 +1,8 @@
-"""What the test lacks: a mark for each call and piece of GPU work that is gone, where it would have been.
+"""Marks what the test lacks: one mark for each deleted call or piece of GPU work, where it would have been.
 
-That is right after the partner of what came before it among its siblings, of GPU work on its stream; if nothing did,
-where the partner of the call around it begins, else as late in its step as it was in the control's. What would have
-been at the same moment has one mark, named after the longest of it.
+The mark of a deleted call or piece of work is drawn after the partner of its predecessor: among its siblings, or on its
+stream. Without such a predecessor it is drawn at the start of its parent's partner; without that, at the same offset in
+the step as in the control. Marks at the same moment are merged; the merged mark is named after the longest item.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from augment.comparison.marks import LEFT_OUT, Change, Marks, delta_args, marked
 from augment.comparison.sequences import ALONE
 from augment.derived.gpu.gpu_work import gpu_work
 
-_LEGEND = "what the control has and the test has not, where it would have been"
+_LEGEND = "what the control has and the test lacks, where it would have been"
 _SUFFIX = " deleted"
-_MOST_NAMES = 10  #: that a mark tells
+_MOST_NAMES = 10  #: names listed in a mark
 
 
 def deleted(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
-    """The tracks of marks: under threads of the outermost calls that are gone, under devices of GPU work."""
+    """The tracks of marks: under threads for deleted outermost calls, under devices for deleted GPU work."""
     yield from _calls(pair, name + _SUFFIX, min_delta_ns)
     yield from _work(pair, name + _SUFFIX, min_delta_ns)
 
 
 def moments_of_work(pair: Pair) -> Int64s:
-    """When each piece of the control's work would have been in the test, int64 ns; of no meaning outside of steps."""
+    """Where each piece of the control's work would have been in the test, int64 ns; undefined outside of steps."""
     control, test = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
     work, steps = pair.control.work, len(pair.control.steps)
     partner = pair.alignment.work_of_control
@@ -63,7 +63,7 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
 
 
 def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
-    """When each call of the control would have been in the test, int64 ns; ``parent`` is the partner of its parent."""
+    """Where each call of the control would have been in the test, int64 ns; ``parent`` is the partner of its parent."""
     calls, events = pair.control.calls, pair.control.trace.events
     ours, times = pair.test.calls, pair.test.trace.events
     begin = np.append(times.ts[ours.row], ALONE)
@@ -89,7 +89,7 @@ def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
 
 
 def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Marks:
-    """A mark for each moment; ``ns`` are the times of what is gone, by the beginning of their args' names."""
+    """One mark per moment; ``ns`` are the times of what is gone, by prefix of their args' names."""
     trace = pair.control.trace
     order = np.lexsort((-ns[""], moment))
     row, moment = row[order], moment[order]
@@ -100,8 +100,10 @@ def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Ma
         total = np.add.reduceat(column[order], first) if len(first) else first.astype(np.int64)
         args |= delta_args(total, -total, prefix)
     several = np.flatnonzero(count > 1)
-    lists = [_listed(trace.names_of(row[start : start + size]))
-             for start, size in zip(first[several].tolist(), count[several].tolist(), strict=True)]  # fmt: skip
+    lists = [
+        _listed(trace.names_of(row[start : start + size]))
+        for start, size in zip(first[several].tolist(), count[several].tolist(), strict=True)
+    ]
     codes = np.full(len(first), LEFT_OUT, np.int32)
     codes[several] = np.arange(len(several), dtype=np.int32)
     args |= {"count": count.astype(np.int64), "names": Texts(codes, lists)}
@@ -111,30 +113,30 @@ def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Ma
 
 
 def _listed(names: list[str]) -> str:
-    """``12 × mm, add``: the most frequent first."""
+    """The names with counts, the most frequent first: ``12 × mm, add``."""
     counted = Counter(names).most_common()
-    told = [f"{count} × {name}" if count > 1 else name for name, count in counted[:_MOST_NAMES]]
-    return ", ".join(told + ["…"] * (len(counted) > _MOST_NAMES))
+    parts = [f"{count} × {name}" if count > 1 else name for name, count in counted[:_MOST_NAMES]]
+    return ", ".join(parts + ["…"] * (len(counted) > _MOST_NAMES))
 
 
 def _threads(pair: Pair) -> Int64s:
-    """The test's thread on which the calls of each track of the control are compared; its main one for the others."""
+    """The test's thread on which the calls of each track of the control are compared; its main thread by default."""
     calls, partner = pair.control.calls, pair.alignment.call_of_control
-    found = np.full(len(pair.control.trace.tracks), main_thread(pair.test), np.int64)
+    thread = np.full(len(pair.control.trace.tracks), main_thread(pair.test), np.int64)
     met = np.flatnonzero(partner != ALONE)
-    found[calls.thread[met]] = pair.test.calls.thread[partner[met]]
-    return found
+    thread[calls.thread[met]] = pair.test.calls.thread[partner[met]]
+    return thread
 
 
 def _shifted(pair: Pair, ts: Int64s, step: Int32s) -> Int64s:
-    """``ts`` of the control, as late in the test's step."""
+    """``ts`` of the control at the same offset in the test's step."""
     shift = pair.test.steps.start - pair.control.steps.start
     shifted: Int64s = ts + np.append(shift, 0)[step]
     return shifted
 
 
 def _after(group: Int64s, end: Int64s, fallback: Int64s) -> Int64s:
-    """For each, the ``end`` (ns; ALONE: none) of the nearest before it in its group that has one, else ``fallback``."""
+    """The ``end`` (ns; ALONE: none) of the nearest predecessor in the group that has one, else ``fallback``."""
     order = np.argsort(group, kind="stable")
     place = np.arange(len(order))
     ends, groups = end[order], group[order]

@@ -1,7 +1,7 @@
-"""How the difference adds up within each step: counters that begin each step at 0.
+"""Counters of the cumulative difference within each step; they begin each step at 0.
 
-Of the main thread: how much later than in the control, counted from the start of the step, calls begin and end. Of a
-device: the sum of differences of its GPU work until then, with what was added and less what is gone.
+For the main thread: by how much later than in the control calls begin and end, relative to the start of the step. For a
+device: the sum of the differences of its GPU work so far, including added and deleted work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 
 _SUFFIX = " cumulative"
 _SCALE = "time"
-_LATE = "how much later than in the control, from the start of the step on, calls begin and end"
+_LATE = "by how much later than in the control calls begin and end, relative to the start of the step"
 _SUM = "sum of the differences of GPU work from the start of the step on"
 
 
@@ -74,7 +74,7 @@ def _of_devices(pair: Pair, name: str) -> Iterator[CounterTrack]:
 def _counter(
     name: str, under: int, windows: tuple[Int64s, Int64s], points: tuple[Int64s, Int64s], description: str
 ) -> Iterator[CounterTrack]:
-    """A counter of ``points``, ascending times and values, that is 0 at the start of each window and behind its end."""
+    """A counter of ``points``, ascending times and values, with 0 at the start of each window and after its end."""
     if not points[1].any():
         return
     start, end = windows
@@ -82,7 +82,7 @@ def _counter(
     ts, value = np.concatenate((end + 1, start, points[0])), np.concatenate((zeros, zeros, points[1]))
     order = np.argsort(ts, kind="stable")
     ts, value = ts[order], value[order]
-    last = np.append(ts[1:] != ts[:-1], True)  # of one moment
+    last = np.append(ts[1:] != ts[:-1], True)  # the last point of each moment
     ts, value = ts[last], value[last]
     changed = np.append(True, value[1:] != value[:-1])
     yield CounterTrack(NAME, name, under, ts[changed], value[changed], "ns", description, _SCALE)

@@ -1,4 +1,4 @@
-"""Is the first step out of the ordinary, by the rule of the analysis ``steps``? Then it tells nothing of the others."""
+"""Is the first step an outlier, by the rule of the analysis ``steps``? Then it says nothing about the other steps."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from augment.arrays.statistics import OUTLIER, robust_z
 from augment.comparison.totals import Samples
 from augment.comparison.values import value_text
 
-_FEWEST = 3  #: steps a side, of which one may be left out
+_FEWEST = 3  #: minimum of steps per side for leaving one out
 
 
 def outlying_first_step(control: Samples, test: Samples) -> str:
-    """Why the first step is to be left out on both sides, in a sentence; empty if it is not."""
+    """The reason to leave the first step out on both sides, in a sentence; empty if there is none."""
     sides = [("control", control["step_ns"]), ("test", test["step_ns"])]
     if min(len(steps) for _, steps in sides) < _FEWEST:
         return ""
-    told = []
+    reasons = []
     for side, steps in sides:
         z = robust_z(np.rint(steps).astype(np.int64))
         if z is not None and abs(z[0]) > OUTLIER:
             lengths = f"{value_text(float(steps[0]), 'ns')}, the median {value_text(float(np.median(steps)), 'ns')}"
-            told.append(f"in the {side} it takes {lengths}")
-    return f"the first step is an outlier, and left out on both sides: {'; '.join(told)}" if told else ""
+            reasons.append(f"in the {side} it takes {lengths}")
+    return f"the first step is an outlier and left out on both sides: {'; '.join(reasons)}" if reasons else ""
 
 
 def without_outlying_first_step(control: Samples, test: Samples) -> tuple[Samples, Samples, str]:
-    """Both sides without their first steps if one is an outlier, and why."""
+    """Both sides without their first steps if one is an outlier, and the reason."""
     why = outlying_first_step(control, test)
     if not why:
         return control, test, ""

@@ -1,4 +1,4 @@
-"""The gate: is the test worse than the baseline, by more than the noise and more than is allowed?"""
+"""The gate: is the test worse than the baseline by more than the noise and more than the limit?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,25 @@ from augment.comparison.totals import FIGURES, Figure, Samples
 from augment.comparison.values import signed_text
 from augment.errors import UsageError, expect_known
 
-ALPHA = 0.05  #: how often equal jobs may fail
+ALPHA = 0.05  #: rate at which equal jobs may fail
 WHOLE = "step_ns"
-GATED = (WHOLE, "memory_peak_bytes")  #: unless more is asked for: a step's parts always trade against each other
-FLOOR = 0.01  #: of the step: a part of the time that grew by less fails nothing, and explains nothing
+GATED = (WHOLE, "memory_peak_bytes")  #: the default: parts of a step trade against each other
+FLOOR = 0.01  #: fraction of the step: growth of a part below this neither fails nor explains
 _UNITS = {
-    "": 1, "ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9,
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30,
-}  # fmt: skip
+    "": 1,
+    "ns": 1,
+    "us": 1e3,
+    "µs": 1e3,
+    "ms": 1e6,
+    "s": 1e9,
+    "B": 1,
+    "kB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
 _LIMIT = re.compile(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*(%|[a-zA-Zµ]*)\s*")
 
 Status = Literal["pass", "fail", "uncertain", "skipped", "info"]
@@ -27,7 +38,7 @@ Status = Literal["pass", "fail", "uncertain", "skipped", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a figure may do: get worse by ``share`` of the baseline, or, absolutely, be no worse than ``bound``."""
+    """The limit of a figure: get worse by at most ``share`` of the baseline, or be no worse than ``bound``."""
 
     share: float | None = None
     bound: float | None = None
@@ -35,8 +46,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class Limits:
-    """``figures`` are gated as it says, None leaving one out; :data:`GATED`, and with ``parts`` all others that can be
-    better or worse, by ``max_regress``."""
+    """The limits of all figures.
+
+    ``figures`` holds limits by figure; None excludes one. :data:`GATED` is gated by ``max_regress``, and with ``parts``
+    so are all other figures that have a better direction.
+    """
 
     max_regress: Limit = Limit(share=0.05)
     figures: Mapping[str, Limit | None] = field(default_factory=dict)
@@ -53,11 +67,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure; ``limit`` is None of one that only explains (``info``).
+    """The outcome of one figure; ``limit`` is None for a figure that only explains (``info``).
 
-    ``change`` lies between ``low`` and ``high``, with ``confidence``; None where the noise is not known. Of steps that
-    are all positive it comes from the mean of their logarithms, so it may differ from ``test`` less ``control``.
-    ``paired`` says that steps were compared in pairs.
+    ``change`` lies between ``low`` and ``high`` with ``confidence``; None where the noise is unknown. For all-positive
+    samples it comes from the means of logarithms, so it may differ from ``test`` minus ``control``. ``paired`` says
+    that steps were compared in pairs.
     """
 
     figure: Figure
@@ -74,42 +88,46 @@ class Line:
 
 
 def check(control: Samples, test: Samples, limits: Limits | None = None) -> list[Line]:
-    """A line for each figure that is gated, then one for each other that explains the change of the step.
+    """A line for each gated figure, then one for each other figure that explains the change of the step.
 
-    The change of each figure has a confidence interval (:func:`~augment.comparison.noise.noise_of`), so wide that all
-    gated figures together are worse by chance no more often than ``limits.alpha``; half of that is the step's own, half
-    all others'. A figure fails if every change in its interval is for the worse, and some are as bad as its limit. It
-    is uncertain if the interval holds both no change and one as bad as the limit. Else it passes. With one step on a
-    side no noise is known, and the limit alone decides. A part of the step's time that grew by less than :data:`FLOOR`
-    of the step fails nothing.
+    The change of each figure has a confidence interval (:func:`~augment.comparison.noise.noise_of`). Its width is
+    chosen so that equal runs fail, over all gated figures together, at most at the rate ``limits.alpha``; half of that
+    belongs to the step, half to all other figures. A figure fails when its interval lies wholly on the worse side and
+    reaches the limit. It is uncertain when the interval contains both no change and a change as bad as the limit.
+    Otherwise it passes. With one step on a side the noise is unknown, and the limit alone decides. A part of the step's
+    time that grew by less than :data:`FLOOR` of the step does not fail.
     """
     limits = limits or Limits()
-    asked = [(one, limit) for one in FIGURES if (limit := limits.of(one)) is not None]
-    others = max(sum(one.name != WHOLE and one.name in control and one.name in test for one, _ in asked), 1)
+    limited = [(figure, limit) for figure in FIGURES if (limit := limits.of(figure)) is not None]
+    others = max(
+        sum(figure.name != WHOLE and figure.name in control and figure.name in test for figure, _ in limited), 1
+    )
     lines = []
-    for figure, limit in asked:
+    for figure, limit in limited:
         confidence = 1 - limits.alpha / (1 if figure.name == WHOLE else others)
         lines.append(_line(figure, limit, control, test, confidence))
-    told = [one for one in FIGURES if limits.of(one) is None and one.name in control and one.name in test]
-    explained = [_explanation(one, control, test) for one in told]
-    return lines + [one for one in explained if one is not None]
+    explaining = [
+        figure for figure in FIGURES if limits.of(figure) is None and figure.name in control and figure.name in test
+    ]
+    explained = [_explanation(figure, control, test) for figure in explaining]
+    return lines + [line for line in explained if line is not None]
 
 
 def limit_of(text: str) -> Limit:
     """``5%`` of the baseline, or an absolute bound: ``80ms``, ``40GB``, ``0.8``.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
-    found = _LIMIT.fullmatch(text)
-    if not found or (found[2] != "%" and found[2] not in _UNITS):
+    match = _LIMIT.fullmatch(text)
+    if not match or (match[2] != "%" and match[2] not in _UNITS):
         units = ", ".join(filter(None, _UNITS))
-        raise UsageError(f"{text!r} is no limit: say 5% of the baseline, or a bound as 80ms (units: {units})")
+        raise UsageError(f"{text!r} is not a limit: write 5% of the baseline, or a bound such as 80ms (units: {units})")
     try:
-        number = float(found[1])
+        number = float(match[1])
     except ValueError as error:
-        raise UsageError(f"{text!r} is no limit: {error}") from error
-    return Limit(share=number / 100) if found[2] == "%" else Limit(bound=number * _UNITS[found[2]])
+        raise UsageError(f"{text!r} is not a limit: {error}") from error
+    return Limit(share=number / 100) if match[2] == "%" else Limit(bound=number * _UNITS[match[2]])
 
 
 def limits_of(
@@ -119,28 +137,28 @@ def limits_of(
     *,
     parts: bool = False,
 ) -> Limits:
-    """The limits of a configuration file, and over it those of the command line.
+    """The limits of a configuration file, overridden by those of the command line.
 
     Args:
-        config: ``max_regress``, ``alpha``, ``parts``, and a table ``metrics`` of limits by figure; ``true`` stands for
-            ``max_regress``, ``false`` leaves one out.
-        max_regress: instead of the file's.
-        metrics: before the file's; an empty limit stands for ``max_regress``.
-        parts: let the step's parts fail, too.
+        config: ``max_regress``, ``alpha``, ``parts``, and a table ``metrics`` of limits by figure; ``true`` means
+            ``max_regress``, ``false`` excludes the figure.
+        max_regress: overrides that of the file.
+        metrics: override those of the file; an empty limit means ``max_regress``.
+        parts: also gate the step's parts.
 
     Raises:
-        UsageError: a key or figure that does not exist, or no limit.
+        UsageError: a key or figure does not exist, or a limit is invalid.
     """
     for key in config:
         expect_known(key, ("max_regress", "alpha", "parts", "metrics"), "setting of the gate")
     general = limit_of(str(max_regress or config.get("max_regress", "5%")))
     if general.share is None:
         raise UsageError("max_regress must be a share of the baseline, such as 5%")
-    names = [one.name for one in FIGURES]
+    names = [figure.name for figure in FIGURES]
     figures: dict[str, Limit | None] = {}
     for name, value in {**config.get("metrics", {}), **(metrics or {})}.items():
         expect_known(name, names, "figure")
-        figures[name] = _limit_told(value, general)
+        figures[name] = _limit_from(value, general)
     alpha = config.get("alpha", ALPHA)
     if not isinstance(alpha, float) or not 0 < alpha < 1:
         raise UsageError(f"alpha must be a probability such as {ALPHA}, not {alpha!r}")
@@ -150,7 +168,7 @@ def limits_of(
     return Limits(general, figures, alpha, parts or in_file)
 
 
-def _limit_told(value: Any, general: Limit) -> Limit | None:
+def _limit_from(value: Any, general: Limit) -> Limit | None:
     if isinstance(value, bool):
         return general if value else None
     return limit_of(str(value)) if value != "" else general
@@ -185,14 +203,16 @@ def _within_bound(figure: Figure, limit: Limit, after: float) -> tuple[Status, s
 def _by_limit_alone(figure: Figure, limit: Limit, before: float, after: float, control: Samples) -> tuple[Status, str]:
     delta = _worse(figure) * (after - before)
     failed = delta > 0 and delta >= max((limit.share or 0) * abs(before), _floor(figure, control))
-    return ("fail" if failed else "pass",
-            f"{'beyond' if failed else 'within'} the limit; one step a side, so the noise is not known")  # fmt: skip
+    return (
+        "fail" if failed else "pass",
+        f"{'beyond' if failed else 'within'} the limit; one step per side, so the noise is unknown",
+    )
 
 
 def _judged(
     figure: Figure, limit: Limit, noise: Noise, control: Samples, test: Samples, confidence: float
 ) -> tuple[Status, str]:
-    """The status by the interval, and why."""
+    """The status by the interval, and the reason."""
     worse, floor = _worse(figure), _floor(figure, control)
     allowed = (limit.share or 0) * abs(float(control[figure.name].mean()))
     least, most = sorted((worse * noise.low, worse * noise.high))
@@ -210,18 +230,18 @@ def _judged(
 
 
 def _uncertainty(limit: Limit, noise: Noise, before: float, lacking: int | None) -> str:
-    """``cannot tell 5 %: noise ± 8 %; record 8 more steps on each side``."""
+    """The reason of an uncertain figure: ``cannot tell 5 %: noise ± 8 %; record 8 more steps on each side``."""
     percent = 50 * (noise.high - noise.low) / abs(before) if before else 0.0
     reach = f": noise ± {percent:,.{0 if percent >= 10 else 1}f} %" if before else ""
     if lacking is None:
-        advice = "the steps vary too much for any number of them"
+        advice = "the steps vary too much for any number of steps"
     else:
         advice = f"record {lacking} more step{'s' if lacking > 1 else ''} on each side"
     return f"cannot tell {100 * (limit.share or 0):g} %{reach}; {advice}"
 
 
 def _explanation(figure: Figure, control: Samples, test: Samples) -> Line | None:
-    """What a figure that is not gated says about the change of the step; None if it hardly changed."""
+    """The line of an ungated figure that explains the change of the step; None if it hardly changed."""
     before, after = float(control[figure.name].mean()), float(test[figure.name].mean())
     step = float(test[WHOLE].mean() - control[WHOLE].mean())
     if figure.unit == "ns" and _is_part(figure):
@@ -238,10 +258,10 @@ def _worse(figure: Figure) -> int:
 
 
 def _is_part(figure: Figure) -> bool:
-    """Whether it is a part of the step's time."""
+    """Whether the figure is a part of the step's time."""
     return figure.unit == "ns" and figure.name not in (WHOLE, "mean_launch_delay_ns")
 
 
 def _floor(figure: Figure, control: Samples) -> float:
-    """The least growth of a part of the step's time that matters."""
+    """The smallest relevant growth of a part of the step's time."""
     return FLOOR * float(control[WHOLE].mean()) if _is_part(figure) else 0.0

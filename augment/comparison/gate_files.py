@@ -1,4 +1,4 @@
-"""The gate's outcome for other programs: Markdown for a comment on a pull request, JUnit's XML for CI."""
+"""The gate's outcome for other programs: Markdown for a pull request, JUnit XML for CI."""
 
 from __future__ import annotations
 
@@ -10,46 +10,50 @@ from augment.comparison.totals import Figure
 from augment.comparison.values import signed_text, value_text
 
 WORDS: dict[Status, str] = {
-    "pass": "PASS", "fail": "FAIL", "uncertain": "CANNOT TELL", "skipped": "SKIPPED", "info": "INFO",
-}  # fmt: skip
+    "pass": "PASS",
+    "fail": "FAIL",
+    "uncertain": "CANNOT TELL",
+    "skipped": "SKIPPED",
+    "info": "INFO",
+}
 _MARKS: dict[Status, str] = {"pass": "✅", "fail": "❌", "uncertain": "❔", "skipped": "➖", "info": "ℹ️"}
 
 
 def markdown(lines: Sequence[Line], control: str, test: str, notes: Sequence[str] = ()) -> str:
-    """A heading that says how it went, a table, and under it the ``notes``."""
+    """A heading with the verdict, a table, and below it the ``notes``."""
     rows = ["| | figure | baseline | test | change | confidence interval | limit | |", "|---" * 8 + "|"]
-    for one in lines:
-        limit = limit_text(one.limit, one.figure) if one.limit else ""
-        cells = (_MARKS[one.status], f"`{one.figure.name}`", *figures_of(one), limit, one.reason)
+    for line in lines:
+        limit = limit_text(line.limit, line.figure) if line.limit else ""
+        cells = (_MARKS[line.status], f"`{line.figure.name}`", *figures_of(line), limit, line.reason)
         rows.append(f"| {' | '.join(cells)} |")
     below = [text for note in notes for text in ("", f"⚠️ {note}")]
     return "\n".join([f"### {test} against {control}: {_verdict(lines)}", "", *rows, *below, ""])
 
 
 def _verdict(lines: Sequence[Line]) -> str:
-    gated = [one.status for one in lines if one.limit]
+    gated = [line.status for line in lines if line.limit]
     if failed := gated.count("fail"):
         return f"{failed} of {len(gated)} figures regressed"
     if unknown := gated.count("uncertain"):
-        return f"cannot tell of {unknown} of {len(gated)} figures"
+        return f"cannot tell for {unknown} of {len(gated)} figures"
     return "no regression"
 
 
 def junit(lines: Sequence[Line], control: str, test: str) -> str:
-    """A test suite with a case for each gated figure; of which nothing can be told is skipped."""
-    lines = [one for one in lines if one.limit]
+    """A test suite with one case per gated figure; an uncertain figure is a skipped case."""
+    lines = [line for line in lines if line.limit]
     tags = {"fail": "failure", "skipped": "skipped", "uncertain": "skipped"}
-    counts = {tag: sum(tags.get(one.status) == tag for one in lines) for tag in tags.values()}
+    counts = {tag: sum(tags.get(line.status) == tag for line in lines) for tag in tags.values()}
     head = f'tests="{len(lines)}" failures="{counts["failure"]}" skipped="{counts["skipped"]}"'
     cases = []
-    for one in lines:
-        case = f'  <testcase classname="augment.check" name={quoteattr(one.figure.name)}'
-        if one.status == "pass":
+    for line in lines:
+        case = f'  <testcase classname="augment.check" name={quoteattr(line.figure.name)}'
+        if line.status == "pass":
             cases.append(f"{case}/>")
         else:
-            tag = tags[one.status]
+            tag = tags[line.status]
             cases.append(
-                f"{case}>\n    <{tag} message={quoteattr(one.reason)}>{escape(text_of(one))}</{tag}>\n  </testcase>"
+                f"{case}>\n    <{tag} message={quoteattr(line.reason)}>{escape(text_of(line))}</{tag}>\n  </testcase>"
             )
     name = quoteattr(f"{test} against {control}")
     return "\n".join(
@@ -58,7 +62,7 @@ def junit(lines: Sequence[Line], control: str, test: str) -> str:
 
 
 def text_of(line: Line) -> str:
-    """One figure with the interval of its change: a line."""
+    """One line for a figure, with the interval of its change."""
     if line.test is None:
         return f"{line.figure.name}: {line.reason}"
     before, after, change, interval = figures_of(line)
@@ -70,7 +74,7 @@ def text_of(line: Line) -> str:
 
 
 def figures_of(line: Line) -> tuple[str, str, str, str]:
-    """Baseline, test, change, and the confidence interval of the change."""
+    """Baseline, test, change, and the confidence interval of the change, as text."""
     if line.test is None:
         return "–", "–", "–", ""
     after = value_text(line.test, line.figure.unit)
@@ -93,7 +97,7 @@ def limit_text(limit: Limit, figure: Figure) -> str:
 
 
 def _change(delta: float, control: float, figure: Figure) -> str:
-    """As a share of the baseline; of ratios, and of nothing, as it is."""
+    """A change as a share of the baseline; unscaled for ratios and for a baseline of 0."""
     if figure.unit == "ratio" or not control:
         return signed_text(delta, figure.unit)
     return f"{100 * delta / control:+.1f} %"

@@ -1,4 +1,4 @@
-"""Sums by key, of control and test beside each other."""
+"""Sums by key, for control and test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTROL, TEST = 0, 1
 
 
 class Ledger:
-    """Of each key (a non-negative int64) a sum for each of ``width`` columns, on both sides: int64."""
+    """For each key (a non-negative int64), ``width`` int64 sums on each side."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -24,13 +24,13 @@ class Ledger:
         distinct, which = np.unique(key, return_inverse=True)
         sums = np.zeros((len(distinct), self.width), np.int64)
         np.add.at(sums, (which, place), value)
-        for one, row in zip(distinct.tolist(), sums, strict=True):
-            if one not in self._sums:
-                self._sums[one] = np.zeros((2, self.width), np.int64)
-            self._sums[one][side] += row
+        for number, row in zip(distinct.tolist(), sums, strict=True):
+            if number not in self._sums:
+                self._sums[number] = np.zeros((2, self.width), np.int64)
+            self._sums[number][side] += row
 
     def __iter__(self) -> Iterator[tuple[int, Int64s]]:
-        """Each key with its sums, shape (2, width)."""
+        """Each key with its sums, of shape (2, width)."""
         return iter(self._sums.items())
 
     def __len__(self) -> int:

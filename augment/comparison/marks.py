@@ -1,4 +1,4 @@
-"""What a comparison draws, as columns, and how that becomes tracks."""
+"""Marks of a comparison as columns, and the tracks made of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from augment.arrays.types import Int64s
 from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
 
 NAME = "diff"
-LEFT_OUT = -1  #: the value or code of an arg that a slice does not have
+LEFT_OUT = -1  #: value or code of an absent arg
 
 
 class Change(IntEnum):
-    """What became of a call or a piece of work; numbers :data:`SIGNS` and :data:`CHANGES`."""
+    """The change of a call or piece of work; indexes :data:`SIGNS` and :data:`CHANGES`."""
 
     INCREASED = 0
     DECREASED = 1
@@ -46,7 +46,7 @@ class Marks:
         return len(self.ts)
 
     def take(self, rows: npt.NDArray[np.intp]) -> Marks:
-        """Some of them."""
+        """The marks at ``rows``."""
         args = {
             name: column.take(rows) if isinstance(column, Texts) else column[rows] for name, column in self.args.items()
         }
@@ -54,7 +54,7 @@ class Marks:
 
 
 def marked(ts: Int64s, dur: Int64s, change: Int64s, names: Texts, args: Mapping[str, ArgColumn]) -> Marks:
-    """Marks whose names are ``names`` behind the signs of ``change``."""
+    """Marks with ``names`` after the sign of their ``change``."""
     codes, place = np.unique(change * len(names.values) + names.codes, return_inverse=True)
     signed = [SIGNS[code // len(names.values)] + names.values[code % len(names.values)] for code in codes.tolist()]
     texts = Texts(place.reshape(-1).astype(np.int32), signed)
@@ -62,7 +62,7 @@ def marked(ts: Int64s, dur: Int64s, change: Int64s, names: Texts, args: Mapping[
 
 
 def delta_args(control_ns: Int64s, delta_ns: Int64s, prefix: str = "") -> dict[str, ArgColumn]:
-    """The control's time, the difference, and that over the control's time; left out where ``control_ns`` is -1."""
+    """The control's time, the difference, and the ratio of the two; absent where ``control_ns`` is -1."""
     known = control_ns != LEFT_OUT
     share = np.zeros(len(delta_ns), np.int64)
     countable = known & (control_ns > 0)
@@ -77,25 +77,25 @@ def delta_args(control_ns: Int64s, delta_ns: Int64s, prefix: str = "") -> dict[s
 
 
 def tracks_of(marks: Marks, name: str, under: int, description: str) -> Iterator[SliceTrack]:
-    """As many tracks of this name as it takes for no slices to overlap in part."""
+    """As many tracks of this name as needed so that no slices partly overlap."""
     order = np.lexsort((-marks.dur, marks.ts))
     marks = marks.take(order)
     lane = lanes(marks.ts, marks.dur)
     for _, places in each(lane, int(lane.max(initial=-1)) + 1):
-        own = marks.take(places)
-        yield SliceTrack(NAME, name, under, own.ts, own.dur, own.names, own.args, description)
+        chosen = marks.take(places)
+        yield SliceTrack(NAME, name, under, chosen.ts, chosen.dur, chosen.names, chosen.args, description)
 
 
 def lanes(ts: Int64s, dur: Int64s) -> Int64s:
-    """Which of several tracks each slice fits on, 0 the first; ``ts`` ascending, of equal ones the longer first."""
+    """The track (0 is the first) on which each slice fits; ``ts`` ascending, of equal ones the longer first."""
     rows = np.arange(len(ts), dtype=np.int64)
     none = np.zeros(0, np.int64)
     place = np.zeros(len(ts), np.int32)
     slices = Slices(rows, place, ts, ts + dur, np.zeros(len(ts), np.int64))
-    found, _ = lanes_and_slices(slices, Points(place[:0], none, none), 1)
-    return found.astype(np.int64)
+    lane, _ = lanes_and_slices(slices, Points(place[:0], none, none), 1)
+    return lane.astype(np.int64)
 
 
 def texts_at(rows: Int64s, codes: npt.NDArray[np.int32], strings: Sequence[str]) -> Texts:
-    """The string of each of ``rows`` by the column ``codes``; none where the row is negative."""
+    """The string of each of ``rows`` through the column ``codes``; none where the row is negative."""
     return Texts(np.where(rows >= 0, codes[rows], np.int32(LEFT_OUT)), strings)

@@ -10,11 +10,11 @@ import numpy as np
 from augment.arrays.ordering import compressed
 from augment.arrays.types import Int32s, Int64s
 
-#: what differs from run to run in the name of one and the same thing, and what stands for it: extend it here
+#: patterns of what differs between runs in names of the same thing, and the replacements; extend them here
 RUN_DEPENDENT: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^ProfilerStep\s*#\s*\d+$"), "ProfilerStep"),
-    (re.compile(r"^(Torch-Compiled Region): \d+/\d+(?:_\d+)*$"), r"\1"),  # numbered in the order of compilation
-    (re.compile(r"^(enumerate\(DataLoader\))#_\w+\.__next__$"), r"\1"),  # by one process or by several
+    (re.compile(r"^(Torch-Compiled Region): \d+/\d+(?:_\d+)*$"), r"\1"),  # numbered in order of compilation
+    (re.compile(r"^(enumerate\(DataLoader\))#_\w+\.__next__$"), r"\1"),  # loading in one process or in several
     (re.compile(r"0x[0-9a-fA-F]{5,}"), "0x…"),  # addresses
     (re.compile(r"\b(?=\w*\d)[0-9a-z]{24,}\b"), "…"),  # the digest of a compiled graph
 )
@@ -22,16 +22,16 @@ NO_PATH = -1
 
 
 def settled_name(name: str) -> str:
-    """``name`` without what differs from run to run."""
+    """``name`` without the parts that differ between runs."""
     for pattern, stands_for in RUN_DEPENDENT:
         name = pattern.sub(stands_for, name)
     return name
 
 
 def short_name(name: str) -> str:
-    """HTA's short name: without all that stands in ``<>`` and ``()``, and of the rest what follows the last blank.
+    """HTA's short name: without everything in ``<>`` and ``()``, and only the part after the last blank.
 
-    Copies and memsets, and what has no such brackets, keep their name; so does what nothing would be left of.
+    Copies, memsets, and names without such brackets are unchanged; so are names of which nothing would be left.
     """
     if name.startswith(("Memcpy", "Memset")) or not ("<" in name or "(" in name):
         return name
@@ -48,7 +48,7 @@ def short_name(name: str) -> str:
 
 
 class Names:
-    """The names of both sides: a number for each that is the same."""
+    """The names of both sides: equal names have equal numbers."""
 
     def __init__(self, *, short: bool = False) -> None:
         self.texts: list[str] = []
@@ -59,11 +59,11 @@ class Names:
         return len(self.texts)
 
     def of(self, codes: Int32s, strings: Sequence[str]) -> Int32s:
-        """The number of each of ``codes``, which index ``strings``."""
+        """The numbers of ``codes``, which are indexes into ``strings``."""
         distinct, place_of = compressed(codes, len(strings))
         numbers = np.array([self.number(strings[code]) for code in distinct.tolist()], np.int32)
-        found: Int32s = numbers[place_of[codes]] if len(codes) else codes
-        return found
+        result: Int32s = numbers[place_of[codes]] if len(codes) else codes
+        return result
 
     def number(self, name: str) -> int:
         """The number of ``name``."""
@@ -77,7 +77,7 @@ class Names:
 
 
 class Paths:
-    """The call paths of both sides: a number for each chain of names from a thread's outermost call inwards."""
+    """The call paths of both sides: a number for each chain of names from the outermost call inwards."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -89,26 +89,26 @@ class Paths:
         return len(self.parent)
 
     def of(self, parent: Int32s, name: Int32s) -> Int32s:
-        """The path of calls of ``name`` in calls of the path ``parent`` (:data:`NO_PATH` for none)."""
+        """The paths of calls ``name`` within calls of the paths ``parent`` (:data:`NO_PATH` for none)."""
         key = (parent.astype(np.int64) + 1) << 32 | name
         distinct, which = np.unique(key, return_inverse=True)
-        numbers = [self._number((int(one) >> 32) - 1, int(one) & 0xFFFFFFFF) for one in distinct.tolist()]
+        numbers = [self._number((int(code) >> 32) - 1, int(code) & 0xFFFFFFFF) for code in distinct.tolist()]
         return np.array(numbers, np.int32)[which]
 
     def chain(self, path: int) -> list[int]:
         """The paths from the outermost to ``path`` itself."""
-        found = []
+        paths = []
         while path != NO_PATH:
-            found.append(path)
+            paths.append(path)
             path = self.parent[path]
-        return found[::-1]
+        return paths[::-1]
 
     def text(self, path: int) -> str:
-        """``outer > inner``; nothing of no path."""
-        return " > ".join(self.names.texts[self.name[one]] for one in self.chain(path))
+        """The path as text, ``outer > inner``; empty for no path."""
+        return " > ".join(self.names.texts[self.name[each]] for each in self.chain(path))
 
     def parents(self) -> Int64s:
-        """The path that each lies in, int64."""
+        """The parent of each path, int64."""
         return np.array(self.parent, np.int64)
 
     def _number(self, parent: int, name: int) -> int:

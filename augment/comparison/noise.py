@@ -1,14 +1,15 @@
 """Is a difference more than noise? t-tests of pairs or of independent samples, bootstrap intervals, Holm's correction.
 
-The steps of each side are the samples, and steps at one position are a pair. What varies from step to step on both
-sides alike (warm-up, steps that depend on the data) is no noise of the difference:
+The steps of each side are the samples, and steps at equal positions form pairs. Variation that both sides share
+(warm-up,
+steps that depend on the data) is not noise of the difference:
 
-- samples that are all positive are compared by their logarithms, ``x`` of the control and ``y`` of the test, so that
-  differences are ratios. Others are compared as they are;
-- the pairs are *alike* if ``F = var(x + y) / var(x - y)`` is greater than the quantile :data:`ALIKE` of Fisher's
-  distribution of n - 1 and n - 1 degrees of freedom: of independent samples of equal variance it seldom is;
-- alike, the difference is ``mean(y - x) ± t(n - 1) * sd(y - x) / sqrt(n)``, Student's t-test of pairs;
-- else it is ``mean(y) - mean(x) ± t(v) * sqrt(var(x) / n + var(y) / m)``, Welch's t-test, with all samples of both
+- All-positive samples are compared by their logarithms, ``x`` of the control and ``y`` of the test, so that differences
+  are ratios. Other samples are compared directly.
+- The pairs are *alike* if ``F = var(x + y) / var(x - y)`` exceeds the quantile :data:`ALIKE` of Fisher's F distribution
+  with n - 1 and n - 1 degrees of freedom; for independent samples of equal variance that is rare.
+- If alike, the difference is ``mean(y - x) ± t(n - 1) * sd(y - x) / sqrt(n)``: Student's paired t-test.
+- Otherwise it is ``mean(y) - mean(x) ± t(v) * sqrt(var(x) / n + var(y) / m)``: Welch's t-test on all samples of both
   sides.
 """
 
@@ -23,11 +24,11 @@ import numpy.typing as npt
 
 from augment.comparison.student import quantile_of_student, tail_of_fisher, tail_of_student
 
-ALPHA = 0.01  #: how often noise alone may be called a difference
-CONFIDENCE = 0.95  #: of an interval
-ALIKE = 0.95  #: of Fisher's F: how rarely independent steps may be taken for pairs
-ROUNDING = 1e-12  #: what is less beside the means is none
-MOST_STEPS = 10_000  #: more are never asked for
+ALPHA = 0.01  #: rate at which noise alone may be called a difference
+CONFIDENCE = 0.95  #: of intervals
+ALIKE = 0.95  #: quantile of Fisher's F: 1 - ALIKE is the rate at which independent steps are paired
+ROUNDING = 1e-12  #: differences below this fraction of the means count as 0
+MOST_STEPS = 10_000  #: the largest advice
 RESAMPLES = 2000
 SEED = 20_240_501
 
@@ -36,11 +37,11 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Of the difference, test less control, in the figure's unit.
+    """The noise of the difference, test minus control, in the figure's unit.
 
-    ``p`` is the probability of one as large by chance; ``delta`` the estimate of the difference, of ratios their mean
-    times the control's mean; ``low`` to ``high`` its confidence interval by the t-test, ``bootstrap_low`` to
-    ``bootstrap_high`` by resampling. ``paired`` says that steps were compared in pairs.
+    ``p`` is the probability of such a difference by chance; ``delta`` is the estimate of the difference (of ratios:
+    their mean times the control's mean); ``low`` to ``high`` is its confidence interval by the t-test,
+    ``bootstrap_low`` to ``bootstrap_high`` by resampling. ``paired`` says that steps were compared in pairs.
     """
 
     p: float
@@ -54,9 +55,9 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Samples as they are compared: ``unit`` is the control's mean if they are logarithms, else None.
+    """Transformed samples: ``unit`` is the control's mean if they are logarithms, else None.
 
-    ``error`` is the standard error of ``delta``, 0 of what never varies; ``freedom`` its degrees of freedom.
+    ``error`` is the standard error of ``delta``, 0 without any variation; ``freedom`` is its degrees of freedom.
     """
 
     control: Floats
@@ -74,47 +75,47 @@ class _Comparison:
         return 2 * tail_of_student(abs(self.delta) / self.error, self.freedom)
 
     def in_unit(self, difference: float) -> float:
-        """A difference in the figure's unit."""
+        """``difference`` in the figure's unit."""
         return difference if self.unit is None else self.unit * math.expm1(difference)
 
 
 def noise_of(control: Floats, test: Floats, confidence: float = CONFIDENCE) -> Noise | None:
-    """The noise of the difference; None if a side has fewer than two samples: then it is not known."""
-    one = _compared(control, test)
-    if one is None:
+    """The noise of the difference; None (unknown) if a side has fewer than two samples."""
+    compared = _compared(control, test)
+    if compared is None:
         return None
-    reach = quantile_of_student((1 + confidence) / 2, one.freedom) * one.error if one.error else 0.0
-    low, high = _bootstrap(one, confidence) if one.error else (one.delta, one.delta)
+    reach = quantile_of_student((1 + confidence) / 2, compared.freedom) * compared.error if compared.error else 0.0
+    low, high = _bootstrap(compared, confidence) if compared.error else (compared.delta, compared.delta)
     return Noise(
-        p=one.p,
-        delta=one.in_unit(one.delta),
-        low=one.in_unit(one.delta - reach),
-        high=one.in_unit(one.delta + reach),
-        bootstrap_low=one.in_unit(low),
-        bootstrap_high=one.in_unit(high),
-        paired=one.paired,
+        p=compared.p,
+        delta=compared.in_unit(compared.delta),
+        low=compared.in_unit(compared.delta - reach),
+        high=compared.in_unit(compared.delta + reach),
+        bootstrap_low=compared.in_unit(low),
+        bootstrap_high=compared.in_unit(high),
+        paired=compared.paired,
     )
 
 
 def chance_of(control: Floats, test: Floats) -> float | None:
-    """The ``p`` of :func:`noise_of` alone."""
-    one = _compared(control, test)
-    return None if one is None else one.p
+    """Only the ``p`` of :func:`noise_of`."""
+    compared = _compared(control, test)
+    return None if compared is None else compared.p
 
 
 def steps_lacking(control: Floats, test: Floats, allowed: float, confidence: float) -> int | None:
-    """How many more steps a side need for an interval narrower than from nothing to ``allowed``, in the figure's unit.
+    """The number of additional steps per side for an interval narrower than ``allowed``, in the figure's unit.
 
-    That is if they vary as those that there are; None if it is not known, or more than :data:`MOST_STEPS`.
+    Assumes that they vary like the existing ones. None if unknown, or more than :data:`MOST_STEPS`.
     """
-    one = _compared(control, test)
-    if one is None or allowed <= 0:
+    compared = _compared(control, test)
+    if compared is None or allowed <= 0:
         return None
-    width = allowed if one.unit is None else math.log1p(allowed / one.unit)
-    have = min(len(one.control), len(one.test))
+    width = allowed if compared.unit is None else math.log1p(allowed / compared.unit)
+    have = min(len(compared.control), len(compared.test))
 
     def narrow(count: int) -> bool:
-        freedom, error = one.freedom * (count - 1) / (have - 1), one.error * math.sqrt(have / count)
+        freedom, error = compared.freedom * (count - 1) / (have - 1), compared.error * math.sqrt(have / count)
         return 2 * quantile_of_student((1 + confidence) / 2, freedom) * error < width
 
     low, high = have, MOST_STEPS
@@ -127,7 +128,7 @@ def steps_lacking(control: Floats, test: Floats, allowed: float, confidence: flo
 
 
 def corrected(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted probabilities: those below alpha are wrong, all together, no more often than alpha."""
+    """Holm's adjusted probabilities, which bound the rate of any false positive among all tests."""
     known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     adjusted: list[float | None] = [None] * len(ps)
     least = 0.0
@@ -138,7 +139,7 @@ def corrected(ps: Sequence[float | None]) -> list[float | None]:
 
 
 def _compared(control: Floats, test: Floats) -> _Comparison | None:
-    """The samples compared, in pairs if they are alike."""
+    """The comparison of samples, in pairs if they are alike."""
     if min(len(control), len(test)) < 2:
         return None
     unit = None
@@ -146,11 +147,11 @@ def _compared(control: Floats, test: Floats) -> _Comparison | None:
         unit, control, test = float(control.mean()), np.log(control), np.log(test)
     count = min(len(control), len(test))
     pairs = control[:count], test[:count]
-    one = _pairwise(*pairs, unit) if _are_alike(*pairs) else _welch(control, test, unit)
+    compared = _pairwise(*pairs, unit) if _are_alike(*pairs) else _welch(control, test, unit)
     least = ROUNDING * max(1.0 if unit else 0.0, abs(float(control.mean())), abs(float(test.mean())))
-    if one.error <= least:
-        return replace(one, delta=one.delta if abs(one.delta) > least else 0.0, error=0.0)
-    return one
+    if compared.error <= least:
+        return replace(compared, delta=compared.delta if abs(compared.delta) > least else 0.0, error=0.0)
+    return compared
 
 
 def _are_alike(control: Floats, test: Floats) -> bool:
@@ -172,11 +173,11 @@ def _welch(control: Floats, test: Floats, unit: float | None) -> _Comparison:
     return _Comparison(control, test, unit, False, delta, math.sqrt(sum(shares)), freedom)
 
 
-def _bootstrap(one: _Comparison, confidence: float) -> tuple[float, float]:
-    """The percentile interval of the difference, of pairs or of each side's samples; the same for the same samples."""
+def _bootstrap(compared: _Comparison, confidence: float) -> tuple[float, float]:
+    """The percentile interval of the difference, of pairs or of each side's samples; deterministic."""
     random = np.random.default_rng(SEED)
-    sides = [one.test - one.control] if one.paired else [one.control, one.test]
+    sides = [compared.test - compared.control] if compared.paired else [compared.control, compared.test]
     means = [side[random.integers(0, len(side), (RESAMPLES, len(side)))].mean(axis=1) for side in sides]
-    differences = means[0] if one.paired else means[1] - means[0]
+    differences = means[0] if compared.paired else means[1] - means[0]
     low, high = np.quantile(differences, ((1 - confidence) / 2, (1 + confidence) / 2))
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""The files of a comparison: annotated traces of the test's ranks, overlays, and the sidecar."""
+"""Writes the files of a comparison: annotated traces of the test's ranks, overlays, and the sidecar."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from augment.writers.files import output_path, stem
 class Drawing:
     """What to draw, and how.
 
-    ``formats`` are names of writers; none means the one for the test's own format. ``label`` is what to call the
-    control; empty means its STEM. Differences of less than ``min_delta_ns`` are not drawn, and at most ``arrow_count``
-    arrows between the traces of an ``overlay``.
+    ``formats`` are names of writers; empty means the test's own format. ``label`` names the control; empty means its
+    STEM. Differences below ``min_delta_ns`` are not drawn. ``arrow_count`` limits the arrows between the traces of an
+    ``overlay``.
     """
 
     formats: Sequence[str] = ()
@@ -36,36 +36,36 @@ class Drawing:
 def write_all(
     diff: Diff, folder: Path, name: str, drawing: Drawing, stage: Callable[[str], None] = lambda _: None
 ) -> list[Path]:
-    """Write the comparison into ``folder``; ``stage`` is told what is done.
+    """Write the comparison into ``folder``.
 
     Args:
         diff: the comparison.
-        folder: where to; it is made if need be.
-        name: what to call the test, and so the sidecar.
+        folder: the output folder; it is created if necessary.
+        name: the name of the test, and so of the sidecar.
         drawing: what else to write.
-        stage: called before each thing that takes long.
+        stage: called before each long operation.
 
     Returns:
         The files written, the sidecar last.
 
     Raises:
-        OutputError: one of them cannot be written, or two ranks have files of one name.
+        OutputError: a file cannot be written, or two ranks have files of the same name.
     """
     _expect_names(diff)
     written: list[Path] = []
     diagnostics: list[Diagnostic] = []
     stage("writing")
     for pair in diff.pairs:
-        for path, found in _write_pair(pair, folder, drawing):
+        for path, problems in _write_pair(pair, folder, drawing):
             written.append(path)
-            diagnostics += found
+            diagnostics += problems
     path = folder / (name + sidecar.SUFFIX)
     sidecar.write(diff, path, diagnostics)
     return [*written, path]
 
 
 def suffix_of(format_name: str) -> str:
-    """How the name ends of an annotated trace of the test in this format."""
+    """The suffix of an annotated trace of the test in this format."""
     return writer_named(format_name).SUFFIX.replace(".augmented", ".diff")
 
 
@@ -91,5 +91,5 @@ def _expect_names(diff: Diff) -> None:
         source = pair.test.trace.source
         other = taken.setdefault(stem(source.name), source.path)
         if other != source.path:
-            advice = "compare them apart, by --test-rank"
+            advice = "compare them separately, with --test-rank"
             raise OutputError(f"{source.path}: would write the same outputs as {other}; {advice}")

@@ -1,7 +1,7 @@
-"""Both traces of a comparison in one file, a group of tracks for each: the first steps begin at the same moment.
+"""Writes both traces of a comparison into one file, each as a group of tracks; their first steps begin together.
 
-The control's times are moved for that, by whole nanoseconds; the test's stay what they are. Arrows link the calls that
-differ most, in themselves and in the GPU work that they launched themselves, with their partners.
+For that, the control's times are shifted by whole nanoseconds; the test's are unchanged. Arrows link the calls that
+differ most, by their own time and that of GPU work that they launched themselves, to their partners.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ARROW_COUNT = 100
 def write_overlay(
     pair: Pair, drawn: AugmentedTrace, labels: tuple[str, str], path: Path, arrow_count: int = ARROW_COUNT
 ) -> list[Diagnostic]:
-    """Write the overlay to ``path``, in Perfetto's own format.
+    """Write the overlay to ``path``, in Perfetto's native format.
 
     Args:
-        pair: what was compared.
+        pair: the compared ranks.
         drawn: the test with the differences as annotations.
-        labels: what to call control and test.
-        path: the target.
-        arrow_count: how many arrows to draw at most.
+        labels: the names of control and test.
+        path: the output file.
+        arrow_count: the maximum number of arrows.
 
     Raises:
         OutputError: ``path`` cannot be written.
@@ -42,7 +42,7 @@ def write_overlay(
     control, test = pair.control, pair.test
     shift = int(test.steps.begin[0]) - int(control.steps.begin[0])
     first = min(int(control.trace.events.ts[0]) + shift, int(test.trace.events.ts[0]))
-    lift = max(0, -first)  # Perfetto drops what lies before time 0
+    lift = max(0, -first)  # Perfetto drops events before time 0
     before = on_clock(AugmentedTrace(control.trace, {}), lambda ts: ts + (shift + lift))
     now = on_clock(drawn, lambda ts: ts + lift) if lift else drawn
     partner, chosen = pair.alignment.call_of_test, most_changed(pair, arrow_count)
@@ -51,13 +51,13 @@ def write_overlay(
     with replacing(path, test.trace.source.path) as file:
         several = Several(file)
         links = Links(control.calls.row[partner[chosen]], ids)
-        found = several.add(before, Group(f"control: {labels[0]}", description), links)
+        diagnostics = several.add(before, Group(f"control: {labels[0]}", description), links)
         links = Links(test.calls.row[chosen], ids)
-        return found + several.add(now, Group(f"test: {labels[1]}", "the test, on its own clock"), links)
+        return diagnostics + several.add(now, Group(f"test: {labels[1]}", "the test, on its own clock"), links)
 
 
 def most_changed(pair: Pair, count: int) -> Int64s:
-    """The places of the test's calls that differ most from their partners, less what the calls in them do."""
+    """The test's calls that differ most from their partners, without the differences of calls inside them."""
     now, before, partner = pair.test.calls, pair.control.calls, pair.alignment.call_of_test
     met = np.flatnonzero((partner != ALONE) & (now.step >= 0))
     host = now.cpu_self_ns[met] - before.cpu_self_ns[partner[met]]

@@ -1,4 +1,4 @@
-"""Alignment of sequences: what is the same in two of them, so that one that was put in does not shift the rest."""
+"""Alignment of sequences: finds equal elements in order, so that an inserted element does not shift the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from augment.arrays.intervals import expand
 from augment.arrays.types import Int64s
 
-ALONE = -1  #: the partner of an element that has none
+ALONE = -1  #: partner of an unmatched element
 BLOCK = 8192  #: elements that are aligned at once
 
 Integers = npt.NDArray[np.signedinteger]
@@ -20,11 +20,11 @@ Pairs = list[tuple[int, int]]
 def align(group_a: Integers, item_a: Integers, group_b: Integers, item_b: Integers) -> Int64s:
     """The partner in ``b`` of each element of ``a``, int64; :data:`ALONE` if it has none.
 
-    Elements are aligned within their group, in their order, items only with equal items. A group that is the same on
-    both sides, which most are, costs no loop.
+    Elements are aligned in order within their group, and only with equal items. Groups that are equal on both sides,
+    the usual case, cost no loop.
 
     Args:
-        group_a: integers; what no group of ``b`` has is aligned with nothing.
+        group_a: integers; elements of a group that ``b`` lacks have no partner.
         item_a: integers.
         group_b: as ``group_a``.
         item_b: as ``item_a``.
@@ -42,10 +42,12 @@ def align(group_a: Integers, item_a: Integers, group_b: Integers, item_b: Intege
     differs[whose[~same]] = True
     equal = ~differs[whose]
     partner[order_a[places_a[equal]]] = order_b[places_b[equal]]
-    rest = np.flatnonzero(~as_long)
-    rest = np.concatenate((rest, np.flatnonzero(as_long)[differs]))
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], Pairs] = {}  # calls of one name tend to differ alike
-    for group in rest.tolist():
+    remaining = np.flatnonzero(~as_long)
+    remaining = np.concatenate((remaining, np.flatnonzero(as_long)[differs]))
+    known: dict[
+        tuple[tuple[int, ...], tuple[int, ...]], Pairs
+    ] = {}  # calls of equal name tend to differ in the same way
+    for group in remaining.tolist():
         own_a = order_a[first_a[group] : stop_a[group]]
         own_b = order_b[first_b[group] : stop_b[group]]
         key = tuple(item_a[own_a].tolist()), tuple(item_b[own_b].tolist())
@@ -58,10 +60,10 @@ def align(group_a: Integers, item_a: Integers, group_b: Integers, item_b: Intege
 
 
 def common(xs: Sequence[int], ys: Sequence[int]) -> Pairs:
-    """The pairs of places of a longest common subsequence, ascending.
+    """The index pairs of a longest common subsequence, ascending.
 
-    Sequences longer than :data:`BLOCK` are aligned block by block: linear in their length, and still the longest
-    unless they drift apart by as much as a quarter of a block.
+    Sequences longer than :data:`BLOCK` are aligned block by block. That is linear in their length, and the result still
+    is the longest unless the sequences drift apart by a quarter of a block.
     """
     head = 0
     shorter = min(len(xs), len(ys))
@@ -70,27 +72,27 @@ def common(xs: Sequence[int], ys: Sequence[int]) -> Pairs:
     tail = 0
     while tail < shorter - head and xs[-1 - tail] == ys[-1 - tail]:
         tail += 1
-    found = [(place, place) for place in range(head)]
+    pairs_found = [(place, place) for place in range(head)]
     x, y, stop_x, stop_y = head, head, len(xs) - tail, len(ys) - tail
     while x < stop_x and y < stop_y:
         last = max(stop_x - x, stop_y - y) <= BLOCK
         pairs = _longest_common(xs[x : min(x + BLOCK, stop_x)], ys[y : min(y + BLOCK, stop_y)])
-        if not last:  # what is common near a block's end may have its partner beyond it
+        if not last:  # elements near a block's end may have their partner beyond it
             pairs = [pair for pair in pairs if max(pair) < BLOCK * 3 // 4]
-        found += [(x + left, y + right) for left, right in pairs]
+        pairs_found += [(x + left, y + right) for left, right in pairs]
         if last:
             break
         left, right = pairs[-1] if pairs else (BLOCK // 2, BLOCK // 2)
         x, y = x + left + 1, y + right + 1
-    found += [(len(xs) - left, len(ys) - left) for left in range(tail, 0, -1)]
-    return found
+    pairs_found += [(len(xs) - left, len(ys) - left) for left in range(tail, 0, -1)]
+    return pairs_found
 
 
 def _longest_common(xs: Sequence[int], ys: Sequence[int]) -> Pairs:
     """A longest common subsequence, by Hyyrö's bit-parallel table (2004).
 
-    Row ``i`` is a number whose bit ``j`` is 0 where ``ys[j]`` makes the longest common subsequence of ``xs[:i + 1]``
-    longer. So a row of the table costs a few operations on one long integer.
+    Row ``i`` is an integer whose bit ``j`` is 0 where ``ys[j]`` extends the longest common subsequence of
+    ``xs[:i + 1]``. So a row of the table costs a few operations on one long integer.
     """
     if not xs or not ys:
         return []
@@ -106,11 +108,11 @@ def _longest_common(xs: Sequence[int], ys: Sequence[int]) -> Pairs:
     pairs: Pairs = []
     x, y = len(xs), len(ys)
     while x and y:
-        if rows[x - 1] >> (y - 1) & 1:  # as long without ys[y - 1]
+        if rows[x - 1] >> (y - 1) & 1:  # no shorter without ys[y - 1]
             y -= 1
             continue
         x -= 1
-        if x and not rows[x - 1] >> (y - 1) & 1:  # as long without xs[x]
+        if x and not rows[x - 1] >> (y - 1) & 1:  # no shorter without xs[x]
             continue
         y -= 1
         pairs.append((x, y))

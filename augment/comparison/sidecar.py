@@ -1,7 +1,7 @@
-"""The sidecar of a comparison, ``STEM.diff.metrics.json``: of the same shape as that of a trace.
+"""The sidecar of a comparison, ``STEM.diff.metrics.json``, in the same shape as that of a trace.
 
-``source`` is the test's, ``control`` the control's, of several ranks the first's; ``compared`` lists every pair of
-ranks with the steps that were compared. The analyses are the tables of the comparison.
+``source`` describes the test and ``control`` the control, for several ranks the first; ``compared`` lists every pair of
+ranks with the compared steps. The analyses are the tables of the comparison.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS: dict[str, type[Any]] = {
 
 
 def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, Any]:
-    """The sidecar as plain data; its rows are still the comparison's own. ``diagnostics`` are those of writers."""
+    """The sidecar as plain data, with the rows of the comparison. ``diagnostics`` are those of writers."""
     first = diff.pairs[0]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -44,7 +44,7 @@ def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, An
 
 
 def write(diff: Diff, path: Path, diagnostics: Sequence[Diagnostic] = ()) -> None:
-    """Write the sidecar to ``path``; ``diagnostics`` tell what writers had to change.
+    """Write the sidecar to ``path``; ``diagnostics`` list what writers changed.
 
     Raises:
         OutputError: ``path`` cannot be written.
@@ -61,7 +61,7 @@ def diff_schema(*, closed: bool = False) -> Schema:
             "name": {"type": "string"},
             "sha256": {"type": "string"},
             "rank": {"type": ["integer", "null"]},
-            "steps": {"type": "array", "items": {"type": "integer"}, "description": "empty of a whole recording"},
+            "steps": {"type": "array", "items": {"type": "integer"}, "description": "empty for a whole recording"},
         },
         "required": ["name", "sha256", "rank", "steps"],
         "additionalProperties": not closed,

@@ -1,4 +1,4 @@
-"""Which steps of control and test are compared with each other."""
+"""Chooses the steps of control and test to compare."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from augment.derived.steps.step_windows import StepWindows, region_windows, step
 from augment.errors import UsageError
 from augment.trace import Diagnostic, Trace
 
-StepChoice = int | tuple[int, int] | None  #: of both sides, of each, or all
+StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per side, or all
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSteps:
-    """Windows of equal number: the first of ``control`` is compared with the first of ``test``, and so on.
+    """Equally many windows per side: the first of ``control`` is compared with the first of ``test``, and so on.
 
     ``whole`` says that they are whole recordings, not steps.
     """
@@ -28,33 +28,33 @@ class ChosenSteps:
 
 
 def choose(control: Trace, test: Trace, step: StepChoice = None, region: str | None = None) -> ChosenSteps:
-    """The steps to compare: by number if ``step`` is given, else by position as many as both have.
+    """The steps to compare: by number if ``step`` is given, else by position, as many as both sides have.
 
-    If one side has no steps, the recordings are compared as wholes. With a ``region``, the occurrences of the
-    annotation of that name, or of those that match it as a pattern, are the steps, numbered from 0.
+    If a side has no steps, whole recordings are compared. With a ``region``, the occurrences of the annotation with
+    that name, or matching that pattern, are the steps, numbered from 0.
 
     Raises:
         UsageError: a side has no step of that number, or no work at all.
     """
     sides = windows_in(control, region), windows_in(test, region)
-    for trace, found in zip((control, test), sides, strict=True):
-        if not len(found):
+    for trace, windows in zip((control, test), sides, strict=True):
+        if not len(windows):
             raise UsageError(f"{trace.source.name}: holds no operator, launch or GPU work that could be compared")
     if step is not None:
         numbers = step if isinstance(step, tuple) else (step, step)
-        chosen = [_numbered(*one) for one in zip((control, test), sides, numbers, strict=True)]
+        chosen = [_numbered(*arguments) for arguments in zip((control, test), sides, numbers, strict=True)]
         return ChosenSteps(chosen[0], chosen[1], whole=False)
-    have = [bool((found.number >= 0).any()) for found in sides]
+    have = [bool((windows.number >= 0).any()) for windows in sides]
     if not all(have):
-        wholes = [_joined(found) for found in sides]
+        wholes = [_joined(windows) for windows in sides]
         offered = offer(regions_of(control), regions_of(test))
         return ChosenSteps(wholes[0], wholes[1], whole=True, diagnostics=_without_steps(have, offered))
     count = min(map(len, sides))
     left_out = max(map(len, sides)) - count
-    message = "steps have no counterpart: one side recorded more, and its last are not compared"
-    told = [Diagnostic("steps_without_counterpart", left_out, message)] if left_out else []
+    message = "steps without counterpart: one side recorded more steps, and its last ones are not compared"
+    diagnostics = [Diagnostic("steps_without_counterpart", left_out, message)] if left_out else []
     first = np.arange(count)
-    return ChosenSteps(sides[0].take(first), sides[1].take(first), whole=False, diagnostics=tuple(told))
+    return ChosenSteps(sides[0].take(first), sides[1].take(first), whole=False, diagnostics=tuple(diagnostics))
 
 
 def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
@@ -65,24 +65,24 @@ def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
     """
     if region is None:
         return step_windows(trace)
-    found = region_windows(trace, region)
-    if not len(found):
-        raise UsageError(f"{trace.source.name}: has no annotation or operator that is called {region!r} or matches it")
-    return found
+    occurrences = region_windows(trace, region)
+    if not len(occurrences):
+        raise UsageError(f"{trace.source.name}: has no annotation or operator that matches {region!r}")
+    return occurrences
 
 
-def _numbered(trace: Trace, found: StepWindows, number: int) -> StepWindows:
-    places = np.flatnonzero(found.number == number)[:1]
+def _numbered(trace: Trace, windows: StepWindows, number: int) -> StepWindows:
+    places = np.flatnonzero(windows.number == number)[:1]
     if not len(places):
-        known = ", ".join(str(one) for one in found.number.tolist() if one >= 0)
+        known = ", ".join(str(one) for one in windows.number.tolist() if one >= 0)
         raise UsageError(f"{trace.source.name}: has no step {number} ({f'it has {known}' if known else 'it has none'})")
-    return found.take(places)
+    return windows.take(places)
 
 
-def _joined(found: StepWindows) -> StepWindows:
-    """From the first to the last."""
-    first, last = np.array([0]), np.array([len(found) - 1])
-    head, tail = found.take(first), found.take(last)
+def _joined(windows: StepWindows) -> StepWindows:
+    """One window from the first to the last."""
+    first, last = np.array([0]), np.array([len(windows) - 1])
+    head, tail = windows.take(first), windows.take(last)
     return StepWindows(np.array([-1], np.int64), head.begin, tail.finish, head.start, tail.end)
 
 
@@ -90,5 +90,5 @@ def _without_steps(have: list[bool], offered: str) -> tuple[Diagnostic, ...]:
     if not any(have) and not offered:
         return ()
     lacking = "neither side has a" if not any(have) else f"the {'test' if have[0] else 'control'} has no"
-    message = f"{lacking} ProfilerStep: the recordings are compared as wholes"
+    message = f"{lacking} ProfilerStep: whole recordings are compared"
     return (Diagnostic("no_steps", 1, f"{message}; {offered}" if offered else message),)

@@ -1,6 +1,6 @@
-"""Student's and Fisher's distributions: the one thing that would be needed of SciPy.
+"""Student's t and Fisher's F distributions: all that would be needed of SciPy.
 
-SciPy's installation is larger than everything else together, on machines of CI that want nothing but the gate.
+SciPy is larger than all other requirements together, which matters on CI machines that only run the gate.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 
 
 def tail_of_student(t: float, freedom: float) -> float:
-    """The probability that Student's t of ``freedom`` degrees exceeds ``t`` >= 0."""
+    """The probability that Student's t with ``freedom`` degrees of freedom exceeds ``t`` >= 0."""
     return 0.5 * _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
 def quantile_of_student(probability: float, freedom: float) -> float:
-    """The t that is not exceeded with ``probability`` > 0.5: by bisection."""
+    """The quantile of Student's t at ``probability`` > 0.5, by bisection."""
     low, high = 0.0, 1.0
     while tail_of_student(high, freedom) > 1 - probability:
         high *= 2
@@ -25,12 +25,12 @@ def quantile_of_student(probability: float, freedom: float) -> float:
 
 
 def tail_of_fisher(f: float, freedom: float) -> float:
-    """The probability that Fisher's F of ``freedom`` and as many degrees exceeds ``f`` >= 0."""
+    """The probability that Fisher's F with ``freedom`` degrees of freedom on both sides exceeds ``f`` >= 0."""
     return _incomplete_beta(freedom / 2, freedom / 2, 1 / (1 + f))
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (DLMF 8.17.22), after Lentz."""
+    """The regularised incomplete beta function, by Lentz's method on its continued fraction (DLMF 8.17.22)."""
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):
@@ -53,5 +53,5 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _away(value: float, tiny: float) -> float:
-    """``value``, but not zero."""
+    """``value``, but never 0."""
     return value if abs(value) > tiny else tiny

@@ -25,14 +25,14 @@ _SIDES: tuple[Literal["cpu"], Literal["gpu"]] = ("cpu", "gpu")
 
 
 class ByName:
-    """Counts and sums by name: on the host operators, annotations (steps, too) and calls of the runtime."""
+    """Counts and sums by name; on the host for operators, annotations (including steps) and calls of the runtime."""
 
     def __init__(self, steps: int, names: Names) -> None:
         self._steps, self._names = steps, names
         self._ledger = Ledger(2 * steps)  # counts, then sums of durations
 
     def add(self, which: int, side: Side) -> None:
-        """Count one side of one rank."""
+        """Add one side of one rank."""
         events = side.trace.events
         rows = np.concatenate([side.calls.row, steps(side.trace).row, events.slices_of(*LAUNCHES)])
         name = self._names.of(events.name[rows], side.trace.strings)
@@ -47,10 +47,12 @@ class ByName:
         self._ledger.add(which, key, self._steps + step, ns[inside])
 
     def rows(self, judged_from: int = 0) -> list[NameRow]:
-        """A row for each name, the largest differences of time first; noise counts from the step ``judged_from`` on."""
-        found = list(self._ledger)
-        adjusted = corrected([chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in found])
-        rows = [self._row(key, sums, p) for (key, sums), p in zip(found, adjusted, strict=True)]
+        """A row for each name, largest time differences first; noise is judged from the step ``judged_from`` on."""
+        entries = list(self._ledger)
+        adjusted = corrected(
+            [chance_of(*sums[:, self._steps + judged_from :].astype(np.float64)) for _, sums in entries]
+        )
+        rows = [self._row(key, sums, p) for (key, sums), p in zip(entries, adjusted, strict=True)]
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.side, row.name))
 
     def _row(self, key: int, sums: Int64s, p: float | None) -> NameRow:
@@ -85,13 +87,19 @@ class ByPath:
         self.operators: tuple[set[int], set[int]] = (set(), set())  #: the paths of operators on each side
 
     def add(self, which: int, side: Side, alignment: Alignment) -> None:
-        """Count one side of one rank."""
+        """Add one side of one rank."""
         calls = side.calls
         inside = np.flatnonzero(calls.step >= 0)
         path = calls.path[inside]
         partner = alignment.call_of_test if which == TEST else alignment.call_of_control
-        columns = (np.ones(len(calls), np.int64), calls.cpu_ns, calls.cpu_self_ns, calls.gpu_ns, calls.gpu_self_ns,
-                   (partner != ALONE).astype(np.int64))  # fmt: skip
+        columns = (
+            np.ones(len(calls), np.int64),
+            calls.cpu_ns,
+            calls.cpu_self_ns,
+            calls.gpu_ns,
+            calls.gpu_self_ns,
+            (partner != ALONE).astype(np.int64),
+        )
         for place, column in enumerate(columns):
             self._ledger.add(which, path, np.full(len(path), place), column[inside])
         is_operator = side.trace.events.category[calls.row[inside]] == Category.CPU_OP
@@ -101,7 +109,7 @@ class ByPath:
         self._launched.add(which, key, np.zeros(len(work), np.intp), side.work.ns[work])
 
     def rows(self) -> list[PathRow]:
-        """A row for each path, the largest differences of GPU time, then of time on the host, first."""
+        """A row for each path, sorted by difference of GPU time, then of host time."""
         kernels = self._kernels()
         rows = [self._row(path, sums, kernels) for path, sums in self._ledger]
         return sorted(rows, key=lambda row: (-abs(row.delta_gpu_ns), -abs(row.delta_cpu_ns), row.path))
@@ -129,19 +137,19 @@ class ByPath:
         )
 
     def _kernels(self) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-        """The longest few that each path launched itself, on each side."""
+        """The longest few kernels that each path launched itself, on each side."""
         texts = self._paths.names.texts
-        found: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
+        kernels: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
         for which in (CONTROL, TEST):
-            for key, sums in sorted(self._launched, key=lambda one: -int(one[1][which, 0])):
-                own = found[which].setdefault(key >> 28, [])
-                if sums[which, 0] and len(own) < KERNELS_SHOWN:
-                    own.append(texts[key & (1 << 28) - 1])
-        return found
+            for key, sums in sorted(self._launched, key=lambda entry: -int(entry[1][which, 0])):
+                names = kernels[which].setdefault(key >> 28, [])
+                if sums[which, 0] and len(names) < KERNELS_SHOWN:
+                    names.append(texts[key & (1 << 28) - 1])
+        return kernels
 
 
 def change_of(control: int, test: int) -> Change:
-    """HTA's classes, by counts."""
+    """HTA's classes of changes, by counts."""
     if not control or not test:
         return "added" if test else "deleted"
     return "unchanged" if control == test else "increased" if test > control else "decreased"

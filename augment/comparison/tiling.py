@@ -1,8 +1,8 @@
-"""Whose time is it? Each step's window divided without rest among what ran, or what was waited for.
+"""Divides each step's window completely among its owners: what ran, or what was waited for.
 
-At each moment of a window a device has one owner: the computation kernel that has run longest; if none computes, the
-collective; if there is none either, the copy; and if nothing runs, the cause of that. Of a recording without GPU work
-it is the innermost call of the main thread.
+At each moment of a window a device has exactly one owner: the computation kernel that has run longest; without
+computation the collective; without that the copy; and if nothing runs, the cause of the idle time. In a recording
+without GPU work the owner is the innermost call of the main thread.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from augment.derived.host.occupancy import innermost, occupants
 from augment.derived.steps.step_idle import step_idle
 from augment.derived.waits.gap_causes import GapCategory
 
-BEFORE = "launched before the recording"  #: the name of such work as an owner: no call is known of it
+BEFORE = "launched before the recording"  #: owner name of such work: its call is unknown
 
 
 class Kind(IntEnum):
-    """What a device's time goes to; of a recording of the host alone, :attr:`HOST`."""
+    """The class of a device's time; in a recording of the host only, :attr:`HOST`."""
 
     COMPUTATION = 0
     EXPOSED_COMMUNICATION = 1
@@ -41,7 +41,7 @@ class Kind(IntEnum):
     HOST = 6
 
 
-#: of each kind of work, what it is exposed to: it owns a moment only if none of these runs
+#: for each type of work, the types that hide it: it owns a moment only if none of these runs
 _HIDDEN_BY = {
     Kind.COMPUTATION: 0,
     Kind.EXPOSED_COMMUNICATION: COMPUTATION,
@@ -57,9 +57,9 @@ _IDLE = {
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Equal-length columns: ``ns`` int64 of the step at the place ``step`` belong to ``kind`` (uint8, a
-    :class:`Kind`), ``path`` (int32, of the call that launched the work, or that the host is in) and ``name`` (int32, of
-    the work, or of what the host does meanwhile; -1 for nothing known). Their sum is the length of the windows."""
+    """Equal-length columns: ``ns`` (int64) of the step with index ``step`` belong to ``kind`` (uint8, a :class:`Kind`),
+    ``path`` (int32, of the call that launched the work, or that the host is in) and ``name`` (int32, of the work, or of
+    the host's activity meanwhile; -1 for none). Their sum is the length of the windows."""
 
     kind: Bytes
     path: Int32s
@@ -69,7 +69,7 @@ class Tiles:
 
 
 def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
-    """Divide the windows of ``side``, on the device at that place, or among the host's calls."""
+    """Divide the windows of ``side`` on the device with that index, or among the host's calls."""
     if device is None:
         return _joined([_host(side)])
     return _joined([*_work(side, names, device), _idle(side, names, device)])
@@ -83,23 +83,23 @@ def _joined(pieces: list[_Piece]) -> Tiles:
 
 
 def _work(side: Side, names: Names, device: int) -> Iterator[_Piece]:
-    found, coverage = gpu_work(side.trace), type_coverage(side.trace)[device]
+    work, coverage = gpu_work(side.trace), type_coverage(side.trace)[device]
     name = side.work.name.copy()
     name[before_recording(side.trace)] = names.number(BEFORE)
     windows = Intervals(side.steps.start, side.steps.end)
-    own = found.by_time[found.devices[device].places]
+    in_time = work.by_time[work.devices[device].places]
     for kind, mask in _MASK.items():
-        places = own[1 << found.type[own].astype(np.int64) == mask]
+        places = in_time[1 << work.type[in_time].astype(np.int64) == mask]
         if not len(places):
             continue
-        end = np.maximum.accumulate(found.end[places])
-        start = np.maximum(found.ts[places], np.concatenate((found.ts[places[:1]], end[:-1])))
-        real = end > start  # else it runs, but not longest
+        end = np.maximum.accumulate(work.end[places])
+        start = np.maximum(work.ts[places], np.concatenate((work.ts[places[:1]], end[:-1])))
+        real = end > start  # else it runs, but not as the longest
         places = places[real]
         which, step, part = clip(Intervals(start[real], end[real]), windows)
         lost = coverage.time_within(part.start, part.end, any_of=_HIDDEN_BY[kind])
         call = side.work.call[places[which]]
-        path = np.append(side.calls.path, np.int32(NO_PATH))[call]  # a call of NONE is the last
+        path = np.append(side.calls.path, np.int32(NO_PATH))[call]  # index NONE selects the last element
         ns = part.end - part.start - lost
         yield np.full(len(ns), kind, np.uint8), path, name[places[which]], step, ns
 
@@ -107,7 +107,7 @@ def _work(side: Side, names: Names, device: int) -> Iterator[_Piece]:
 def _idle(side: Side, names: Names, device: int) -> _Piece:
     trace = side.trace
     idle = step_idle(trace, device, side.steps)
-    kind = np.array([_IDLE[one] for one in GapCategory], np.uint8)[idle.category]
+    kind = np.array([_IDLE[category] for category in GapCategory], np.uint8)[idle.category]
     main = main_thread(side)
     thread = np.where(idle.launch != NO_ROW, trace.events.track[idle.launch], np.int32(main))
     waits = np.flatnonzero((kind == Kind.HOST_WAIT) & (thread != NONE))
@@ -120,18 +120,20 @@ def _idle(side: Side, names: Names, device: int) -> _Piece:
 
 def _host(side: Side) -> _Piece:
     calls, events = side.calls, side.trace.events
-    own = np.flatnonzero(calls.thread == main_thread(side))
-    line = innermost(own, events.ts[calls.row[own]], events.ts[calls.row[own]] + calls.cpu_ns[own])
+    on_thread = np.flatnonzero(calls.thread == main_thread(side))
+    line = innermost(
+        on_thread, events.ts[calls.row[on_thread]], events.ts[calls.row[on_thread]] + calls.cpu_ns[on_thread]
+    )
     which, step, part = clip(Intervals(line.start, line.end), Intervals(side.steps.start, side.steps.end))
     ns = part.end - part.start
-    rest = side.steps.end - side.steps.start
-    np.subtract.at(rest, step, ns)
+    uncovered = side.steps.end - side.steps.start
+    np.subtract.at(uncovered, step, ns)
     call = line.row[which]
-    outside = np.full(len(rest), NO_PATH, np.int32)
+    outside = np.full(len(uncovered), NO_PATH, np.int32)
     return (
-        np.full(len(ns) + len(rest), Kind.HOST, np.uint8),
+        np.full(len(ns) + len(uncovered), Kind.HOST, np.uint8),
         np.concatenate((calls.path[call], outside)),
-        np.full(len(ns) + len(rest), NONE, np.int32),
-        np.concatenate((step, np.arange(len(rest)))),
-        np.concatenate((ns, rest)),
+        np.full(len(ns) + len(uncovered), NONE, np.int32),
+        np.concatenate((step, np.arange(len(uncovered)))),
+        np.concatenate((ns, uncovered)),
     )

@@ -1,8 +1,8 @@
-"""A comparison on the timeline of its test: what changed lies over it, what is gone is marked, and it is added up.
+"""Draws a comparison on the timeline of the test: changes, deletions, and the cumulative difference.
 
-``Diff vs LABEL`` under each thread has a slice over each call, and under each device (or stream, where work of several
-overlaps) one over each piece of GPU work, that takes more or less time than its partner, or has none. Its name is that
-of the call or work behind a sign that says what became of it.
+The track ``Diff vs LABEL`` under each thread has a slice over each call whose time differs from its partner's, or that
+has none; the track under each device (or stream, where work overlaps) has one over each such piece of GPU work. The
+slice has the name of the call or work after a sign for the kind of change.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"
 
 
 def drawn(pair: Pair, label: str, min_delta_ns: int = MIN_DELTA_NS) -> AugmentedTrace:
-    """The test of a pair of ranks with the difference from its control as annotations.
+    """The test of a pair of ranks, with the differences from the control as annotations.
 
     Args:
-        pair: what was compared.
-        label: what to call the control.
-        min_delta_ns: leave out what differs by less; with 0 every call and piece of work of the steps is drawn.
+        pair: the compared ranks.
+        label: the name of the control.
+        min_delta_ns: leave out smaller differences; with 0 every call and piece of work of the steps is drawn.
     """
     name = f"Diff vs {label}"
     annotations: list[Annotation] = [
@@ -72,7 +72,7 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
     strings = list(trace.strings)
     named = Texts(
         (trace.events.name[row] + len(strings) * on_gpu).astype(np.int32),
-        [*strings, *(f"{one} (GPU)" for one in strings)],
+        [*strings, *(f"{text} (GPU)" for text in strings)],
     )
     marks = marked(
         trace.events.ts[row],
@@ -85,14 +85,14 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
             **delta_args(control_gpu_ns[chosen], delta_gpu[chosen], "gpu_"),
         },
     )
-    description = f"{_LEGEND}; (GPU): not the call itself, but the GPU work that it launched"
-    for thread, own in each(calls.thread[chosen], len(trace.tracks)):
-        yield from tracks_of(marks.take(own), name, thread, description)
+    description = f"{_LEGEND}; (GPU): the GPU work that the call launched, not the call itself"
+    for thread, members in each(calls.thread[chosen], len(trace.tracks)):
+        yield from tracks_of(marks.take(members), name, thread, description)
 
 
 def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
     """The tracks of the devices."""
-    work, before, found = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
+    work, before, gpu = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
     partner = pair.alignment.work_of_test
     alone = partner == ALONE
     control_ns = np.where(alone, LEFT_OUT, _at(before.ns, partner))
@@ -101,7 +101,7 @@ def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
     trace, other = pair.test.trace, pair.control.trace
     renamed = np.where(pair.alignment.renamed, _at(before.row, partner), LEFT_OUT)[chosen]
     marks = marked(
-        found.ts[chosen],
+        gpu.ts[chosen],
         work.ns[chosen],
         _change(delta[chosen], alone[chosen]),
         texts_at(work.row[chosen], trace.events.name, trace.strings),
@@ -111,12 +111,12 @@ def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
             "control_name": texts_at(renamed, other.events.name, other.strings),
         },
     )
-    for device in found.devices:
+    for device in gpu.devices:
         yield from _of_device(pair.test.trace, device, chosen, marks, name)
 
 
 def _of_device(trace: Trace, device: Device, chosen: Int64s, marks: Marks, name: str) -> Iterator[SliceTrack]:
-    """One track, or where that would make slices overlap, one for each stream."""
+    """One track, or one per stream where slices would overlap."""
     first, last = np.searchsorted(chosen, (device.start, device.stop)).tolist()
     whole = marks.take(np.arange(first, last))
     order = np.lexsort((-whole.dur, whole.ts))
@@ -126,8 +126,8 @@ def _of_device(trace: Trace, device: Device, chosen: Int64s, marks: Marks, name:
     for stream in gpu_work(trace).streams:
         if device.start <= stream.start < device.stop:
             first, last = np.searchsorted(chosen, (stream.start, stream.stop)).tolist()
-            own = marks.take(np.arange(first, last))
-            yield from tracks_of(own, f"{name} stream {stream.stream}", stream.track, _LEGEND)
+            part = marks.take(np.arange(first, last))
+            yield from tracks_of(part, f"{name} stream {stream.stream}", stream.track, _LEGEND)
 
 
 def _change(delta: Int64s, alone: Int64s) -> Int64s:
@@ -142,5 +142,5 @@ def _caller(pair: Pair) -> Int64s:
 
 
 def _at(column: Int64s, places: Int64s) -> Int64s:
-    """The values at ``places``, of which -1 is none, and has whatever is there."""
+    """The values at ``places``; -1 stands for none and yields an arbitrary value."""
     return np.append(column, LEFT_OUT)[places]

@@ -1,4 +1,4 @@
-"""What the wholes differ by: the figures of :class:`~augment.comparison.rows.FigureRow`."""
+"""The figures of whole runs: the rows :class:`~augment.comparison.rows.FigureRow`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Better = Literal["lower", "higher", "neither"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a step: its unit, and which change of it is an improvement."""
+    """A figure of a step: its unit, and the direction that is an improvement."""
 
     name: str
     unit: str
@@ -41,7 +41,7 @@ FIGURES = (
     Figure("other_wait_ns", "ns"),
     Figure("communication_ns", "ns"),
     Figure("overlap_ratio", "ratio", "higher"),
-    Figure("mean_launch_delay_ns", "ns", "neither"),  # long where the host is far ahead
+    Figure("mean_launch_delay_ns", "ns", "neither"),  # large where the host is far ahead
     Figure("work_count", "count", "neither"),
     Figure("memory_peak_bytes", "bytes"),
 )
@@ -49,22 +49,22 @@ Samples = Mapping[str, Floats]  #: {figure: its value in each step}
 
 
 def samples_of(trace: Trace, windows: StepWindows) -> dict[str, Floats]:
-    """The figures of each step, as means over the devices; those that the trace lacks are left out."""
+    """The figures of each step, averaged over devices; figures that the trace lacks are left out."""
     devices = step_figures(trace, windows)
-    found = {"step_ns": devices[0].step_ns.astype(np.float64)}
+    samples = {"step_ns": devices[0].step_ns.astype(np.float64)}
     for name in devices[0].of_device:
-        found[name] = np.mean([one.of_device[name] for one in devices], axis=0)
-    launched, delay = found.pop("launched", None), found.pop("launch_delay_ns", None)
+        samples[name] = np.mean([device.of_device[name] for device in devices], axis=0)
+    launched, delay = samples.pop("launched", None), samples.pop("launch_delay_ns", None)
     if launched is not None and delay is not None and (launched > 0).all():
-        found["mean_launch_delay_ns"] = delay / launched
+        samples["mean_launch_delay_ns"] = delay / launched
     peaks = memory_peaks(trace, windows)
     if peaks is not None and (peaks >= 0).all():
-        found["memory_peak_bytes"] = peaks.astype(np.float64)
-    return with_overlap(found)
+        samples["memory_peak_bytes"] = peaks.astype(np.float64)
+    return with_overlap(samples)
 
 
 def with_overlap(samples: dict[str, Floats]) -> dict[str, Floats]:
-    """The samples and the share of communication that computation hides, if there is any in each step."""
+    """The samples, with the share of communication hidden by computation if each step has communication."""
     communication = samples.get("communication_ns")
     if communication is not None and (communication > 0).all():
         samples["overlap_ratio"] = 1 - samples["exposed_communication_ns"] / communication
@@ -72,19 +72,19 @@ def with_overlap(samples: dict[str, Floats]) -> dict[str, Floats]:
 
 
 def mean_of_ranks(ranks: Sequence[Samples]) -> dict[str, Floats]:
-    """Of several ranks: the mean of what all of them have, step by step, for as many steps as all have."""
-    shared = [name for name in ranks[0] if all(name in one for one in ranks)]
-    steps = min(len(one["step_ns"]) for one in ranks)
-    return {name: np.mean([one[name][:steps] for one in ranks], axis=0) for name in shared}
+    """The means over ranks of the figures that all ranks have, step by step, for as many steps as all have."""
+    shared = [name for name in ranks[0] if all(name in rank for rank in ranks)]
+    steps = min(len(rank["step_ns"]) for rank in ranks)
+    return {name: np.mean([rank[name][:steps] for rank in ranks], axis=0) for name in shared}
 
 
 def figure_rows(control: Samples, test: Samples, judged_from: int = 0) -> list[FigureRow]:
-    """A row for each figure that both sides have; the noise is that of the steps from ``judged_from`` on."""
-    both = [one for one in FIGURES if one.name in control and one.name in test]
-    noises = [noise_of(control[one.name][judged_from:], test[one.name][judged_from:]) for one in both]
+    """A row for each figure of both sides; noise is judged from the step ``judged_from`` on."""
+    shared = [figure for figure in FIGURES if figure.name in control and figure.name in test]
+    noises = [noise_of(control[figure.name][judged_from:], test[figure.name][judged_from:]) for figure in shared]
     adjusted = corrected([noise.p if noise else None for noise in noises])
     rows = []
-    for figure, noise, p in zip(both, noises, adjusted, strict=True):
+    for figure, noise, p in zip(shared, noises, adjusted, strict=True):
         before, after = control[figure.name], test[figure.name]
         mean, delta = float(before.mean()), float(after.mean() - before.mean())
         rows.append(
@@ -110,7 +110,7 @@ def figure_rows(control: Samples, test: Samples, judged_from: int = 0) -> list[F
 
 
 def verdict_of(p: float | None, delta: float, better: Better = "lower") -> Verdict:
-    """What to call a difference whose corrected probability is ``p``."""
+    """The verdict on a difference with corrected probability ``p``."""
     if p is None:
         return "unknown"
     if p >= ALPHA or not delta:
@@ -121,13 +121,13 @@ def verdict_of(p: float | None, delta: float, better: Better = "lower") -> Verdi
 
 
 def figures_outcome(control: Samples, test: Samples, judged_from: int = 0) -> Findings | Skipped:
-    """The rows, and which figures a side lacks."""
+    """The rows, and a note on the figures that a side lacks."""
     rows = figure_rows(control, test, judged_from)
-    lacking = [one.name for one in FIGURES if (one.name in control) != (one.name in test)]
-    neither = [one.name for one in FIGURES if one.name not in control and one.name not in test]
+    lacking = [figure.name for figure in FIGURES if (figure.name in control) != (figure.name in test)]
+    neither = [figure.name for figure in FIGURES if figure.name not in control and figure.name not in test]
     parts = []
     if lacking:
-        parts.append(f"on one side alone there is: {', '.join(lacking)}")
+        parts.append(f"on one side only: {', '.join(lacking)}")
     if neither:
-        parts.append(f"on neither side there is: {', '.join(neither)}")
+        parts.append(f"on neither side: {', '.join(neither)}")
     return Findings(rows, partial="; ".join(parts) or None)

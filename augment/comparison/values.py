@@ -1,4 +1,4 @@
-"""Figures for people."""
+"""Formats figures for people."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
 def value_text(value: float, unit: str) -> str:
-    """A figure for people."""
+    """A figure as text with its unit."""
     if unit == "ratio":
         return f"{100 * value:.1f} %"
     if unit == "count":
         return f"{value:,.1f}"
     scale, sign = next(
-        (one for one in (_TIMES if unit == "ns" else _SIZES) if abs(value) >= one[0]),
+        (entry for entry in (_TIMES if unit == "ns" else _SIZES) if abs(value) >= entry[0]),
         (1, unit if unit == "ns" else "B"),
     )
     return f"{value / scale:,.3f} {sign}" if scale > 1 else f"{value:,.0f} {sign}"
 
 
 def signed_text(value: float, unit: str) -> str:
-    """A difference for people, with its sign; of ratios in points."""
+    """A difference as text with its sign; ratios in percentage points."""
     if unit == "ratio":
         return f"{100 * value:+.1f} points"
     return f"{'+' if value > 0 else ''}{value_text(value, unit)}"

@@ -1,4 +1,4 @@
-"""Where the difference of step time comes from: parts that add up to it, to the nanosecond."""
+"""Splits the difference of step time into parts that add up to it, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from augment.comparison.tables import change_of
 from augment.comparison.tiling import Kind, Tiles
 from augment.comparison.totals import verdict_of
 
-NAMES_SHOWN = 4  #: of the kernels of a part
-_BITS = 28  #: of a path, and of a name, in a key
+NAMES_SHOWN = 4  #: kernel names shown per part
+_BITS = 28  #: bits of a path, and of a name, in a key
 _WORK = (Kind.COMPUTATION, Kind.EXPOSED_COMMUNICATION, Kind.EXPOSED_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is one part: owners, as keys of the ledger, and the operator that they are of, a name's number."""
+    """The content of one part: owners (keys of the ledger) and their operator (a name's number)."""
 
     kind: Kind
     operator: int
@@ -32,12 +32,12 @@ class _Part:
 
 
 class Waterfall:
-    """Collects the tiles of both sides; then the parts.
+    """Collects the tiles of both sides, then yields the parts.
 
     Args:
-        steps: how many are compared.
-        names: of both sides.
-        paths: of both sides.
+        steps: the number of compared steps.
+        names: the names of both sides.
+        paths: the call paths of both sides.
     """
 
     def __init__(self, steps: int, names: Names, paths: Paths) -> None:
@@ -45,35 +45,35 @@ class Waterfall:
         self._lanes = 0
 
     def add(self, side: int, tiles: Tiles) -> None:
-        """Count the tiles of one rank's device."""
+        """Add the tiles of one rank's device."""
         self._lanes += side == TEST
         key = (tiles.kind.astype(np.int64) << 2 * _BITS) | (tiles.path.astype(np.int64) + 1) << _BITS
         self._ledger.add(side, key | (tiles.name.astype(np.int64) + 1), tiles.step, tiles.ns)
 
     def rows(self, operators: tuple[set[int], set[int]], judged_from: int = 0) -> list[PartRow]:
-        """The parts, the largest differences first.
+        """The parts, largest differences first.
 
         Args:
-            operators: the paths of operators that occur in the control, and in the test.
-            judged_from: the first step whose noise counts.
+            operators: the paths of operators in the control, and in the test.
+            judged_from: the first step that counts for the noise.
         """
-        parts = [one for one in self._parts(operators) if self._sums(one).any()]
-        sums = [self._sums(one) for one in parts]
-        adjusted = corrected([chance_of(*one[:, judged_from:].astype(np.float64)) for one in sums])
-        whole = sum(int(one[TEST].sum() - one[CONTROL].sum()) for one in sums)
-        rows = [self._row(*one, whole) for one in zip(parts, sums, adjusted, strict=True)]
+        parts = [part for part in self._parts(operators) if self._sums(part).any()]
+        sums = [self._sums(part) for part in parts]
+        adjusted = corrected([chance_of(*part[:, judged_from:].astype(np.float64)) for part in sums])
+        whole = sum(int(part[TEST].sum() - part[CONTROL].sum()) for part in sums)
+        rows = [self._row(*part, whole) for part in zip(parts, sums, adjusted, strict=True)]
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.kind, row.operator, row.test_names))
 
     def _parts(self, operators: tuple[set[int], set[int]]) -> Iterable[_Part]:
-        """Owners of one operator and name; those of one side alone meet in the innermost operator that both have."""
-        both = operators[CONTROL] & operators[TEST]
+        """Groups owners by operator and name. Owners of one side only go to the innermost operator of both sides."""
+        shared = operators[CONTROL] & operators[TEST]
         owners: dict[tuple[Kind, int, int], list[int]] = {}
         for key, _ in self._ledger:
             owners.setdefault((self._kind(key), self._operator(self._path(key)), self._name(key)), []).append(key)
         left: dict[tuple[Kind, int], list[list[int]]] = {}
         for (kind, operator, _), keys in owners.items():
             occurs = self._occurs(keys)
-            home = self._home(keys[0], both)
+            home = self._home(keys[0], shared)
             if all(occurs) or kind not in _WORK or home == NO_PATH:
                 yield _Part(kind, operator, tuple(keys))
             else:
@@ -88,11 +88,11 @@ class Waterfall:
     def _occurs(self, keys: Sequence[int]) -> tuple[bool, bool]:
         """Whether any of ``keys`` owns time in the control, and in the test."""
         sums = [self._ledger[key] for key in keys]
-        return any(one[CONTROL].any() for one in sums), any(one[TEST].any() for one in sums)
+        return any(owner[CONTROL].any() for owner in sums), any(owner[TEST].any() for owner in sums)
 
-    def _home(self, key: int, both: set[int]) -> int:
-        """The innermost operator around ``key`` that both sides have: a path."""
-        known = [one for one in self._paths.chain(self._path(key)) if one in both]
+    def _home(self, key: int, shared: set[int]) -> int:
+        """The path of the innermost operator around ``key`` that both sides have."""
+        known = [path for path in self._paths.chain(self._path(key)) if path in shared]
         return known[-1] if known else NO_PATH
 
     def _operator(self, path: int) -> int:
@@ -135,7 +135,7 @@ class Waterfall:
         return abs(int(self._ledger[key][TEST].sum() - self._ledger[key][CONTROL].sum()))
 
     def _texts(self, part: _Part, side: int) -> list[str]:
-        """What owned the part on one side, the longest first."""
+        """The names of the part's owners on one side, the longest first."""
         owners: dict[int, int] = {}
         for key in part.keys:
             name, ns = self._name(key), int(self._ledger[key][side].sum())
@@ -146,7 +146,7 @@ class Waterfall:
 
 
 def _change(part: _Part, control: int, test: int) -> PartChange:
-    """How the time differs: work comes and goes, waiting only grows and shrinks."""
+    """The kind of change: work appears and disappears, waiting only grows and shrinks."""
     if part.renamed:
         return "renamed"
     change = change_of(control, test)

@@ -121,15 +121,15 @@ def _rows(
     times = {name: sums(which, getattr(path, name)[pieces], len(members)) for name in _TIMES}
     times["transfer_ns"] = sums(which, np.where(path.is_transfer()[pieces], dur, 0), len(members))
     visits = np.bincount(which[came], minlength=len(members))
-    for place, member in enumerate(members.tolist()):
+    for place, index in enumerate(members.tolist()):
         parts = {name: int(values[place]) for name, values in times.items()}
         yield Row(
             step=step,
-            rank=summaries[member].rank,
-            trace=summaries[member].name,
+            rank=summaries[index].rank,
+            trace=summaries[index].name,
             path_ns=sum(parts.values()),
             **parts,
             path_ratio=sum(parts.values()) / whole if whole else None,
             visit_count=int(visits[place]),
-            uncertainty_ns=clocks[member].uncertainty_ns,
+            uncertainty_ns=clocks[index].uncertainty_ns,
         )

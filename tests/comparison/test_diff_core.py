@@ -123,7 +123,7 @@ def test_what_cannot_be_asked() -> None:
         diff(trace, trace, step=7)
     with pytest.raises(UsageError, match=r"no rank 4 \(it "):
         diff([trace], [trace], control_rank=4)
-    with pytest.raises(UsageError, match="no annotation or operator that is called 'timed'"):
+    with pytest.raises(UsageError, match="no annotation or operator that matches 'timed'"):
         diff(trace, trace, region="timed")
     with pytest.raises(UsageError, match="nothing to compare"):
         diff([], trace)

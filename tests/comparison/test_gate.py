@@ -74,7 +74,7 @@ def test_an_outlying_first_step_is_told() -> None:
     slow, steady = samples(step_ns=[3000, 1000, 1010, 990, 1005]), samples(step_ns=[1001, 1000, 1010, 990, 1005])
     assert outlying_first_step(steady, steady) == ""
     said = outlying_first_step(slow, steady)
-    assert said == ("the first step is an outlier, and left out on both sides: "
+    assert said == ("the first step is an outlier and left out on both sides: "
                     "in the control it takes 3.000 µs, the median 1.005 µs")  # fmt: skip
     assert "in the test it takes" in outlying_first_step(steady, slow)
     assert outlying_first_step(slow, samples(step_ns=[1000, 1001])) == "", "too few would be left"
@@ -131,7 +131,7 @@ def test_one_step_a_side() -> None:
     found = line("step_ns", check(one, other))
     assert found.status == "fail"
     assert found.low is None
-    assert "noise is not known" in found.reason
+    assert "noise is unknown" in found.reason
     assert line("step_ns", check(one, samples(step_ns=[1049]))).status == "pass"
 
 
@@ -159,7 +159,7 @@ def test_limits(text: str, limit: Limit) -> None:
 
 @pytest.mark.parametrize("text", ["", "5 percent", "ms", "-3%", "1.2.3%", "5%%"])
 def test_no_limits(text: str) -> None:
-    with pytest.raises(UsageError, match="is no limit"):
+    with pytest.raises(UsageError, match="is not a limit"):
         limit_of(text)
 
 
@@ -190,6 +190,6 @@ def test_what_is_written() -> None:
     assert "%: 95 % confidence interval, pairs of steps); limit 5 %; worse by more than the limit" in said
     assert text_of(line("overlap_ratio", lines)) == "overlap_ratio: 80.0 % → 50.0 %, -30.0 points; not gated"
     unsure = check(STEADY, samples(step_ns=[1000, 2000, 500, 1400]))
-    assert markdown(unsure, "main", "branch", ["few"]).splitlines()[0].endswith("cannot tell of 1 of 2 figures")
+    assert markdown(unsure, "main", "branch", ["few"]).splitlines()[0].endswith("cannot tell for 1 of 2 figures")
     assert markdown(unsure, "main", "branch", ["few"]).endswith("\n⚠️ few\n")
     assert 'skipped="2"' in junit(unsure, "main", "branch")
