@@ -1,1 +1,1 @@
-"""Showing a trace in the Perfetto UI, and asking Perfetto's engine; nothing here leaves this machine."""
+"""Shows traces in the Perfetto UI and queries Perfetto's engine; no data leaves this machine."""

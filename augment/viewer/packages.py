@@ -1,4 +1,4 @@
-"""Where Perfetto's UI and engine, and the Node that runs the engine, are installed: they come with extras."""
+"""Locates Perfetto's UI and engine, and the Node that runs the engine; they come with extras."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def _newest_ui() -> Path | None:
 
 
 def _folders(package: str) -> list[Path]:
-    """Where ``package`` is installed; it is not imported."""
+    """The folders of ``package``, without importing it."""
     found = importlib.util.find_spec(package)
     return [Path(one) for one in found.submodule_search_locations or []] if found else []

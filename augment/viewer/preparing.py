@@ -1,4 +1,4 @@
-"""From the file that was named to the file that is shown."""
+"""Prepares the file to show from the file that the user named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from augment.writers.perfetto.several import is_of_several
 
 _BEST_FIRST = ("perfetto", "chrome", "bundle")  #: names of writers, by how well their files look in the UI
 
-Told = Callable[[str], None]  #: told, in a sentence, of what is done
+Report = Callable[[str], None]  #: called with one line of text for the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Prepared:
     view: View
 
 
-def prepare(name: str, folder: Path, say: Told, stage: Told) -> Prepared:
+def prepare(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
     """What to show for the file ``name``: itself, if augment wrote it; else its augmented trace, made in ``folder``
     unless there is a newer one beside it.
 
@@ -77,7 +77,7 @@ def _writers() -> list[Writer]:
     return sorted(known, key=lambda one: _BEST_FIRST.index(one.NAME))
 
 
-def _augmented(name: str, folder: Path, say: Told, stage: Told) -> Prepared:
+def _augmented(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
     """Augment into ``folder``."""
     stage(f"reading {name}")
     augmented = augment(read(name), progress=lambda analysis, _done, _of: stage(analysis))

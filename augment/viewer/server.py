@@ -28,9 +28,15 @@ FIRST_FETCH_S = 300.0  #: how long to wait for somebody to fetch the trace, at l
 _HOST = "127.0.0.1"
 _STALLED_S = 120.0  #: a transfer in which nothing moves for so long is given up
 _TYPES = {
-    ".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".json": "application/json",
-    ".wasm": "application/wasm", ".png": "image/png", ".svg": "image/svg+xml", ".woff2": "font/woff2",
-}  # fmt: skip
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".json": "application/json",
+    ".wasm": "application/wasm",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
 
 #: the UI must work without any other machine, and has no reason to speak to one
 _UI_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; frame-ancestors 'none'"
@@ -195,9 +201,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _head(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
         self.send_response(status)
         common = {
-            "Access-Control-Allow-Origin": PERFETTO_UI, "Vary": "Origin", "Cache-Control": "no-store",
+            "Access-Control-Allow-Origin": PERFETTO_UI,
+            "Vary": "Origin",
+            "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
-        }  # fmt: skip
+        }
         for name, value in {**headers, **common}.items():
             self.send_header(name, value)
         self.end_headers()

@@ -19,10 +19,20 @@ _BUSIEST = 2  #: streams whose tracks are looked at first, where what was added 
 
 #: what begins so is looked at first, in this order: of the whole, then the fullest of the streams, then copies
 _FIRST = (
-    "Diff vs", "Critical path", "Cross-rank critical path", "Idle", "Exposed communication", "Wait and transfer",
-    "Idle stream", "Queue Length", "Memory allocated", "Memory timeline total",
-    "Memory timeline Activation", "Memory timeline Gradient", "Memcpy",
-)  # fmt: skip
+    "Diff vs",
+    "Critical path",
+    "Cross-rank critical path",
+    "Idle",
+    "Exposed communication",
+    "Wait and transfer",
+    "Idle stream",
+    "Queue Length",
+    "Memory allocated",
+    "Memory timeline total",
+    "Memory timeline Activation",
+    "Memory timeline Gradient",
+    "Memcpy",
+)
 _ALIKE = 2  #: tracks of one beginning, such as those of many streams; of the first there may be more
 
 #: the tracks that augment adds to a device, and to a stream
