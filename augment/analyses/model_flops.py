@@ -31,8 +31,7 @@ from dataclasses import dataclass
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import NUMBERS, device_peaks, why_unknown
-from augment.derived.operators.step_efficiency import step_efficiency
-from augment.derived.steps.step_figures import step_figures
+from augment.derived.operators.step_efficiency import efficiencies
 from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, Identity, Trace
@@ -84,11 +83,11 @@ def analyze(
         return Skipped("shapes were not recorded: record with record_shapes=True, or give the option "
                        "flops_per_step_count, or parameters_count and tokens_per_step_count")  # fmt: skip
     rows = []
-    for place, figures in enumerate(step_figures(trace, windows)):
+    for place, (figures, found) in enumerate(efficiencies(trace)):
         device = gpu_work(trace).devices[place]
         peak = device_peaks(trace)[device.device]
         rate = None if peak is None else peak.tflops.get(peak_number)
-        counted = step_efficiency(trace, place, windows, figures.of_device["compute_ns"]).model_flops
+        counted = found.model_flops
         for step in range(len(windows)):
             flops, wall = given or round(float(counted[step])), int(figures.step_ns[step])
             achieved = flops / wall / 1e3 if wall else None

@@ -41,8 +41,8 @@ from augment.annotations import SliceTrack, Texts
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks, why_unknown
-from augment.derived.operators.step_efficiency import products_covered, step_efficiency
-from augment.derived.steps.step_figures import StepFigures, step_figures
+from augment.derived.operators.step_efficiency import Efficiency, efficiencies, products_covered
+from augment.derived.steps.step_figures import StepFigures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.findings import Findings, Skipped, column
 from augment.trace import GPU_WORK, Identity, Trace
@@ -112,17 +112,16 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no operator, launch or GPU work")
     rows: list[Row] = []
     tracks: list[SliceTrack] = []
-    for place, figures in enumerate(step_figures(trace, windows)):
-        own = list(_rows(trace, place, windows, figures))
+    for place, (figures, found) in enumerate(efficiencies(trace)):
+        own = list(_rows(trace, place, windows, figures, found))
         rows += own
         tracks.append(_track(trace, place, windows, own))
     return Findings(rows, tracks)
 
 
-def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures) -> Iterator[Row]:
+def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, found: Efficiency) -> Iterator[Row]:
     device = gpu_work(trace).devices[place]
     known = figures.of_device
-    found = step_efficiency(trace, place, windows, known["compute_ns"])
     lacking = why_no_mfu(trace, place)
     peak = device_peaks(trace)[device.device]
     told = None if peak is None else peak.told(found.numbers)

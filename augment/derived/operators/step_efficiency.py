@@ -16,6 +16,7 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.recomputation import recomputed
 from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
+from augment.derived.steps.step_figures import StepFigures, step_figures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.trace import Trace, derived
 
@@ -72,6 +73,16 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
         model_peak_ns=_sums(at, peak_ns * model, count),
         covered=np.divide(covered, compute_ns, out=np.zeros(count), where=compute_ns > 0),
         numbers=tuple(sorted({own.numbers[one] for one in np.unique(own.number[which]).tolist() if one >= 0} - {""})),
+    )
+
+
+@derived
+def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
+    """The figures of the steps of each device and their efficiency, in the order of ``gpu_work(trace).devices``."""
+    windows = step_windows(trace)
+    return tuple(
+        (figures, step_efficiency(trace, place, windows, figures.of_device["compute_ns"]))
+        for place, figures in enumerate(step_figures(trace, windows))
     )
 
 
