@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import inspect
 import logging
@@ -289,7 +290,7 @@ class Service(AugmentServiceServicer):
         if len(request_id) > MOST_REQUEST_ID:
             raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
 
-        loop = asyncio.get_running_loop()
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # of the call's span, too
 
         def create() -> str:
             if kind == "diff":
@@ -299,7 +300,8 @@ class Service(AugmentServiceServicer):
             file_names = [self._expect_input(given) for given in inputs_of(spec)]
             job, new = self._jobs.create(caller, spec, request_id, file_names)
             # from here, not by who waits for it: a caller that goes away now ends that
-            loop.call_soon_threadsafe(self._scheduler.queued if new else self._scheduler.wake, job)
+            wake = self._scheduler.queued if new else self._scheduler.wake
+            loop.call_soon_threadsafe(wake, job, context=context)
             return job
 
         return await self._apart(create)

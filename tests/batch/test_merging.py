@@ -224,7 +224,7 @@ def test_urls(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     assert default_output(job) == "memory://merging/job.augmented.pftrace"
     assert merge(job, default_output(job), Choice()).ranks == 2
     (tmp_path / "job.pftrace").write_bytes(store.cat_file("/merging/job.augmented.pftrace"))
-    assert {one[0] for one in slices(perfetto, tmp_path / "job.pftrace")} == {"k0", "k1"}
+    assert {"k0", "k1"} <= {one[0] for one in slices(perfetto, tmp_path / "job.pftrace")}
     store.rm("/merging", recursive=True)
 
 
