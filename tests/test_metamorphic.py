@@ -56,7 +56,8 @@ OF_WORK = (
     "memory_bandwidth",
 )
 #: the critical path holds launch latencies of its own, which do not stretch
-SKIPPED = ("critical_path", "critical_path_operators")
+#: and the peaks of a device, which what is told of work against them depends on, do not, either
+SKIPPED = ("critical_path", "critical_path_operators", "roofline", "step_efficiency", "model_flops")
 
 
 @pytest.fixture(scope="module", params=[*SIMULATED, *RECORDED])
