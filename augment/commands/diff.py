@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug, listed
+from augment.commands.options import debug, listed, row_limit
 from augment.commands.remote import client_of, server_options
 from augment.errors import UsageError
 
@@ -64,14 +64,7 @@ ROWS = 10  #: rows of a table by default
     help="Number of arrows in the overlay, between the calls that differ most.",
 )
 @server_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=ROWS,
-    show_default=True,
-    metavar="N",
-    help="Maximum rows of a table; 0: all.",
-)
+@row_limit(ROWS)
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
 @click.option("--quiet", is_flag=True, help="Print only the paths written.")
 @debug

@@ -21,6 +21,11 @@ def debug(function: Function) -> Function:
     return click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")(function)
 
 
+def row_limit(rows: int, text: str = "Maximum rows of a table; 0: all.") -> Callable[[Function], Function]:
+    """``--limit``, by default ``rows``."""
+    return click.option("--limit", type=click.IntRange(min=0), default=rows, show_default=True, metavar="N", help=text)
+
+
 def listed(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
     """The names of ``--only a,b --only c``, each once."""
     names = (name.strip() for value in values for name in value.split(","))
@@ -49,10 +54,12 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = ["only", "skip", "options", "steps", "tables", "execution_trace", "memory_timeline"] + [
-            "formats"
-        ] * formats
-        for option in (*_REQUEST, *[_FORMATS] * formats):
+        names = ["only", "skip", "options", "steps", "tables", "execution_trace", "memory_timeline"]
+        options = [*_REQUEST]
+        if formats:
+            names.append("formats")
+            options.append(_FORMATS)
+        for option in options:
             command = option(command)
         return command  # type: ignore[return-value]
 

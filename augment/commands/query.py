@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug
+from augment.commands.options import debug, row_limit
 from augment.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -33,14 +33,7 @@ NULL = "NULL"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array with an object per row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: NULL is an empty field, an empty text is quoted.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=ROWS,
-    show_default=True,
-    metavar="N",
-    help="Maximum rows of the table; 0: all. JSON and CSV have all rows.",
-)
+@row_limit(ROWS, "Maximum rows of the table; 0: all. JSON and CSV have all rows.")
 @debug
 def command(
     file: str, sql: str | None, sql_file: str | None, engine: str | None, as_json: bool, as_csv: bool, limit: int

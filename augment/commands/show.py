@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug, requesting
+from augment.commands.options import debug, requesting, row_limit
 from augment.errors import InputError, UnknownFormat, expect_regular
 
 if TYPE_CHECKING:
@@ -21,14 +21,7 @@ ROWS = 20  #: rows of a table by default
 @click.argument("source", metavar="INPUT|METRICS.json")
 @click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]")
 @requesting()
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=ROWS,
-    show_default=True,
-    metavar="N",
-    help="Maximum rows of a table; 0: all.",
-)
+@row_limit(ROWS)
 @click.option("--json", "as_json", is_flag=True, help="Print the analyses in the metrics file as JSON, with all rows.")
 @debug
 def command(

@@ -73,10 +73,7 @@ def operator_work(trace: Trace) -> OperatorWork:
     stacks = call_stacks(trace)
     columns = arg_columns(trace)
     recorded = len(columns.ints("Input Dims").rows) > 0
-    place, kind, calls, works = _modelled(trace)
-    is_product = np.array([one.is_product for one in works], np.bool_)[kind]
-    counts = _counting(trace, place, is_product)
-    place, kind = place[counts], kind[counts]
+    place, kind, calls, works = _counted(trace)
     owner = np.full(len(work), -1, np.int32)
     if len(place):
         around = enclosing(trace, place)
@@ -97,10 +94,16 @@ def operator_work(trace: Trace) -> OperatorWork:
 
 def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
     """The row and the work of each operator that counts, whether or not it launched anything: also of a CPU's trace."""
-    place, kind, _, works = _modelled(trace)
-    counts = _counting(trace, place, np.array([one.is_product for one in works], np.bool_)[kind])
-    rows = call_stacks(trace).row[place[counts]]
-    yield from zip(rows.tolist(), (works[one] for one in kind[counts].tolist()), strict=True)
+    place, kind, _, works = _counted(trace)
+    rows = call_stacks(trace).row[place]
+    yield from zip(rows.tolist(), (works[number] for number in kind.tolist()), strict=True)
+
+
+def _counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
+    """As :func:`_modelled`, of the operators that count alone."""
+    place, kind, calls, works = _modelled(trace)
+    counts = _counting(trace, place, np.array([work.is_product for work in works], np.bool_)[kind])
+    return place[counts], kind[counts], calls, works
 
 
 def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:

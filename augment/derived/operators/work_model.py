@@ -22,11 +22,6 @@ class Work:
     again_flops: int = 0
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether ``flops`` is no more than a lower bound."""
-        return self.flops != self.most_flops
-
-    @property
     def is_product(self) -> bool:
         """Whether it is a matrix product, convolution or attention."""
         return self.flops is not None
