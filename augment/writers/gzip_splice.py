@@ -112,12 +112,37 @@ def _checked(end: bytes, bit: int, tail: bytes, text_bytes: int) -> int | None:
     return text_bytes - size
 
 
+def _empty_blocks() -> list[tuple[int, int]]:
+    """For each bit of a byte: blocks without content that end there, as a number and its count of bits (RFC 1951).
+
+    A block with fixed codes takes 10 bits. One with dynamic codes, of which only the block's end occurs, takes 93: it
+    is needed to end at an odd bit. The window that later distances refer to stays empty.
+    """
+    lengths = "".join("100" if symbol in (18, 1) else "000" for symbol in _CODE_LENGTH_ORDER)
+    unused = "".join("1" + f"{count - 11:07b}"[::-1] for count in (138, 118))  # the 256 literals
+    dynamic = "0" + "01" + "00000" + "00000" + "1111" + lengths + unused + "0" + "0" + "0"
+    empty = []
+    for residue in range(8):
+        bits = dynamic if residue % 2 else ""
+        while len(bits) % 8 != residue:
+            bits += "0" + "10" + "0000000"
+        empty.append((int("0" + bits[::-1], 2), len(bits)))
+    return empty
+
+
+_CODE_LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
+_EMPTY = _empty_blocks()
+
+
 def _from_bit(data: bytes, bit: int) -> bytes:
-    """``data`` from ``bit`` on, moved to a byte's edge."""
-    array = np.frombuffer(data, np.uint8)[bit // 8 :].astype(np.uint16)
-    following = np.append(array[1:], np.uint16(0))
-    shift = bit % 8
-    return ((array >> shift) | (following << (8 - shift))).astype(np.uint8).tobytes()
+    """A deflate stream: blocks without content, then ``data`` from ``bit`` on, at the same bit of a byte as before.
+
+    The content of a stored block begins at a byte's edge, so blocks that follow must not move within their bytes.
+    """
+    value, count = _EMPTY[bit % 8]
+    whole = count // 8
+    first = value >> 8 * whole | data[bit // 8] >> bit % 8 << bit % 8
+    return (value & (1 << 8 * whole) - 1).to_bytes(whole, "little") + bytes([first]) + data[bit // 8 + 1 :]
 
 
 def _inflated_size(deflated: bytes) -> int | None:
@@ -134,7 +159,7 @@ def _inflated_size(deflated: bytes) -> int | None:
     except zlib.error:
         return None
     left = len(inflate.unused_data) + len(following)
-    return size if TRAILER.size <= left <= TRAILER.size + 1 else None
+    return size if left == TRAILER.size else None
 
 
 def resumed(file: BinaryIO, path: str, splice: Splice, tail: bytes, text_bytes: int) -> tuple[GzipWriter, memoryview]:

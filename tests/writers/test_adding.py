@@ -154,6 +154,27 @@ def test_large_files_whose_own_bytes_are_kept(
     assert later.read_bytes() == base.read_bytes()
 
 
+@pytest.mark.parametrize("layout", ["flushed", "two members", "an empty member last"])
+def test_a_flushed_file_is_extended_and_several_members_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr(chrome, "SPLICED_FROM", 0)
+    many = [{**KERNEL, "name": f"k{ts % 37}", "ts": ts, "dur": ts % 9} for ts in range(0, 200_000, 10)]
+    text = json.dumps({"traceEvents": [*NAMES, *many]})
+    path, base = tmp_path / "t.json.gz", tmp_path / "base"
+    if layout == "flushed":
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        cut = len(text) // 2 if layout == "two members" else len(text)
+        path.write_bytes(gzip.compress(text[:cut].encode()) + gzip.compress(text[cut:].encode()))
+    trace = read(str(path))
+    seamed(chrome, trace, base, *of_analyses(trace))
+    assert (base.read_bytes()[10:1000] == path.read_bytes()[10:1000]) == (layout == "flushed")
+    assert stripped(written(base)) == text.encode()
+    assert json.loads(written(base))["traceEvents"][: 1 + len(many)] == [*NAMES, *many][: 1 + len(many)]
+
+
 @pytest.mark.parametrize("cut", [b"", b',\n{"ph": "X", "na'])
 def test_a_truncated_source_stays_closed(tmp_path: Path, cut: bytes) -> None:
     text = json.dumps({"traceEvents": EVENTS}).encode()[:-2]

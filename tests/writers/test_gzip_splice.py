@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.writers.checksums import Checked, shifted_crc
-from augment.writers.gzip_splice import find_splice, resumed
+from augment.writers.gzip_splice import _from_bit, find_splice, resumed
 
 LINES = random.Random(3)
 TEXT = b"".join(
@@ -53,6 +53,56 @@ def test_stored_blocks_are_not_found(tmp_path: Path) -> None:
     path = tmp_path / "source.gz"
     path.write_bytes(gzip.compress(TEXT, 0))
     assert find_splice(str(path), TEXT, len(TEXT), len(TEXT) - 7) is None
+
+
+def _as_flushed(path: Path, text: bytes, every: int = 1 << 40) -> None:
+    """A member that a logger writes: flushed after each ``every`` bytes, and as text, whose end is flushed, too."""
+    with gzip.open(path, "wt", compresslevel=1, encoding="utf-8", newline="") as file:
+        for at in range(0, len(text), every):
+            file.write(text[at : at + every].decode())
+            file.flush()
+
+
+def _lengthened(path: Path, text: bytes, added: bytes) -> tuple[int, bytes]:
+    """The bit of the splice within its byte, and what gzip reads of the file with ``added`` before its last bytes."""
+    insert_at = len(text) - 7
+    splice = find_splice(str(path), text, len(text), insert_at)
+    assert splice is not None
+    out = io.BytesIO()
+    writer, rest = resumed(out, str(path), splice, text, len(text))
+    for piece in (rest[: insert_at - splice.text_at], added, rest[insert_at - splice.text_at :]):
+        writer.write(piece)
+    writer.finish()
+    return splice.bit % 8, gzip.decompress(out.getvalue())
+
+
+def test_a_block_before_a_flush_is_found_at_every_bit(tmp_path: Path) -> None:
+    path, bits = tmp_path / "source.gz", set()
+    for begin in range(0, 64 * 37, 37):
+        text = TEXT[begin : begin + 250_000]
+        _as_flushed(path, text)
+        bit, longer = _lengthened(path, text, b"new")
+        assert longer == text[:-7] + b"new" + text[-7:]
+        bits.add(bit)
+    assert bits == set(range(8))
+
+
+@pytest.mark.parametrize("every", [1000, 30_000, 100_000])
+def test_a_file_that_is_flushed_again_and_again_is_extended(tmp_path: Path, every: int) -> None:
+    path = tmp_path / "source.gz"
+    _as_flushed(path, TEXT, every)
+    _, longer = _lengthened(path, TEXT, b"new" * 100_000)
+    assert longer == TEXT[:-7] + b"new" * 100_000 + TEXT[-7:]
+
+
+def test_bits_are_moved_within_whole_bytes_alone() -> None:
+    """Blocks without content stand before the first bit, so that what follows keeps its place within its byte."""
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    stored = compressor.compress(TEXT[:5000]) + compressor.flush(zlib.Z_SYNC_FLUSH) + b"\3\0"
+    for bit in range(8):
+        empty = bytes([(1 << bit) - 1]) + bytes(bit > 5) + b"\0\0\xff\xff"  # a stored block that begins at this bit
+        shifted = empty + stored
+        assert zlib.decompress(_from_bit(shifted, bit), -zlib.MAX_WBITS) == TEXT[:5000]
 
 
 @given(st.binary(), st.binary())
