@@ -19,19 +19,22 @@ _MARKS = {"regression": "worse", "improvement": "better", "different": "other", 
 
 def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
     """Print the tables of a comparison to stdout, at most ``limit`` rows each (0: all)."""
-    analyses = {name: one["rows"] for name, one in sidecar["analyses"].items()}
+    analyses = {name: one.get("rows", []) for name, one in sidecar["analyses"].items()}
     emit(f"control: {_about(control, sidecar['control'])}")
     emit(f"test:    {_about(test, sidecar['source'])}")
     emit(_compared(sidecar["compared"]))
     for one in sidecar["diagnostics"]:
         emit(f"{one['code']}: {one['count']:,} ({one['message']})")
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]
-    _figures(analyses["diff_figures"], "recording" if whole_recordings else "a step")
+    of = "recording" if whole_recordings else "a step"
+    _figures("Figures", analyses["diff_figures"], of)
     if reason := sidecar["analyses"]["diff_figures"].get("reason"):
         emit(reason)
     whole = sum(row["delta_ns"] for row in analyses["diff_steps"])
     _waterfall(analyses["diff_waterfall"], whole, limit)
     _operators(analyses["diff_waterfall"], limit)
+    _kinds(analyses["diff_kinds"], limit)
+    _efficiency(sidecar["analyses"]["diff_efficiency"], of)
     _changes(analyses["diff_names"], len(analyses["diff_steps"]), limit)
 
 
@@ -52,7 +55,7 @@ def _compared(pairs: Sequence[dict[str, Any]]) -> str:
     return f"compared: {ranks}{counted(len(steps[0]), 'step')}: {which}"
 
 
-def _figures(rows: Sequence[dict[str, Any]], of: str) -> None:
+def _figures(title: str, rows: Sequence[dict[str, Any]], of: str) -> None:
     rows = [row for row in rows if row["control"] or row["test"]]
     known = any(row["low"] is not None for row in rows)
     columns = [
@@ -75,7 +78,7 @@ def _figures(rows: Sequence[dict[str, Any]], of: str) -> None:
             Column(("95 % confidence interval", ""), [_interval(row) for row in rows]),
             Column(("", ""), [_MARKS[row["verdict"]] for row in rows], text=True),
         ]
-    print_columns("Figures", columns)
+    print_columns(title, columns)
     if not known:
         emit("one step per side: the noise is unknown")
 
@@ -141,6 +144,36 @@ def _operators(rows: Sequence[dict[str, Any]], limit: int) -> None:
                 Column(("operator", ""), shown, text=True),
             ],
         )
+
+
+def _kinds(rows: Sequence[dict[str, Any]], limit: int) -> None:
+    """The time that each kind of work owned; nothing for a recording of the host alone."""
+    if not any(row["control_count"] or row["test_count"] for row in rows):
+        return
+    scale = _scale(rows)
+    shown = [row for row in rows if max(row["control_ns"], row["test_ns"]) >= LEAST_NS * scale][: limit or None]
+    if not shown:
+        return
+    print_columns(
+        "By kind of work: exclusive time per step",
+        [
+            Column(("difference", "ms"), [f"{row['delta_ns'] / scale / 1e6:+,.3f}" for row in shown]),
+            Column(("control", "ms"), [f"{row['control_ns'] / scale / 1e6:,.3f}" for row in shown]),
+            Column(("test", "ms"), [f"{row['test_ns'] / scale / 1e6:,.3f}" for row in shown]),
+            Column(("", ""), [_percent(row) for row in shown]),
+            Column(("count", ""), [_counts(row) if row["control_count"] or row["test_count"] else "" for row in shown]),
+            Column(("", ""), [_MARKS[row["verdict"]] for row in shown], text=True),
+            Column(("kind of work", ""), [row["kind_of_work"].replace("_", " ") for row in shown], text=True),
+        ],
+    )
+
+
+def _efficiency(outcome: dict[str, Any], of: str) -> None:
+    """MFU and what computation went into, or why that is not known."""
+    if reason := outcome.get("reason"):
+        emit(reason)
+    else:
+        _figures("Efficiency", outcome["rows"], of)
 
 
 def _scale(rows: Sequence[dict[str, Any]]) -> float:

@@ -12,6 +12,7 @@ from augment.comparison.calls import NONE, Calls, Side, levels
 from augment.comparison.sequences import ALONE, align
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.steps.steps import steps
 from augment.trace import Category
 
@@ -22,7 +23,8 @@ class Alignment:
 
     ``call_of_control[i]`` is the index in the test's calls of the partner of the control's call ``i``; ``call_of_test``
     is the reverse. ``work_of_control`` and ``work_of_test`` are the same for GPU work. Partners have equal names,
-    except where ``renamed`` (of the test's work) is set: those are other kernels of the same operator.
+    except where ``renamed`` (of the test's work) is set: those are other kernels of the same operator, or of the same
+    family in the same annotation.
     """
 
     call_of_control: Int64s
@@ -170,28 +172,62 @@ def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int6
 
 
 def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: Int64s, renamed: Bools) -> None:
-    """Pair, in order, the unaligned work of an aligned pair of operators: the same work under another name."""
+    """Pair, in order, the unaligned work of an aligned pair of calls: the same work under another name.
+
+    Work of one family comes first; what remains of an operator is paired whatever its family.
+    """
     taken = np.zeros(len(test.work), np.bool_)
     taken[work[work != ALONE]] = True
     mine, yours = _launched_order(control), _launched_order(test)
     mine, yours = mine[work[mine] == ALONE], yours[~taken[yours]]
     home_mine = homes(control.calls, calls)[control.work.call[mine]]
     home_yours = homes(test.calls, back)[test.work.call[yours]]
-    mine, home_mine = _of_operators(control, mine, home_mine)
-    yours, home_yours = _of_operators(test, yours, home_yours)
-    kind_mine, kind_yours = control.work.type[mine], test.work.type[yours]
-    found = align(home_mine.astype(np.int64), kind_mine.astype(np.int64), back[home_yours], kind_yours.astype(np.int64))
-    met = found != ALONE
-    work[mine[met]] = yours[found[met]]
-    renamed[yours[found[met]]] = True
+    parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NONE)[home_yours]
+    of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
+    kind_mine, kind_yours = _families(control, test, mine, yours)
+    by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
+    left_mine = (by_family == ALONE) & of_mine
+    left_yours = of_yours.copy()
+    left_yours[by_family[by_family != ALONE]] = False
+    by_type = np.full(len(mine), ALONE, np.int64)
+    rest = np.flatnonzero(left_yours)
+    types_mine, types_yours = control.work.type[mine[left_mine]], test.work.type[yours[rest]]
+    found = _paired(
+        parent_mine[left_mine], types_mine.astype(np.int64), parent_yours[rest], types_yours.astype(np.int64)
+    )
+    by_type[left_mine] = np.where(found == ALONE, ALONE, np.append(rest, ALONE)[found])
+    for found in (by_family, by_type):
+        met = found != ALONE
+        work[mine[met]] = yours[found[met]]
+        renamed[yours[found[met]]] = True
 
 
-def _of_operators(side: Side, work: Int64s, home: Int32s) -> tuple[Int64s, Int32s]:
-    """The work that belongs to an operator. Other kernels in an annotation need not do the same work."""
-    known = np.flatnonzero(home >= 0)
-    category = side.trace.events.category[side.calls.row[home[known]]]
-    known = known[category == Category.CPU_OP]
-    return work[known], home[known]
+def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) -> Int64s:
+    """The partners of equal parent and kind, in order; what has no parent, or a negative kind, has no partner."""
+    known_a, known_b = (np.flatnonzero((parent >= 0) & (kind >= 0))
+                        for parent, kind in ((parent_a, kind_a), (parent_b, kind_b)))  # fmt: skip
+    item = np.zeros(max(len(known_a), len(known_b)), np.int64)
+    found = align(parent_a[known_a] << 32 | kind_a[known_a], item[: len(known_a)],
+                  parent_b[known_b] << 32 | kind_b[known_b], item[: len(known_b)])  # fmt: skip
+    partner = np.full(len(parent_a), ALONE, np.int64)
+    partner[known_a] = np.append(known_b, ALONE)[found]
+    return partner
+
+
+def _families(control: Side, test: Side, mine: Int64s, yours: Int64s) -> tuple[Int64s, Int64s]:
+    """The family of the work of both sides, -1 of unknown ones."""
+    families = [
+        np.where(kernel_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
+        for side, places in ((control, mine), (test, yours))
+    ]
+    return families[0], families[1]
+
+
+def _of_operators(side: Side, home: Int32s) -> Bools:
+    """Whether the home of some work is an operator. Other kernels in an annotation need not do the same work."""
+    category = side.trace.events.category[np.append(side.calls.row, 0)[home]]
+    is_operator: Bools = (home >= 0) & (category == Category.CPU_OP)
+    return is_operator
 
 
 def _reverse(partner: Int64s, count: int) -> Int64s:

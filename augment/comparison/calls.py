@@ -10,6 +10,7 @@ import numpy.typing as npt
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.comparison.names import NO_PATH, Names, Paths
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import CallStacks, call_stacks
 from augment.derived.host.enclosing import directly_around, enclosing
@@ -54,14 +55,15 @@ class Work:
     """The GPU work in the order of ``gpu_work``: equal-length columns.
 
     ``row`` int64. ``call`` int32, the innermost call that launched it, or :data:`NONE`. ``step`` int32, the index among
-    the chosen steps of the step in which it was launched, or :data:`NONE`. ``name`` int32, ``type`` uint8, ``ns``
-    int64: its duration.
+    the chosen steps of the step in which it was launched, or :data:`NONE`. ``name`` int32, ``family`` int32: the number
+    of the name of its kind of work, ``type`` uint8, ``ns`` int64: its duration.
     """
 
     row: Int64s
     call: Int32s
     step: Int32s
     name: Int32s
+    family: Int32s
     type: Bytes
     ns: Int64s
 
@@ -139,12 +141,14 @@ def _work(trace: Trace, places: Places, chosen: StepWindows, names: Names) -> Wo
     work = gpu_work(trace)
     launched = work.launch != NO_ROW
     call = np.full(len(work), NONE, np.int32)
+    families = kernel_families(trace)
     call[launched] = enclosing(trace, places)[call_stacks(trace).place_of[work.launch[launched]]]
     return Work(
         row=work.row,
         call=call,
         step=step_of_work(trace, chosen).astype(np.int32),
         name=names.of(trace.events.name[work.row], trace.strings),
+        family=names.of(families.family, families.names),
         type=work.type,
         ns=np.maximum(work.end - work.ts, 0),
     )

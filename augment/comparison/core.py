@@ -9,7 +9,9 @@ import numpy as np
 
 from augment.comparison.alignment import Alignment, align_sides
 from augment.comparison.calls import Side, side_of
+from augment.comparison.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
 from augment.comparison.first_step import outlying_first_step
+from augment.comparison.kinds import ByKind
 from augment.comparison.ledger import CONTROL, TEST
 from augment.comparison.names import Names, Paths
 from augment.comparison.rows import StepRow
@@ -151,7 +153,9 @@ def _chosen(pairs: Sequence[tuple[Trace, Trace]], step: StepChoice, region: str 
 def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[str, Outcome], list[Diagnostic]]:
     count = len(pairs[0].control.steps)
     waterfall, by_name, by_path = Waterfall(count, names, paths), ByName(count, names), ByPath(paths)
+    by_kind = ByKind(count, names)
     samples: tuple[list[Samples], list[Samples]] = ([], [])
+    efficiency: tuple[list[EfficiencySamples], list[EfficiencySamples]] = ([], [])
     diagnostics = []
     for pair in pairs:
         devices, left_out = _devices(pair)
@@ -159,10 +163,14 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
             diagnostics.append(Diagnostic("devices_without_counterpart", left_out, "devices found on one side only"))
         for which, side in ((CONTROL, pair.control), (TEST, pair.test)):
             samples[which].append(samples_of(side.trace, side.steps))
+            efficiency[which].append(efficiency_samples(side.trace, side.steps))
             by_name.add(which, side)
+            by_kind.add_work(which, side, devices)
             by_path.add(which, side, pair.alignment)
             for device in devices:
-                waterfall.add(which, tiles_of(side, names, device))
+                tiles = tiles_of(side, names, device)
+                waterfall.add(which, tiles)
+                by_kind.add_tiles(which, tiles)
     wholes = mean_of_ranks(samples[CONTROL]), mean_of_ranks(samples[TEST])
     judged_from = 0
     if why := outlying_first_step(*wholes):
@@ -173,6 +181,8 @@ def _outcomes(pairs: Sequence[Pair], names: Names, paths: Paths) -> tuple[dict[s
     outcomes: dict[str, Outcome] = {
         "diff_figures": figures_outcome(*wholes, judged_from),
         "diff_waterfall": Findings(waterfall.rows(by_path.operators, judged_from)),
+        "diff_kinds": Findings(by_kind.rows(judged_from)),
+        "diff_efficiency": efficiency_outcome(efficiency, judged_from),
         "diff_steps": Findings(_step_rows(pairs)),
         "diff_names": Findings(by_name.rows(judged_from)),
         "diff_call_paths": Findings(by_path.rows()),

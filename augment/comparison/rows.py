@@ -42,7 +42,7 @@ class PartRow:
     """One part of the difference of step time; all parts add up to it."""
 
     kind: str = column("computation, exposed_communication, exposed_memory, host_wait, kernel_wait, other or host.")
-    change: PartChange = column("How the time differs; renamed: other kernels of the same operator.")
+    change: PartChange = column("How the time differs; renamed: other kernels of the same operator or family.")
     operator: str = column("The operator or annotation that launched the work, or that the host was in.")
     path: str = column("Its call path; of several, the one with the largest difference.")
     control_names: list[str] = column("Kernels in the control, or activities of the host, the longest first.")
@@ -53,6 +53,24 @@ class PartRow:
     delta_per_step_ns: float = column("The difference per step, rank and device.", "ns")
     share_ratio: float | None = column("The share of the total difference of step time.", "ratio")
     p: float | None = column("Probability of such a difference by chance (t-test), corrected for all parts (Holm).")
+    verdict: Verdict = column("Whether the difference exceeds the noise.")
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """One kind of work on the devices, or of waiting; the times owned add up to the steps."""
+
+    kind_of_work: str = column("The family of kernels; host_wait, kernel_wait, other_wait or host without GPU work.")
+    control_count: int = column("Kernels, copies and memsets launched in the steps of the control.", "count")
+    test_count: int = column("The same in the test.", "count")
+    control_sum_ns: int = column("Sum of their durations in the control.", "ns")
+    test_sum_ns: int = column("The same in the test.", "ns")
+    control_ns: int = column("Time that the kind owned in the control, over all steps.", "ns")
+    test_ns: int = column("Time that the kind owned in the test.", "ns")
+    delta_ns: int = column("Test minus control.", "ns")
+    delta_per_step_ns: float = column("The difference per step, rank and device.", "ns")
+    share_ratio: float | None = column("The share of the total difference of step time.", "ratio")
+    p: float | None = column("Probability of such a difference by chance (t-test), corrected for all kinds (Holm).")
     verdict: Verdict = column("Whether the difference exceeds the noise.")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from augment.comparison.calls import Side
 from augment.comparison.core import Diff
-from augment.comparison.rows import FigureRow, NameRow, PartRow, PathRow, StepRow
+from augment.comparison.rows import FigureRow, KindRow, NameRow, PartRow, PathRow, StepRow
 from augment.trace import Diagnostic
 from augment.writers.files import replacing
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
@@ -23,6 +23,8 @@ SUFFIX = ".diff.metrics.json"
 ROWS: dict[str, type[Any]] = {
     "diff_figures": FigureRow,
     "diff_waterfall": PartRow,
+    "diff_kinds": KindRow,
+    "diff_efficiency": FigureRow,
     "diff_steps": StepRow,
     "diff_names": NameRow,
     "diff_call_paths": PathRow,

@@ -58,12 +58,14 @@ _IDLE = {
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Equal-length columns: ``ns`` (int64) of the step with index ``step`` belong to ``kind`` (uint8, a :class:`Kind`),
-    ``path`` (int32, of the call that launched the work, or that the host is in) and ``name`` (int32, of the work, or of
-    the host's activity meanwhile; -1 for none). Their sum is the length of the windows."""
+    ``path`` (int32, of the call that launched the work, or that the host is in), ``name`` (int32, of the work, or of
+    the host's activity meanwhile; -1 for none) and ``family`` (int32, of the work; -1 for none). Their sum is the
+    length of the windows."""
 
     kind: Bytes
     path: Int32s
     name: Int32s
+    family: Int32s
     step: Places
     ns: Int64s
 
@@ -75,7 +77,7 @@ def tiles_of(side: Side, names: Names, device: int | None) -> Tiles:
     return _joined([*_work(side, names, device), _idle(side, names, device)])
 
 
-_Piece = tuple[Bytes, Int32s, Int32s, Places, Int64s]
+_Piece = tuple[Bytes, Int32s, Int32s, Int32s, Places, Int64s]
 
 
 def _joined(pieces: list[_Piece]) -> Tiles:
@@ -101,7 +103,8 @@ def _work(side: Side, names: Names, device: int) -> Iterator[_Piece]:
         call = side.work.call[places[which]]
         path = np.append(side.calls.path, np.int32(NO_PATH))[call]  # index NONE selects the last element
         ns = part.end - part.start - lost
-        yield np.full(len(ns), kind, np.uint8), path, name[places[which]], step, ns
+        owner = places[which]
+        yield np.full(len(ns), kind, np.uint8), path, name[owner], side.work.family[owner], step, ns
 
 
 def _idle(side: Side, names: Names, device: int) -> _Piece:
@@ -115,7 +118,8 @@ def _idle(side: Side, names: Names, device: int) -> _Piece:
     doing = occupants(trace, CALLS, idle.start[waits], idle.end[waits], thread[waits]).name
     known = doing >= 0
     name[waits[known]] = names.of(doing[known], trace.strings)
-    return kind, np.full(len(kind), NO_PATH, np.int32), name, idle.step, idle.end - idle.start
+    nothing = np.full(len(kind), NO_PATH, np.int32)
+    return kind, nothing, name, nothing, idle.step, idle.end - idle.start
 
 
 def _host(side: Side) -> _Piece:
@@ -133,6 +137,7 @@ def _host(side: Side) -> _Piece:
     return (
         np.full(len(ns) + len(uncovered), Kind.HOST, np.uint8),
         np.concatenate((calls.path[call], outside)),
+        np.full(len(ns) + len(uncovered), NONE, np.int32),
         np.full(len(ns) + len(uncovered), NONE, np.int32),
         np.concatenate((step, np.arange(len(uncovered)))),
         np.concatenate((ns, uncovered)),

@@ -74,13 +74,15 @@ def with_overlap(samples: dict[str, Floats]) -> dict[str, Floats]:
 def mean_of_ranks(ranks: Sequence[Samples]) -> dict[str, Floats]:
     """The means over ranks of the figures that all ranks have, step by step, for as many steps as all have."""
     shared = [name for name in ranks[0] if all(name in rank for rank in ranks)]
-    steps = min(len(rank["step_ns"]) for rank in ranks)
+    steps = min(len(values) for rank in ranks for values in rank.values())
     return {name: np.mean([rank[name][:steps] for rank in ranks], axis=0) for name in shared}
 
 
-def figure_rows(control: Samples, test: Samples, judged_from: int = 0) -> list[FigureRow]:
-    """A row for each figure of both sides; noise is judged from the step ``judged_from`` on."""
-    shared = [figure for figure in FIGURES if figure.name in control and figure.name in test]
+def figure_rows(
+    control: Samples, test: Samples, judged_from: int = 0, figures: Sequence[Figure] = FIGURES
+) -> list[FigureRow]:
+    """A row for each of ``figures`` that both sides have; noise is judged from the step ``judged_from`` on."""
+    shared = [figure for figure in figures if figure.name in control and figure.name in test]
     noises = [noise_of(control[figure.name][judged_from:], test[figure.name][judged_from:]) for figure in shared]
     adjusted = corrected([noise.p if noise else None for noise in noises])
     rows = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,9 @@ from augment.comparison.names import NO_PATH, Names, Paths
 from augment.comparison.noise import chance_of, corrected
 from augment.comparison.rows import PartChange, PartRow
 from augment.comparison.tables import change_of
-from augment.comparison.tiling import Kind, Tiles
+from augment.comparison.tiling import BEFORE, Kind, Tiles
 from augment.comparison.totals import verdict_of
+from augment.derived.gpu.kernel_families import UNKNOWN
 
 NAMES_SHOWN = 4  #: kernel names shown per part
 _BITS = 28  #: bits of a path, and of a name, in a key
@@ -43,12 +44,17 @@ class Waterfall:
     def __init__(self, steps: int, names: Names, paths: Paths) -> None:
         self._ledger, self._names, self._paths = Ledger(steps), names, paths
         self._lanes = 0
+        self._family: dict[int, int] = {}  # of each owner
 
     def add(self, side: int, tiles: Tiles) -> None:
         """Add the tiles of one rank's device."""
         self._lanes += side == TEST
         key = (tiles.kind.astype(np.int64) << 2 * _BITS) | (tiles.path.astype(np.int64) + 1) << _BITS
-        self._ledger.add(side, key | (tiles.name.astype(np.int64) + 1), tiles.step, tiles.ns)
+        key |= tiles.name.astype(np.int64) + 1
+        self._ledger.add(side, key, tiles.step, tiles.ns)
+        owners, first = np.unique(key, return_index=True)
+        for owner, family in zip(owners.tolist(), tiles.family[first].tolist(), strict=True):
+            self._family.setdefault(owner, family)
 
     def rows(self, operators: tuple[set[int], set[int]], judged_from: int = 0) -> list[PartRow]:
         """The parts, largest differences first.
@@ -65,25 +71,48 @@ class Waterfall:
         return sorted(rows, key=lambda row: (-abs(row.delta_ns), row.kind, row.operator, row.test_names))
 
     def _parts(self, operators: tuple[set[int], set[int]]) -> Iterable[_Part]:
-        """Groups owners by operator and name. Owners of one side only go to the innermost operator of both sides."""
-        shared = operators[CONTROL] & operators[TEST]
+        """Groups owners by operator and name. Owners of one side only go to the innermost operator of both sides.
+
+        There they are matched by family, then whatever their family. Work that no operator launched, but an annotation
+        (or a step) of both sides, is matched by family alone.
+        """
+        shared, every = operators[CONTROL] & operators[TEST], operators[CONTROL] | operators[TEST]
+        before = self._names.number(BEFORE)
         owners: dict[tuple[Kind, int, int], list[int]] = {}
         for key, _ in self._ledger:
             owners.setdefault((self._kind(key), self._operator(self._path(key)), self._name(key)), []).append(key)
-        left: dict[tuple[Kind, int], list[list[int]]] = {}
+        left: dict[tuple[Kind, int, bool], list[list[int]]] = {}
         for (kind, operator, _), keys in owners.items():
             occurs = self._occurs(keys)
             home = self._home(keys[0], shared)
-            if all(occurs) or kind not in _WORK or home == NO_PATH:
+            if all(occurs) or kind not in _WORK or self._name(keys[0]) == before:
                 yield _Part(kind, operator, tuple(keys))
+            elif home != NO_PATH:
+                left.setdefault((kind, self._operator(home), True), []).append(keys)
+            elif not any(path in every for path in self._paths.chain(self._path(keys[0]))):
+                left.setdefault((kind, operator, False), []).append(keys)
             else:
-                left.setdefault((kind, self._operator(home)), []).append(keys)
-        for (kind, operator), groups in left.items():
-            together = [key for keys in groups for key in keys]
-            if all(self._occurs(together)):
-                yield _Part(kind, operator, tuple(together), renamed=True)
+                yield _Part(kind, operator, tuple(keys))
+        for (kind, operator, is_operator), groups in left.items():
+            yield from self._matched(kind, operator, groups, is_operator)
+
+    def _matched(self, kind: Kind, operator: int, groups: list[list[int]], is_operator: bool) -> Iterator[_Part]:
+        """The parts of what only one side has: renamed where the other side has its like, else each by itself."""
+        rest: list[list[int]] = []
+        families: dict[int, list[list[int]]] = {}
+        for keys in groups:
+            families.setdefault(self._family[keys[0]], []).append(keys)
+        for family, alike in families.items():
+            together = tuple(key for keys in alike for key in keys)
+            if self._names.texts[family] != UNKNOWN and all(self._occurs(together)):
+                yield _Part(kind, operator, together, renamed=True)
             else:
-                yield from (_Part(kind, self._operator(self._path(keys[0])), tuple(keys)) for keys in groups)
+                rest += alike
+        together = tuple(key for keys in rest for key in keys)
+        if is_operator and together and all(self._occurs(together)):
+            yield _Part(kind, operator, together, renamed=True)
+        else:
+            yield from (_Part(kind, self._operator(self._path(keys[0])), tuple(keys)) for keys in rest)
 
     def _occurs(self, keys: Sequence[int]) -> tuple[bool, bool]:
         """Whether any of ``keys`` owns time in the control, and in the test."""

@@ -19,10 +19,12 @@ def rows(result: Diff, name: str) -> list[Any]:
 
 
 def adds_up(result: Diff) -> None:
-    """The parts of the waterfall are the whole, to the nanosecond."""
-    parts, steps = rows(result, "diff_waterfall"), rows(result, "diff_steps")
+    """The parts of the waterfall, and the kinds of work, are the whole, to the nanosecond."""
+    steps = rows(result, "diff_steps")
     for column in ("control_ns", "test_ns", "delta_ns"):
-        assert sum(getattr(one, column) for one in parts) == sum(getattr(one, column) for one in steps)
+        whole = sum(getattr(one, column) for one in steps)
+        assert sum(getattr(one, column) for one in rows(result, "diff_waterfall")) == whole
+        assert sum(getattr(one, column) for one in rows(result, "diff_kinds")) == whole
 
 
 def partners_are_partners(result: Diff) -> None:

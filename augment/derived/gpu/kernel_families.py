@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.ordering import combinations
-from augment.arrays.types import Bytes, Int32s
+from augment.arrays.types import Bools, Bytes, Int32s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.collective_kinds import OTHER, kind_of
@@ -56,6 +56,11 @@ class KernelFamilies:
     family: Int32s
     names: tuple[str, ...]
     matrix_units: Bytes
+
+    @property
+    def known(self) -> Bools:
+        """Whether the family of each piece is known."""
+        return np.array([name != UNKNOWN for name in self.names], np.bool_)[self.family]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""MFU, and what each step's computation went into, of both sides beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.analyses.step_efficiency import why_no_mfu
+from augment.comparison.totals import Figure, Floats, Samples, figure_rows, mean_of_ranks
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.operators.operator_work import operator_work
+from augment.derived.operators.peaks import device_peaks
+from augment.derived.operators.step_efficiency import step_efficiency
+from augment.derived.steps.step_figures import step_figures
+from augment.derived.steps.step_windows import StepWindows
+from augment.findings import Findings, Skipped
+from augment.trace import Trace
+
+EFFICIENCY = (
+    Figure("mfu_ratio", "ratio", "higher"),
+    Figure("hfu_ratio", "ratio", "neither"),
+    Figure("covered_ratio", "ratio", "neither"),
+    Figure("model_flops", "FLOP", "neither"),
+    Figure("ideal_compute_ns", "ns", "neither"),
+    Figure("compute_above_ns", "ns"),
+    Figure("memory_ideal_ns", "ns", "neither"),
+    Figure("memory_above_ns", "ns"),
+    Figure("latency_bound_ns", "ns"),
+    Figure("unmodelled_ns", "ns", "neither"),
+)
+_SIDES = ("control", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class EfficiencySamples:
+    """The figures of each step of one rank, averaged over devices. ``lacking`` says why there is no MFU, if so; where
+    shapes or peaks are not known, there are no figures at all."""
+
+    samples: Samples
+    lacking: str | None
+
+
+def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
+    """The figures of one side of one rank."""
+    work = gpu_work(trace)
+    if not len(work):
+        return EfficiencySamples({}, "no GPU work")
+    lacking = next(filter(None, (why_no_mfu(trace, place) for place in range(len(work.devices)))), None)
+    if not operator_work(trace).recorded or None in device_peaks(trace).values():
+        return EfficiencySamples({}, lacking)
+    known: dict[str, list[Floats]] = {}
+    for place, figures in enumerate(step_figures(trace, windows)):
+        found = step_efficiency(trace, place, windows, figures.of_device["compute_ns"])
+        wall = np.maximum(figures.step_ns, 1)
+        samples = {f"{name}_ns": ns.astype(np.float64) for name, ns in found.parts.items()}
+        samples |= {"covered_ratio": found.covered, "model_flops": found.model_flops}
+        if lacking is None:
+            samples |= {"mfu_ratio": found.model_peak_ns / wall, "hfu_ratio": found.peak_ns / wall}
+        for name, values in samples.items():
+            known.setdefault(name, []).append(values)
+    return EfficiencySamples({name: np.mean(values, axis=0) for name, values in known.items()}, lacking)
+
+
+def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]], judged_from: int = 0) -> Findings | Skipped:
+    """The rows of both sides, whose ranks are given; skipped with the reason of a side that has none."""
+    reasons = [
+        (label, [one.lacking for one in ranks if one.lacking]) for label, ranks in zip(_SIDES, sides, strict=True)
+    ]
+    why = "; ".join(f"no MFU of the {label}: {told[0]}" for label, told in reasons if told)
+    if any(not one.samples for ranks in sides for one in ranks):
+        return Skipped(why)
+    control, test = (mean_of_ranks([one.samples for one in ranks]) for ranks in sides)
+    return Findings(figure_rows(control, test, judged_from, EFFICIENCY), partial=why or None)

@@ -1,0 +1,122 @@
+"""The comparison by kind of work, work of other names matched by family, and efficiency of both sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import augment
+from augment.comparison import diff
+from augment.findings import Findings, Skipped
+from diffs import adds_up, partners_are_partners, rows
+from simulator import JobOptions, simulate
+from tables import annotation, call, kernel, op, trace_of
+
+OTHER = {"sgemm_1": "Cijk_Ailk_1", "layer_norm_1": "rmsnorm_2", "elementwise_kernel_1": "elementwise_kernel_2"}
+
+
+def recording(kernels: list[tuple[str, int]], *, within: str = "op", launch: str = "cudaGraphLaunch") -> list:
+    """A step of kernels, one after another, that one operator or annotation launched."""
+    events, at = [annotation("ProfilerStep#1", 0, 2000)], 40
+    around = op if within == "op" else annotation
+    events += [around("aten::layer" if within == "op" else "decode", 10, 30), call(launch, 15, 25, correlation=1)]
+    for name, ns in kernels:
+        events.append(kernel(name, at, at + ns, correlation=1))
+        at += ns + 10
+    return events
+
+
+def renamed(kernels: list[tuple[str, int]], factor: int = 1) -> list[tuple[str, int]]:
+    return [(OTHER.get(name, name), ns * factor) for name, ns in kernels]
+
+
+WORK = [("sgemm_1", 100), ("elementwise_kernel_1", 20), ("sgemm_1", 120), ("layer_norm_1", 30)]
+
+
+@pytest.mark.parametrize("within", ["op", "annotation"])
+def test_work_of_other_names_is_matched_by_family(within: str) -> None:
+    result = diff(trace_of(*recording(WORK, within=within)), trace_of(*recording(renamed(WORK, 2), within=within)))
+    adds_up(result)
+    partners_are_partners(result)
+    parts = {row.control_names[0]: row for row in rows(result, "diff_waterfall") if row.kind == "computation"}
+    assert {(name, row.change, row.test_names[0], row.delta_ns) for name, row in parts.items()} == {
+        ("sgemm_1", "renamed", "Cijk_Ailk_1", 220),
+        ("elementwise_kernel_1", "renamed", "elementwise_kernel_2", 20),
+        ("layer_norm_1", "renamed", "rmsnorm_2", 30),
+    }
+    (pair,) = result.pairs
+    assert pair.alignment.work_of_control.tolist() == [0, 1, 2, 3]
+    assert pair.alignment.renamed.all()
+    kinds = {row.kind_of_work: row for row in rows(result, "diff_kinds")}
+    assert (kinds["gemm"].control_count, kinds["gemm"].control_ns, kinds["gemm"].test_sum_ns) == (2, 220, 440)
+    assert kinds["norm"].delta_ns == 30
+
+
+def test_families_keep_their_order_when_others_come_between() -> None:
+    """A fused kernel less, and the rest in another order: the n-th of a family is the n-th."""
+    test = [("elementwise_kernel_2", 20), ("Cijk_Ailk_1", 90), ("Cijk_Ailk_1", 95)]
+    result = diff(trace_of(*recording(WORK)), trace_of(*recording(test)))
+    adds_up(result)
+    assert result.pairs[0].alignment.work_of_control.tolist() == [1, 0, 2, -1]
+    assert [row.change for row in rows(result, "diff_waterfall") if row.control_names[:1] == ["layer_norm_1"]] == [
+        "deleted"
+    ]
+
+
+def test_an_unknown_family_matches_only_within_an_operator() -> None:
+    one, other = [("zzz_1", 50)], [("yyy_2", 60)]
+    in_operator = diff(trace_of(*recording(one)), trace_of(*recording(other)))
+    assert [row.change for row in rows(in_operator, "diff_waterfall") if row.kind == "computation"] == ["renamed"]
+    in_graph = diff(trace_of(*recording(one, within="a")), trace_of(*recording(other, within="a")))
+    assert {row.change for row in rows(in_graph, "diff_waterfall") if row.kind == "computation"} == {"added", "deleted"}
+    for result in (in_operator, in_graph):
+        adds_up(result)
+        (unknown,) = [row for row in rows(result, "diff_kinds") if row.kind_of_work == "unknown"]
+        assert unknown.delta_ns == 10
+
+
+def test_other_names_change_no_kind_of_work() -> None:
+    """Metamorphic: kernels of the same times under other names of their family are no difference by kind."""
+    result = diff(trace_of(*recording(WORK)), trace_of(*recording(renamed(WORK))))
+    assert {row.delta_ns for row in rows(result, "diff_kinds")} == {0}
+
+
+def test_efficiency_of_both_sides(tmp_path: Path) -> None:
+    job = JobOptions(ranks=1, steps=3, layers=2, collectives="none", work=2.0)
+    sides = []
+    for name, options in (("control", job), ("test", replace(job, stretch=2.0))):
+        simulate(options, tmp_path / name)
+        sides.append(augment.read(tmp_path / name / "rank0.pt.trace.json.gz"))
+    result = diff(*sides)
+    adds_up(result)
+    figures = {row.figure: row for row in rows(result, "diff_efficiency")}
+    assert figures["mfu_ratio"].test == pytest.approx(figures["mfu_ratio"].control / 2, rel=1e-5)
+    assert figures["model_flops"].delta == 0
+    assert figures["compute_above_ns"].verdict != "improvement"
+    steps = {row.figure: row for row in rows(result, "diff_figures")}
+    computing = ("ideal_compute_ns", "compute_above_ns", "memory_ideal_ns", "memory_above_ns", "latency_bound_ns",
+                 "unmodelled_ns")  # fmt: skip
+    assert sum(figures[name].test for name in computing) == pytest.approx(steps["compute_ns"].test, abs=1e-3)
+
+
+def test_efficiency_says_what_lacks() -> None:
+    outcome = diff(trace_of(*recording(WORK)), trace_of(*recording(WORK))).outcomes["diff_efficiency"]
+    assert isinstance(outcome, Skipped)
+    assert "no MFU of the control: shapes were not recorded: record with record_shapes=True" in outcome.reason
+
+
+def test_two_vendors_with_graphs(shared_traces: Path) -> None:
+    """SGLang's decoding is one graph on both GPUs, and no two kernels have a name in common."""
+    folder = shared_traces / "sglang_qwen3_30b_b300_vs_mi300"
+    result = diff(*(augment.read(path) for path in sorted(folder.glob("*.json.gz"))))
+    kinds = {row.kind_of_work: row for row in rows(result, "diff_kinds")}
+    assert {"gemm", "grouped_gemm", "attention", "norm", "moe_routing"} <= kinds.keys()
+    busiest = sum(row.test_ns for row in kinds.values() if row.kind_of_work == "unknown")
+    assert busiest < 0.05 * sum(row.test_ns for row in kinds.values())
+    attention = [row for row in rows(result, "diff_waterfall") if "paged_attention" in " ".join(row.test_names)]
+    assert [row.change for row in attention] == ["renamed"]
+    outcome = result.outcomes["diff_efficiency"]
+    assert isinstance(outcome, Findings)
+    assert "no MFU of the control" in (outcome.partial or "")
