@@ -21,6 +21,7 @@ from augment.trace import Diagnostic, Trace, derived
 
 NO_PLACE = -1
 UNEXPLAINED_NS = 30_000  #: a start that comes so much later than all its known prerequisites needs another explanation
+CANDIDATES = 16  #: so many works that ended before a late start are examined
 FUZZ_NS = 5_000  #: clock error: work may appear to start so much before the end of what it waits for
 
 
@@ -220,7 +221,9 @@ def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
     """Dependencies inferred for work that starts long after its known prerequisites, when another stream's work ends.
 
     Few traces record which stream waits for which. Often the times show it: the waiting work starts when the other
-    work has ended (by the clocks of recent devices, a microsecond or two before).
+    work has ended (by the clocks of recent devices, a microsecond or two before). Of several ends, the last of work
+    that was launched earlier counts: nothing waits for an event that is recorded later. Only if there is none, the
+    work may have waited for room on the device, which work launched later can occupy, too.
 
     Args:
         trace: the trace of the work.
@@ -229,22 +232,34 @@ def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
     work = gpu_work(trace)
     parts: list[tuple[Places, Places]] = []
     for device in work.devices:
-        own = np.arange(device.start, device.stop)
-        late = own[work.ts[own] - known[own] > UNEXPLAINED_NS]
-        by_end = own[np.argsort(work.end[own], kind="stable")]
-        last = np.searchsorted(work.end[by_end], work.ts[late], side="right") - 1
-        cause = by_end[np.maximum(last, 0)]
-        fits = (last >= 0) & (work.end[cause] > known[late]) & (work.ts[late] - work.end[cause] <= UNEXPLAINED_NS)
-        ending = by_end[np.minimum(last + 1, len(by_end) - 1)]
-        cause = np.where(fits, cause, ending)
-        fits |= (last + 1 < len(own)) & (work.end[ending] - work.ts[late] <= FUZZ_NS)
-        fits &= work.ts[cause] < work.ts[late]
-        parts.append((cause[fits], late[fits]))
+        places = np.arange(device.start, device.stop)
+        late = places[work.ts[places] - known[places] > UNEXPLAINED_NS]
+        by_end = places[np.argsort(work.end[places], kind="stable")]
+        ending = np.searchsorted(work.end[by_end], work.ts[late] + FUZZ_NS, side="right") - 1
+        cause = _last_of(trace, late, by_end, ending, known)
+        parts.append((cause[cause != NO_PLACE], late[cause != NO_PLACE]))
     if not parts:
         return _waits(joined([]))
     cause, late = (np.concatenate(column) for column in zip(*parts, strict=True))
-    found = dependencies_of(Kind.INFERRED, work.row[cause], work.row[late], from_work=cause, to_work=late)
-    return _waits(found)
+    inferred = dependencies_of(Kind.INFERRED, work.row[cause], work.row[late], from_work=cause, to_work=late)
+    return _waits(inferred)
+
+
+def _last_of(trace: Trace, late: Places, by_end: Places, ending: Places, known: Int64s) -> Places:
+    """The work that each ``late`` work waited for, among the last to end, from ``ending`` in ``by_end`` backwards;
+    ``NO_PLACE`` where none ended between the known prerequisites and the start."""
+    work = gpu_work(trace)
+    launched = np.where(work.launch != NO_ROW, launched_at(trace), np.iinfo(np.int64).min)
+    since = np.maximum(known[late], work.ts[late] - UNEXPLAINED_NS)
+    earlier, room = np.full((2, len(late)), NO_PLACE, np.intp)
+    for back in range(CANDIDATES):
+        other = by_end[np.maximum(ending - back, 0)]
+        fits = (ending >= back) & (work.end[other] > since) & (work.ts[other] < work.ts[late])
+        in_time = work.end[other] <= work.ts[late]
+        before = launched[other] <= launched_at(trace)[late]
+        earlier = np.where(fits & before & (earlier == NO_PLACE), other, earlier)
+        room = np.where(fits & ((room == NO_PLACE) | (in_time & (work.end[room] > work.ts[late]))), other, room)
+    return np.where(earlier != NO_PLACE, earlier, room)
 
 
 def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places:
