@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from augment.annotations import Texts
 from augment.arrays import intervals
+from augment.derived.collectives.device_states import DeviceStates, HostGaps
+from augment.job.states import state_table
 from augment.job.summary import SPENT, VERSION, RankSummary, Stream
 
 Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
@@ -15,7 +18,7 @@ Part = tuple[str, str, int, int, int]  #: group, kind, number, start, end
 
 def summary_of(
     rank: int, parts: Sequence[Part], *, sizes: dict[str, int] | None = None, bytes: Any = None, step: Any = None,
-    numbered: bool = True, host: str = "", queued: Any = None, steps: Any = None, members: dict[str, str] | None = None,
+    numbered: bool = True, host: str = "", steps: Any = None, members: dict[str, str] | None = None,
     peer: Any = None, held: Any = None, follows: Any = None, computing: Sequence[tuple[int, int]] = (),
 ) -> RankSummary:  # fmt: skip
     """The summary of a rank that took part in these collectives, ascending in time.
@@ -39,6 +42,11 @@ def summary_of(
         columns = (*before, np.zeros_like(before[0]))
         return {name: values.tobytes() for name, values in zip(SPENT[moment], columns, strict=True)}
 
+    busy_ts, busy = intervals.coverage((computes, communicates))
+    state = np.select((busy & 1 != 0, busy & 2 != 0), (0, 1), 5).astype(np.uint8)
+    none = np.empty(0, np.int64)
+    no_gaps = HostGaps(none, none, Texts(none.astype(np.int32), ()), none.astype(np.bool_))
+    states = state_table(DeviceStates(busy_ts, state[:-1]), no_gaps, [busy_ts])
     if steps is None:
         steps = [-1], [min(spans[:, 0], default=0)], [max(spans[:, 1], default=0)], [0]
     return RankSummary(
@@ -61,7 +69,6 @@ def summary_of(
             "step": column(step),
             "peer": column(peer),
             "exposed_ns": column(None, 0),
-            "queued_ns": column(queued),
             "held": column(held, 1),
             "follows": column(follows),
             **spent("ts", [part[3] for part in parts]),
@@ -76,6 +83,7 @@ def summary_of(
             **spent("start", steps[1]),
             **spent("end", steps[2]),
         },
+        states=states,
         figures={},
         link_gbps=0.0,
         left_out=0,

@@ -53,7 +53,6 @@ class Matched:
     ts: Int64s
     end: Int64s
     exposed_ns: Int64s
-    queued_ns: Int64s
     first: Places
     group: Int64s
     kind: Int64s
@@ -105,7 +104,7 @@ class Matched:
         """The chosen collectives."""
         rows = np.flatnonzero(chosen[self.instance])
         first = run_starts(self.instance[rows])
-        parts = ("member", "place", "ts", "end", "exposed_ns", "queued_ns")
+        parts = ("member", "place", "ts", "end", "exposed_ns")
         return replace(
             self,
             instance=np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows)))),
@@ -169,8 +168,8 @@ class _Table:
         lengths = [len(summary.column("ts")) for summary in summaries]
         self.member = np.repeat(np.arange(len(summaries)), lengths)
         self.place = _joined([np.arange(length) for length in lengths])
-        names = ("ts", "end", "seq", "step", "bytes", "exposed_ns", "queued_ns")
-        self.ts, self.end, self.seq, self.step, self.bytes, self.exposed_ns, self.queued_ns = (
+        names = ("ts", "end", "seq", "step", "bytes", "exposed_ns")
+        self.ts, self.end, self.seq, self.step, self.bytes, self.exposed_ns = (
             _joined([summary.column(name) for summary in summaries]) for name in names
         )
         ranks = np.repeat([UNKNOWN if summary.rank is None else summary.rank for summary in summaries], lengths).astype(
@@ -199,7 +198,6 @@ class _Table:
             ts=self.ts[rows],
             end=self.end[rows],
             exposed_ns=self.exposed_ns[rows],
-            queued_ns=self.queued_ns[rows],
             first=first,
             group=self.group[rows[first]],
             kind=self.kind[rows[first]],

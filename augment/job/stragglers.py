@@ -13,10 +13,18 @@ from augment.arrays.types import Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.findings import column
 from augment.job.matching import Matched
+from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 
-HOST_WITHIN_NS = 10_000  #: a kernel that starts so soon after its launch was waited for by the device
+#: the causes, and the parts of a lead that each consists of
+CAUSES = {
+    "gpu": ("compute", "communication", "memory"),
+    "host": ("host",),
+    "queued": ("queued",),
+    "before_recording": ("before",),
+    "unknown": ("unknown",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +41,18 @@ class Row:
     step_count: int = column("Steps in which more was charged to it than to any other rank of the group.", "count")
     wait_ns: int = column("What it waited for others itself.", "ns")
     robust_z: float | None = column("How much less it waits than the ranks of the group do, in robust deviations.")
-    cause: str = column("host or gpu, whichever most of charged_ns is due to; empty if the launches are not known.")
-    host_ns: int = column("The part of charged_ns in which its device waited for its host to launch.", "ns")
+    cause: str = column(
+        "What most of charged_ns was spent on: gpu (the device worked), host (it was idle, and nothing was launched), "
+        "queued (it was idle, with launched work), before_recording or unknown; empty if nothing is charged."
+    )
+    cause_ratio: float | None = column("The share of charged_ns that is due to the cause.", "ratio")
+    compute_ns: int = column("The part of charged_ns in which its device computed.", "ns")
+    communication_ns: int = column("The part in which its device communicated without computing.", "ns")
+    memory_ns: int = column("The part in which its device copied, and did nothing else.", "ns")
+    host_ns: int = column("The part in which its device was idle, and the next work was not launched yet.", "ns")
+    queued_ns: int = column("The part in which its device was idle, though the next work was launched.", "ns")
+    before_ns: int = column("The part before its recording began.", "ns")
+    unknown_ns: int = column("The part in which its device was idle, and the next launch was not recorded.", "ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +97,47 @@ def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count:
 def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Iterator[Row]:
     """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design."""
     late = matched.member[parted.late]
-    queued = matched.queued_ns[parted.late]
-    host = np.where((queued >= 0) & (queued <= HOST_WITHIN_NS), parted.lead_ns, 0)
-    known = np.where(queued >= 0, parted.lead_ns, 0)
+    parts = lead_parts(matched, parted, summaries)
     count = len(summaries)
     together = ~matched.is_pair()
     chosen, parts_chosen = np.flatnonzero(together), np.flatnonzero(together[matched.instance])
     groups = len(matched.groups)
-    parts_of = dict(each(matched.group[matched.instance[parts_chosen]], groups))
-    for group, own in each(matched.group[chosen], groups):
-        of, parts = chosen[own], parts_chosen[parts_of.get(group, own[:0])]
-        told = tally(matched, parted, of, parts, count)
-        of_host, of_known = (sums(late[of], one[of], count) for one in (host, known))
-        worst = _worst(matched.step[of], late[of], parted.lead_ns[of], count)
-        present = np.flatnonzero(told.count)
-        mean_wait = told.wait_ns[present] // told.count[present]
-        z = robust_z(-mean_wait)
-        for place, one in enumerate(present.tolist()):
+    rows_of = dict(each(matched.group[matched.instance[parts_chosen]], groups))
+    for group, places in each(matched.group[chosen], groups):
+        instances, rows = chosen[places], parts_chosen[rows_of.get(group, places[:0])]
+        totals = tally(matched, parted, instances, rows, count)
+        spent = Parts(*(sums(late[instances], column[instances], count) for column in parts))
+        worst = _worst(matched.step[instances], late[instances], parted.lead_ns[instances], count)
+        present = np.flatnonzero(totals.count)
+        z = robust_z(-(totals.wait_ns[present] // totals.count[present]))
+        for place, member in enumerate(present.tolist()):
+            charged = int(totals.charged_ns[member])
+            cause, cause_ns = _cause(spent, member)
             yield Row(
                 group=matched.groups[group].name,
-                rank=summaries[one].rank,
-                trace=summaries[one].name,
-                count=int(told.count[one]),
-                last_count=int(told.last_count[one]),
-                last_ratio=float(told.last_count[one] / told.count[one]),
-                charged_ns=int(told.charged_ns[one]),
-                step_count=int(worst[one]),
-                wait_ns=int(told.wait_ns[one]),
+                rank=summaries[member].rank,
+                trace=summaries[member].name,
+                count=int(totals.count[member]),
+                last_count=int(totals.last_count[member]),
+                last_ratio=float(totals.last_count[member] / totals.count[member]),
+                charged_ns=charged,
+                step_count=int(worst[member]),
+                wait_ns=int(totals.wait_ns[member]),
                 robust_z=None if z is None else float(z[place]),
-                cause=_cause(int(of_host[one]), int(of_known[one])),
-                host_ns=int(of_host[one]),
+                cause=cause,
+                cause_ratio=cause_ns / charged if charged else None,
+                **{f"{name}_ns": int(column[member]) for name, column in spent._asdict().items()},
             )
+
+
+def lead_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Parts:
+    """What each collective's late rank did in its lead, since the arrival of the last but one; a row a collective."""
+    columns = np.zeros((len(Parts._fields), len(matched)), np.int64)
+    late = matched.member[parted.late]
+    for member, instances in each(late, len(summaries)):
+        arrival = matched.ts[parted.late[instances]]
+        columns[:, instances] = summaries[member].states.parts(arrival - parted.lead_ns[instances], arrival)
+    return Parts(*columns)
 
 
 def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
@@ -152,5 +180,8 @@ def _worst(step: Int64s, late: Int64s, lead: Int64s, count: int) -> Int64s:
     return np.bincount(members[most], minlength=count)
 
 
-def _cause(host: int, known: int) -> str:
-    return ("host" if 2 * host > known else "gpu") if known else ""
+def _cause(spent: Parts, member: int) -> tuple[str, int]:
+    """The cause that most time is due to, and that time, ns; no cause for no time."""
+    times = {cause: sum(int(getattr(spent, name)[member]) for name in names) for cause, names in CAUSES.items()}
+    most = max(times, key=lambda cause: times[cause])
+    return (most, times[most]) if times[most] else ("", 0)

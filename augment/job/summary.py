@@ -12,17 +12,18 @@ import msgspec
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
+from augment.derived.collectives.collectives import Group, collectives
+from augment.derived.collectives.device_states import device_states, host_gaps
 from augment.derived.collectives.rank_progress import NONE, Spent, follows, held_up, spent_before
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import step_windows
 from augment.errors import InputError
 from augment.findings import AugmentedTrace, Findings, Window
+from augment.job.states import StateTable, state_table
 from augment.trace import Trace
 
-VERSION = 3
+VERSION = 4
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -37,7 +38,6 @@ _COLUMNS = (
     "step",
     "peer",
     "exposed_ns",
-    "queued_ns",
     "held",
     "follows",
     "stream",
@@ -76,9 +76,8 @@ class RankSummary(msgspec.Struct):
 
     Columns of each collective: ``row`` in the event table; ``ts`` and ``end`` in ns; ``group``, ``kind`` and
     ``stream``, indexes into these lists; ``seq``, ``bytes`` and ``step``; ``peer``, the other rank of a Send or Recv
-    (-1 unknown); ``exposed_ns``; ``queued_ns``, from the end of the launching call to the start, -1 without launch;
-    ``held``, 1 if the rank had to wait for the collective; ``follows``, the index of the previous collective on the
-    stream if the collective had to wait for that, else -1.
+    (-1 unknown); ``exposed_ns``; ``held``, 1 if the rank had to wait for the collective; ``follows``, the index of the
+    previous collective on the stream if the collective had to wait for that, else -1.
 
     Columns of each step: its ``number`` (a recording without steps is one step, -1), its window from ``start`` to
     ``end``, and ``compute_ns`` of all devices.
@@ -96,6 +95,7 @@ class RankSummary(msgspec.Struct):
     streams: list[Stream]
     columns: dict[str, bytes]
     steps: dict[str, bytes]
+    states: StateTable
     figures: dict[str, Figures]
     link_gbps: float
     left_out: int
@@ -129,22 +129,19 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     left_out = 0 if most is None else max(len(chosen) - most, 0)
     chosen = chosen[:most]
     streams, stream = _streams(trace, records.place[chosen])
-    launch = work.launch[records.place[chosen]]
-    queued = np.where(
-        launch == NO_ROW, UNKNOWN, records.ts[chosen] - trace.events.ts[launch] - trace.events.dur[launch]
-    )
     columns = {name: getattr(records, name)[chosen] for name in _FOUND}
     columns |= {
         "end": np.maximum(columns["end"], columns["ts"]),  # a negative duration counts as 0
         "row": work.row[records.place[chosen]],
         "kind": records.kind.codes[chosen].astype(np.int64),
         "exposed_ns": records.exposed_ns[chosen],
-        "queued_ns": np.where(launch == NO_ROW, UNKNOWN, np.maximum(queued, 0)),
         "held": held_up(trace)[chosen].astype(np.int64),
         "follows": _among(chosen, len(records))[follows(trace)[chosen]],
         "stream": stream,
     }
     columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
+    steps = _steps(trace, window)
+    moments = columns["ts"], columns["end"], steps["start"], steps["end"]
     return RankSummary(
         version=VERSION,
         name=trace.source.label,
@@ -156,7 +153,8 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         kinds=list(records.kind.values),
         streams=streams,
         columns={name: columns[name].tobytes() for name in (*_COLUMNS, *SPENT["ts"], *SPENT["end"])},
-        steps={name: values.tobytes() for name, values in _steps(trace, window).items()},
+        steps={name: values.tobytes() for name, values in steps.items()},
+        states=state_table(device_states(trace), host_gaps(trace), moments),
         figures={
             name: _figures(outcome)
             for name, outcome in augmented.outcomes.items()

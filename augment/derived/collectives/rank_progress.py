@@ -35,7 +35,7 @@ class Spent(NamedTuple):
 
 def spent_before(trace: Trace, moments: Int64s) -> Spent:
     """The :class:`Spent` before each of ``moments``; 0 before the first work."""
-    ts, mask = _coverage(trace)
+    ts, mask = running_types(trace)
 
     def time(any_of: int, none_of: int) -> Int64s:
         return intervals.held_before(ts, (mask & any_of != 0) & (mask & none_of == 0), moments)
@@ -87,8 +87,8 @@ def follows(trace: Trace) -> Int64s:
 
 
 @derived
-def _coverage(trace: Trace) -> tuple[Int64s, Masks]:
-    """The types of work that run on any device, over time."""
+def running_types(trace: Trace) -> tuple[Int64s, Masks]:
+    """The types of work that run on any device, over time: see :class:`TypeCoverage`."""
     each = type_coverage(trace)
     if len(each) == 1:
         return each[0].ts, each[0].mask

@@ -1,0 +1,133 @@
+"""What a rank did during any interval, from a bounded table of its devices' states.
+
+The table holds the time spent in each state until some moments: the starts and ends of collectives and steps, and of
+the longest stays in a state. In between the time is spread evenly, so the parts of an interval always add up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from augment.arrays.intervals import Intervals, expand, touched
+from augment.arrays.ordering import sums
+from augment.arrays.types import Int64s
+from augment.derived.collectives.device_states import DeviceStates, HostGaps, State
+
+MOST_STAYS = 4096  #: the stays in a state whose starts and ends are exact
+Table = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+
+class Parts(NamedTuple):
+    """What a rank did during intervals: an int64 column each, ns, which add up to the length of the intervals.
+
+    ``host``: idle with nothing launched; ``queued``: idle with launched work; ``unknown``: idle without recorded
+    launch, or after the recording; ``before``: before the recording.
+    """
+
+    compute: Int64s
+    communication: Int64s
+    memory: Int64s
+    host: Int64s
+    queued: Int64s
+    unknown: Int64s
+    before: Int64s
+
+
+class StateTable(msgspec.Struct):
+    """The table of a rank: moments, the time until each in every :class:`State`, and the longest waits for its host.
+
+    The columns are differences of successive int64 values. ``gap_doing`` is an index into ``doings``, -1 for none.
+    """
+
+    ts: bytes
+    times: list[bytes]
+    gap_start: bytes
+    gap_end: bytes
+    gap_doing: bytes
+    doings: list[tuple[str, bool]]
+
+    def parts(self, start: Int64s, end: Int64s) -> Parts:
+        """What the rank did in each ``[start, end)`` of its own clock, int64 ns."""
+        ts = _summed(self.ts)
+        length = np.maximum(end - start, 0)
+        if not len(ts):
+            none = np.zeros(len(start), np.int64)
+            return Parts(none, none, none, none, none, length, none)
+        before = np.clip(ts[0] - start, 0, length)
+        low, high = np.clip(start, ts[0], ts[-1]), np.clip(end, ts[0], ts[-1])
+        times = [
+            _interpolated(ts, until, np.maximum(low, high)) - _interpolated(ts, until, low)
+            for until in map(_summed, self.times)
+        ]
+        table = np.vstack(times)
+        # rounding, and what lies after the recording: the parts must add up
+        missing = length - before - table.sum(axis=0)
+        table[State.UNKNOWN] += np.maximum(missing, 0)
+        table[table.argmax(axis=0), np.arange(len(length))] += np.minimum(missing, 0)
+        return Parts(*(*table, before))
+
+    def doing(self, start: Int64s, end: Int64s) -> list[tuple[str, bool, int]]:
+        """What the launching thread did in the waits for the host within disjoint ``[start, end)``.
+
+        Returns:
+            Name ("" for nothing recorded), whether it is an operator (else an annotation), time in ns; longest first.
+        """
+        gaps = Intervals(_summed(self.gap_start), _summed(self.gap_end))
+        which, gap = expand(*touched(start, end, gaps))
+        overlap = np.minimum(end[which], gaps.end[gap]) - np.maximum(start[which], gaps.start[gap])
+        code = np.frombuffer(self.gap_doing, np.int64)[gap]
+        total = sums(code + 1, overlap, len(self.doings) + 1)
+        named = [("", False), *self.doings]
+        order = np.argsort(-total, kind="stable")
+        return [(*named[place], int(total[place])) for place in order.tolist() if total[place] > 0]
+
+
+def state_table(states: DeviceStates, gaps: HostGaps, moments: Sequence[Int64s]) -> StateTable:
+    """The table of a rank, exact at ``moments`` (int64 ns, any order)."""
+    ts, until = _chosen(states, moments)
+    used = np.unique(gaps.doing.codes[gaps.doing.codes >= 0])
+    inside = {int(code): bool(flag) for code, flag in zip(gaps.doing.codes, gaps.inside, strict=True)}
+    place = np.append(np.searchsorted(used, gaps.doing.codes), -1)[: len(gaps.start)]
+    return StateTable(
+        ts=_differences(ts),
+        times=[_differences(column) for column in until],
+        gap_start=_differences(gaps.start),
+        gap_end=_differences(gaps.end),
+        gap_doing=np.where(gaps.doing.codes >= 0, place, -1).astype(np.int64).tobytes(),
+        doings=[(gaps.doing.values[code], inside[code]) for code in used.tolist()],
+    )
+
+
+def _chosen(states: DeviceStates, moments: Sequence[Int64s]) -> tuple[Int64s, list[Int64s]]:
+    """The moments of the table, and the time until each in every state."""
+    ts, dur = states.ts, np.diff(states.ts)
+    if not len(dur):
+        return ts[:0], [ts[:0]] * len(State)
+    longest = np.argsort(-dur, kind="stable")[:MOST_STAYS]
+    given = np.concatenate([ts[:0], *moments])
+    given = given[(given >= ts[0]) & (given <= ts[-1])]
+    chosen = np.unique(np.concatenate((ts[longest], ts[longest + 1], given, ts[[0, -1]])))
+    until = [np.append(0, np.cumsum(np.where(states.state == state, dur, 0))) for state in State]
+    return chosen, [_interpolated(ts, column, chosen) for column in until]
+
+
+def _interpolated(ts: Int64s, until: Int64s, moments: Int64s) -> Int64s:
+    """The values at ``moments`` within ``ts`` of a column that grows evenly in between, int64."""
+    place = np.clip(np.searchsorted(ts, moments, side="right") - 1, 0, max(len(ts) - 2, 0))
+    width, rise = ts[place + 1] - ts[place], until[place + 1] - until[place]
+    since = moments - ts[place]
+    inside = np.where(rise == width, since, np.floor(rise / width * since).astype(np.int64))
+    values: Int64s = until[place] + np.where(since == width, rise, inside)
+    return values
+
+
+def _differences(values: Int64s) -> bytes:
+    return np.diff(values, prepend=0).astype(np.int64).tobytes()
+
+
+def _summed(column: bytes) -> Int64s:
+    return np.cumsum(np.frombuffer(column, np.int64))

@@ -1,0 +1,186 @@
+"""Why a rank was late: what its device did since the last but one rank had arrived."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import layered_job
+from augment.derived.collectives.device_states import device_states, host_gaps
+from augment.findings import AugmentedTrace, Findings
+from augment.job.answer import Answer, answer
+from augment.job.states import MOST_STAYS, state_table
+from augment.job.summary import summarize
+from augment.readers import read
+from augment.trace import Trace
+from traces import HOST, THREAD, event, kernel, launch, op, write_trace
+
+GPU, CALLS = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+SHARE = 0.6  # of the charged time, to call one cause the cause
+
+
+def job(paths: Sequence[Path]) -> Answer:
+    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
+    return answer(contents, [path.name for path in paths])
+
+
+def rows(result: Answer, question: str) -> Any:
+    outcome = result.outcomes[question]
+    assert isinstance(outcome, Findings), outcome
+    return outcome.rows
+
+
+class PlainRank:
+    """A rank's events as plain Python, with its states by a second method."""
+
+    def __init__(self, path: Path) -> None:
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        self.number = document.get("distributedInfo", {}).get("rank")
+        slices = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+        self.launched = {
+            event["args"]["correlation"]: float(event["ts"]) + float(event["dur"])
+            for event in slices
+            if event.get("cat") in CALLS and "correlation" in (event.get("args") or {})
+        }
+        work = [event for event in slices if event.get("cat") in GPU]
+        spans = [(float(event["ts"]), float(event["ts"]) + float(event["dur"]), event) for event in work]
+        self.work = sorted(spans, key=lambda span: span[:2])
+        self.groups: dict[str, list[float]] = defaultdict(list)
+        for start, _, piece in self.work:
+            if "nccl" in piece["name"].lower() and "Process Group Name" in piece["args"]:
+                self.groups[str(piece["args"]["Process Group Name"])].append(start)
+
+    def split(self, since: float, until: float) -> tuple[float, float, float]:
+        """Busy, idle without work, idle with launched work, µs in [since, until)."""
+        busy = queued = 0.0
+        free = since
+        for start, stop, piece in self.work:
+            if stop <= since or start > until:
+                continue
+            if start > free and (launched := self.launched.get(piece["args"].get("correlation"))) is not None:
+                queued += max(0.0, min(start, until) - max(free, launched))
+            busy += max(0.0, min(stop, until) - max(start, free))
+            free = max(free, min(stop, until))
+        return busy, until - since - busy - queued, queued
+
+
+def plain_causes(paths: Sequence[Path]) -> dict[tuple[str, Any], dict[str, float]]:
+    """By group and rank, in µs: charged, gpu, host, queued."""
+    ranks = [PlainRank(path) for path in paths]
+    names = ("charged", "gpu", "host", "queued")
+    totals: dict[tuple[str, Any], dict[str, float]] = defaultdict(lambda: dict.fromkeys(names, 0.0))
+    for group in {name for rank in ranks for name in rank.groups}:
+        members = [rank for rank in ranks if group in rank.groups]
+        for arrivals in zip(*(rank.groups[group] for rank in members), strict=True):
+            *_, before, last = sorted(arrivals)
+            late = members[arrivals.index(last)]
+            times = last - before, *late.split(before, last)
+            for name, time in zip(names, times, strict=True):
+                totals[group, late.number][name] += time
+    return totals
+
+
+def check(paths: Sequence[Path]) -> int:
+    """Compare the parts of what is charged, and the cause; the number of ranks compared."""
+    expected = plain_causes(paths)
+    compared = 0
+    for row in rows(job(paths), "stragglers"):
+        parts = [row.compute_ns + row.communication_ns + row.memory_ns, row.host_ns, row.queued_ns]
+        assert sum(parts) + row.before_ns + row.unknown_ns == row.charged_ns
+        plain = expected[row.group, row.rank]
+        if plain["charged"] < 100 or abs(row.charged_ns / 1000 - plain["charged"]) > 0.02 * plain["charged"]:
+            continue  # too little, or the clocks were corrected
+        compared += 1
+        for part, name in zip(parts, ("gpu", "host", "queued"), strict=True):
+            assert part / 1000 == pytest.approx(plain[name], abs=0.02 * plain["charged"] + 1), (row, plain)
+        decided = [name for name in ("gpu", "host", "queued") if plain[name] > SHARE * plain["charged"]]
+        assert decided in ([], [row.cause]), (row, plain)
+        most = max(plain["gpu"], plain["host"], plain["queued"])
+        assert row.cause_ratio == pytest.approx(most / plain["charged"], abs=0.03)
+    return compared
+
+
+@pytest.mark.parametrize("late", ["gpu", "host"])
+def test_the_cause_is_what_the_device_did_meanwhile(tmp_path: Path, late: str) -> None:
+    paths = layered_job.make(tmp_path, "seq", 4, late)
+    assert check(paths) >= 4
+    tensor = [row for row in rows(job(paths), "stragglers") if row.group == "2" and row.rank == layered_job.SLOW]
+    assert [row.cause for row in tensor] == [late]
+
+
+def test_a_recorded_job(shared_traces: Path) -> None:
+    paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    assert check(paths) >= 2
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Trace:
+    """A rank idle for its host (0 to 8, 40 to 66), then with queued work (8 to 20, 66 to 70), with a late end."""
+    return read(
+        str(
+            write_trace(
+                tmp_path / "rank0.json.gz",
+                op("aten::mm", 0, 30), launch(ts=5, dur=3, correlation=1), kernel("gemm", 20, 20, correlation=1),
+                event("user_annotation", "load", 35, 28, HOST, THREAD), launch(ts=63, dur=3, correlation=2),
+                kernel("ncclDevKernel_AllReduce", 70, 10, correlation=2),
+            )
+        )
+    )  # fmt: skip
+
+
+def test_states_of_a_small_trace(small: Trace) -> None:
+    states = device_states(small)
+    begin = states.ts[0]
+    table = state_table(states, host_gaps(small), [])
+    ends = np.array([0, 4, 8, 20, 40, 66, 70, 80, 90]) * 1000 + begin
+    parts = table.parts(np.full(len(ends), begin - 5000), ends)
+    assert (sum(parts) == ends - begin + 5000).all()
+    assert (parts.before == 5000).all()
+    assert (parts.host // 1000).tolist() == [0, 4, 8, 8, 8, 34, 34, 34, 34]
+    assert (parts.queued // 1000).tolist() == [0, 0, 0, 12, 12, 12, 16, 16, 16]
+    assert (parts.compute // 1000).tolist() == [0, 0, 0, 0, 20, 20, 20, 20, 20]
+    assert (parts.communication // 1000).tolist() == [0, 0, 0, 0, 0, 0, 0, 10, 10]
+    assert (parts.unknown // 1000).tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 10]
+
+
+def test_what_the_host_did(small: Trace) -> None:
+    table = state_table(device_states(small), host_gaps(small), [])
+    begin = device_states(small).ts[0]
+    whole = table.doing(np.array([begin]), np.array([begin + 80_000]))
+    assert whole == [("load", False, 26_000), ("aten::mm", True, 8_000)]
+    assert table.doing(np.array([begin + 2000]), np.array([begin + 3000])) == [("aten::mm", True, 1000)]
+
+
+def test_parts_add_up_with_more_stays_than_the_table_holds(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    count = 2 * MOST_STAYS
+    gaps, durs = random.integers(1, 9, count), random.integers(1, 30, count)
+    start = np.cumsum(gaps + np.append(0, durs[:-1])) + 100
+    events = [
+        piece
+        for number, (ts, dur, gap) in enumerate(zip(start.tolist(), durs.tolist(), gaps.tolist(), strict=True))
+        for piece in (
+            launch(ts=ts - gap, dur=1, correlation=number + 1),
+            kernel("gemm", ts, dur, correlation=number + 1),
+        )
+    ]
+    trace = read(str(write_trace(tmp_path / "rank0.json.gz", *events)))
+    states = device_states(trace)
+    table = state_table(states, host_gaps(trace), [])
+    ends = np.sort(random.integers(states.ts[0], states.ts[-1], 50))
+    parts = table.parts(np.full(50, states.ts[0]), ends)
+    assert (sum(parts) == ends - states.ts[0]).all()
+    assert all((part >= 0).all() for part in parts)
+    begin = states.ts[0] + gaps[0] * 1000  # the first launch, which is the first event, comes so long before its work
+    kernels = [begin + (start - start[0]) * 1000, durs * 1000]
+    computed = sum(np.clip(ends - ts, 0, dur) for ts, dur in zip(*kernels, strict=True))
+    assert np.abs(parts.compute - computed).max() < 40_000  # within one short stay
