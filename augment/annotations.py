@@ -17,7 +17,7 @@ from augment.arrays.types import Int32s, Int64s
 from augment.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Texts:
     """A column of strings: ``codes`` are int32 indexes into ``values``; -1 means no text, and the arg is left out."""
 
@@ -27,6 +27,9 @@ class Texts:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def __repr__(self) -> str:
+        return f"<Texts: {len(self):,} of {len(self.values):,} different>"
+
     def take(self, order: npt.NDArray[np.intp]) -> Texts:
         """The rows at the indexes in ``order``; ``values`` are shared."""
         return Texts(self.codes[order], self.values)
@@ -35,7 +38,7 @@ class Texts:
 ArgColumn = Int64s | Texts  #: one value per slice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SliceTrack:
     """Slices on a track of their own: ``ts, dur`` int64 ns, ascending.
 
@@ -52,8 +55,11 @@ class SliceTrack:
     args: Mapping[str, ArgColumn] = field(default_factory=dict)
     description: str = ""
 
+    def __repr__(self) -> str:
+        return f"<SliceTrack {self.name!r} of {self.analysis}: {len(self.ts):,} slices>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class CounterTrack:
     """A stepping counter: a value holds from its ``ts`` (int64 ns, strictly ascending) until the next point.
 
@@ -70,8 +76,11 @@ class CounterTrack:
     description: str = ""
     scale: str = ""
 
+    def __repr__(self) -> str:
+        return f"<CounterTrack {self.name!r} of {self.analysis}: {len(self.ts):,} points>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class InstantTrack:
     """Instants: ``ts`` int64 ns, ascending."""
 
@@ -81,6 +90,9 @@ class InstantTrack:
     ts: Int64s
     names: Texts
     description: str = ""
+
+    def __repr__(self) -> str:
+        return f"<InstantTrack {self.name!r} of {self.analysis}: {len(self.ts):,} instants>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,7 @@ class Ends:
         return (trace.events.ts if self.track is None else self.track.ts)[self.rows]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Flows:
     """Arrows from slices to equally many slices, pair by pair; each end is in the source or on an added track.
 
@@ -110,6 +122,9 @@ class Flows:
 
     def __len__(self) -> int:
         return len(self.out.rows)
+
+    def __repr__(self) -> str:
+        return f"<Flows {self.name!r} of {self.analysis}: {len(self):,} arrows>"
 
 
 Annotation = SliceTrack | CounterTrack | InstantTrack | Flows

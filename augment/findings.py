@@ -7,11 +7,14 @@ JSON Schema, the tables of ``augment show`` and the pages in docs/ are all made 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from augment import display
 from augment.annotations import Annotation
+from augment.errors import expect_known
+from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 
 #: all units of columns; the suffix of a column's name agrees with its unit
@@ -25,7 +28,7 @@ def column(doc: str, unit: str = "") -> Any:
     return dataclasses.field(metadata={"doc": doc, "unit": unit})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Findings:
     """The metric rows and annotations of one analysis. ``partial`` says what is missing; None means nothing."""
 
@@ -34,12 +37,26 @@ class Findings:
     diagnostics: Sequence[Diagnostic] = ()
     partial: str | None = None
 
+    def __repr__(self) -> str:
+        return f"<Findings: {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """The number of rows and annotations, and what is missing."""
+        drawn = f", {len(self.annotations):,} annotations" if self.annotations else ""
+        return f"{len(self.rows):,} rows{drawn}{f'; partial: {self.partial}' if self.partial else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """The outcome of an analysis whose input data the trace lacks."""
 
     reason: str
+
+    @property
+    def summary(self) -> str:
+        """That it was skipped, and why."""
+        return f"skipped: {self.reason}"
 
 
 Outcome = Findings | Skipped
@@ -54,16 +71,53 @@ class Window:
     start_ns: int
 
 
-@dataclass(frozen=True)
+def table_of(name: str, outcome: Outcome, row: type[Any] | None = None) -> Table:
+    """The outcome of an analysis as a table, with the columns of ``row`` even if it has no rows."""
+    if isinstance(outcome, Skipped):
+        return Table.of_rows(name, (), row, status="skipped", reason=outcome.reason)
+    status = "ok" if outcome.partial is None else "partial"
+    return Table.of_rows(name, outcome.rows, row, status=status, reason=outcome.partial)
+
+
+@dataclass(frozen=True, repr=False)
 class AugmentedTrace:
     """A trace with the outcome of each requested analysis by name, in the registry's order.
 
-    The trace is whole even if the analyses covered only a ``window`` of it.
+    The trace is whole even if the analyses covered only a ``window`` of it. ``row_types`` are the classes of the rows
+    of each analysis. ``augmented["kernel_breakdown"]`` is an outcome as a table; iteration gives the names.
     """
 
     trace: Trace
     outcomes: Mapping[str, Outcome]
     window: Window | None = None
+    row_types: Mapping[str, type[Any]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Table:
+        """The outcome of an analysis as a table.
+
+        Raises:
+            UsageError: no analysis of that name was run.
+        """
+        expect_known(name, self.outcomes, "analysis that was run")
+        return table_of(name, self.outcomes[name], self.row_types.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outcomes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.outcomes
+
+    def __repr__(self) -> str:
+        skipped = sum(isinstance(outcome, Skipped) for outcome in self.outcomes.values())
+        told = f", {skipped} of them skipped" if skipped else ""
+        return f"<AugmentedTrace {self.trace.summary}; {len(self.outcomes)} analyses{told}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks display."""
+        breakdown = self.outcomes.get("temporal_breakdown")
+        rows = breakdown.rows if isinstance(breakdown, Findings) else ()
+        outcomes = {name: outcome.summary for name, outcome in self.outcomes.items()}
+        return display.page(self.trace.summary, (), map(display.share_of, rows), outcomes)
 
     @property
     def annotations(self) -> list[Annotation]:

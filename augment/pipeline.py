@@ -45,7 +45,7 @@ def augment(
             progress(analysis.NAME, done, len(analyses))
         outcome = _outcome(part, analysis, request.options.get(analysis.NAME, {}))
         outcomes[analysis.NAME] = outcome if part is trace else _of_whole(outcome, part)
-    return AugmentedTrace(trace, outcomes, window)
+    return AugmentedTrace(trace, outcomes, window, {analysis.NAME: analysis.ROW for analysis in analyses})
 
 
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:

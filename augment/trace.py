@@ -94,7 +94,7 @@ class SparseColumn:
 NOTHING = SparseColumn(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ArgColumn:
     """An arg of the rows that have it. ``numbers`` holds plain numbers, ``json`` the index of the text of all else.
 
@@ -105,12 +105,15 @@ class ArgColumn:
     others: SparseColumn
     json: Sequence[bytes]
 
+    def __repr__(self) -> str:
+        return f"<ArgColumn: {len(self.numbers.rows):,} numbers, {len(self.others.rows):,} other values>"
+
     def moved(self, new_row: Int64s | Int32s) -> ArgColumn:
         """See :meth:`SparseColumn.moved`."""
         return ArgColumn(self.numbers.moved(new_row), self.others.moved(new_row), self.json)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EventTable:
     """Equal-length read-only columns, one row per event with a time, ascending ``ts``, ties in file order.
 
@@ -142,6 +145,9 @@ class EventTable:
 
     def __len__(self) -> int:
         return len(self.ts)
+
+    def __repr__(self) -> str:
+        return f"<EventTable: {len(self):,} events>"
 
     @property
     def end(self) -> Int64s:
@@ -215,7 +221,7 @@ def args_of_event(event: Any) -> dict[str, Any]:
     return args if isinstance(args, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Source:
     """A description of the file that a trace came from.
 
@@ -242,13 +248,16 @@ class Source:
     devices: tuple[tuple[Identity, str], ...] = ()
     decode: Decode = json_event
 
+    def __repr__(self) -> str:
+        return f"<Source {self.path}: {self.format}, {self.event_count:,} events, {self.text_bytes:,} bytes of text>"
+
     @property
     def label(self) -> str:
         """``name`` as valid text."""
         return storable(self.name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """The events of one rank and what their columns refer to. Immutable; ``facts`` caches :func:`derived` functions."""
 
@@ -259,12 +268,26 @@ class Trace:
     diagnostics: tuple[Diagnostic, ...] = ()
     partial: str | None = None  #: why the trace is incomplete; None if it is whole
     #: from the execution trace recorded with the trace, if given
-    execution_nodes: Sequence[dict[str, Any]] | None = field(default=None, repr=False)
+    execution_nodes: Sequence[dict[str, Any]] | None = None
     #: from the memory timeline recorded with the trace, if given
-    memory_changes: MemoryChanges | None = field(default=None, repr=False)
+    memory_changes: MemoryChanges | None = None
     #: the user's own tables by key: rows that come before the package's (augment/tables.py)
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict, repr=False)
-    facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """One line: the file's name, the number of events, their extent, the rank, the devices."""
+        extent = int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
+        names = [name for _, name in self.source.devices]
+        parts = [f"{len(self.events):,} events", f"{extent / 1e6:,.3f} ms"]
+        parts += [] if self.rank is None else [f"rank {self.rank}"]
+        parts += [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+        incomplete = f"; incomplete: {self.partial}" if self.partial else ""
+        return f"{self.source.label}: {', '.join(parts)}{incomplete}"
 
     @property
     def rank(self) -> int | None:

@@ -145,15 +145,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/sidecar.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/sidecar.md", "docs/python.md"])
 def test_snippets_run(page: str, traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     snippets = [code for code in CODE.findall((ROOT / page).read_text()) if "torch.profiler" not in code]
     assert snippets
     augment.write(augment.augment(augment.read("rank0.pt.trace.json.gz")))
+    names = {"open": open_text}
     for code in snippets:
-        exec(compile(code, page, "exec"), {"open": open_text})
+        exec(compile(code, page, "exec"), names)
     assert capsys.readouterr().out
-    if page != "docs/sidecar.md":
+    if page in ("README.md", "docs/quickstart.md"):
         assert {path.name for path in (traces / "augmented").iterdir()} == {
             "rank0.augmented.json.gz",
             "rank0.metrics.json",

@@ -71,7 +71,7 @@ class Work:
         return len(self.row)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Side:
     """Control or test: a trace, the chosen steps, the calls, and the GPU work."""
 
@@ -79,6 +79,9 @@ class Side:
     steps: StepWindows
     calls: Calls
     work: Work
+
+    def __repr__(self) -> str:
+        return f"<Side {self.trace.summary}; {len(self.steps)} steps>"
 
 
 def side_of(trace: Trace, chosen: StepWindows, names: Names, paths: Paths, *, functions: bool = False) -> Side:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from augment import display
 from augment.comparison.alignment import Alignment, align_sides
 from augment.comparison.calls import Side, side_of
 from augment.comparison.efficiency import EfficiencySamples, efficiency_outcome, efficiency_samples
@@ -14,7 +15,7 @@ from augment.comparison.first_step import outlying_first_step
 from augment.comparison.kinds import ByKind
 from augment.comparison.ledger import CONTROL, TEST
 from augment.comparison.names import Names, Paths
-from augment.comparison.rows import StepRow
+from augment.comparison.rows import ROWS, StepRow
 from augment.comparison.steps import ChosenSteps, StepChoice, choose
 from augment.comparison.tables import ByName, ByPath
 from augment.comparison.tiling import tiles_of
@@ -22,14 +23,15 @@ from augment.comparison.totals import Samples, figures_outcome, mean_of_ranks, s
 from augment.comparison.waterfall import Waterfall
 from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.errors import UsageError
-from augment.findings import Findings, Outcome
+from augment.errors import UsageError, expect_known
+from augment.findings import Findings, Outcome, table_of
+from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 
 Sides = Trace | Sequence[Trace]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Pair:
     """A rank of the control and the rank of the test that it is compared with."""
 
@@ -37,8 +39,11 @@ class Pair:
     test: Side
     alignment: Alignment
 
+    def __repr__(self) -> str:
+        return f"<Pair {self.control.trace.source.label} and {self.test.trace.source.label}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Diff:
     """A comparison: ``outcomes`` by name, as of analyses, and the aligned pairs of ranks behind them.
 
@@ -52,6 +57,42 @@ class Diff:
     outcomes: Mapping[str, Outcome]
     diagnostics: tuple[Diagnostic, ...]
     whole: bool
+
+    def __getitem__(self, name: str) -> Table:
+        """A table of the comparison, such as ``diff_waterfall``.
+
+        Raises:
+            UsageError: there is no such table.
+        """
+        expect_known(name, self.outcomes, "table of a comparison")
+        return table_of(name, self.outcomes[name], ROWS.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outcomes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.outcomes
+
+    @property
+    def summary(self) -> str:
+        """One line: both runs, how much of them was compared, and the step time."""
+        first = self.pairs[0]
+        steps = "whole recordings" if self.whole else f"{len(first.test.steps)} steps"
+        ranks = f", {len(self.pairs)} ranks" if len(self.pairs) > 1 else ""
+        figures = self.outcomes.get("diff_figures")
+        rows = figures.rows if isinstance(figures, Findings) else ()
+        step = next((row for row in rows if row.figure == "step_ns"), None)
+        verdict = step and f": step {step.delta / 1e6:+,.3f} ms, {step.verdict.replace('_', ' ')}"
+        return (
+            f"{first.test.trace.source.label} against {first.control.trace.source.label}, {steps}{ranks}{verdict or ''}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Diff {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks display."""
+        return display.page(self.summary, (), (), {name: outcome.summary for name, outcome in self.outcomes.items()})
 
 
 def diff(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from augment.findings import column
 
@@ -126,3 +126,15 @@ class PathRow:
     test_gpu_self_ns: int = column("The same in the test.", "ns")
     control_kernels: list[str] = column("Its own kernels in the control, the longest first.")
     test_kernels: list[str] = column("The same in the test.")
+
+
+#: the rows of each table
+ROWS: dict[str, type[Any]] = {
+    "diff_figures": FigureRow,
+    "diff_waterfall": PartRow,
+    "diff_kinds": KindRow,
+    "diff_efficiency": FigureRow,
+    "diff_steps": StepRow,
+    "diff_names": NameRow,
+    "diff_call_paths": PathRow,
+}

@@ -12,23 +12,13 @@ from typing import Any
 
 from augment.comparison.calls import Side
 from augment.comparison.core import Diff
-from augment.comparison.rows import FigureRow, KindRow, NameRow, PartRow, PathRow, StepRow
+from augment.comparison.rows import ROWS
 from augment.trace import Diagnostic
 from augment.writers.files import replacing
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
 from augment.writers.metrics_schema import Schema, schema, source_schema
 
 SUFFIX = ".diff.metrics.json"
-#: the rows of each table
-ROWS: dict[str, type[Any]] = {
-    "diff_figures": FigureRow,
-    "diff_waterfall": PartRow,
-    "diff_kinds": KindRow,
-    "diff_efficiency": FigureRow,
-    "diff_steps": StepRow,
-    "diff_names": NameRow,
-    "diff_call_paths": PathRow,
-}
 
 
 def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, Any]:

@@ -34,7 +34,7 @@ ROWS: dict[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """The results of a job. ``clocks`` are in the order of ``summaries``; ``matched`` and ``parted`` are columns."""
 
@@ -43,6 +43,9 @@ class Answer:
     matched: Matched
     parted: Waits
     diagnostics: Sequence[Diagnostic]
+
+    def __repr__(self) -> str:
+        return f"<Answer: {len(self.summaries)} ranks, {len(self.matched):,} matched collectives>"
 
     @cached_property
     def outcomes(self) -> Mapping[str, Outcome]:

@@ -9,6 +9,12 @@ INT, INTS, INT32S = "int64", "int64[]", "int32[]"
 
 KERNELS: dict[str, tuple[str, ...]] = {
     "arg_columns.scan_columns": 8 * (INT,),
+    "arrow.get_last_error": (INT,),
+    "arrow.get_next": 2 * (INT,),
+    "arrow.get_schema": 2 * (INT,),
+    "arrow.release_array": (INT,),
+    "arrow.release_schema": (INT,),
+    "arrow.release_stream": (INT,),
     "call_stacks.nest": (INTS, INTS, INT32S, INT32S, INT32S, INT32S),
     "critical_loops.bind": (INT32S, INTS, INT32S, INT32S, INT32S),
     "critical_loops.latest": (INT32S, INT32S, INT32S, INT32S, INTS, INTS),

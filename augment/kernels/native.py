@@ -75,6 +75,11 @@ def _library() -> ctypes.CDLL:
         raise ImportError(f"the kernels cannot be loaded; install the wheel of this platform: {error}") from error
 
 
+def address_of(name: str) -> int:
+    """The address of a kernel of the catalogue whose arguments are integers, for code that is not Python's."""
+    return ctypes.cast(getattr(_library(), name.replace(".", "_")), ctypes.c_void_p).value or 0
+
+
 def own_target() -> str:
     """The name of this machine's platform."""
     machine = platform.machine().lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 from augment.errors import UnknownFormat
@@ -43,7 +44,7 @@ def suffixes() -> tuple[str, ...]:
     return (*[suffix for reader in READERS for suffix in reader.SUFFIXES], *containers.SUFFIXES)
 
 
-def read(path: str, *, limits: Limits = UNLIMITED) -> Trace:
+def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED) -> Trace:
     """Read one trace file, whatever its compression and dialect.
 
     Args:
@@ -56,6 +57,7 @@ def read(path: str, *, limits: Limits = UNLIMITED) -> Trace:
         MalformedTrace: it is broken at a byte that is named.
         LimitExceeded: it is larger than ``limits`` allow.
     """
+    path = os.fspath(path)
     with open_text(path, limits) as text:
         head = b""
         while len(head) < HEAD and (more := text.read(HEAD - len(head))):

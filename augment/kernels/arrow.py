@@ -1,0 +1,99 @@
+"""The functions of Arrow's C stream interface, for ``arrays/arrow.py``.
+
+Consumers call them on any thread, at any time. They are compiled because a function of Python's cannot run while an
+exception is raised, nor after the interpreter has ended: consumers call ``release`` then, too. A structure is handed
+out by copying it. What is released is marked; the address of its mark is in its ``private_data``.
+"""
+
+from __future__ import annotations
+
+from augment.kernels.memory import compiled, load_int, store_int
+
+# where members lie in the structures ArrowSchema, ArrowArray and ArrowArrayStream; private_data follows release
+CHILD_COUNT = 32
+SCHEMA_CHILDREN, SCHEMA_RELEASE, SCHEMA_SIZE = 40, 56, 72
+ARRAY_CHILDREN, ARRAY_RELEASE, ARRAY_SIZE = 48, 64, 80
+STREAM_RELEASE, STREAM_PRIVATE = 24, 32
+# where members lie in what the private_data of a stream points to
+STREAM_MARK, SCHEMAS, SCHEMA_COUNT, SCHEMAS_GIVEN, ARRAY, ARRAY_GIVEN, CONTROL_SIZE = 0, 8, 16, 24, 32, 40, 48
+NO_MORE = 22  #: EINVAL
+
+
+@compiled
+def _end(structure: int, release_at: int) -> None:
+    store_int(load_int(structure + release_at + 8), 1)
+    store_int(structure + release_at, 0)
+
+
+@compiled
+def _end_whole(structure: int, children_at: int, release_at: int) -> None:
+    """End a structure and, down to the items of lists, its children that were not moved elsewhere."""
+    children = load_int(structure + children_at)
+    for i in range(load_int(structure + CHILD_COUNT)):
+        child = load_int(children + 8 * i)
+        if load_int(child + release_at):
+            items = load_int(child + children_at)
+            for k in range(load_int(child + CHILD_COUNT)):
+                item = load_int(items + 8 * k)
+                if load_int(item + release_at):
+                    _end(item, release_at)
+            _end(child, release_at)
+    _end(structure, release_at)
+
+
+@compiled
+def _copy(source: int, target: int, size: int) -> None:
+    for i in range(size // 8):
+        store_int(target + 8 * i, load_int(source + 8 * i))
+
+
+@compiled
+def release_schema(schema: int) -> int:
+    """``ArrowSchema.release``."""
+    _end_whole(schema, SCHEMA_CHILDREN, SCHEMA_RELEASE)
+    return 0
+
+
+@compiled
+def release_array(array: int) -> int:
+    """``ArrowArray.release``."""
+    _end_whole(array, ARRAY_CHILDREN, ARRAY_RELEASE)
+    return 0
+
+
+@compiled
+def release_stream(stream: int) -> int:
+    """``ArrowArrayStream.release``."""
+    store_int(load_int(stream + STREAM_PRIVATE) + STREAM_MARK, 1)
+    store_int(stream + STREAM_RELEASE, 0)
+    return 0
+
+
+@compiled
+def get_schema(stream: int, out: int) -> int:
+    """``ArrowArrayStream.get_schema``: one of the prepared copies, as each is released on its own."""
+    control = load_int(stream + STREAM_PRIVATE)
+    given = load_int(control + SCHEMAS_GIVEN)
+    if given >= load_int(control + SCHEMA_COUNT):
+        return NO_MORE
+    _copy(load_int(control + SCHEMAS) + SCHEMA_SIZE * given, out, SCHEMA_SIZE)
+    store_int(control + SCHEMAS_GIVEN, given + 1)
+    return 0
+
+
+@compiled
+def get_next(stream: int, out: int) -> int:
+    """``ArrowArrayStream.get_next``: the one array, then a released one, which is the end."""
+    control = load_int(stream + STREAM_PRIVATE)
+    if load_int(control + ARRAY_GIVEN):
+        store_int(out + ARRAY_RELEASE, 0)
+        return 0
+    _copy(load_int(control + ARRAY), out, ARRAY_SIZE)
+    store_int(control + ARRAY_GIVEN, 1)
+    return 0
+
+
+@compiled
+def get_last_error(stream: int) -> int:  # noqa: ARG001 - as Arrow has it
+    """``ArrowArrayStream.get_last_error``: no text."""
+    return 0

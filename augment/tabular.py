@@ -1,0 +1,214 @@
+"""A table of metrics for notebooks: columns by name, as a pandas frame or as an Arrow stream.
+
+The columns are those of the sidecar, and their names contain their units. Integers stay integers, also in columns where
+some are missing: times since 1970 in nanoseconds do not fit a double.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from augment.errors import UsageError, expect_known
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 10  #: rows of a table as a notebook displays it
+_NAMED = 6  #: columns that a repr names
+_SUFFIXES = {"ns": "int", "bytes": "int", "count": "int", "ratio": "float", "gbps": "float", "tflops": "float"}
+_IDENTITIES = ("rank", "device", "stream", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The type of a column: ``int``, ``float``, ``bool``, ``text`` or ``texts``; whether values can be missing."""
+
+    name: str
+    optional: bool = True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """Columns of equal length. ``reason`` says why the analysis was skipped, or what is missing from its rows.
+
+    ``table["time_ns"]`` is a column as a list, ``table.frame()`` a pandas frame. Polars, pyarrow and DuckDB take the
+    table itself: ``polars.DataFrame(table)``.
+    """
+
+    name: str
+    columns: Mapping[str, Sequence[Any]]
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    status: str = "ok"
+    reason: str | None = None
+
+    @classmethod
+    def of_rows(
+        cls,
+        name: str,
+        rows: Sequence[Any],
+        declared: type[Any] | None = None,
+        *,
+        status: str = "ok",
+        reason: str | None = None,
+    ) -> Table:
+        """The table of ``rows``, metric rows or rows of a sidecar, with the columns that ``declared`` has.
+
+        Rows of a sidecar can have columns that ``declared`` lacks, or lack some, if another version wrote them.
+        """
+        kinds = kinds_of(declared) if declared else {}
+        if rows and isinstance(rows[0], Mapping):
+            names = dict.fromkeys([*kinds, *(name for row in rows for name in row)])
+            columns = {name: [row.get(name) for row in rows] for name in names}
+        else:
+            names = dict.fromkeys([*kinds, *(field.name for row in rows[:1] for field in dataclasses.fields(row))])
+            columns = {name: [getattr(row, name) for row in rows] for name in names}
+        return cls(name, columns, kinds, status, reason)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        expect_known(name, self.columns, f"column of {self.name}")
+        return self.columns[name]
+
+    def __iter__(self) -> typing.Iterator[dict[str, Any]]:
+        """The rows."""
+        for values in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, values, strict=True))
+
+    def frame(self) -> pd.DataFrame:
+        """The table as a pandas frame; pandas is loaded only here.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UsageError("frames need pandas: pip install pandas") from error
+        series = {name: _series(pd, self._kind(name), values) for name, values in self.columns.items()}
+        frame = pd.DataFrame(series, columns=list(self.columns))
+        frame.attrs |= {"analysis": self.name, "status": self.status, "reason": self.reason}
+        return frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The table as an Arrow stream (https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html)."""
+        from augment.arrays.arrow import stream_of
+
+        del requested_schema  # the interface allows to give the types that the columns have
+        return stream_of({name: (self._kind(name).name, self._typed(name)) for name in self.columns})
+
+    def _kind(self, name: str) -> Kind:
+        kind = self.kinds.get(name)
+        return _kind_of_values(name, self.columns[name]) if kind is None or kind.name == "identity" else kind
+
+    def _typed(self, name: str) -> Sequence[Any]:
+        values = self.columns[name]
+        if self._kind(name).name == "text":
+            return [None if value is None else str(value) for value in values]
+        return values
+
+    def __repr__(self) -> str:
+        if self.status == "skipped":
+            return f"<Table {self.name}: skipped, {self.reason}>"
+        names = ", ".join(list(self.columns)[:_NAMED]) + (", …" if len(self.columns) > _NAMED else "")
+        partial = f"; partial: {self.reason}" if self.reason else ""
+        return f"<Table {self.name}: {len(self):,} rows × {len(self.columns)} columns ({names}){partial}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows, for notebooks."""
+        import html
+
+        if self.status == "skipped":
+            return f"<p><b>{html.escape(self.name)}</b>: skipped, {html.escape(str(self.reason))}</p>"
+        heads = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in self.columns)
+        first = [values[:SHOWN] for values in self.columns.values()]
+        body = "".join(f"<tr>{''.join(map(_cell, values))}</tr>" for values in zip(*first, strict=True))
+        more = f"<p>… {len(self) - SHOWN:,} more rows; <code>.frame()</code> has all</p>" if len(self) > SHOWN else ""
+        partial = f"<p>partial: {html.escape(self.reason)}</p>" if self.reason else ""
+        caption = f"<caption style='text-align:left'><b>{html.escape(self.name)}</b></caption>"
+        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{more}{partial}"
+
+
+def kinds_of(row: type[Any]) -> dict[str, Kind]:
+    """The types of the columns of a metric row."""
+    hints = typing.get_type_hints(row)
+    return {column.name: _kind_of_hint(hints[column.name]) for column in dataclasses.fields(row)}
+
+
+def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows of all ``tables``; ``lead`` are values that each row of a table begins with, as many as tables."""
+    names = dict.fromkeys([*(key for one in lead for key in one), *(key for table in tables for key in table.columns)])
+    columns: dict[str, list[Any]] = {key: [] for key in names}
+    kinds: dict[str, Kind] = {}
+    for table, values in zip(tables, lead, strict=True):
+        kinds |= {key: kind for key, kind in table.kinds.items() if key not in values}
+        for key, column in columns.items():
+            column += [values[key]] * len(table) if key in values else table.columns.get(key, [None] * len(table))
+    kinds = {key: _lenient(kind, columns[key]) for key, kind in kinds.items()}
+    reasons = dict.fromkeys(table.reason for table in tables if table.reason)
+    status = next(one for one in ("ok", "partial", "skipped") if one in {table.status for table in tables})
+    return Table(name, columns, kinds, status, "; ".join(reasons) or None)
+
+
+def _lenient(kind: Kind, values: Sequence[Any]) -> Kind:
+    """The type of a column that some tables may lack."""
+    return Kind(kind.name, kind.optional or any(value is None for value in values))
+
+
+def _kind_of_hint(hint: Any) -> Kind:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = set(typing.get_args(hint)) if union else {hint}
+    optional = type(None) in members
+    members.discard(type(None))
+    if members == {int, str}:
+        return Kind("identity")
+    only = next(iter(members)) if len(members) == 1 else str
+    if typing.get_origin(only) in (list, tuple) or getattr(typing.get_origin(only), "__name__", "") == "Sequence":
+        return Kind("texts", optional)
+    return Kind({bool: "bool", int: "int", float: "float"}.get(only, "text"), optional)
+
+
+def _kind_of_values(name: str, values: Sequence[Any]) -> Kind:
+    """The type of a column that nothing declares."""
+    found = {type(value) for value in values if value is not None}
+    if not found:
+        return Kind("int" if name in _IDENTITIES else _SUFFIXES.get(name.rpartition("_")[2], "text"))
+    if found <= {list, tuple}:
+        return Kind("texts")
+    if found == {bool}:
+        return Kind("bool")
+    if found == {int}:
+        return Kind("int")
+    return Kind("float" if found <= {int, float} else "text")
+
+
+def _series(pd: Any, kind: Kind, values: Sequence[Any]) -> Any:
+    missing = kind.optional
+    if kind.name == "int":
+        return pd.Series(list(values), dtype="Int64" if missing else "int64")
+    if kind.name == "bool":
+        return pd.Series(list(values), dtype="boolean" if missing else "bool")
+    if kind.name == "float":
+        return pd.Series([float("nan") if value is None else value for value in values], dtype="float64")
+    if kind.name == "texts":
+        return pd.Series(list(values), dtype=object)
+    texts = [None if value is None else str(value) for value in values]
+    return pd.Series(texts, dtype="str" if int(pd.__version__.partition(".")[0]) >= 3 else object)
+
+
+def _cell(value: Any) -> str:
+    import html
+
+    if value is None:
+        return "<td></td>"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        text = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+        return f"<td style='text-align:right'>{text}</td>"
+    text = " → ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return f"<td style='text-align:left'>{html.escape(text if len(text) <= 80 else text[:79] + '…')}</td>"
