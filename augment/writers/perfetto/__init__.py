@@ -55,15 +55,15 @@ NAME = "perfetto"
 SUFFIX = ".augmented.pftrace"
 
 _MESSAGES = {
-    "overlapping_slices": "slices overlap others of their track in part: drawn beside them, on a track of that name",
-    "negative_duration": "slices of negative duration: drawn without any; dur_ns has the duration",
-    "slice_without_end": "slices have no end: drawn to the end of the trace",
-    "end_without_slice": "ends of slices that never began: drawn as moments",
-    "negative_time": "events lie before time 0, which Perfetto drops: all times are moved so that the first is 0",
-    "phase_as_instant": "events of kinds that Perfetto does not draw: drawn as moments",
-    "flow_without_slices": "ends of flows have no slice, or no other end: not drawn",
-    "flow_turned_round": "flows lead back in time, which Perfetto cannot draw: drawn the other way round",
-    "counter_without_number": "values of counters are no numbers: not drawn",
+    "overlapping_slices": "slices partly overlap others of their track (drawn on a second track of that name)",
+    "negative_duration": "slices have a negative duration (drawn with 0; dur_ns has the original)",
+    "slice_without_end": "slices have no end (drawn until the end of the trace)",
+    "end_without_slice": "ends have no slice (drawn as instants)",
+    "negative_time": "events are before time 0, which Perfetto drops (all times are shifted so that the first is 0)",
+    "phase_as_instant": "events have a phase that Perfetto does not draw (drawn as instants)",
+    "flow_without_slices": "flows lack a slice at an end, or a second end (not drawn)",
+    "flow_turned_round": "flows go back in time (drawn in the opposite direction)",
+    "counter_without_number": "values of counters are not numbers (not drawn)",
 }
 
 
