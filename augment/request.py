@@ -33,6 +33,7 @@ class Request:
         formats: names of writers, as ``augment list`` shows them; empty means the trace's own format.
         evidence: files recorded with the trace.
         tables: paths of the user's own tables, as :func:`augment.with_tables` takes them.
+        parallelism: sizes of the job's parallel dimensions, such as ``{"tp": 4, "dp": 2}``; empty: they are recognised.
     """
 
     only: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Request:
     formats: tuple[str, ...] = ()
     evidence: Evidence = Evidence()
     tables: tuple[str, ...] = ()
+    parallelism: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Request | None, fields: Mapping[str, Any]) -> Request:

@@ -11,6 +11,7 @@ from augment.batch.stage import Conclusion
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
+    from augment.request import Request
 
 SUFFIX = ".ranks.summary"
 
@@ -29,12 +30,13 @@ def drawn_under(augmented: AugmentedTrace) -> Collection[int]:
     return summary.drawn_under(augmented)
 
 
-def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Conclusion:
+def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]], request: Request) -> Conclusion:
     """The metrics and tracks of a job."""
     from augment.job import sidecar
     from augment.job.answer import answer
 
-    result = answer([content for _, content in summaries], [member.input.path for member, _ in summaries])
+    paths = [member.input.path for member, _ in summaries]
+    result = answer([content for _, content in summaries], paths, request.parallelism)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
     members = range(len(summaries))
     return Conclusion(files, [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in members])

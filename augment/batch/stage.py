@@ -11,6 +11,7 @@ from augment.batch.jobs import Job, Member
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace
+    from augment.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class Stage:
     """A question to a job.
 
     ``summarize`` makes the summary of a rank during its conversion, perhaps on another machine; it is a module-level
-    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job and the
-    summaries of the members that have one, sorted by rank. ``under`` names the tracks of a rank's source under which
-    the job's tracks may be drawn in its outputs; only one of all stages may draw.
+    function so that it can be pickled. ``STEM + suffix`` is the summary's file. ``conclude`` gets a job, the
+    summaries of the members that have one, sorted by rank, and what the user asks. ``under`` names the tracks of a
+    rank's source under which the job's tracks may be drawn in its outputs; only one of all stages may draw.
     """
 
     suffix: str
     summarize: Callable[[AugmentedTrace], bytes]
-    conclude: Callable[[Job, Sequence[tuple[Member, bytes]]], Conclusion]
+    conclude: Callable[[Job, Sequence[tuple[Member, bytes]], Request], Conclusion]
     under: Callable[[AugmentedTrace], Collection[int]] | None = None

@@ -20,6 +20,7 @@ from augment.batch.stage import Conclusion, Stage
 
 if TYPE_CHECKING:
     from augment.batch.results import Result
+    from augment.request import Request
 
 
 STAGES: tuple[Stage, ...] = (
@@ -39,11 +40,14 @@ class Concluded:
     seamless: int
 
 
-def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result]) -> Iterator[Concluded]:
+def conclude(
+    stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[str, Result], request: Request
+) -> Iterator[Concluded]:
     """Answer every stage for every job among ``inputs`` that has summaries of more than one rank.
 
     Args:
         results: the results of the inputs by path; a failed input is missing from its job.
+        request: what the user asks.
 
     Raises:
         InputError: a summary cannot be read.
@@ -57,7 +61,7 @@ def conclude(stages: Sequence[Stage], inputs: Sequence[Input], results: Mapping[
             summaries = [(member, locations.read(path)) for member, path in paths if path]
             if len(summaries) < 2:
                 continue
-            conclusion = stage.conclude(job, summaries)
+            conclusion = stage.conclude(job, summaries, request)
             for suffix, content in conclusion.files.items():
                 written.append(locations.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)

@@ -42,6 +42,15 @@ def first_and_last(_context: click.Context, _parameter: click.Parameter, value: 
     return int(first), int(last or first)
 
 
+def sizes(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, int]:
+    """The numbers in ``tp=4,dp=2``."""
+    if value is None:
+        return {}
+    from augment.job.parallel.names import stated
+
+    return stated(value)
+
+
 def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
     """The options that make a :class:`Request`, which the command gets as its argument ``request``.
 

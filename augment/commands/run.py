@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.commands.batch_options import Batch, batch_options
-from augment.commands.options import debug, requesting
+from augment.commands.options import debug, requesting, sizes
 from augment.commands.remote import client_of, server_options
 from augment.errors import UsageError
 
@@ -35,6 +35,12 @@ _SEAMLESS = (
 @click.option("-o", "--output", "out", metavar="DIR", help="Output folder; by default that of each input.")
 @requesting(formats=True)
 @batch_options
+@click.option(
+    "--parallelism",
+    metavar="tp=N,…",
+    callback=sizes,
+    help="The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp), if they are not to be recognised.",
+)
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per input instead of the paths written.")
@@ -45,6 +51,7 @@ def command(
     out: str | None,
     request: Request,
     batch: Batch,
+    parallelism: dict[str, int],
     merge: bool,
     as_json: bool,
     quiet: bool,
@@ -61,6 +68,7 @@ def command(
     from augment.batch.convert import Settings
     from augment.batch.stages import STAGES
 
+    request = replace(request, parallelism=parallelism)
     made = batch.plan(inputs, out, request.check().evidence)
     request.evidence.check(len(made.inputs), server["server"])
     if server["server"] and request.tables:
@@ -124,7 +132,7 @@ class _Run:
         from augment.batch.stages import conclude
 
         results = {result.path: result for result in self._results}
-        for job in conclude(self._settings.stages, self._plan.inputs, results):
+        for job in conclude(self._settings.stages, self._plan.inputs, results, self._settings.request):
             for path in job.written:
                 self._tell(path)
                 self._job_files.append(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from augment.findings import Findings, Outcome, Skipped
 from augment.job import aggregates, alignment, collectives, path_drawing, path_figures, stragglers, tracks
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
+from augment.job.parallel import questions
 from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
 from augment.job.waits import Waits, apart, waits
@@ -30,6 +31,7 @@ ROWS: dict[str, type[Any]] = {
     "load_imbalance": stragglers.ImbalanceRow,
     "cross_rank_critical_path": path_figures.Row,
     "cross_rank_handovers": path_figures.HandoverRow,
+    **questions.ROWS,
     "aggregates": aggregates.Row,
 }
 
@@ -43,6 +45,7 @@ class Answer:
     matched: Matched
     parted: Waits
     diagnostics: Sequence[Diagnostic]
+    parallelism: Mapping[str, int] = field(default_factory=dict)  #: sizes of dimensions that the user states
 
     def __repr__(self) -> str:
         return f"<Answer: {len(self.summaries)} ranks, {len(self.matched):,} matched collectives>"
@@ -64,6 +67,7 @@ class Answer:
             "stragglers": Findings(late, partial=self._missing()) if late else Skipped(unmatched),
             "load_imbalance": Findings(steps) if steps else Skipped("no rank recorded a step"),
             **self._of_path(),
+            **questions.outcomes(self.summaries, self.matched, self.parted, self.parallelism),
             "aggregates": aggregates.aggregates(self.summaries),
         }
 
@@ -115,8 +119,10 @@ class Answer:
         return tracks.links(self.matched, self.parted, self.summaries)
 
 
-def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
+def answer(contents: Sequence[bytes], names: Sequence[str], parallelism: Mapping[str, int] | None = None) -> Answer:
     """Analyse a job from its ranks' summaries; errors mention the ``names`` of unreadable ones.
+
+    ``parallelism`` are sizes of dimensions that the user states, such as ``{"tp": 4, "dp": 2}``.
 
     Raises:
         InputError: a summary is damaged or has another version.
@@ -130,7 +136,9 @@ def answer(contents: Sequence[bytes], names: Sequence[str]) -> Answer:
         doubts.append(Diagnostic("collectives_apart", int(wrong.sum()), why))
         matched = matched.take(~wrong)
     doubts += _doubts(summaries, matched)
-    return Answer(summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts])
+    return Answer(
+        summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts], parallelism or {}
+    )
 
 
 def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diagnostic]:

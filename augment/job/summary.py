@@ -20,10 +20,11 @@ from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import step_windows
 from augment.errors import InputError
 from augment.findings import AugmentedTrace, Findings, Window
+from augment.job.rank_tables import tables_of
 from augment.job.states import StateTable, state_table
 from augment.trace import Trace
 
-VERSION = 4
+VERSION = 5
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -101,6 +102,8 @@ class RankSummary(msgspec.Struct):
     left_out: int
     rows_left_out: int
     partial: str | None = None  #: why the trace is incomplete; None if it is whole
+    tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.rank_tables`
+    texts: dict[str, list[str]] = {}
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -109,6 +112,11 @@ class RankSummary(msgspec.Struct):
     def step_column(self, name: str) -> Int64s:
         """A column of the steps."""
         return np.frombuffer(self.steps[name], np.int64)
+
+    def table_column(self, table: str, name: str) -> Int64s | None:
+        """A column of :mod:`augment.job.rank_tables`; None if the summary lacks it."""
+        content = self.tables.get(table, {}).get(name)
+        return None if content is None else np.frombuffer(content, np.int64)
 
     def group(self, number: int) -> Group:
         """A process group."""
@@ -142,6 +150,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
     steps = _steps(trace, window)
     moments = columns["ts"], columns["end"], steps["start"], steps["end"]
+    tables, texts = tables_of(trace, chosen)
     return RankSummary(
         version=VERSION,
         name=trace.source.label,
@@ -161,6 +170,11 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
             if isinstance(outcome, Findings) and outcome.rows
         },
         link_gbps=_link(augmented),
+        tables={
+            table: {name: values.astype(np.int64).tobytes() for name, values in of.items()}
+            for table, of in tables.items()
+        },
+        texts=texts,
         left_out=left_out,
         rows_left_out=sum(
             max(len(outcome.rows) - MOST_ROWS, 0)

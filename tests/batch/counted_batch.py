@@ -22,6 +22,7 @@ from augment.batch.jobs import Job, Member
 from augment.batch.stage import Conclusion
 from augment.batch.stages import Stage, conclude
 from augment.findings import AugmentedTrace
+from augment.request import Request
 
 LOG = "COUNTED_BATCH_LOG"
 
@@ -46,7 +47,7 @@ def summarize(augmented: AugmentedTrace) -> bytes:
     return str(augmented.trace.source.event_count).encode()
 
 
-def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]]) -> Conclusion:
+def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]], _request: Request) -> Conclusion:
     """How many events the job has, and of how many ranks."""
     ranks = [member.rank for member, _ in summaries]
     assert ranks == [member.rank for member in job.members]
@@ -76,7 +77,7 @@ def main() -> int:
         die_after(int(lines[0]))
     inputs = plan([source], out).inputs
     results = {one.path: one for one in run(inputs, COUNTED, Manner(int(jobs)), Watch())}
-    list(conclude(COUNTED.stages, inputs, results))
+    list(conclude(COUNTED.stages, inputs, results, Request()))
     tell("end")
     return int(not all(one.status in ("augmented", "done_before") for one in results.values()))
 

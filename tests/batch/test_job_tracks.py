@@ -66,7 +66,7 @@ def batch(
     inputs = plan([str(source)], str(out)).inputs
     results = list(execution.run(inputs, settings, how, Watch()))
     drawn = []
-    for job in stages.conclude(STAGES, inputs, {one.path: one for one in results}):
+    for job in stages.conclude(STAGES, inputs, {one.path: one for one in results}, settings.request):
         drawn += execution.draw(job.errands, settings, how, Watch()) if draw else ()
     return results, drawn
 

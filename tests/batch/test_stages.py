@@ -15,6 +15,7 @@ from augment.batch.execution import Manner, Watch, run
 from augment.batch.inputs import Input, plan
 from augment.batch.results import Result
 from augment.batch.stages import conclude
+from augment.request import Request
 from traces import kernel, write_trace
 
 
@@ -25,7 +26,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def concluded(inputs: Sequence[Input], results: Mapping[str, Result]) -> list[str]:
-    return [path for job in conclude(COUNTED.stages, inputs, results) for path in job.written]
+    return [path for job in conclude(COUNTED.stages, inputs, results, Request()) for path in job.written]
 
 
 def batch(source: Path, out: Path) -> tuple[list[Result], list[str]]:

@@ -37,7 +37,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = plan([str(folder / "in")], str(folder / "out")).inputs
     settings = Settings(Request(options={"collectives": {"link_gbps": 450.0}}), STAGES)
     results = {one.path: one for one in run(inputs, settings, Manner(), Watch())}
-    (job,) = conclude(STAGES, inputs, results)
+    (job,) = conclude(STAGES, inputs, results, Request())
     assert job.written == [str(folder / "out" / "job.metrics.json")]
     return folder / "out"
 

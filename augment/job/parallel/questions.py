@@ -1,0 +1,52 @@
+"""The questions about parallel dimensions, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from augment.findings import Findings, Outcome, Skipped
+from augment.job.matching import Matched
+from augment.job.parallel import comparison, dimensions, volumes
+from augment.job.parallel.names import UNKNOWN
+from augment.job.parallel.rank_steps import rank_steps
+from augment.job.summary import RankSummary
+from augment.job.waits import Waits
+
+#: the rows of each question
+ROWS: dict[str, type[Any]] = {
+    "parallel_dimensions": dimensions.Row,
+    "rank_coordinates": dimensions.RankRow,
+    "communication_by_dimension": volumes.Row,
+    "dimension_groups": comparison.GroupRow,
+    "dimension_links": comparison.LinkRow,
+    "dimension_places": comparison.PlaceRow,
+}
+
+
+def outcomes(
+    summaries: Sequence[RankSummary],
+    matched: Matched,
+    parted: Waits,
+    parallelism: Mapping[str, int],
+) -> Mapping[str, Outcome]:
+    """The figures by question, in the order of :data:`ROWS`; ``parallelism`` are the sizes that the user states."""
+    if not any(len(summary.column("ts")) for summary in summaries):
+        return dict.fromkeys(ROWS, Skipped("no rank recorded collectives"))
+    dims = dimensions.dimensions(summaries, matched, parallelism)
+    steps = rank_steps(summaries)
+    groups, links = comparison.compared(dims, matched, parted, summaries)
+    spots = comparison.places(dims, matched, parted, steps, summaries)
+    unclear = "collectives whose dimension is unknown; --parallelism tp=4,pp=2,dp=2 states the sizes"
+    doubt = unclear if any(use.dimension == UNKNOWN for use in dims.uses.values()) else None
+    unmatched = Skipped("no collective was found on two ranks")
+    return {
+        "parallel_dimensions": Findings(dimensions.rows(dims), diagnostics=dims.diagnostics, partial=doubt),
+        "rank_coordinates": Findings(list(dimensions.rank_rows(dims, summaries))),
+        "communication_by_dimension": Findings(volumes.rows(dims, matched, parted, steps)),
+        "dimension_groups": groups if groups.rows else unmatched,
+        "dimension_links": Findings(links) if links else unmatched,
+        "dimension_places": Findings(spots)
+        if spots
+        else Skipped("no dimension has coordinates, and no two nodes are known"),
+    }

@@ -1,0 +1,130 @@
+"""More columns of a rank's summary: what only the questions about parallel dimensions need.
+
+Each table is a dictionary of equal-length int64 columns by name. ``collectives`` is parallel to the summary's
+collectives: ``phase``, the :class:`Phase` that launched it, -1 if unknown; ``unit``, an index into the summary's texts
+(the module of the FSDP range that launched it; -1 none); ``ready``, the end of the last work on the main stream that
+was launched before it, and ``launched``, both in ns (-1 unknown). ``device`` has one row: the ``index`` of the rank's
+device and the ``count`` of devices on its node.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+
+from augment.arrays.types import Bools, Int64s, Places
+from augment.derived.collectives.collectives import UNKNOWN, collectives
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.enclosing import innermost
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.steps.steps import steps
+from augment.trace import Category, Trace
+
+
+class Phase(IntEnum):
+    """Backward is what the thread of the autograd engine launches. The optimizer is what its annotation encloses, and
+    all that follows the last backward of the step. The rest is forward."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+
+
+Tables = dict[str, dict[str, Int64s]]
+_ENGINE = "autograd::engine::evaluate_function"
+_AUTOGRAD_THREAD = "pt_autograd"
+_STEP = "ProfilerStep"
+_OPTIMIZER = "Optimizer.step"
+#: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
+_UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
+
+
+def tables_of(trace: Trace, chosen: Places) -> tuple[Tables, dict[str, list[str]]]:
+    """The tables of a rank, of its ``chosen`` collectives, and the texts that columns index, by column."""
+    records = collectives(trace)
+    launch = gpu_work(trace).launch[records.place[chosen]]
+    unit, units = _units(trace, launch)
+    phase = _phases(trace, launch, records.step[chosen])
+    of_collectives = {"phase": phase, "unit": unit, "ready": _ready(trace, launch)}
+    of_collectives["launched"] = np.where(launch == NO_ROW, UNKNOWN, trace.events.ts[launch])
+    return {"collectives": of_collectives, "device": _device(trace)}, {"unit": units}
+
+
+def _phases(trace: Trace, launch: Int64s, step: Int64s) -> Int64s:
+    events = trace.events
+    engine = _named(trace, _ENGINE)
+    ops = events.slices_of(Category.CPU_OP)
+    ops = ops[engine[events.name[ops]]]
+    is_autograd = np.array([_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks], np.bool_)
+    is_autograd[events.track[ops]] = True
+    annotations = events.slices_of(Category.USER_ANNOTATION)
+    is_autograd[events.track[annotations[_named(trace, _STEP)[events.name[annotations]]]]] = False
+    if not is_autograd.any():
+        return np.full(len(launch), UNKNOWN, np.int64)
+    backward = is_autograd[events.track[launch]]
+    nodes = np.flatnonzero(is_autograd[events.track]) if not len(ops) else ops
+    around = innermost(trace, launch, (Category.USER_ANNOTATION,), _named(trace, _OPTIMIZER))
+    after = (around != NO_ROW) | (events.ts[launch] > _last_in_step(trace, events.ts[nodes], step))
+    phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))
+    return np.where(launch == NO_ROW, UNKNOWN, phase)
+
+
+def _last_in_step(trace: Trace, ts: Int64s, step: Int64s) -> Int64s:
+    """The last of ``ts`` in each of ``step`` (numbers of steps); the greatest integer where there is none."""
+    windows = steps(trace)
+    ts = np.sort(ts)
+    place = np.searchsorted(ts, windows.end, side="left") - 1
+    inside = (place >= 0) & (ts[np.maximum(place, 0)] >= windows.ts) if len(ts) else np.zeros(len(place), np.bool_)
+    last = {int(number): int(ts[at]) for number, at in zip(windows.number[inside], place[inside], strict=True)}
+    never = int(np.iinfo(np.int64).max)
+    return np.array([last.get(number, never) for number in step.tolist()], np.int64)
+
+
+def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:
+    """The module of the innermost FSDP range around each launch, such as ``layers.3``; the root has no name."""
+    names = {code: found[1] or found[2] for code, text in enumerate(trace.strings) if (found := _UNIT.match(text))}
+    if not names:
+        return np.full(len(launch), UNKNOWN, np.int64), []
+    texts = sorted({text or "" for text in names.values()})
+    table = np.full(len(trace.strings), UNKNOWN, np.int64)
+    for code, text in names.items():
+        table[code] = texts.index(text or "")
+    row = innermost(trace, launch, (Category.USER_ANNOTATION, Category.CPU_OP), table >= 0)
+    return np.where(row == NO_ROW, UNKNOWN, table[trace.events.name[row]]), texts
+
+
+def _ready(trace: Trace, launch: Int64s) -> Int64s:
+    """When the work was done that was on the main stream when each collective was launched: DDP and FSDP let the
+    stream of communication wait for it. The main stream is that with the most kernels that compute."""
+    work, events = gpu_work(trace), trace.events
+    counts = [np.count_nonzero(work.type[stream.places] == KernelType.COMPUTATION) for stream in work.streams]
+    ready = np.full(len(launch), UNKNOWN, np.int64)
+    if not any(counts):
+        return ready
+    main = work.streams[int(np.argmax(counts))]
+    of_main = np.arange(main.start, main.stop)
+    of_main = of_main[(work.launch[of_main] != NO_ROW) & (work.type[of_main] != KernelType.COMMUNICATION)]
+    launched = events.ts[work.launch[of_main]]
+    order = np.argsort(launched, kind="stable")
+    place = np.searchsorted(launched[order], events.ts[launch], side="left") - 1
+    known = (launch != NO_ROW) & (place >= 0)
+    ready[known] = work.end[of_main[order[place[known]]]]
+    return ready
+
+
+def _device(trace: Trace) -> dict[str, Int64s]:
+    devices = gpu_work(trace).devices
+    listed = trace.source.metadata.get("deviceProperties")
+    index = devices[0].device if len(devices) == 1 else None
+    count = len(listed) if isinstance(listed, list) else 0
+    return {
+        "index": np.array([index if isinstance(index, int) else UNKNOWN], np.int64),
+        "count": np.array([count or UNKNOWN], np.int64),
+    }
+
+
+def _named(trace: Trace, beginning: str) -> Bools:
+    return np.array([name.startswith(beginning) for name in trace.strings], np.bool_)
