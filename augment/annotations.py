@@ -44,6 +44,8 @@ class SliceTrack:
 
     Slices may nest but not otherwise overlap; of two slices with equal start the longer comes first.
     ``args`` maps an arg's name to its column. An int64 value of -1 means no value: the arg is then left out.
+    ``inner`` names a second slice within each, as long as the first: the class is above, the name below. Where it has
+    no text, there is no second slice; nor within a slice of no duration.
     """
 
     analysis: str
@@ -54,6 +56,13 @@ class SliceTrack:
     names: Texts
     args: Mapping[str, ArgColumn] = field(default_factory=dict)
     description: str = ""
+    inner: Texts | None = None
+
+    def inner_rows(self) -> Int64s:
+        """The rows that have a second slice within, ascending."""
+        if self.inner is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero((self.inner.codes >= 0) & (self.dur > 0))
 
     def __repr__(self) -> str:
         return f"<SliceTrack {self.name!r} of {self.analysis}: {len(self.ts):,} slices>"
@@ -132,4 +141,10 @@ Annotation = SliceTrack | CounterTrack | InstantTrack | Flows
 
 def row_count(annotation: Annotation) -> int:
     """The number of slices, points, instants or arrows of an annotation."""
-    return len(annotation) if isinstance(annotation, Flows) else len(annotation.ts)
+    match annotation:
+        case Flows():
+            return len(annotation)
+        case SliceTrack():
+            return len(annotation.ts) + len(annotation.inner_rows())
+        case _:
+            return len(annotation.ts)

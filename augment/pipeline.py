@@ -10,6 +10,7 @@ import numpy as np
 
 from augment.analyses import Analysis
 from augment.annotations import Ends, Flows
+from augment.bounds import bounded
 from augment.derived.steps.window import rows_in_whole, within
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
 from augment.request import Request
@@ -52,7 +53,8 @@ def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Ou
     for group in analysis.NEEDS:
         if not any(category in present_categories(trace) for category in group):
             return Skipped(f"no event of category {_listed([category.name.lower() for category in group], 'or')}")
-    return analysis.analyze(trace, **options)
+    outcome = analysis.analyze(trace, **options)
+    return outcome if isinstance(outcome, Skipped) else bounded(outcome, trace.source.event_count)
 
 
 def _of_whole(outcome: Outcome, part: Trace) -> Outcome:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from augment.analyses import ANALYSES, options_of
-from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
+from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack, row_count
 from augment.derived.source.clock_correction import trace_on_clock
 from augment.errors import UnknownFormat
 from augment.execution_trace import with_execution_trace
@@ -273,7 +273,7 @@ def test_perfetto_shows_all_that_was_added(
     perfetto.load(path)
     assert perfetto.problems() == {}
     drawn = [one for one in augmented.annotations if not isinstance(one, Flows)]
-    slices = sum(len(one.ts) for one in drawn if not isinstance(one, CounterTrack))
+    slices = sum(row_count(one) for one in drawn if not isinstance(one, CounterTrack))
     assert perfetto.rows("select count(*) from slice where category like 'augment.%'") == [(slices,)]
     for one in (one for one in drawn if isinstance(one, CounterTrack)):
         ((count, highest),) = perfetto.rows(

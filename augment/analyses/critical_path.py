@@ -43,11 +43,11 @@ share without it.
 | idle | nothing in the trace gives a reason |
 
 The path is drawn as ``Critical path`` under the thread that drives the recording. Its slices are named after
-``bound_by``. The ``source`` of a slice is the outermost operator, the call or the kernel; the ``source`` of a delay is
-the event that came late. Where the path changes tracks, an arrow leads from the event that it leaves (the launch, or
-the work waited for) to the slice of the path that could begin then. Consecutive pieces of one kind within one outermost
-operator are one slice. A stretch outside operators is one slice, too. Its ``source`` is the annotation or Python
-function that was innermost for most of it, or ``nothing recorded``.
+``bound_by``. The ``source`` of a slice, which is also drawn below it, is the outermost operator, the call or the
+kernel; the ``source`` of a delay is the event that came late. Where the path changes tracks, an arrow leads from the
+event that it leaves (the launch, or the work waited for) to the slice of the path that could begin then. Consecutive
+pieces of one kind within one outermost operator are one slice. A stretch outside operators is one slice, too. Its
+``source`` is the annotation or Python function that was innermost for most of it, or ``nothing recorded``.
 
 How HTA's ``critical_path_analysis`` differs: it takes the longest path through one annotation, which leaves out the
 times between operators and may begin and end anywhere. It does not know CUDA graphs, full queues, or waits between
@@ -78,6 +78,7 @@ from augment.trace import LAUNCHES, Category, Trace
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)
+_WITHOUT_NAME = (BoundBy.KERNEL_GAP, BoundBy.IDLE)  #: kinds whose source is not drawn below them
 _UNRECORDED = "nothing recorded"  #: the source shown for time in which a thread is in no slice
 
 
@@ -154,6 +155,8 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     known = source >= 0
     unnamed = np.where(outside, np.int32(len(trace.strings)), np.int32(-1))
     main = main_track(trace)
+    shown = Texts(np.where(known, trace.events.name[source], unnamed), [*trace.strings, _UNRECORDED])
+    below = np.where(np.isin(kinds, _WITHOUT_NAME), np.int32(-1), shown.codes)
     track = SliceTrack(
         analysis=NAME,
         name="Critical path",
@@ -162,10 +165,11 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
         dur=np.diff(ts, append=path.ts[-1:] + path.dur[-1:]),
         names=Texts(kinds, KINDS),
         args={
-            "source": Texts(np.where(known, trace.events.name[source], unnamed), [*trace.strings, _UNRECORDED]),
+            "source": shown,
             "correlation": np.where(known, trace.events.correlation[source], np.int64(-1)),
         },
         description="the chain of events that decided how long the recording took",
+        inner=Texts(below, shown.values),
     )
     left, moment = crossings(trace)
     following = np.searchsorted(track.ts, moment, side="right") - 1

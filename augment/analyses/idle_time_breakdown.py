@@ -23,8 +23,11 @@ the gap, the cause is ``other``, not ``host_wait``.
 The track ``Idle`` shows the gaps of the device, named after their cause. A track ``Idle stream N`` shows the gaps of a
 stream in pieces. A gap of the device that takes at least 1/32 of the stream's gap is a piece, the same as on ``Idle``:
 so ``host_wait`` means that the whole device waits for the host. The rest is ``other_stream_busy``. Its
-``device_idle_ns`` is the sum of the shorter gaps of the device within it. The args of a slice:
+``device_idle_ns`` is the sum of the shorter gaps of the device within it. Below a slice, as long as it, stands what
+was waited for: the owner for host_wait, ``stream 4: KERNEL`` for other_stream_busy; for other ``launch not recorded``,
+or ``after`` the work before. Nothing stands there where it is unknown. The args of a slice:
 
+- ``launch`` (other): ``not recorded``, or ``before the recording``, if the launch of the work is not in the trace.
 - ``correlation``: that of the work that ends the device's gap; for ``other_stream_busy``, the stream's gap.
 - ``hta_category``: the category of the stream's gap, where the slice has another name.
 - ``launch_delay_ns``: from the end of the launch to the work's start, if the launch began within the device's gap.
@@ -72,6 +75,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Ends, Flows, SliceTrack, Texts
+from augment.arrays.ordering import combinations
 from augment.arrays.statistics import distribution
 from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -82,6 +86,15 @@ from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "idle_time_breakdown"
 NEEDS = (GPU_WORK,)
+
+#: what is drawn below a cause: the arg, the cause, and the text made of it; the first that is known counts
+_BELOW = (
+    ("owner", GapCategory.HOST_WAIT, "{0}"),
+    ("python_function", GapCategory.HOST_WAIT, "{0}"),
+    ("waited_for", OTHER_STREAM_BUSY, "stream {1}: {0}"),
+    ("launch", GapCategory.OTHER, "launch {0}"),
+    ("previous_kernel", GapCategory.OTHER, "after {0}"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +169,7 @@ def _rows(stream: Stream, found: StreamIdle) -> Iterator[Row]:
 def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tuple[SliceTrack, Flows]:
     """The idle time as a track, with arrows to the long pieces from what they waited for."""
     dur = idle.end - idle.start
+    inner = _causes(idle)
     track = SliceTrack(
         analysis=NAME,
         name=name,
@@ -165,6 +179,26 @@ def _drawn(name: str, under: int, idle: IdlePieces, arrow_min_gap_ns: int) -> tu
         names=Texts(idle.cause.astype(np.int32), CAUSES),
         args=idle.evidence,
         description="time between two pieces of GPU work in which none runs",
+        inner=inner,
     )
     linked = np.flatnonzero((dur >= arrow_min_gap_ns) & (idle.row != NO_ROW))
     return track, Flows(NAME, "waits for", Ends(idle.row[linked]), Ends(linked, track))
+
+
+def _causes(idle: IdlePieces) -> Texts:
+    """The text below each cause: what the device waited for, as far as it is known."""
+    codes = np.full(len(idle), -1, np.int32)
+    values: list[str] = []
+    for arg, cause, template in _BELOW:
+        column = idle.evidence.get(arg)
+        if not isinstance(column, Texts):
+            continue
+        chosen = np.flatnonzero((idle.cause == cause) & (column.codes >= 0) & (codes < 0))
+        stream = idle.evidence["waited_for_stream"] if cause == OTHER_STREAM_BUSY else None
+        streams = stream.codes[chosen] if isinstance(stream, Texts) else np.full(len(chosen), -1, np.int32)
+        (name, number), which = combinations(column.codes[chosen], streams)
+        codes[chosen] = len(values) + which
+        for text, place in zip(name.tolist(), number.tolist(), strict=True):
+            known = stream.values[place] if isinstance(stream, Texts) and place >= 0 else "?"
+            values.append(template.format(column.values[text], known))
+    return Texts(codes, values)

@@ -16,6 +16,10 @@ kernels, and ``before_recording_ns``, the part of the step in which such work ru
 deviation over 0.6745. Beyond 3.5 either way the step is an outlier (Iglewicz and Hoaglin 1993). With fewer than four
 steps, or when most are equally long, there are no outliers and no ``robust_z``.
 
+The track ``Steps`` shows the windows of the steps, which do not overlap: from the beginning on the host, or the end of
+earlier work on the device if that is later, to the end on the host, or of the work launched by then. ``wall_ns`` is
+the length on the host, and ``backlog_ns`` how long the device still had earlier work when the step began there.
+
 How HTA differs: it drops the last step, counts ``ProfilerStep`` annotations of the device as steps, too, and leaves
 work on AMD's stream 0 without a step.
 """
@@ -28,7 +32,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from augment.annotations import SliceTrack, Texts
 from augment.arrays import intervals
 from augment.arrays.ordering import grouped, sums
 from augment.arrays.statistics import OUTLIER, robust_z
@@ -36,6 +42,7 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.derived.steps.step_windows import step_windows
 from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.findings import Findings, Skipped, column
 from augment.trace import Category, Identity, Trace
@@ -86,7 +93,29 @@ def analyze(trace: Trace) -> Findings | Skipped:
         for rank, device, columns in devices or [(trace.rank, None, np.empty((0, 0), np.int64))]:
             told = columns[:, place].tolist() if len(columns) else [None] * 9
             rows.append(ROW(rank, device, number, starts[place], walls[place], *told, distance, outlier))
-    return Findings(rows, (), before_recording_diagnostics(trace))
+    return Findings(rows, [_drawn(trace, z)], before_recording_diagnostics(trace))
+
+
+def _drawn(trace: Trace, z: npt.NDArray[np.float64] | None) -> SliceTrack:
+    """The windows of the steps, with their lengths on the host."""
+    found, windows = steps(trace), step_windows(trace)
+    dur = windows.end - windows.start
+    outlier = np.zeros(len(found), np.bool_) if z is None else np.abs(z) > OUTLIER
+    names = [
+        f"step {number}: {ns / 1e6:.4g} ms{', outlier' * far}"
+        for number, ns, far in zip(found.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
+    ]
+    devices = gpu_work(trace).devices
+    return SliceTrack(
+        analysis=NAME,
+        name="Steps",
+        under=devices[0].track if devices else int(trace.events.track[found.row[0]]),
+        ts=windows.start,
+        dur=dur,
+        names=Texts(np.arange(len(names), dtype=np.int32), names),
+        args={"number": found.number, "wall_ns": found.end - found.ts, "backlog_ns": windows.backlog},
+        description="from the begin of a step on the host, or the end of earlier work, to the end of its GPU work",
+    )
 
 
 def _devices(trace: Trace) -> Iterator[tuple[int | None, Identity, Int64s]]:

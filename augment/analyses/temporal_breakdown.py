@@ -12,6 +12,10 @@ on any stream). The span is divided completely::
 
 Each is the length of a union of intervals: time in which two kernels overlap counts once.
 
+The track ``GPU state`` shows the division: from the first to the last work of a device one row of slices ``compute``,
+``exposed communication``, ``exposed copy``, and ``idle: CAUSE``, with the causes of ``idle_time_breakdown`` (by its
+default options). The slices of each name add up to the figure.
+
 How HTA's ``get_temporal_breakdown`` differs: it counts everything that carries a stream number as busy, also the
 ``cuda_sync`` rows that mark the host's waiting. It rounds each event to whole microseconds (dropping shorter ones),
 mixes the devices of a process, leaves out the last profiler step, and does not divide the non-compute time. Here only
@@ -22,9 +26,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from augment.annotations import SliceTrack, Texts
 from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work, work_of_several_processes
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
+from augment.derived.waits.device_states import STATES, DeviceStates, device_states
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
 
@@ -52,8 +60,21 @@ ROW = Row
 
 
 def analyze(trace: Trace) -> Findings:
-    """Divide each device's span."""
-    return Findings([_row(one) for one in type_coverage(trace)], diagnostics=_diagnostics(trace))
+    """Divide each device's span, and draw the parts."""
+    rows = [_row(one) for one in type_coverage(trace)]
+    return Findings(rows, [_drawn(one) for one in device_states(trace) if len(one)], _diagnostics(trace))
+
+
+def _drawn(one: DeviceStates) -> SliceTrack:
+    return SliceTrack(
+        analysis=NAME,
+        name="GPU state",
+        under=one.device.track,
+        ts=one.start,
+        dur=one.end - one.start,
+        names=Texts(one.state.astype(np.int32), STATES),
+        description="what the device does: compute; if not, communicate; if not, copy; else idle, by cause",
+    )
 
 
 def _row(one: TypeCoverage) -> Row:

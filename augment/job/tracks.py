@@ -61,6 +61,9 @@ def _slices(
     instance = matched.instance[shown]
     names = Texts((drawn % 2).astype(np.int32), ("wait", "transfer"))
     ranks = tuple(f"rank {each.rank}" if each.rank is not None else each.name for each in summaries)
+    late = matched.member[parted.late[instance]].astype(np.int32)
+    waits = drawn % 2 == 0
+    below = np.where(waits, late, len(ranks) + matched.kind[instance].astype(np.int32)).astype(np.int32)
     return SliceTrack(
         analysis=NAME,
         name=f"Wait and transfer stream {stream}",
@@ -70,7 +73,7 @@ def _slices(
         names=names,
         args={
             "kind": Texts(matched.kind[instance].astype(np.int32), matched.kinds),
-            "last_to_arrive": Texts(matched.member[parted.late[instance]].astype(np.int32), ranks),
+            "last_to_arrive": Texts(late, ranks),
             "after_the_others_ns": parted.lead_ns[instance],
             "wait_ns": parted.wait_ns[shown],
             "transfer_ns": parted.transfer_ns[shown],
@@ -78,6 +81,7 @@ def _slices(
             "told_by": Texts(parted.by_arrival[instance].astype(np.int32), ("durations", "clocks")),
         },
         description="waiting for the last rank to arrive, then moving data",
+        inner=Texts(below, [*(f"for {rank}" for rank in ranks), *matched.kinds]),
     )
 
 

@@ -64,27 +64,29 @@ class ChromeEvents:
         """The text of all events, each ``,`` and a line; one annotation's columns are held at a time."""
         for annotation in annotations:
             if row_count(annotation):
-                template = self._template(annotation)
+                templates = self._templates(annotation)
                 yield from (_opening(analysis) + text for analysis, text in self.layout.take_metadata())
-                yield from render(template)
+                for template in templates:
+                    yield from render(template)
 
-    def _template(self, annotation: Annotation) -> Template:
+    def _templates(self, annotation: Annotation) -> list[Template]:
         match annotation:
             case SliceTrack():
                 return self._slices(annotation)
             case CounterTrack():
-                return self._counter(annotation)
+                return [self._counter(annotation)]
             case InstantTrack():
-                return self._instants(annotation)
+                return [self._instants(annotation)]
             case Flows():
-                return self._flows(annotation)
+                return [self._flows(annotation)]
 
     def _time(self, ts: Int64s) -> Number:
         in_file = ts - self.base_ns
         self.early += int(np.count_nonzero(in_file < 0))
         return micros(in_file)
 
-    def _slices(self, track: SliceTrack) -> Template:
+    def _slices(self, track: SliceTrack) -> list[Template]:
+        """The slices, then those within them: of equal slices, Perfetto takes the first of the file as the outer."""
         pid, tid = self._threads[id(track)] = self.layout.thread(track)
         dur = fitting_durations(track.ts, track.dur, self.base_ns)
         args = {name: _arg(column) for name, column in track.args.items()}
@@ -92,15 +94,17 @@ class ChromeEvents:
         if changed.any():
             self.shortened += int(changed.sum())
             args.setdefault("dur_ns", Number(np.where(changed, track.dur, MISSING)))
-        return [
-            _opening(track.analysis) + b'"ph":"X","ts":',
-            self._time(track.ts),
-            b',"dur":',
-            micros(dur),
-            b',"pid":%d,"tid":%d,"name":' % (pid, tid),
-            _names(track.names),
-            *([b',"args":{', Args(args), b"}}"] if args else [b"}"]),
-        ]
+
+        def template(ts: Int64s, dur: Int64s, names: Texts) -> list[Piece]:
+            thread = b',"pid":%d,"tid":%d,"name":' % (pid, tid)
+            opening = _opening(track.analysis) + b'"ph":"X","ts":'
+            return [opening, self._time(ts), b',"dur":', micros(dur), thread, _names(names)]
+
+        whole = [*template(track.ts, dur, track.names), *([b',"args":{', Args(args), b"}}"] if args else [b"}"])]
+        rows = track.inner_rows()
+        if track.inner is None or not len(rows):
+            return [whole]
+        return [whole, [*template(track.ts[rows], dur[rows], track.inner.take(rows)), b"}"]]
 
     def _counter(self, track: CounterTrack) -> Template:
         """The arg's key is part of the name that people see, so it is the unit: ``Memcpy HtoD bandwidth GB/s``."""

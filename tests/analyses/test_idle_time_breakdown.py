@@ -238,3 +238,45 @@ def test_arrows_lead_from_what_the_device_waited_for() -> None:
         assert arrows.out.track is None
         found = zip(track.ts[arrows.into.rows].tolist(), trace.names_of(arrows.out.rows), strict=True)
         assert list(found) == [(10, "load"), (250, "cudaLaunchKernel")]
+
+
+def test_below_a_cause_stands_what_was_waited_for() -> None:
+    findings = findings_of(
+        call("cudaLaunchKernel", 1, 2, correlation=1),
+        kernel("a", 3, 10, correlation=1),
+        op("aten::item", 12, 40),
+        call("cudaLaunchKernel", 35, 38, correlation=2),
+        kernel("b", 40, 50, correlation=2),
+        call("cudaLaunchKernel", 44, 45, correlation=3),
+        kernel("c", 200, 250, correlation=3),  # launched in time, late
+        kernel("d", 300, 310),  # its launch is not known
+        call("cudaLaunchKernel", 301, 302, correlation=4),
+        kernel("e", 312, 320, correlation=4),  # soon enough
+    )
+    (track,) = [one for one in findings.annotations if isinstance(one, SliceTrack) and one.name == "Idle"]
+    assert track.inner is not None
+    below = [track.inner.values[code] if code >= 0 else None for code in track.inner.codes.tolist()]
+    assert [one["name"] for one in slices_of(track)] == ["host_wait", "other", "other", "kernel_wait"]
+    assert below == ["aten::item", "after b", "launch not recorded", None]
+    assert slices_of(track)[2]["launch"] == "not recorded"
+
+
+def test_below_the_work_of_other_streams_stands_which_it_was() -> None:
+    findings = findings_of(
+        call("cudaLaunchKernel", 1, 2, correlation=1),
+        call("cudaLaunchKernel", 3, 4, correlation=2),
+        call("cudaEventRecord", 5, 6, correlation=9),
+        call("cudaStreamWaitEvent", 7, 8, correlation=10),
+        call("cudaLaunchKernel", 9, 10, correlation=3),
+        kernel("a", 2, 20, correlation=1),
+        kernel("ncclDevKernel", 4, 90_000, correlation=2, stream=4),
+        sync(
+            "Stream Wait Event", 7, 8, stream=7, correlation=10, wait_on_stream=4, wait_on_cuda_event_record_corr_id=9
+        ),
+        kernel("b", 90_010, 90_050, correlation=3),
+    )
+    (track,) = [one for one in findings.annotations if one_is(one, "Idle stream 7")]
+    assert isinstance(track, SliceTrack)
+    assert track.inner is not None
+    busy = [place for place, one in enumerate(slices_of(track)) if one["name"] == "other_stream_busy"]
+    assert [track.inner.values[track.inner.codes[place]] for place in busy] == ["stream 4: ncclDevKernel"]

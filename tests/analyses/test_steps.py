@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from augment.analyses import step_variation, steps
+from augment.annotations import SliceTrack
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.steps.steps import step_numbers
@@ -17,7 +18,7 @@ from augment.findings import Findings, Skipped
 from augment.readers import read
 from augment.trace import Trace
 from simulator import JobOptions, simulate
-from tables import Event, annotation, call, copy, kernel, op, rows_of, trace_of
+from tables import Event, annotation, call, copy, kernel, op, rows_of, slices_of, trace_of
 
 
 def step(number: int, ts: int, end: int, thread: int = 1) -> Event:
@@ -138,3 +139,26 @@ def busy(pieces: list[tuple[int, int]]) -> int:
         total += max(0, end - max(start, reach))
         reach = max(reach, end)
     return total
+
+
+def test_the_row_of_steps_shows_their_windows() -> None:
+    """The host runs ahead: the second window begins when the work of the first step is done."""
+    found = steps.analyze(
+        trace_of(
+            step(3, 0, 1_000_000),
+            step(4, 1_000_000, 2_000_000),
+            call("cudaLaunchKernel", 10, 20, correlation=1),
+            call("cudaLaunchKernel", 1_000_010, 1_000_020, correlation=2),
+            kernel("gemm", 30, 5_000_000, correlation=1),
+            kernel("gemm", 5_000_000, 9_500_000, correlation=2),
+        )
+    )
+    assert isinstance(found, Findings)
+    (track,) = found.annotations
+    assert isinstance(track, SliceTrack)
+    assert track.name == "Steps"
+    assert slices_of(track) == [
+        {"ts": 0, "dur": 5_000_000, "name": "step 3: 5 ms", "number": 3, "wall_ns": 1_000_000, "backlog_ns": 0},
+        {"ts": 5_000_000, "dur": 4_500_000, "name": "step 4: 4.5 ms", "number": 4, "wall_ns": 1_000_000,
+         "backlog_ns": 4_000_000},
+    ]  # fmt: skip

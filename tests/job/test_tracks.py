@@ -83,7 +83,8 @@ def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: 
     perfetto.load(tmp_path / "rank2.pftrace")
     assert perfetto.problems() == {}
     rows = perfetto.rows(
-        "select name, count(*), sum(dur) from slice where category = 'augment.job_collectives' group by name"
+        "select name, count(*), sum(dur) from slice where category = 'augment.job_collectives' and depth = 0 "
+        "group by name"
     )
     own = found.matched.member == 2
     wait, transfer = found.parted.wait_ns[own], found.parted.transfer_ns[own]
@@ -91,4 +92,12 @@ def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: 
     late = "extract_arg(arg_set_id, 'debug.last_to_arrive')"
     told = perfetto.rows(f"select distinct {late} from slice where category = 'augment.job_collectives' order by 1")
     assert ("rank 1",) in told
-    assert {one for (one,) in told} <= {"rank 0", "rank 1", "rank 2"}
+    assert {one for (one,) in told} <= {"rank 0", "rank 1", "rank 2", None}
+    below = dict(
+        perfetto.rows(
+            "select below.name, count(*) from slice below join slice wait on below.parent_id = wait.id "
+            "where wait.name = 'wait' and wait.category = 'augment.job_collectives' group by 1"
+        )
+    )
+    assert set(below) <= {"for rank 0", "for rank 1", "for rank 2"}
+    assert sum(below.values()) == (wait > 0).sum()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.annotations import ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.annotations import ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts, row_count
 from augment.findings import AugmentedTrace, Findings
 from augment.pipeline import augment
 from augment.readers import read
@@ -67,6 +67,25 @@ def test_slices(perfetto: PerfettoEngine, tmp_path: Path) -> None:
         ("args.owner", None, 'ampere_sgemm<"é">'),
     ]
     assert perfetto.rows("select pid, name from process where pid = 0 and upid != 0") == [(0, "python")]
+
+
+@pytest.mark.parametrize("start", [1000, 1_712_195_495_406_752_797])
+def test_second_slices_lie_below_the_first(perfetto: PerfettoEngine, tmp_path: Path, start: int) -> None:
+    """Also of epoch times, of which Perfetto sees a coarse grain."""
+    count = 50
+    ts = start + np.arange(count) * 1301
+    below = Texts(np.where(np.arange(count) % 5 > 0, 0, -1).astype(np.int32), ["below"])
+    names = Texts(np.zeros(count, np.int32), ["above"])
+    track = SliceTrack("idle", "Idle", 0, ts, np.full(count, 1301), names, {}, "", below)
+    load(perfetto, tmp_path, augmented(chrome_trace(SOURCE), track))
+    assert perfetto.problems() == {}
+    sql = "select s.name, s.depth, up.name, count(*) from slice s left join slice up on up.id = s.parent_id"
+    assert perfetto.rows(sql + " where s.category = 'augment.idle' group by 1, 2, 3") == [
+        ("above", 0, None, 50),
+        ("below", 1, "above", 40),
+    ]
+    apart = "select count(*) from slice s join slice up on up.id = s.parent_id where s.ts != up.ts or s.dur != up.dur"
+    assert perfetto.rows(apart + " and s.category = 'augment.idle'") == [(0,)]
 
 
 def test_the_name_of_a_counter_ends_in_its_unit(perfetto: PerfettoEngine, tmp_path: Path) -> None:
@@ -136,7 +155,7 @@ def test_whole_traces_get_no_new_problem(perfetto: PerfettoEngine, tmp_path: Pat
     trace = augment(read(str(path)))
     load(perfetto, tmp_path, trace)
     assert perfetto.problems() == before
-    slices = sum(len(one.ts) for one in trace.annotations if isinstance(one, SliceTrack))
+    slices = sum(row_count(one) for one in trace.annotations if isinstance(one, SliceTrack))
     points = sum(len(one.ts) for one in trace.annotations if isinstance(one, CounterTrack))
     assert perfetto.rows("select count(*) from slice where category like 'augment.%'") == [(slices,)]
     assert perfetto.rows("select count(*) from counter where track_id in (select id from process_counter_track)") == [

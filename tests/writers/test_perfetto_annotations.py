@@ -61,6 +61,28 @@ def test_slices(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     assert args_by_key(perfetto, "other") == {}
 
 
+def test_second_slices_lie_below_the_first(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """They touch, one has no duration, and an arrow leads to the first."""
+    below = Texts(np.array([0, -1, 1, 1], np.int32), ["a", "b"])
+    track = SliceTrack(
+        "idle", "Idle", STREAM, ns(10, 20, 30, 30), ns(10, 10, 0, 7), texts(*"wxyz"), {"n": ns(1, 2, 3, 4)}, "", below
+    )
+    load(perfetto, tmp_path, EVENTS, track, Flows("idle", "to", Ends(ns(0)), Ends(ns(3), track)))
+    sql = "select s.ts, s.dur, s.name, s.depth, up.name from slice s left join slice up on up.id = s.parent_id"
+    assert perfetto.rows(sql + " where s.category = 'augment.idle' order by s.ts, s.dur, s.depth") == [
+        (10, 10, "w", 0, None),
+        (10, 10, "a", 1, "w"),
+        (20, 10, "x", 0, None),
+        (30, 0, "y", 0, None),
+        (30, 7, "z", 0, None),
+        (30, 7, "b", 1, "z"),
+    ]
+    assert args_by_key(perfetto, "z") == {"n": 4}
+    assert args_by_key(perfetto, "b") == {}
+    assert perfetto.problems() == {}
+    assert perfetto.rows("select s.name from flow join slice s on s.id in (slice_in, slice_out) where s.name = 'z'")
+
+
 def test_counters_have_a_unit_and_share_a_scale(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     copies = CounterTrack("memory_bandwidth", "Memset bandwidth", STREAM, ns(1001), np.array([12.345678]), "GB/s")
     load(perfetto, tmp_path, EVENTS, QUEUE, copies)

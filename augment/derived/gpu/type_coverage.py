@@ -86,4 +86,4 @@ def _coverages(trace: Trace) -> Iterator[TypeCoverage]:
         lasts = np.diff(ts)
         running = mask[:-1]
         time_ns = tuple(int(lasts[running == one].sum()) for one in range(1 << len(KernelType)))
-        yield TypeCoverage(device, ts, mask, time_ns, int(start[0]), int(end.max()))
+        yield TypeCoverage(device, ts, mask, time_ns, int(start[0]), max(int(start[0]), int(end.max())))

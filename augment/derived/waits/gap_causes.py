@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from augment.annotations import ArgColumn, Texts
 from augment.arrays.types import Bools, Bytes, Int64s, Places
+from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.occupancy import occupants
@@ -23,6 +24,8 @@ OWNERS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("owner", (Category.CPU_OP, Category.USER_ANNOTATION)),
     ("python_function", (Category.PYTHON_FUNCTION,)),
 )
+
+LAUNCH = ("not recorded", "before the recording")  #: what is known of a launch that is not in the trace
 
 KERNEL_DELAY_NS = 30_000  #: below this a gap between work launched in time is kernel_wait; as in HTA
 Integer = TypeVar("Integer", bound=np.signedinteger)
@@ -114,9 +117,12 @@ def _work_evidence(trace: Trace, gaps: IdleGaps, cause: Bytes) -> dict[str, ArgC
     """The evidence from GPU work: the work that ends each gap, and the work that ran before."""
     work, events = gpu_work(trace), trace.events
     delay = np.maximum(gaps.end - launch_end(trace, gaps.next), 0)
+    unknown = np.where(before_recording(trace)[gaps.next], np.int32(1), np.int32(0))
+    known = (cause != GapCategory.OTHER) | (work.launch[gaps.next] != NO_ROW)
     return {
         "correlation": events.correlation[work.row[gaps.next]],
         "previous_kernel": names_of_work(trace, gaps.previous, cause != GapCategory.HOST_WAIT),
+        "launch": Texts(np.where(known, np.int32(-1), unknown), LAUNCH),
         "launch_delay_ns": np.where(_launched_within(trace, gaps), delay, -1),
     }
 

@@ -12,7 +12,7 @@ from augment.arrays.types import Int64s
 from augment.writers.perfetto.added import AddedTracks
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.encoding import slice_args
-from augment.writers.perfetto.packets import Events, column, counters, slices
+from augment.writers.perfetto.packets import Events, blobs_of, column, counters, slices
 from augment.writers.perfetto.suffixes import NO_SUFFIXES, Suffixes, with_suffixes
 from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
 
@@ -33,13 +33,30 @@ def annotation_events(
             own = arrows.get(id(annotation), NO_SUFFIXES)
             blobs = with_suffixes(slice_args(annotation, ArgsEncoder(interned)), own)
             names = _name_numbers(annotation.names, interned)
-            yield from slices(annotation.ts, annotation.dur, track, category, names, blobs)
+            outer = slices(annotation.ts, annotation.dur, track, category, names, blobs)
+            yield from _with_inner(outer, annotation, track, category, interned)
         case CounterTrack():
             yield counters(annotation.ts, annotation.values.astype(np.float64), track)
         case InstantTrack():
             count = len(annotation.ts)
             kind, track_, category_ = (column(value, count) for value in (INSTANT, track, category))
             yield Events(kind, annotation.ts, track_, category_, _name_numbers(annotation.names, interned))
+
+
+def _with_inner(
+    outer: tuple[Events, Events], annotation: SliceTrack, track: int, category: int, interned: Interned
+) -> Iterator[Events]:
+    """The slices of a track and those within them, in the order of :func:`slices`: each begins after what is around."""
+    rows = annotation.inner_rows()
+    if annotation.inner is None or not len(rows):
+        yield from outer
+        return
+    names = _name_numbers(annotation.inner.take(rows), interned)
+    blobs = blobs_of([b""]).take(np.zeros(len(rows), np.int64))
+    inner = slices(annotation.ts[rows], annotation.dur[rows], track, category, names, blobs)
+    for outside, inside in zip(outer, inner, strict=True):
+        yield outside
+        yield inside
 
 
 def _name_numbers(texts: Texts, interned: Interned) -> Int64s:

@@ -1,0 +1,107 @@
+"""Fewer pieces where there are more than may be drawn: short ones are joined, or left out, and peaks are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.arrays.ordering import combinations, run_starts, sums
+from augment.arrays.types import Int64s, Places
+
+_LEAST_NS, _CELL = 256, 8  #: the first limit; short pieces within so many limits are joined
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Pieces after joining, in their order; equal-length columns.
+
+    ``first`` is the place of each one's first piece, ``count`` the number of its pieces, and ``longest`` the place of
+    the piece that represents it: of the kind that takes most of its time, the longest.
+    """
+
+    first: Places
+    count: Int64s
+    longest: Places
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def group(self) -> Int64s:
+        """For each original piece, which of the joined ones it is in."""
+        return np.repeat(np.arange(len(self.first)), self.count)
+
+
+def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joined:
+    """Join short pieces that touch until there are at most ``most``, if that is possible.
+
+    Pieces shorter than a limit are joined if they begin within the same eight limits of time. The limit is the least
+    power of two ns that suffices. So pieces stay as they are where few are short.
+
+    Args:
+        start: when each piece begins, int64 ns, ascending; pieces do not overlap.
+        dur: how long it lasts, ns.
+        kind: what it is, integers.
+        most: how many pieces may remain.
+    """
+    touching = start[1:] == start[:-1] + dur[:-1]
+    first = np.arange(len(start))
+    for limit in _limits():
+        if len(first) <= most:
+            break
+        short, cell = dur < limit, start // (_CELL * limit)
+        begins = np.ones(len(start), np.bool_)
+        begins[1:] = ~(touching & short[1:] & short[:-1] & (cell[1:] == cell[:-1]))
+        first = np.flatnonzero(begins)
+    count = np.diff(first, append=len(start)).astype(np.int64)
+    return Joined(first, count, first if len(first) == len(start) else _longest(first, count, dur, kind))
+
+
+def _longest(first: Places, count: Int64s, dur: Int64s, kind: npt.NDArray[Any]) -> Places:
+    """Of each group, the longest piece of the kind that takes most of its time."""
+    group = np.repeat(np.arange(len(first)), count)
+    (of, which), pair = combinations(group, kind)
+    order = np.lexsort((which, -sums(pair, dur, len(of)), of))
+    best = which[order[run_starts(of[order])]]
+    places = np.flatnonzero(kind == best[group])
+    order = places[np.lexsort((places, -dur[places], group[places]))]
+    longest: Places = order[run_starts(group[order])]
+    return longest
+
+
+def longest(dur: Int64s, most: int) -> Places:
+    """The places of the ``most`` longest, ascending; of equal ones the first."""
+    if len(dur) <= most:
+        return np.arange(len(dur))
+    return np.sort(np.argsort(-dur, kind="stable")[:most])
+
+
+def peaks(ts: Int64s, values: npt.NDArray[Any], most: int) -> Places:
+    """The places of a counter's points to keep so that there are at most ``most``, if that is possible: of each cell of
+    time the greatest value and the last, and the first and last point of all. Cells are the shortest that suffice.
+
+    Args:
+        ts: when each point is, int64 ns, ascending.
+        values: the value from then on.
+        most: how many points may remain.
+    """
+    kept = np.arange(len(ts))
+    for limit in _limits():
+        if len(kept) <= max(most, 4):
+            break
+        cell = ts // limit
+        starts = run_starts(cell)
+        group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(ts)))
+        order = np.lexsort((-values.astype(np.float64), group))
+        greatest = order[run_starts(group[order])]
+        kept = np.unique(np.concatenate(([0], greatest, np.append(starts[1:], len(ts)) - 1)))
+    return kept
+
+
+def _limits() -> Iterator[int]:
+    """Powers of two, ns."""
+    return (_LEAST_NS << power for power in range(50))

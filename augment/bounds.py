@@ -1,0 +1,158 @@
+"""No analysis adds many more rows to a timeline than it has: what nobody could see is joined or left out.
+
+Only the drawing is reduced. The metric rows, which hold the figures, are made from all pieces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from augment.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
+from augment.annotations import row_count as rows_of
+from augment.arrays.joining import Joined, joined, longest, peaks
+from augment.arrays.types import Bools, Int64s, Places
+from augment.findings import Findings
+from augment.trace import Diagnostic
+
+SHARE = 3  #: an analysis adds at most one row for so many events of the source
+LEAST_ROWS = 3000  #: but may always add so many
+_MOST_KINDS = 16  #: names of a track whose time is told where slices are joined
+
+_MESSAGE = (
+    "rows of added tracks are too short or too many to be seen: joined or left out in the drawing; figures are exact"
+)
+
+
+def bounded(findings: Findings, event_count: int) -> Findings:
+    """The findings with no more rows of annotations than a third of ``event_count``; a diagnostic counts the others.
+
+    Slices that touch are joined if short; otherwise the shortest are left out. A counter keeps its peaks.
+    """
+    most = max(event_count // SHARE, LEAST_ROWS)
+    count = sum(map(rows_of, findings.annotations))
+    if count <= most:
+        return findings
+    inner = sum(len(one.inner_rows()) for one in findings.annotations if isinstance(one, SliceTrack))
+    kept = min(inner, max(most - (count - inner), most // 4))
+    fewer = _Fewer(min((most - kept) / (count - inner), 1.0), kept / max(inner, 1))
+    annotations = [one for each in findings.annotations for one in fewer.of(each)]
+    gone = count - sum(map(rows_of, annotations))
+    told = Diagnostic("annotations_reduced", gone, _MESSAGE)
+    return replace(findings, annotations=annotations, diagnostics=[*findings.diagnostics, told])
+
+
+@dataclass
+class _Fewer:
+    """Reduces annotations to shares of their rows; arrows follow the slices that they lead to.
+
+    Args:
+        share: of the slices, points and arrows.
+        inner_share: of the second slices within slices.
+    """
+
+    share: float
+    inner_share: float
+    _moved: dict[int, tuple[SliceTrack, Int64s]] = field(default_factory=dict)  #: by ``id``: the new track and rows
+
+    def of(self, one: Annotation) -> Iterator[Annotation]:
+        """The annotation with fewer rows; none if no arrow is left."""
+        match one:
+            case SliceTrack():
+                most = int(len(one.ts) * self.share), int(len(one.inner_rows()) * self.inner_share)
+                track, row = _slices(one, *most)
+                self._moved[id(one)] = track, row
+                yield track
+            case CounterTrack():
+                kept = peaks(one.ts, one.values, int(len(one.ts) * self.share))
+                yield replace(one, ts=one.ts[kept], values=one.values[kept])
+            case InstantTrack():
+                yield one
+            case Flows():
+                yield from self._flows(one, int(len(one) * self.share))
+
+    def _flows(self, flows: Flows, most: int) -> Iterator[Flows]:
+        """The arrows between slices that are left; of these, those at the longest added slices."""
+        out, into = self._ends(flows.out), self._ends(flows.into)
+        size = np.zeros(len(flows), np.int64)
+        for ends in (out, into):
+            if ends.track is not None:
+                size = np.maximum(size, ends.track.dur[np.maximum(ends.rows, 0)])
+        left = np.flatnonzero((out.rows >= 0) & (into.rows >= 0))
+        left = left[longest(size[left], most)]
+        if len(left):
+            yield replace(flows, out=Ends(out.rows[left], out.track), into=Ends(into.rows[left], into.track))
+
+    def _ends(self, ends: Ends) -> Ends:
+        if ends.track is None:
+            return ends
+        track, row = self._moved[id(ends.track)]
+        return Ends(row[ends.rows], track)
+
+
+def _slices(track: SliceTrack, most: int, most_inner: int) -> tuple[SliceTrack, Int64s]:
+    """The track with fewer slices, and for each old row the new one, -1 if it is left out."""
+    if (track.ts[1:] < track.ts[:-1] + track.dur[:-1]).any():  # nested: short ones may hold others
+        return _without_short_inner(track, most_inner), np.arange(len(track.ts))
+    found = joined(track.ts, track.dur, track.names.codes, most)
+    track = _joined(track, found) if len(found) < len(track.ts) else track
+    kept = longest(track.dur, most)
+    row = np.full(len(track.ts), -1, np.int64)
+    row[kept] = np.arange(len(kept))
+    return _without_short_inner(_taken(track, kept), most_inner), row[found.group]
+
+
+def _joined(track: SliceTrack, found: Joined) -> SliceTrack:
+    """Each slice as long as its pieces, with the name and args of the one that represents them.
+
+    Where there are few names, the args ``NAME_ns`` of a joined slice say how long each of its pieces' names lasted.
+    """
+    several = found.count > 1
+    args: dict[str, ArgColumn] = dict(_taken(track, found.longest).args)
+    args["joined_count"] = np.where(several, found.count, -1)
+    names = np.unique(track.names.codes)
+    if len(names) <= _MOST_KINDS:
+        for code in names.tolist():
+            ns = np.add.reduceat(np.where(track.names.codes == code, track.dur, 0), found.first)
+            args[f"{_word(track.names, code)}_ns"] = np.where(several & (ns > 0), ns, -1)
+    last = found.first + found.count - 1
+    dur = track.ts[last] + track.dur[last] - track.ts[found.first]
+    whole = _taken(track, found.longest)
+    return replace(whole, ts=track.ts[found.first], dur=dur, args=args)
+
+
+def _word(names: Texts, code: int) -> str:
+    return re.sub(r"\W+", "_", names.values[code]) if code >= 0 else "unnamed"
+
+
+def _without_short_inner(track: SliceTrack, most: int) -> SliceTrack:
+    """The track with the ``most`` longest of its inner slices."""
+    rows = track.inner_rows()
+    if track.inner is None or len(rows) <= most:
+        return track
+    kept: Bools = np.zeros(len(track.ts), np.bool_)
+    kept[rows[longest(track.dur[rows], max(most, 0))]] = True
+    codes = np.where(kept, track.inner.codes, np.int32(-1))
+    return replace(track, inner=Texts(codes, track.inner.values))
+
+
+def _taken(track: SliceTrack, rows: Places) -> SliceTrack:
+    """The slices at ``rows``."""
+    return replace(
+        track,
+        ts=track.ts[rows],
+        dur=track.dur[rows],
+        names=track.names.take(rows),
+        args=_columns(track.args, rows),
+        inner=track.inner and track.inner.take(rows),
+    )
+
+
+def _columns(args: Mapping[str, ArgColumn], rows: Places) -> dict[str, ArgColumn]:
+    return {name: one.take(rows) if isinstance(one, Texts) else one[rows] for name, one in args.items()}
+
+
+__all__ = ["LEAST_ROWS", "SHARE", "bounded"]

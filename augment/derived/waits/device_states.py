@@ -1,0 +1,66 @@
+"""What each device does at every moment: it computes; if not, communicates; if not, copies; else idles, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Bytes, Int64s
+from augment.derived.gpu.gpu_work import Device
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
+from augment.derived.waits.gap_causes import GapCategory, device_categories
+from augment.derived.waits.idle_gaps import device_gaps
+from augment.trace import Trace, derived
+
+COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)
+_IDLE = 3  #: the first of the idle states, of which there is one for each cause
+
+#: the names of the states, as they are drawn
+STATES = (
+    "compute",
+    "exposed communication",
+    "exposed copy",
+    *(f"idle: {category.name.lower()}" for category in GapCategory),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStates:
+    """The states of a device from its first to its last work, without rest.
+
+    ``start`` and ``end`` are int64 ns, disjoint and ascending; each piece ends where the next begins. ``state`` is
+    uint8, a place in :data:`STATES`; neighbours differ.
+    """
+
+    device: Device
+    start: Int64s
+    end: Int64s
+    state: Bytes
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@derived
+def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
+    """The states of each device, in the order of ``gpu_work(trace).devices``."""
+    return tuple(
+        _states(one, gaps.start, device_categories(trace, gaps))
+        for one, gaps in zip(type_coverage(trace), device_gaps(trace), strict=True)
+    )
+
+
+def _states(one: TypeCoverage, gap_start: Int64s, category: Bytes) -> DeviceStates:
+    """Idle time begins where a gap does: work of no duration may divide it."""
+    busy = np.flatnonzero(one.mask)
+    running = one.mask[busy]
+    state = np.full(len(busy), EXPOSED_COPY, np.uint8)
+    state[running & COMMUNICATION != 0] = EXPOSED_COMMUNICATION
+    state[running & COMPUTATION != 0] = COMPUTE
+    start = np.concatenate((one.ts[busy], gap_start))
+    order = np.argsort(start, kind="stable")
+    start, state = start[order], np.concatenate((state, (_IDLE + category).astype(np.uint8)))[order]
+    first = np.append(True, state[1:] != state[:-1])[: len(start)] & (start < one.last_ns)
+    start, state = start[first], state[first]
+    return DeviceStates(one.device, start, np.append(start[1:], one.last_ns)[: len(start)], state)

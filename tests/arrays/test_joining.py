@@ -1,0 +1,54 @@
+"""Joining short pieces, and thinning counters, against what must stay true of any."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from augment.arrays.joining import joined, longest, peaks
+
+PIECES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 10**5), st.integers(0, 3)), min_size=1, max_size=60)
+
+
+@given(PIECES, st.integers(1, 60))
+def test_joined_pieces_hold_the_same_time_and_keep_their_gaps(pieces: list[tuple[int, int, int]], most: int) -> None:
+    """Each piece: the gap before it, its length, its kind."""
+    gap, dur, kind = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
+    start = np.cumsum(gap + dur) - dur
+    found = joined(start, dur, kind, most)
+    assert found.first[0] == 0
+    assert found.count.sum() == len(pieces)
+    assert len(found) == len(pieces) or len(pieces) > most
+    ends = start + dur
+    for first, count, represents in zip(found.first, found.count, found.longest, strict=True):
+        own = np.arange(first, first + count)
+        assert (start[own[1:]] == ends[own[:-1]]).all()
+        time = [dur[own][kind[own] == one].sum() for one in range(4)]
+        assert represents in own
+        assert time[kind[represents]] == max(time)
+        assert dur[represents] == dur[own][kind[own] == kind[represents]].max()
+    if not gap[1:].any():
+        assert len(found) <= most
+
+
+def test_pieces_that_are_few_enough_stay() -> None:
+    start = np.arange(5, dtype=np.int64)
+    assert joined(start, np.ones(5, np.int64), np.zeros(5, np.int64), 5).first.tolist() == [0, 1, 2, 3, 4]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 9)), min_size=1, max_size=200), st.integers(4, 50))
+def test_a_counter_keeps_its_ends_and_its_greatest_value(points: list[tuple[int, int]], most: int) -> None:
+    delay, values = (np.array(column, np.int64) for column in zip(*points, strict=True))
+    ts = np.cumsum(delay)
+    kept = peaks(ts, values, most)
+    assert len(kept) <= max(most, 4)
+    assert kept[0] == 0
+    assert kept[-1] == len(ts) - 1
+    assert values[kept].max() == values.max()
+    assert (np.diff(kept) > 0).all()
+
+
+def test_the_longest_come_first_of_equal_ones_the_first() -> None:
+    assert longest(np.array([3, 5, 3, 1]), 2).tolist() == [0, 1]
+    assert longest(np.array([3, 5]), 7).tolist() == [0, 1]

@@ -1,0 +1,87 @@
+"""What an analysis may draw at most, and what remains true of what is drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment import bounds
+from augment.analyses import ANALYSES
+from augment.annotations import CounterTrack, Ends, Flows, SliceTrack, Texts, row_count
+from augment.bounds import LEAST_ROWS, SHARE, bounded
+from augment.findings import Findings
+from augment.pipeline import augment
+from tables import call, kernel, op, slices_of, trace_of
+
+
+def pieces(count: int, *, gap: int = 0, dur: int = 100) -> SliceTrack:
+    ts = np.arange(count, dtype=np.int64) * (dur + gap)
+    codes = (np.arange(count) % 3 == 0).astype(np.int32)
+    every = np.full(count, dur, np.int64)
+    every[count // 2] = dur + gap  # one is longer
+    inner = Texts(np.zeros(count, np.int32), ["below"])
+    return SliceTrack("x", "X", 0, ts, every, Texts(codes, ["a", "b b"]), {"which": np.arange(count)}, inner=inner)
+
+
+def total(annotations: list[object]) -> int:
+    return sum(row_count(one) for one in annotations)  # type: ignore[arg-type]
+
+
+def test_few_rows_stay_as_they_are() -> None:
+    findings = Findings([], [pieces(LEAST_ROWS // 2)])
+    assert bounded(findings, 10) is findings
+
+
+def test_pieces_that_touch_are_joined_and_their_time_is_told() -> None:
+    track = pieces(LEAST_ROWS * 2)
+    found = bounded(Findings([], [track]), SHARE)
+    (fewer,) = found.annotations
+    assert isinstance(fewer, SliceTrack)
+    assert row_count(fewer) <= LEAST_ROWS
+    assert fewer.dur.sum() == track.dur.sum()
+    assert (fewer.ts[1:] == (fewer.ts + fewer.dur)[:-1]).all()
+    told = slices_of(fewer)
+    assert sum(one.get("a_ns", 0) for one in told) == int(track.dur[track.names.codes == 0].sum())
+    assert sum(one.get("b_b_ns", 0) for one in told) == int(track.dur[track.names.codes == 1].sum())
+    assert {one["name"] for one in told} == {"a"}  # which takes two thirds of each
+    assert sum(one["joined_count"] for one in told) == len(track.ts)
+    assert [one.code for one in found.diagnostics] == ["annotations_reduced"]
+    assert found.diagnostics[0].count == row_count(track) - row_count(fewer)
+
+
+def test_pieces_apart_are_never_joined_and_the_longest_stay_with_their_arrows() -> None:
+    count = LEAST_ROWS * 3
+    track = pieces(count, gap=50)
+    flows = Flows("x", "to", Ends(np.zeros(count, np.int64)), Ends(np.arange(count), track))
+    counter = CounterTrack("x", "C", 0, np.arange(count), np.arange(count) % 7, "ms")
+    found = bounded(Findings([], [track, flows, counter]), SHARE)
+    assert total(list(found.annotations)) <= LEAST_ROWS
+    fewer, arrows, points = found.annotations
+    assert isinstance(fewer, SliceTrack)
+    assert isinstance(arrows, Flows)
+    assert isinstance(points, CounterTrack)
+    which = fewer.args["which"]
+    assert not isinstance(which, Texts)
+    assert count // 2 in which
+    assert (fewer.ts == track.ts[which]).all()
+    assert arrows.into.track is fewer
+    assert count // 2 in which[arrows.into.rows]
+    assert points.values.max() == 6
+
+
+def test_no_analysis_draws_more_than_its_share() -> None:
+    """Of a trace of kernels alone with launches: every gap, queue and piece of the path would be drawn."""
+    events = []
+    for number in range(4000):
+        at = 10_000 * number
+        events += [
+            op("aten::mm", at, at + 4000),
+            call("cudaLaunchKernel", at + 1000, at + 2000, correlation=number + 1),
+            kernel("gemm", at + 3000, at + 9000, correlation=number + 1),
+        ]
+    trace = trace_of(*events)
+    assert len(trace.events) // SHARE > bounds.LEAST_ROWS
+    augmented = augment(trace)
+    assert len(augmented.outcomes) == len(ANALYSES)
+    for outcome in augmented.outcomes.values():
+        if isinstance(outcome, Findings):
+            assert total(list(outcome.annotations)) <= len(trace.events) // SHARE
