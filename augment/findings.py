@@ -28,14 +28,26 @@ def column(doc: str, unit: str = "") -> Any:
     return dataclasses.field(metadata={"doc": doc, "unit": unit})
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is wrong with a run: one to five sentences, and the metric rows that they rest on."""
+
+    text: Sequence[str] = ()
+    rows: Sequence[Any] = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Findings:
-    """The metric rows and annotations of one analysis. ``partial`` says what is missing; None means nothing."""
+    """The metric rows and annotations of one analysis. ``partial`` says what is missing; None means nothing.
+
+    ``verdict`` is what it says of the whole run, if it says that.
+    """
 
     rows: Sequence[Any]
     annotations: Sequence[Annotation] = ()
     diagnostics: Sequence[Diagnostic] = ()
     partial: str | None = None
+    verdict: Verdict | None = None
 
     def __repr__(self) -> str:
         return f"<Findings: {self.summary}>"
@@ -124,6 +136,12 @@ class AugmentedTrace:
         """All annotations, in the order of the analyses."""
         results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
         return [annotation for findings in results for annotation in findings.annotations]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the analysis that has one; empty if none ran."""
+        results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
+        return next((findings.verdict for findings in results if findings.verdict is not None), Verdict())
 
     @property
     def diagnostics(self) -> list[Diagnostic]:

@@ -33,6 +33,7 @@ from augment.analyses import ANALYSES, Analysis, options_of  # noqa: E402
 from augment.commands import COMMANDS, group  # noqa: E402
 from augment.comparison.sidecar import ROWS, diff_schema  # noqa: E402
 from augment.derived.names.kernel_types import PATTERNS  # noqa: E402
+from augment.diagnosis.rules import RULES  # noqa: E402
 from augment.job.answer import ROWS as JOB_ROWS  # noqa: E402
 from augment.job.sidecar import job_schema  # noqa: E402
 from augment.pipeline import augment  # noqa: E402
@@ -106,6 +107,12 @@ def _option_texts(docstring: str) -> dict[str, str]:
     found = _OPTIONS.search(docstring)
     entries = re.findall(r"(\w+):\s+((?:.|\n)+?)(?=\n\s*\w+:\s|\Z)", found[1]) if found else []
     return {name: markdown(" ".join(text.split())) for name, text in entries}
+
+
+def rules() -> str:
+    """Every rule of the diagnosis."""
+    contents = table(("rule", "question"), ((f"[`{one.NAME}`](#{one.NAME})", question(one)) for one in RULES))
+    return "\n\n".join([contents, *(f"## {one.NAME}\n\n{markdown(inspect.getdoc(one) or '')}" for one in RULES)])
 
 
 def cli() -> str:
@@ -193,7 +200,20 @@ def as_text(one: dict[str, Any]) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     block.__name__: block
-    for block in (analyses, cli, comparison, job, dialects, kernel_types, readers, writers, reasons, limits, example)
+    for block in (
+        analyses,
+        rules,
+        cli,
+        comparison,
+        job,
+        dialects,
+        kernel_types,
+        readers,
+        writers,
+        reasons,
+        limits,
+        example,
+    )
 }
 
 

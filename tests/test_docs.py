@@ -18,15 +18,18 @@ import numpy as np
 import pytest
 
 import augment.analyses
+import augment.diagnosis.diagnose
 import augment.readers
 from augment.analyses import ANALYSES
 from augment.commands import COMMANDS
+from augment.diagnosis.rules import RULES
 from augment.errors import MalformedTrace
 from augment.readers import READERS, read
 from augment.writers import WRITERS, metrics
 from augment.writers.metrics_schema import schema
 from simulator import JobOptions, simulate
 from slow_files import SLOW
+from tables import annotation, call, kernel, trace_of
 from test_registries import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,7 +172,7 @@ def open_text(path: str) -> Any:
 
 
 def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (traces / "step_time.py").write_text(example_of("NEEDS"))
+    (traces / "step_time.py").write_text(example_of("NEEDS = "))
     example: Any = module_from("step_time", traces / "step_time.py")
     for check in CHECKS:
         check(example)
@@ -182,13 +185,31 @@ def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.Monke
 
 
 def example_of(what: str) -> str:
-    """The module in CONTRIBUTING that has a constant of this name."""
-    (code,) = (one for one in CODE.findall((ROOT / "CONTRIBUTING.md").read_text()) if f"\n{what} = " in one)
+    """The module in CONTRIBUTING that has a constant of this name, or a function."""
+    code, *_ = (one for one in CODE.findall((ROOT / "CONTRIBUTING.md").read_text()) if f"\n{what}" in one)
     return str(code)
 
 
+def test_the_example_of_a_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "timing_calls.py").write_text(example_of('NAME = "timing_calls"'))
+    example: Any = module_from("timing_calls", tmp_path / "timing_calls.py")
+    monkeypatch.setattr(augment.diagnosis.diagnose, "RULES", (*RULES, example))
+    rows = [
+        annotation("ProfilerStep#0", 0, 100_000),
+        call("cudaEventElapsedTime", 10_000, 60_000),
+        call("cudaLaunchKernel", 62_000, 70_000, correlation=1),
+        kernel("gemm", 75_000, 95_000, correlation=1),
+    ]
+    outcome = augment.augment(trace_of(*rows), only=["diagnosis"]).outcomes["diagnosis"]
+    (row,) = (row for row in outcome.rows if row.rule == "timing_calls")
+    assert (row.status, row.severity, row.saved_ns, row.dur_ns) == ("found", "high", 50_000, 50_000)
+    assert row.title.startswith("Times are read from the GPU in 1 call per step; without that, a step would be 50 µs")
+    well = augment.augment(trace_of(rows[0], *rows[2:]), only=["diagnosis"]).outcomes["diagnosis"]
+    assert [row.status for row in well.rows if row.rule == "timing_calls"] == ["not_applicable"]
+
+
 def test_the_example_of_a_reader_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "csv_events.py").write_text(example_of("HEADER"))
+    (tmp_path / "csv_events.py").write_text(example_of("HEADER = "))
     example: Any = module_from("csv_events", tmp_path / "csv_events.py")
     monkeypatch.setattr(augment.readers, "READERS", (*READERS, example))
     lines = [

@@ -13,6 +13,7 @@ from augment.analyses import (
     critical_path,
     critical_path_operators,
     cupti_counters,
+    diagnosis,
     execution_trace,
     frequent_kernel_patterns,
     gpu_time_by_annotation,
@@ -65,6 +66,7 @@ class Analysis(Protocol):
 
 
 ANALYSES: tuple[Analysis, ...] = (
+    diagnosis,
     temporal_breakdown,
     before_recording,
     idle_time_breakdown,

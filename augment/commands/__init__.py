@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from augment import __version__
-from augment.commands import check, diff, doctor, merge, query, run, serve, show
+from augment.commands import check, diagnose, diff, doctor, merge, query, run, serve, show
 from augment.commands import list as listing
 from augment.commands import open as opening
 
 COMMANDS: tuple[click.Command, ...] = (
     run.command,
+    diagnose.command,
     show.command,
     diff.command,
     check.command,

@@ -1,4 +1,4 @@
-"""``augment list``: lists analyses, readers and writers from the registries."""
+"""``augment list``: lists analyses, rules of the diagnosis, readers and writers from the registries."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import click
 from augment.commands.options import debug
 
 
-@click.command("list")
+@click.command("list", short_help="List analyses, rules, readers and writers.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of the metrics instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @debug
 def command(schema: bool, as_json: bool) -> None:
-    """List analyses with their options, readers and writers."""
+    """List analyses with their options, the rules of the diagnosis, readers and writers."""
     from augment.commands.terminal import emit
 
     if schema:
@@ -34,6 +34,7 @@ def command(schema: bool, as_json: bool) -> None:
 def everything() -> dict[str, list[dict[str, Any]]]:
     """The registries as plain data."""
     from augment.analyses import ANALYSES, options_of
+    from augment.diagnosis.rules import RULES
     from augment.readers import READERS
     from augment.writers import WRITERS
 
@@ -47,6 +48,7 @@ def everything() -> dict[str, list[dict[str, Any]]]:
             }
             for one in ANALYSES
         ],
+        "rules": [{"name": rule.NAME, "about": _sentence(rule)} for rule in RULES],
         "readers": [{"name": reader.NAME, "about": _sentence(reader)} for reader in READERS],
         "writers": [{"name": one.NAME, "about": _sentence(one), "suffix": one.SUFFIX} for one in WRITERS],
     }

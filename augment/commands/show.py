@@ -35,7 +35,7 @@ def command(
     from augment.commands.terminal import emit
 
     request = replace(request, only=(*analyses, *request.only))
-    sidecar = _chosen(read_sidecar(source), request) if is_sidecar(source) else _analysed(source, request)
+    sidecar = _chosen(read_sidecar(source), request) if is_sidecar(source) else analysed(source, request)
     if as_json:
         import json
 
@@ -98,7 +98,7 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
     return {**sidecar, "analyses": chosen}
 
 
-def _analysed(path: str, request: Request) -> dict[str, Any]:
+def analysed(path: str, request: Request) -> dict[str, Any]:
     """The sidecar that ``augment run`` would write."""
     request.check()
     import msgspec

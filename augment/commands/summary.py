@@ -79,6 +79,7 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result]) -> Iterator[str]:
 def _one(result: Result) -> Iterator[str]:
     sidecar = _sidecar(result)
     yield from source_line(sidecar["source"]).splitlines()
+    yield from (f"  {sentence}" for sentence in sidecar.get("verdict", {}).get("text", ()))
     rows = _devices(sidecar)
     if rows:
         yield from _table([["  device", *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)

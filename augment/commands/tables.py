@@ -42,6 +42,8 @@ class Column:
 def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     """Print every table of ``sidecar`` to stdout, at most ``limit`` rows each (0: all)."""
     emit(source_line(sidecar["source"]))
+    for sentence in sidecar.get("verdict", {}).get("text", ()):
+        emit(f"  {sentence}")
     for name, analysis in sidecar["analyses"].items():
         if analysis["status"] != "skipped":
             _print_analysis(name, analysis, limit)

@@ -41,6 +41,7 @@ def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict
         "schema_version": SCHEMA_VERSION,
         "tool": tool(),
         "source": source_of(augmented.trace, augmented.window),
+        "verdict": {"text": augmented.verdict.text, "rows": augmented.verdict.rows},
         "analyses": {name: analysis_of(outcome) for name, outcome in augmented.outcomes.items()},
         "diagnostics": [*augmented.diagnostics, *more],
     }
@@ -50,6 +51,8 @@ def encode(sidecar: dict[str, Any]) -> bytes:
     """``sidecar`` as JSON for people and programs: a line for each member, metric row and diagnostic."""
     members = {name: _json(value) for name, value in sidecar.items()}
     members["source"] = _members({name: _json(value) for name, value in sidecar["source"].items()}, b"  ")
+    if "verdict" in sidecar:
+        members["verdict"] = _members({name: _lines(each, b"    ") for name, each in sidecar["verdict"].items()}, b"  ")
     members["analyses"] = _members({name: _analysis_text(one) for name, one in sidecar["analyses"].items()}, b"  ")
     members["diagnostics"] = _lines(sidecar["diagnostics"], b"  ")
     return _members(members, b"") + b"\n"

@@ -13,6 +13,7 @@ from augment.writers.metrics import SCHEMA_VERSION
 Schema = dict[str, Any]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_JUDGING = "diagnosis"  #: the analysis whose rows a verdict has
 _STATUS = ("ok", "partial", "skipped")
 
 
@@ -23,8 +24,10 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
         rows: the row dataclass of each analysis, by the analysis's name.
         closed: also refuse what the schema does not know. A later version may add members, so the published schema
             is open; tests close it, to see what somebody forgot to declare.
-        more: members beside the usual, and their schemas.
+        more: members beside the usual, and their schemas. ``rows`` with ``diagnosis`` add the verdict, which has its
+            rows.
     """
+    verdict = {"verdict": verdict_schema(rows[_JUDGING], closed)} if _JUDGING in rows else {}
     return {
         "$schema": _DIALECT,
         "title": "kineto-augment metrics",
@@ -33,6 +36,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
                 "schema_version": {"const": SCHEMA_VERSION},
                 "tool": _record({"name": {"type": "string"}, "version": {"type": "string"}}, closed),
                 "source": source_schema(closed),
+                **verdict,
                 **(more or {}),
                 "analyses": {
                     "type": "object",
@@ -44,6 +48,11 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
             closed,
         ),
     }
+
+
+def verdict_schema(row: type[Any], closed: bool) -> Schema:
+    """Of a verdict whose rows are ``row``: sentences, none if nothing was judged, and what they rest on."""
+    return _record({"text": _list_of(_type(str)), "rows": _list_of(_row(row, closed))}, closed)
 
 
 def source_schema(closed: bool) -> Schema:

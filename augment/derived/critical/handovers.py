@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,11 @@ from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
+from augment.derived.waits.sync_calls import sync_calls
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NO_TRACK = -1
+_BACKWARD = re.compile(r"\w+Backward[0-9]*|torch::autograd::\w+")  #: autograd's functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,11 @@ def _masters_by_flow(trace: Trace) -> dict[int, int]:
 
 @derived
 def _autograd_threads(trace: Trace) -> list[int]:
-    """The tracks on which autograd's functions are executed."""
+    """The tracks on which autograd's functions are executed: ``autograd::engine::…``, before PyTorch 1.9 functions such
+    as ``AddmmBackward``."""
     events = trace.events
     functions = [code for code, name in enumerate(trace.strings) if name.startswith("autograd::engine::")]
+    functions = functions or [code for code, name in enumerate(trace.strings) if _BACKWARD.fullmatch(name)]
     if not functions:
         return []
     rows = events.slices_of(Category.CPU_OP)
@@ -135,7 +140,8 @@ def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Wait
 
 
 def _start(trace: Trace, track: int, main: int) -> Waits:
-    """Without further evidence, the start of a thread depends on the main thread's progress until then."""
+    """Without further evidence, the start of a thread depends on the main thread's progress until then. While the main
+    thread waits for a device it makes none: what counts then is that it began to wait."""
     segments = host_segments(trace)
     own, theirs = segments.of(track), segments.of(main)
     ts = segments.ts[own][:1]
@@ -143,11 +149,13 @@ def _start(trace: Trace, track: int, main: int) -> Waits:
     if not reach[0] <= ts[0] <= reach[1]:
         return joined_waits([])
     unknown = np.full(1, -1, np.int64)
+    at = theirs.start + np.searchsorted(segments.ts[theirs], ts, side="right") - 1
+    waits = np.isin(segments.row[at], sync_calls(trace).row)
     start = dependencies_of(
         Kind.HANDOVER,
         unknown,
         unknown,
-        from_at=(np.array([main], np.int32), ts),
+        from_at=(np.array([main], np.int32), np.where(waits, segments.ts[at], ts)),
         to_at=(np.array([track], np.int32), ts),
     )
     return joined_waits([Waits(start, np.empty(0, np.int32), ts[:0], ts[:0])])

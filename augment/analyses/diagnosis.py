@@ -1,0 +1,129 @@
+"""What is wrong with this run, and what would it save to change it?
+
+Rules look for known problems, such as waiting for the data loader, calls that make the host wait, or exposed
+communication ([the rules](diagnosis.md)). Each rule has a row. Its ``status`` is ``found``; ``fine`` (the rule looked,
+and nothing is wrong); ``not_applicable`` (the run has nothing that the rule speaks of); or ``no_data`` (the trace
+cannot tell; ``advice`` is then the profiler's option that records it).
+
+``saved_ns`` is a prediction for one step, by the graph of the critical path: what the rule blames is taken out of the
+graph, and the longest path is computed again. So it is never a sum of durations: where other work would take as long,
+nothing is saved. ``overlaps`` names the findings that would save part of the same time; their ``saved_ns`` do not add
+up. A first step that is more than 1.5 times as long as the median of the others is left out, as it warms up.
+
+``severity`` follows from the saved share of a step: ``high`` from 10 %, ``warning`` from 5 %, else ``info``; less than
+2 % is fine. ``high`` also takes ``high`` confidence, and ``warning`` at least ``medium``. Rows are in the order of
+importance: findings about the recording itself, then by severity and by ``saved_ns``, then rules that found nothing.
+
+``start_ns``, ``dur_ns``, ``track`` and ``slice`` are the longest slice that a finding speaks of. The track
+``Diagnosis`` shows the longest slices of each finding, with arrows to the events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.drawing import drawn
+from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import Answer, Finding, Fine, NoData
+from augment.diagnosis.verdict import verdict
+from augment.diagnosis.wording import short, track_of
+from augment.findings import Findings, Skipped, Verdict, column
+from augment.trace import LAUNCHES, Category, Trace
+
+NAME = "diagnosis"
+NEEDS = ((*LAUNCHES, Category.KERNEL, Category.CPU_OP, Category.USER_ANNOTATION),)
+DOCS = "diagnosis.md"
+
+Status = Literal["found", "fine", "not_applicable", "no_data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answer of one rule."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    rule: str = column("The name of the rule.")
+    status: Status = column("found, fine, not_applicable or no_data.")
+    severity: str | None = column("high, warning or info; null unless found.")
+    title: str = column("What was found or seen, in a sentence with numbers.")
+    saved_ns: int | None = column("How much shorter a step would be, as predicted; null if nothing predicts it.", "ns")
+    saved_ratio: float | None = column("Share of a step.", "ratio")
+    confidence: str | None = column("high, medium or low; null unless found.")
+    overlaps: list[str] = column("Rules of other findings that would save part of the same time.")
+    count: int = column("Number of slices that the finding speaks of.", "count")
+    start_ns: int | None = column("Start of the longest of them, after the first event of what was analysed.", "ns")
+    dur_ns: int | None = column("Its duration.", "ns")
+    track: str | None = column("Its thread or stream.")
+    slice: str | None = column("Its name.")
+    evidence: list[str] = column("More that was seen.")
+    advice: str | None = column("What to change; without data, what records it.")
+    docs: str = column("The rule's section in the documentation.")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace) -> Findings | Skipped:
+    """Ask every rule."""
+    if not measure(trace).length_ns:
+        return Skipped("the recording has no time that could be judged")
+    diagnosis = diagnose(trace)
+    found = [_found(trace, each) for each in diagnosis.findings]
+    known = {row.rule for row in found}
+    rest = [_other(trace, rule, answer) for rule, answer in diagnosis.answers.items() if rule not in known]
+    return Findings([*found, *rest], drawn(trace, NAME), verdict=Verdict(verdict(trace), tuple(found)))
+
+
+def _found(trace: Trace, finding: Finding) -> Row:
+    spans, found = finding.found.spans, finding.found
+    longest = int(np.argmax(spans.end - spans.start)) if len(spans) else None
+    row = -1 if longest is None else int(spans.row[longest])
+    return Row(
+        rank=trace.rank,
+        rule=finding.rule,
+        status="found",
+        severity=finding.severity,
+        title=found.title,
+        saved_ns=found.saved_ns,
+        saved_ratio=finding.saved_ratio,
+        confidence=found.confidence,
+        overlaps=list(finding.overlaps),
+        count=len(spans),
+        start_ns=None if longest is None else int(spans.start[longest] - trace.events.ts[0]),
+        dur_ns=None if longest is None else int(spans.end[longest] - spans.start[longest]),
+        track=track_of(trace, row) or None,
+        slice=short(trace.strings[trace.events.name[row]]) if row >= 0 else None,
+        evidence=list(found.evidence),
+        advice=found.advice,
+        docs=f"{DOCS}#{finding.rule}",
+    )
+
+
+def _other(trace: Trace, rule: str, answer: Answer) -> Row:
+    status: Status = (
+        "fine" if isinstance(answer, Fine) else "no_data" if isinstance(answer, NoData) else "not_applicable"
+    )
+    flag = answer.flag if isinstance(answer, NoData) else ""
+    return Row(
+        rank=trace.rank,
+        rule=rule,
+        status=status,
+        severity=None,
+        title=answer.title,
+        saved_ns=None,
+        saved_ratio=None,
+        confidence=None,
+        overlaps=[],
+        count=0,
+        start_ns=None,
+        dur_ns=None,
+        track=None,
+        slice=None,
+        evidence=[],
+        advice=flag or None,
+        docs=f"{DOCS}#{rule}",
+    )

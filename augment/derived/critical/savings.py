@@ -1,0 +1,105 @@
+"""How much shorter would a recording be if chosen time were not spent: on a thread, by GPU work, or in waits?
+
+As in ``what_if``, edges of the graph are shortened, and the longest path is computed again; here the choice is free,
+and the whole recording is looked at. So a gain in one step may help the next. Delays keep their length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.intervals import held_before, union
+from augment.arrays.ordering import each
+from augment.arrays.types import Int32s, Int64s, Places
+from augment.derived.critical.critical_graph import Graph, critical_graph
+from augment.derived.critical.critical_loops import saved
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.waits.dependencies import Kind
+from augment.trace import Trace, derived
+
+FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Edges of the graph and the time that each is to take less: int64 columns. An edge may occur again."""
+
+    edge: Int64s
+    ns: Int64s
+
+    @staticmethod
+    def nothing() -> Cut:
+        """No edge."""
+        return Cut(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def joined(cuts: Sequence[Cut]) -> Cut:
+    """All edges of ``cuts``; of an edge that several name, the greatest time counts."""
+    edge = np.concatenate([np.empty(0, np.int64), *(cut.edge for cut in cuts)])
+    ns = np.concatenate([np.empty(0, np.int64), *(cut.ns for cut in cuts)])
+    edges, which = np.unique(edge, return_inverse=True)
+    most = np.zeros(len(edges), np.int64)
+    np.maximum.at(most, which, ns)
+    return Cut(edges, most)
+
+
+def without_host_time(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -> Cut:
+    """The cut that makes threads take no time in the intervals ``[start, end)`` (int64 ns) of each ``track``, except
+    that they still wait for GPU work there."""
+    graph = critical_graph(trace)
+    parts = []
+    lanes = _lane_edges(trace)
+    for lane, chosen in each(track, len(trace.tracks)):
+        edges = lanes.get(lane)
+        if edges is None:
+            continue
+        spans = union(start[chosen], end[chosen])
+        moments = np.stack((spans.start, spans.end), axis=1).ravel()
+        inside = np.tile(np.array([True, False]), len(spans.start))
+        overlap = held_before(moments, inside, graph.ts[graph.target[edges]])
+        overlap -= held_before(moments, inside, graph.ts[graph.source[edges]])
+        ns = np.minimum(overlap, graph.weight[edges])
+        parts.append(Cut(edges[ns > 0], ns[ns > 0]))
+    return joined(parts)
+
+
+def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
+    """The cut that makes GPU work at ``places`` of ``gpu_work`` take ``ns`` (int64) less."""
+    graph = critical_graph(trace)
+    less = np.zeros(len(gpu_work(trace)), np.int64)
+    less[places] = ns
+    edges = np.flatnonzero(graph.own > 0)
+    shorter = np.minimum(less[graph.source[edges] - graph.first_work], graph.own[edges])
+    return Cut(edges[shorter > 0], shorter[shorter > 0])
+
+
+def without_waits(trace: Trace, calls: Int64s) -> Cut:
+    """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
+    graph = critical_graph(trace)
+    edges = np.flatnonzero((graph.kind == Kind.SYNC) & np.isin(graph.to_row, calls))
+    return Cut(edges, np.full(len(edges), FOREVER_NS, np.int64))
+
+
+def saved_ns(trace: Trace, cut: Cut) -> int:
+    """How much shorter the recording would be, ns; never below 0."""
+    if not len(cut.edge):
+        return 0
+    graph = critical_graph(trace)
+    last = len(graph) - 1
+    leaving = np.flatnonzero(graph.target == last)
+    due = np.full(len(leaving), graph.ts[-1])
+    jobs = np.array([[0, last, 0, len(leaving), 0, len(cut.edge)]], np.int64)
+    columns = (graph.order, graph.head, graph.following, graph.source, graph.weight, graph.ts)
+    return max(int(saved(*columns, due, leaving, cut.edge, cut.ns, jobs)[0]), 0)
+
+
+@derived
+def _lane_edges(trace: Trace) -> dict[int, Int64s]:
+    """The edges along each thread, in the order of time."""
+    graph: Graph = critical_graph(trace)
+    along = np.flatnonzero(graph.kind == Kind.THREAD)
+    lane = graph.lane[graph.source[along]]
+    return {track: along[places] for track, places in each(lane, len(trace.tracks))}

@@ -1,0 +1,62 @@
+"""Asks all rules, ranks what they found, and says which findings speak of the same time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from augment.derived.critical.savings import Cut, joined
+from augment.diagnosis.measure import measure, saved_a_step
+from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
+from augment.diagnosis.rules import RULES
+from augment.trace import Trace, derived
+
+COMPARED = 6  #: so many findings are examined for overlaps, pair by pair
+APART = 0.9  #: two findings overlap if together they save less than this share of the sum
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The ``findings``, the most important first; every rule's ``answers`` by its name, in the registry's order; and
+    what all compared findings would save per step together, None if that says no more than one alone."""
+
+    findings: tuple[Finding, ...]
+    answers: dict[str, Answer]
+    together_ns: int | None
+
+
+@derived
+def diagnose(trace: Trace) -> Diagnosis:
+    """All answers about a trace."""
+    answers = {rule.NAME: rule.check(trace) for rule in RULES}
+    findings = [_finding(trace, name, one) for name, one in answers.items() if isinstance(one, Found)]
+    findings.sort(key=_rank)
+    cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
+    overlaps = _overlaps(trace, findings, cuts)
+    findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ()))) for each in findings]
+    together = saved_a_step(trace, joined(list(cuts.values()))) if len(cuts) > 1 else None
+    return Diagnosis(tuple(findings), answers, together)
+
+
+def _finding(trace: Trace, rule: str, found: Found) -> Finding:
+    ratio = None if found.saved_ns is None else measure(trace).ratio(found.saved_ns)
+    severity = found.severity or severity_of(ratio, found.confidence)
+    return Finding(rule, severity, found, ratio)
+
+
+def _rank(finding: Finding) -> tuple[bool, int, int]:
+    """What must come first, then by severity, then by the time that would be saved."""
+    return not finding.found.first, SEVERITIES.index(finding.severity), -(finding.found.saved_ns or 0)
+
+
+def _overlaps(trace: Trace, findings: list[Finding], cuts: dict[str, Cut]) -> dict[str, list[str]]:
+    """The rules that save part of the same time: together they save less than the sum of both."""
+    saved = {each.rule: each.found.saved_ns or 0 for each in findings}
+    overlaps: dict[str, list[str]] = {}
+    for first, second in combinations(cuts, 2):
+        both = saved_a_step(trace, joined([cuts[first], cuts[second]]))
+        lesser = min(saved[first], saved[second])
+        if saved[first] + saved[second] - both > (1 - APART) * lesser > 0:
+            overlaps.setdefault(first, []).append(second)
+            overlaps.setdefault(second, []).append(first)
+    return overlaps

@@ -1,0 +1,35 @@
+"""From a prediction to an answer: too little to gain is fine; without steps nothing is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from augment.derived.critical.savings import Cut
+from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import LEAST_RATIO, Answer, Confidence, Fine, Found, Spans
+from augment.trace import Trace
+
+
+def judged(
+    trace: Trace,
+    saved_ns: int,
+    *,
+    fine: Fine,
+    title: str,
+    advice: str,
+    spans: Spans,
+    confidence: Confidence,
+    cut: Cut,
+    evidence: Sequence[str] = (),
+) -> Answer:
+    """``fine`` if less than :data:`LEAST_RATIO` of a step would be saved, else a finding.
+
+    A recording without steps may be anything, also a benchmark that waits on purpose: confidence is then ``medium``
+    at most.
+    """
+    whole = measure(trace)
+    if whole.ratio(saved_ns) < LEAST_RATIO:
+        return fine
+    if whole.unit == "recording" and confidence == "high":
+        confidence = "medium"
+    return Found(title, advice, spans, confidence, saved_ns, cut, evidence=evidence)

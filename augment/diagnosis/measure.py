@@ -1,0 +1,94 @@
+"""The steps that rules judge: all but a first one that is far longer than the others, as it warms up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from augment.arrays.intervals import Intervals, clip
+from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.derived.critical.savings import Cut, saved_ns, without_host_time
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.diagnosis.rule import Spans
+from augment.trace import Trace, derived
+
+WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The ``windows`` of the steady steps, and the mean ``length_ns`` of one. Without steps the whole recording is the
+    only one, and ``unit`` says so."""
+
+    windows: StepWindows
+    unit: Literal["step", "recording"]
+    length_ns: int
+    warm_up: bool
+
+    @property
+    def count(self) -> int:
+        """The number of steps; at least 1."""
+        return max(len(self.windows), 1)
+
+    def ratio(self, ns: float) -> float:
+        """The share of a step."""
+        return ns / self.length_ns if self.length_ns else 0.0
+
+
+@derived
+def measure(trace: Trace) -> Measure:
+    """The steps to judge."""
+    windows = step_windows(trace)
+    real = len(windows) > 0 and int(windows.number[0]) >= 0
+    length = windows.end - windows.start
+    warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * np.median(length[1:]))
+    if warm_up:
+        windows = StepWindows(*(getattr(windows, name)[1:] for name in StepWindows.__slots__))
+        length = length[1:]
+    mean = int(length.mean()) if len(length) else 0
+    return Measure(windows, "step" if real else "recording", mean, warm_up)
+
+
+def within_steps(trace: Trace, start: Int64s, end: Int64s) -> tuple[Places, Intervals]:
+    """The parts of intervals (int64 ns) in which the host is in steady steps: the index of each, and its time."""
+    windows = measure(trace).windows
+    real = windows.finish > windows.begin
+    which, _, parts = clip(
+        Intervals(start, np.maximum(end, start)), Intervals(windows.begin[real], windows.finish[real])
+    )
+    return which, parts
+
+
+def host_cut(trace: Trace, track: Int32s, start: Int64s, end: Int64s) -> Cut:
+    """The cut that takes time of threads out of the steady steps."""
+    which, parts = within_steps(trace, start, end)
+    return without_host_time(trace, track[which], parts.start, parts.end)
+
+
+@derived
+def work_in_steps(trace: Trace) -> Bools:
+    """Whether each piece of ``gpu_work`` was launched in a steady step."""
+    if measure(trace).unit == "recording":
+        return np.ones(len(gpu_work(trace)), np.bool_)
+    inside: Bools = step_of_work(trace, measure(trace).windows) >= 0
+    return inside
+
+
+def rows_in_steps(trace: Trace, rows: Int64s) -> Int64s:
+    """Those of ``rows``, slices of the host, that begin in a steady step."""
+    chosen: Int64s = rows[measure(trace).windows.of_host(trace.events.ts[rows]) >= 0]
+    return chosen
+
+
+def saved_a_step(trace: Trace, cut: Cut) -> int:
+    """How much shorter a steady step would be without what ``cut`` takes out, ns."""
+    return saved_ns(trace, cut) // measure(trace).count
+
+
+def longest(spans: Spans, count: int) -> Spans:
+    """The ``count`` longest of ``spans``, in the order of time."""
+    order = np.sort(np.argsort(spans.start - spans.end, kind="stable")[:count])
+    return Spans(spans.start[order], spans.end[order], spans.row[order])

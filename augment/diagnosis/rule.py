@@ -1,0 +1,114 @@
+"""What a rule is, and what it may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.derived.critical.savings import Cut
+from augment.trace import Trace
+
+Severity = Literal["high", "warning", "info"]
+Confidence = Literal["high", "medium", "low"]
+SEVERITIES: tuple[Severity, ...] = ("high", "warning", "info")  #: the gravest first
+
+HIGH_RATIO, WARNING_RATIO = 0.10, 0.05  #: shares of a step that a finding of this severity would save
+LEAST_RATIO = 0.02  #: below this share of a step there is nothing to find
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The slices that a finding speaks of: equal-length int64 columns. ``row``, into the event table, names them (-1:
+    no slice); ``start`` and ``end``, ns, are when."""
+
+    start: Int64s
+    end: Int64s
+    row: Int64s
+
+    @staticmethod
+    def of(trace: Trace, rows: Int64s) -> Spans:
+        """Whole slices."""
+        start = trace.events.ts[rows]
+        return Spans(start, start + np.maximum(trace.events.dur[rows], 0), rows)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rule fires.
+
+    ``title`` is a sentence with numbers, ``advice`` says what to change. ``saved_ns`` is per step, as the critical
+    path predicts it; None where it predicts nothing. ``cut`` is what that prediction leaves out. Without ``severity``
+    the saved share of a step decides, and the confidence limits it.
+    """
+
+    title: str
+    advice: str
+    spans: Spans
+    confidence: Confidence
+    saved_ns: int | None = None
+    cut: Cut | None = None
+    severity: Severity | None = None
+    evidence: Sequence[str] = ()
+    first: bool = False  #: whether it is said before all others, because it puts them in doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Fine:
+    """The rule looked and does not fire; ``title`` says what it saw."""
+
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """The run has nothing that the rule speaks of."""
+
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoData:
+    """The trace cannot tell; ``flag`` is what records it."""
+
+    title: str
+    flag: str = ""
+
+
+Answer = Found | Fine | NotApplicable | NoData
+
+
+class Rule(Protocol):
+    """The interface of a rule's module. The module's docstring becomes its section of docs/diagnosis.md."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802
+        """Its name, also the anchor of its section."""
+
+    @property
+    def check(self) -> Callable[[Trace], Answer]:
+        """The answer for a trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found, with the severity that follows. ``saved_ratio``: of a step. ``overlaps``: the rules of other
+    findings that would save some of the same time."""
+
+    rule: str
+    severity: Severity
+    found: Found
+    saved_ratio: float | None
+    overlaps: tuple[str, ...] = field(default=())
+
+
+def severity_of(saved_ratio: float | None, confidence: Confidence) -> Severity:
+    """The severity of what would save this share of a step: ``high`` takes high confidence, ``warning`` medium."""
+    by_ratio = 2 if saved_ratio is None or saved_ratio < WARNING_RATIO else 1 if saved_ratio < HIGH_RATIO else 0
+    return SEVERITIES[max(by_ratio, {"high": 0, "medium": 1, "low": 2}[confidence])]

@@ -1,0 +1,60 @@
+"""Does the device wait for the data loader?
+
+PyTorch annotates each fetch of a batch, ``enumerate(DataLoader)#…__next__``. The prediction takes these fetches out of
+the steps: the host would have the batch at once.
+
+**What to do**: with `_SingleProcessDataLoaderIter`, load in other processes (``num_workers`` above 0). With workers,
+they are too slow: more of them, a larger ``prefetch_factor``, ``persistent_workers=True``, less work per sample. Use
+``pin_memory=True`` and copy with ``non_blocking=True``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import of_a_step, shorter, time
+from augment.trace import Category, Trace
+
+NAME = "data_loading"
+_FETCH = "enumerate(DataLoader)"
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose batches are there at once."""
+    events = trace.events
+    named = np.array([name.startswith(_FETCH) for name in trace.strings], np.bool_)
+    rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+    rows = rows_in_steps(trace, rows[named[events.name[rows]]])
+    if not len(rows):
+        return NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
+    spans = Spans.of(trace, rows)
+    cut = host_cut(trace, events.track[rows], spans.start, spans.end)
+    saved = saved_a_step(trace, cut)
+    fetch = int((spans.end - spans.start).sum()) // measure(trace).count
+    workers = any("MultiProcessing" in name for name in trace.names_of(rows))
+    return judged(
+        trace,
+        saved,
+        fine=Fine(
+            f"fetching batches takes {time(fetch)} of a step's host time and would save {of_a_step(trace, saved)}"
+        ),
+        title=f"The host fetches batches for {time(fetch)} per step while the GPU waits; without that, "
+        + shorter(trace, saved),
+        advice=_MORE if workers else _WORKERS,
+        spans=spans,
+        confidence="high",
+        cut=cut,
+    )
+
+
+_WORKERS = (
+    "The main process loads the data itself: give DataLoader num_workers above 0 (start with 4 to 8), pin_memory=True "
+    "and persistent_workers=True"
+)
+_MORE = (
+    "The workers are too slow: more num_workers or prefetch_factor, less work per sample (decode and augment ahead of "
+    "time or on the GPU), pin_memory=True"
+)

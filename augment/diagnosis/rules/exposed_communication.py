@@ -1,0 +1,116 @@
+"""Does the device only communicate, and compute nothing meanwhile?
+
+The prediction lets all communication kernels of the steps take no time: this is what hiding all of them behind
+computation would save. The answer names the group and kind with most of the exposed time. A collective ends on all
+ranks together, so part of its time may be waiting for a late rank. One trace cannot tell; of equal collectives the
+fastest shows what the transfer itself takes at most.
+
+**What to do**: FSDP: prefetch earlier (``forward_prefetch``, ``set_modules_to_forward_prefetch``), fewer and larger
+units. DDP: other bucket sizes (``bucket_cap_mb``), ``gradient_as_bucket_view=True``, BF16 compression. All: accumulate
+gradients with ``no_sync()``; look at the job (`augment run` of the folder) for the rank that comes late.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, sums
+from augment.arrays.types import Int64s, Places
+from augment.derived.collectives.collectives import UNKNOWN, Collectives, collectives
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, count, of_a_step, percent, shorter, size, time
+from augment.trace import Trace
+
+NAME = "exposed_communication"
+SMALL_BYTES = 1 << 20  #: below this a collective takes as long as an empty one
+SURELY_WAITING = 0.5  #: this share of the time beyond the fastest equal collective is called waiting
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose communication is hidden."""
+    every = collectives(trace)
+    inside = np.flatnonzero(work_in_steps(trace)[every.place]) if len(every) else np.empty(0, np.intp)
+    if not len(inside):
+        return NotApplicable("no communication kernel runs in the steps")
+    place = every.place[inside]
+    cut = without_work(trace, place, every.dur[inside])
+    saved = saved_a_step(trace, cut)
+    exposed = int(every.exposed_ns[inside].sum()) // measure(trace).count
+    label, worst = _worst(every, inside)
+    share = every.exposed_ns[worst].sum() / max(int(every.exposed_ns[inside].sum()), 1)
+    row = gpu_work(trace).row[every.place[worst]]
+    return judged(
+        trace,
+        saved,
+        fine=Fine(
+            f"{time(exposed)} of communication {a_step(trace)} is exposed and would save {of_a_step(trace, saved)}"
+        ),
+        title=f"{time(exposed)} of communication {a_step(trace)} is not hidden by computation, {percent(share)} of it "
+        f"{label}; if it were, " + shorter(trace, saved),
+        advice=_advice(label),
+        spans=longest(Spans(every.ts[worst], every.end[worst], row), 64),
+        confidence="high",
+        cut=cut,
+        evidence=_causes(trace, every, worst),
+    )
+
+
+def _worst(every: Collectives, inside: Places) -> tuple[str, Places]:
+    """The kind and group with most exposed time: its label, and its collectives."""
+    (kinds, groups), which = combinations(every.kind.codes[inside], every.group[inside])
+    exposed = sums(which, every.exposed_ns[inside], len(kinds))
+    most = int(np.argmax(exposed))
+    group = every.groups[int(groups[most])]
+    name = group.description if group.description not in ("", "undefined") else group.name
+    size_of = f" of {group.size} ranks" if group.size != UNKNOWN else ""
+    of_group = f" in group {name}{size_of}" if name else size_of
+    return f"{every.kind.values[int(kinds[most])]}{of_group}", inside[which == most]
+
+
+def _causes(trace: Trace, every: Collectives, worst: Places) -> list[str]:
+    """What the collectives' own figures say of the cause."""
+    causes = []
+    dur, sizes = every.dur[worst], every.bytes[worst]
+    known = sizes != UNKNOWN
+    if known.any():
+        often = count(len(worst) / measure(trace).count, "collective")
+        causes.append(f"{often} {a_step(trace)}, median {size(float(np.median(sizes[known])))}")
+    if known.all() and len(worst) > 3:
+        excess = dur - _fastest(sizes, dur)
+        if excess.sum() > SURELY_WAITING * dur.sum():
+            share = percent(float(excess.sum() / max(int(dur.sum()), 1)))
+            causes.append(
+                f"{share} of their time is beyond the fastest of equal size: waiting for other ranks, or contention"
+            )
+    small = known & (sizes < SMALL_BYTES)
+    if dur[small].sum() > 0.5 * dur.sum():
+        causes.append(f"most of it in {int(small.sum())} collectives below 1 MB")
+    return causes
+
+
+def _fastest(sizes: Int64s, dur: Int64s) -> Int64s:
+    """For each collective the least time of any of its size."""
+    distinct, which = np.unique(sizes, return_inverse=True)
+    least = np.full(len(distinct), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(least, which, dur)
+    fastest: Int64s = least[which]
+    return fastest
+
+
+def _advice(label: str) -> str:
+    kind = label.split(" ", 1)[0].lower().replace("_", "")
+    if "gather" in kind or "reducescatter" in kind:
+        return (
+            "FSDP: prefetch earlier (forward_prefetch, set_modules_to_forward_prefetch), fewer and larger units; "
+            "reduce in BF16; check in the job's figures whether a rank comes late"
+        )
+    if "allreduce" in kind:
+        return (
+            "DDP: other bucket sizes (bucket_cap_mb), gradient_as_bucket_view=True, BF16 compression, no_sync() while "
+            "accumulating; check in the job's figures whether a rank comes late"
+        )
+    return "Overlap it with computation of other data; check in the job's figures whether a rank comes late"

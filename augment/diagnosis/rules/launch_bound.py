@@ -1,0 +1,107 @@
+"""Is the host too slow in launching?
+
+A launch takes the host 5 to 20 µs with all that Python and PyTorch do around it. If kernels are shorter than that, the
+device finishes each before the next is launched. The prediction lets operators, runtime calls and the Python between
+them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more are not launching and stay.
+No more is saved than the time in which the device idles.
+
+**What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
+one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
+(``with_stack``) makes the host slower than it is: record once without them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.types import Bools, Int32s, Int64s
+from augment.derived.critical.critical_graph import critical_graph
+from augment.derived.critical.critical_path import BoundBy, host_kinds
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.derived.host.host_segments import host_segments
+from augment.derived.waits.gap_causes import GapCategory, device_categories
+from augment.derived.waits.idle_gaps import device_gaps
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import host_cut, longest, measure, saved_a_step, within_steps, work_in_steps
+from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
+from augment.trace import Category, Trace
+
+NAME = "launch_bound"
+LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
+_LAUNCHING = (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose launches cost the host nothing."""
+    work = gpu_work(trace)
+    if not len(work):
+        return NotApplicable("no GPU work was recorded")
+    kernels = trace.events.category[work.row] == Category.KERNEL
+    places = np.flatnonzero(work_in_steps(trace) & (work.launch != NO_ROW) & kernels)
+    if not len(places):
+        return NoData("no launch of a kernel was recorded", "activities=[CPU, CUDA]")
+    track, start, end = _short_work(trace)
+    cut = host_cut(trace, track, start, end)
+    waits = _waits(trace)
+    saved = min(saved_a_step(trace, cut), idle_a_step(trace))
+    kernel = int(np.median(work.end[places] - work.ts[places]))
+    call = int(np.median(trace.events.dur[work.launch[places]]))
+    number = count(len(places) / measure(trace).count, "kernel")
+    stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
+    confidence: Confidence = "medium" if stacks else "high"
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"launching costs {of_a_step(trace, saved)} ({number} {a_step(trace)})"),
+        title=f"The GPU waits for the host to launch {number} {a_step(trace)} (median {time(kernel)}, their launches "
+        f"{time(call)}); if launching took no time, " + shorter(trace, saved),
+        advice="Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or "
+        "torch.cuda.graph); fuse small kernels with torch.compile; use a larger batch"
+        + ("; stacks were recorded, which slows the host: record without with_stack to be certain" if stacks else ""),
+        spans=longest(waits, 64),
+        confidence=confidence,
+        cut=cut,
+        evidence=["stacks were recorded: the host is slower than usual"] if stacks else [],
+    )
+
+
+def idle_a_step(trace: Trace) -> int:
+    """The time in a step in which a device idles, ns; the mean of all devices."""
+    windows, devices = measure(trace).windows, type_coverage(trace)
+    every = COMPUTATION | COMMUNICATION | MEMORY
+    busy = sum(int(one.time_within(windows.start, windows.end, any_of=every).sum()) for one in devices)
+    return int((windows.end - windows.start).sum() - busy / max(len(devices), 1)) // measure(trace).count
+
+
+def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
+    """The short stretches of the host's time on the threads of the graph: track, start, end."""
+    segments, lanes = host_segments(trace), np.unique(critical_graph(trace).lane)
+    parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))]
+    for lane in lanes[lanes >= 0].tolist():
+        part = segments.of(lane)
+        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+        chosen = _chosen(trace, row, np.diff(ts))
+        parts.append((np.full(int(chosen.sum()), lane, np.int32), ts[:-1][chosen], ts[1:][chosen]))
+    track, start, end = zip(*parts, strict=True)
+    return np.concatenate(track), np.concatenate(start), np.concatenate(end)
+
+
+def _chosen(trace: Trace, row: Int64s, dur: Int64s) -> Bools:
+    kind = host_kinds(trace, row)
+    chosen: Bools = np.isin(kind, _LAUNCHING) & (dur < LONG_NS)
+    return chosen
+
+
+def _waits(trace: Trace) -> Spans:
+    """The gaps in which a device waits for its next launch, in steady steps."""
+    starts, ends, rows = [], [], []
+    for gaps in device_gaps(trace):
+        late = device_categories(trace, gaps) == GapCategory.HOST_WAIT
+        which, parts = within_steps(trace, gaps.start[late], gaps.end[late])
+        starts.append(parts.start)
+        ends.append(parts.end)
+        rows.append(gpu_work(trace).launch[gaps.next[late]][which])
+    return Spans(*(np.concatenate(column).astype(np.int64) for column in (starts, ends, rows)))

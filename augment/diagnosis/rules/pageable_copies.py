@@ -1,0 +1,57 @@
+"""Are batches copied from pageable memory?
+
+A copy from or to pageable memory goes through a staging buffer in pieces, and the host waits for it. From pinned memory
+it runs at the link's full rate beside computation, and the host goes on. The prediction lets these calls take no time
+on the host and wait for nothing; the copies themselves stay as long as they are.
+
+**What to do**: ``pin_memory=True`` in the data loader (or ``tensor.pin_memory()``), and ``.to(device,
+non_blocking=True)``. For results use a pinned tensor and copy into it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.derived.critical.savings import joined, without_waits
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_a_step, work_in_steps
+from augment.diagnosis.places import python_lines
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, size
+from augment.trace import Category, Trace
+
+NAME = "pageable_copies"
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps that copy from pinned memory."""
+    work, events = gpu_work(trace), trace.events
+    copies = np.flatnonzero((events.category[work.row] == Category.GPU_MEMCPY) & work_in_steps(trace))
+    if not len(copies):
+        return NotApplicable("the steps copy nothing")
+    pageable = np.array(["Pageable" in name for name in trace.strings], np.bool_)
+    copies = copies[pageable[events.name[work.row[copies]]]]
+    if not len(copies):
+        return Fine("no copy of a step is from or to pageable memory")
+    calls = work.launch[copies]
+    calls = rows_in_steps(trace, np.unique(calls[calls != NO_ROW]))
+    spans = Spans.of(trace, calls)
+    cut = joined([host_cut(trace, events.track[calls], spans.start, spans.end), without_waits(trace, calls)])
+    saved = saved_a_step(trace, cut)
+    moved = float(events.bytes.at(work.row[copies], 0).sum()) / measure(trace).count
+    often = count(len(copies) / measure(trace).count, "copy", "copies")
+    lines = python_lines(trace, longest(spans, 64).row)
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"{often} {a_step(trace)} of pageable memory ({size(moved)}) cost {of_a_step(trace, saved)}"),
+        title=f"{often} {a_step(trace)} ({size(moved)}) go through pageable memory, and the host waits for them; "
+        "with pinned memory, " + shorter(trace, saved),
+        advice="Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
+        + (f" (called from {listed(lines)})" if lines else ""),
+        spans=spans,
+        confidence="high",
+        cut=cut,
+    )

@@ -1,0 +1,69 @@
+"""``augment diagnose``: the quick health check."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from running import Augment
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from simulator import JobOptions, simulate
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace with a slow loader, and one in good health."""
+    top = tmp_path_factory.mktemp("traces")
+    job = JobOptions(ranks=1, steps=3, layers=2, collectives="none")
+    simulate(job, top / "well")
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2, collectives="none", host_stall_us=9000.0), top)
+    assert path.name == "rank0.pt.trace.json.gz"
+    return top
+
+
+def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment) -> None:
+    before = sorted(folder.rglob("*"))
+    ended = augment("diagnose", folder / "rank0.pt.trace.json.gz")
+    assert ended.code == 0
+    assert sorted(folder.rglob("*")) == before
+    text = ended.out
+    assert "the GPU is" in text
+    assert "! high: The host fetches batches" in text
+    assert "→ The main process loads the data itself" in text
+    assert "✓ no copy of a step is from or to pageable memory" in text
+
+
+def test_the_exit_code_says_whether_anything_is_grave(folder: Path, augment: Augment) -> None:
+    slow, well = folder / "rank0.pt.trace.json.gz", folder / "well"
+    assert augment("diagnose", slow, "--fail-on", "high").code == 1
+    assert augment("diagnose", well, "--fail-on", "high").code == 0
+    assert augment("diagnose", folder, "--fail-on", "warning").code == 1
+    assert augment("diagnose", folder / "no.json").code == 3
+
+
+def test_json_and_markdown(folder: Path, augment: Augment) -> None:
+    report = json.loads(augment("diagnose", folder / "rank0.pt.trace.json.gz", "--json").out)
+    assert report["rows"][0]["rule"] == "data_loading"
+    assert len(report["verdict"]) >= 2
+    text = augment("diagnose", folder / "rank0.pt.trace.json.gz", "--markdown").out
+    assert text.startswith("## ")
+    assert "- **high**: The host fetches batches" in text
+
+
+def test_metrics_are_read_as_they_are(folder: Path, tmp_path: Path, augment: Augment) -> None:
+    slow = folder / "rank0.pt.trace.json.gz"
+    ended = augment("run", slow, "-o", tmp_path)
+    assert "The host fetches batches" in ended.err
+    (sidecar,) = tmp_path.glob("*.metrics.json")
+    from_metrics = json.loads(augment("diagnose", sidecar, "--json").out)
+    assert from_metrics["rows"] == json.loads(augment("diagnose", slow, "--json").out)["rows"]
+    assert "The host fetches batches" in augment("show", sidecar, "steps").out
+
+
+def test_list_names_the_rules(augment: Augment) -> None:
+    rules = json.loads(augment("list", "--json").out)["rules"]
+    assert {"data_loading", "launch_bound"} <= {rule["name"] for rule in rules}

@@ -1,0 +1,86 @@
+"""The analysis, the verdict, and what is drawn of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from simulated_jobs import HEALTHY, changed, trace_of
+
+import augment
+from augment.analyses.diagnosis import Row
+from augment.annotations import Flows, SliceTrack
+from augment.findings import Findings
+from augment.writers import metrics
+from tables import op
+from tables import trace_of as made_of
+
+SLOW = changed(host_stall_us=5_000.0, run_ahead=None)
+
+
+def outcome(options: object = SLOW) -> tuple[augment.AugmentedTrace, Findings]:
+    augmented = augment.augment(trace_of(options), only=["diagnosis"])  # type: ignore[arg-type]
+    findings = augmented.outcomes["diagnosis"]
+    assert isinstance(findings, Findings)
+    return augmented, findings
+
+
+def test_rows_say_what_where_and_how_much() -> None:
+    augmented, findings = outcome()
+    row = findings.rows[0]
+    assert isinstance(row, Row)
+    assert (row.rule, row.status, row.severity, row.confidence) == ("data_loading", "found", "high", "high")
+    assert row.saved_ns is not None
+    assert row.saved_ns > 4_000_000
+    assert row.dur_ns is not None
+    assert row.dur_ns > 5_000_000
+    assert row.slice == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert row.track == "thread 4200 (python)"
+    assert "num_workers" in (row.advice or "")
+    assert {one.rule for one in findings.rows} >= {"launch_bound", "exposed_communication"}
+    assert augmented.verdict.rows == tuple(one for one in findings.rows if one.status == "found")
+
+
+def test_the_verdict_says_how_busy_the_gpu_is_and_what_is_wrong() -> None:
+    text = outcome()[0].verdict.text
+    assert 1 <= len(text) <= 5
+    assert text[0].startswith("In a step of 19 ms the GPU is 7")
+    assert "The host fetches batches for 5.1 ms per step" in text[1]
+    healthy = outcome(HEALTHY)[0].verdict.text
+    assert "Nothing grave was found" in healthy[-1]
+
+
+def test_the_sidecar_has_the_verdict() -> None:
+    augmented, _ = outcome()
+    sidecar = json.loads(metrics.encode(metrics.document(augmented)))
+    assert list(sidecar)[3] == "verdict"
+    assert sidecar["verdict"]["text"] == list(augmented.verdict.text)
+    assert sidecar["verdict"]["rows"][0]["rule"] == "data_loading"
+    other = augment.augment(trace_of(SLOW), only=["steps"])
+    assert json.loads(metrics.encode(metrics.document(other)))["verdict"] == {"text": [], "rows": []}
+
+
+def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
+    _, findings = outcome()
+    track, flows = findings.annotations
+    assert isinstance(track, SliceTrack)
+    assert isinstance(flows, Flows)
+    assert track.name == "Diagnosis"
+    end = track.ts + track.dur
+    assert (np.diff(track.ts) >= 0).all()
+    open_: list[int] = []
+    for start, stop in zip(track.ts.tolist(), end.tolist(), strict=True):
+        while open_ and open_[-1] <= start:
+            open_.pop()
+        assert not open_ or stop <= open_[-1]
+        open_.append(stop)
+    names = {track.names.values[code] for code in track.names.codes.tolist()}
+    assert any(name.startswith("The host fetches batches") for name in names)
+    assert len(flows) > 0
+    assert {"rule", "severity", "advice", "saved_per_step_ns"} <= track.args.keys()
+
+
+def test_a_trace_without_gpu_work_is_judged_by_its_host() -> None:
+    events = [op("aten::add", 10 * place, 10 * place + 5) for place in range(4)]
+    augmented = augment.augment(made_of(*events), only=["diagnosis"])
+    assert augmented.verdict.text[0] == "No GPU work was recorded: only the host can be judged."
