@@ -6,7 +6,16 @@ even where kernels run at the same time.
 
 ``family`` is the kind of work, as in [kernel_family_breakdown](#kernel_family_breakdown). If different operators launch
 one name, it is the family with the most time. ``matrix_units`` says whether tensor cores or matrix cores computed a
-matrix product: ``used``, ``not_used``, or ``unknown`` where the name does not tell.
+matrix product, by the name of the kernel:
+
+- ``used``;
+- ``eligible``: not used, though the device has such units for the operator's type of number (known by its shapes). An
+  FP32 product is eligible where the device multiplies in TF32, which is less exact and has to be allowed
+  (``torch.backends.cuda.matmul.allow_tf32``). Products with vectors are not eligible, those of few rows gain little:
+  [roofline](#roofline) tells what they are bound by;
+- ``not_eligible``: not used, and the device has no such units for that type of number;
+- ``not_used``: not used; the type of number or the device is not known;
+- ``unknown``: the name does not tell.
 
 How HTA's ``get_gpu_kernel_breakdown`` differs: it puts kernels beyond its ``num_kernels`` into a row "others" and then
 aggregates the sums once more. So minimum, maximum and mean of every kernel become its sum, and the deviation becomes 0.
@@ -23,8 +32,9 @@ from augment.arrays.ordering import combinations, group_bounds, grouped, sums
 from augment.arrays.statistics import grouped_statistics
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
-from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.names.kernel_types import KernelType
+from augment.derived.operators.matrix_use import MatrixUse, matrix_use
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, Identity, Trace
 
@@ -40,7 +50,9 @@ class Row:
     device: Identity = column("The device.")
     kernel_type: str = column("One of COMPUTATION, COMMUNICATION and MEMORY.")
     family: str = column("The kind of work: gemm, attention, elementwise and so on.")
-    matrix_units: str | None = column("Matrix units of a matrix product: used, not_used, unknown; none for other work.")
+    matrix_units: str | None = column(
+        "Matrix units of a product: used, eligible, not_eligible, not_used, unknown; none for other work."
+    )
     name: str = column("The name of the kernel, copy or memset.")
     count: int = column("Number of times it ran.", "count")
     sum_ns: int = column("Sum of its durations.", "ns")
@@ -70,16 +82,19 @@ def analyze(trace: Trace) -> Findings:
     return Findings(rows)
 
 
-_UNITS = {MatrixUnits.USED: "used", MatrixUnits.NOT_USED: "not_used", MatrixUnits.UNTOLD: "unknown"}
+_UNITS = {
+    MatrixUse.USED: "used", MatrixUse.ELIGIBLE: "eligible", MatrixUse.NOT_ELIGIBLE: "not_eligible",
+    MatrixUse.NOT_USED: "not_used", MatrixUse.UNTOLD: "unknown",
+}  # fmt: skip
 
 
 def _kinds(trace: Trace, code: Int64s, count: int) -> list[tuple[str, str | None]]:
     """For each code of work: the family with the most time, and whether its matrix units were used."""
     work, families = gpu_work(trace), kernel_families(trace)
-    keys, part = combinations(code, families.family, families.matrix_units)
+    keys, part = combinations(code, families.family, matrix_use(trace))
     ns = sums(part, work.end - work.ts, len(keys[0]))
     kinds: list[tuple[str, str | None]] = [("", None)] * count
     for place in np.lexsort((ns, keys[0])).tolist():  # for each code, the longest comes last
         own, family, units = (int(key[place]) for key in keys)
-        kinds[own] = families.names[family], _UNITS.get(MatrixUnits(units))
+        kinds[own] = families.names[family], _UNITS.get(MatrixUse(units))
     return kinds

@@ -11,8 +11,9 @@ see [tables](tables.md).
 of the family run. Families that run at the same time both count it.
 
 ``matrix_used_ns`` is the time of matrix products whose kernel names say that matrix units (tensor cores, matrix cores)
-did the work. ``matrix_not_used_ns`` is the time of those whose names say that they did not. Names that do not tell
-count in neither.
+did the work. ``matrix_not_used_ns`` is the time of those whose names say that they did not; ``matrix_eligible_ns`` is
+that part of it in which they could have: ``eligible`` as in [kernel_breakdown](#kernel_breakdown), known where shapes
+were recorded. Names that do not tell count in none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_time import device_of_work, gpu_time_by, gpu_time_of
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
-from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families
+from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, kernel_families
+from augment.derived.operators.matrix_use import MatrixUse, matrix_use
 from augment.findings import Findings, column
 from augment.trace import GPU_WORK, Identity, Trace
 
@@ -47,6 +49,7 @@ class Row:
     time_ratio: float | None = column("Share of the durations of all work of the device.", "ratio")
     matrix_used_ns: int | None = column("Durations of kernels that used matrix units; none for other families.", "ns")
     matrix_not_used_ns: int | None = column("Durations of kernels that did not; none for other families.", "ns")
+    matrix_eligible_ns: int | None = column("Durations of those of them that could; none for other families.", "ns")
 
 
 ROW = Row
@@ -57,12 +60,13 @@ def analyze(trace: Trace) -> Findings:
     families = kernel_families(trace)
     shares = gpu_time_by(trace, families.family.astype(np.int64))
     total = gpu_time_of(shares)
-    busy, used, not_used = _by_key(trace)
+    busy, used, not_used, eligible = _by_key(trace)
     rows = []
     for share in shares:
         key = (share.device.start, share.key)
         name = families.names[share.key]
-        matrix = (used.get(key, 0), not_used.get(key, 0)) if name in MATRIX_FAMILIES else (None, None)
+        units = used, not_used, eligible
+        matrix = [one[key] for one in units] if name in MATRIX_FAMILIES else [None] * len(units)
         rows.append(
             Row(
                 share.device.rank,
@@ -82,23 +86,30 @@ def analyze(trace: Trace) -> Findings:
 _Sums = dict[tuple[int, int], int]
 
 
-def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums]:
-    """For each (start of a device, family): its busy time, and the durations with and without matrix units."""
+_SORTS = (
+    (MatrixUse.USED,),
+    (MatrixUse.NOT_USED, MatrixUse.ELIGIBLE, MatrixUse.NOT_ELIGIBLE),
+    (MatrixUse.ELIGIBLE,),
+)
+
+
+def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums, _Sums]:
+    """For each (start of a device, family): its busy time, and the durations with matrix units, without, and of what
+    could have used them."""
     work, families, device = gpu_work(trace), kernel_families(trace), device_of_work(trace)
     code = device * len(families.names) + families.family
     busy: _Sums = {}
-    used: _Sums = {}
-    not_used: _Sums = {}
+    sums: tuple[_Sums, _Sums, _Sums] = ({}, {}, {})
+    use = matrix_use(trace)
     order = work.by_time
     for value, places in each(code[order], len(work.devices) * len(families.names)):
         own = order[places]
         index, family = divmod(value, len(families.names))
         key = (work.devices[index].start, family)
         busy[key] = intervals.total(intervals.union(work.ts[own], work.end[own]))
-        told = families.matrix_units[own]
-        used[key] = _ns(work.ts, work.end, own[told == MatrixUnits.USED])
-        not_used[key] = _ns(work.ts, work.end, own[told == MatrixUnits.NOT_USED])
-    return busy, used, not_used
+        for sum_of, sort in zip(sums, _SORTS, strict=True):
+            sum_of[key] = _ns(work.ts, work.end, own[np.isin(use[own], sort)])
+    return busy, *sums
 
 
 def _ns(ts: Int64s, end: Int64s, places: Int64s) -> int:

@@ -96,6 +96,12 @@ def name_of(trace: Trace, device: Identity) -> str:
     return _device(trace, device).name or "a device without a name"
 
 
+def capability_of(trace: Trace, device: Identity) -> tuple[int, int] | None:
+    """The capability of a device as the trace tells it; of AMD's GPUs, it is that of their architecture (9.4)."""
+    major, _, minor = _device(trace, device).capability.partition(".")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+
+
 def why_unknown(trace: Trace, device: Identity) -> str:
     """What to do for a device without a peak."""
     return f"no peak of {name_of(trace, device)} is known: give [[peak]] in --tables FILE"

@@ -40,10 +40,11 @@ def recomputed(trace: Trace) -> Bools:
     checkpoints = np.isin(nodes, ops.where(lambda name: name.startswith(_NODE) and _CHECKPOINT in name))
     again = inside & checkpoints[node[own]]
     work = ops.where(lambda name: not _OF_ENGINE.match(name))
+    work = work[node[work] >= 0]  # what records within a node is in the node itself
     recording = _with_gradients(trace, work)
     if len(recording):
         around = enclosing(trace, recording).astype(np.intp)
-        plain = work[(node[work] >= 0) & ~_in_node(recording, nodes, around[work], node[work])]
+        plain = work[~_in_node(recording, nodes, around[work], node[work])]
         does_plain = np.zeros(len(nodes), np.bool_)
         does_plain[node[plain]] = True
         again |= inside & _in_node(recording, nodes, around[own], node[own]) & does_plain[node[own]]

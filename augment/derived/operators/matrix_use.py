@@ -1,0 +1,72 @@
+"""Whether a matrix product that did not use matrix units (tensor cores, matrix cores) could have.
+
+It could if the device has such units for the type of number of its operator, as shapes tell it. FP32 products count as
+what could where the device multiplies in TF32, though that is less exact and has to be allowed. Products with a vector
+cannot fill a matrix unit, and do not count.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from augment.arrays.types import Bytes
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.operators.operator_work import operator_work
+from augment.derived.operators.peaks import Peak, capability_of, device_peaks
+from augment.trace import Trace, derived
+
+_WITH_VECTORS = ("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot")
+_OF_ALL = ("fp16", "bf16", "int8", "fp32")  #: what matrix units of NVIDIA's GPUs from capability 8.0 on multiply
+_TURING, _AMPERE, _HOPPER = (7, 0), (8, 0), (9, 0)  # below 9.0 there are only NVIDIA's
+
+
+class MatrixUse(IntEnum):
+    """As :class:`MatrixUnits`, with what could have used matrix units told apart.
+
+    ``NOT_USED`` remains where the type of number, or what the device can do, is not known.
+    """
+
+    NO_QUESTION = MatrixUnits.NO_QUESTION
+    UNTOLD = MatrixUnits.UNTOLD
+    USED = MatrixUnits.USED
+    NOT_USED = MatrixUnits.NOT_USED
+    ELIGIBLE = 4  #: not used, but could have been
+    NOT_ELIGIBLE = 5  #: not used, and could not have been
+
+
+@derived
+def matrix_use(trace: Trace) -> Bytes:
+    """The :class:`MatrixUse` of each piece of ``gpu_work``, uint8."""
+    work, found, units = gpu_work(trace), operator_work(trace), kernel_families(trace).matrix_units
+    use: Bytes = units.copy()
+    asked = np.flatnonzero((units == MatrixUnits.NOT_USED) & (found.owner >= 0))
+    if not len(asked):
+        return use
+    device = np.searchsorted([one.start for one in work.devices], asked, side="right") - 1
+    kind = found.kind[found.owner[asked]].astype(np.int64)
+    pairs, which = np.unique(kind * len(work.devices) + device, return_inverse=True)
+    answers = []
+    for one in pairs.tolist():
+        call, place = divmod(one, len(work.devices))
+        number = "" if found.calls[call].operator in _WITH_VECTORS else found.works[call].number
+        on = work.devices[place].device
+        answers.append(_use(number, device_peaks(trace)[on], capability_of(trace, on)))
+    use[asked] = np.array(answers, np.uint8)[which]
+    return use
+
+
+def _use(number: str, peak: Peak | None, capability: tuple[int, int] | None) -> MatrixUse:
+    """Of a product whose kernel did not use matrix units."""
+    if not number:
+        return MatrixUse.NOT_USED
+    rates = {"fp32": ("tf32", "fp32_matrix"), "fp64": ("fp64_matrix",)}.get(number, (number,))
+    if peak is not None and any(rate in peak.tflops for rate in rates):
+        return MatrixUse.ELIGIBLE
+    if capability is None:
+        return MatrixUse.NOT_USED
+    if capability < _TURING or (capability < _AMPERE and number in ("fp32", "fp64", "bf16")):
+        return MatrixUse.NOT_ELIGIBLE
+    return MatrixUse.ELIGIBLE if _AMPERE <= capability < _HOPPER and number in _OF_ALL else MatrixUse.NOT_USED
