@@ -42,6 +42,7 @@ _ARGUMENTS = {
     "int64": types.int64,
     "int64[]": types.Array(types.int64, 1, "C"),
     "int32[]": types.Array(types.int32, 1, "C"),
+    "uint8[]": types.Array(types.uint8, 1, "C"),
 }
 _WRAPPER = """
 declare void @kernel_raised()
@@ -158,7 +159,7 @@ def _passed(kind: str, number: int) -> tuple[str, str]:
     """What the C function takes for an argument, and what it gives to numba's: of a column its address and length."""
     if not kind.endswith("[]"):
         return f"i64 %a{number}", f"i64 %a{number}"
-    width = int(kind.removeprefix("int").removesuffix("[]")) // 8
+    width = int(kind.strip("uint[]")) // 8
     shape = f"i64 %n{number}, i64 {width}"
     return f"ptr %a{number}, i64 %n{number}", f"ptr null, ptr null, {shape}, ptr %a{number}, {shape}"
 
@@ -183,6 +184,7 @@ def _use_numba() -> None:
         "store_int32": _store(32),
         "store_int": _store(64),
         "as_word": njit(forceinline=True, **_OPTIONS)(_as_word),
+        "as_int": njit(forceinline=True, **_OPTIONS)(_as_int),
         "trailing_zeros": _trailing_zeros,
         "quotient_bits": _quotient_bits,
     }
@@ -218,6 +220,10 @@ def _store(bits: int) -> Any:
 
 def _as_word(value: Any) -> Any:
     return types.uint64(value)
+
+
+def _as_int(value: Any) -> Any:
+    return types.int64(value)
 
 
 @intrinsic

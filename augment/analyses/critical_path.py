@@ -63,18 +63,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
-from augment.arrays.ordering import combinations, sums
-from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.critical_graph import critical_graph
-from augment.derived.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings
+from augment.derived.critical.critical_path import KINDS, BoundBy, CriticalPath, critical_path, crossings, windows
 from augment.derived.critical.handovers import NO_TRACK, main_track
-from augment.derived.critical.what_if import windows
-from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics
+from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.host.enclosing import outermost
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
-from augment.trace import LAUNCHES, Category, Trace
+from augment.trace import LAUNCHES, Trace
 
 NAME = "critical_path"
 NEEDS = (LAUNCHES,)
@@ -111,12 +107,7 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
     """The rows of each step."""
     number = steps(trace)
     start, end = windows(trace)
-    window = path.step if len(number) else np.zeros(len(path), np.int64)
-    inside = window >= 0
-    time, early = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
-    np.add.at(time, (window[inside], path.bound_by[inside]), path.dur[inside])
-    inside &= _is_early(trace)[path.row]
-    np.add.at(early, (window[inside], path.bound_by[inside]), path.dur[inside])
+    time, early = path.time, path.early_time
     numbers = number.number.tolist() if len(number) else [None]
     lengths = end - start
     own = lengths - early.sum(axis=1)
@@ -135,23 +126,10 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
     ]
 
 
-def _is_early(trace: Trace) -> Bools:
-    """Whether each event is work launched before the recording; the last entry stands for "no event" (row -1)."""
-    found = np.zeros(len(trace.events) + 1, np.bool_)
-    found[gpu_work(trace).row[before_recording(trace)]] = True
-    return found
-
-
 def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     """The path's slices and arrows."""
-    source = _sources(trace, path)
-    first = np.ones(len(path), np.bool_)
-    first[1:] = (source[1:] != source[:-1]) | (path.bound_by[1:] != path.bound_by[:-1])
-    first[1:] |= path.step[1:] != path.step[:-1]
-    places = np.flatnonzero(first)
-    ts, kinds, source = path.ts[places], path.bound_by[places].astype(np.int32), source[places]
+    kinds, source = path.bound_by.astype(np.int32), path.row
     outside = kinds == BoundBy.OUTSIDE_OPERATORS
-    source[outside] = _longest(path, first)
     known = source >= 0
     unnamed = np.where(outside, np.int32(len(trace.strings)), np.int32(-1))
     main = main_track(trace)
@@ -161,8 +139,8 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
         analysis=NAME,
         name="Critical path",
         under=gpu_work(trace).streams[0].track if main == NO_TRACK else main,
-        ts=ts,
-        dur=np.diff(ts, append=path.ts[-1:] + path.dur[-1:]),
+        ts=path.ts,
+        dur=path.dur,
         names=Texts(kinds, KINDS),
         args={
             "source": shown,
@@ -175,23 +153,3 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
     following = np.searchsorted(track.ts, moment, side="right") - 1
     flows = Flows(NAME, "Critical path", Ends(left), Ends(following.astype(np.int64), track))
     return [track, flows] if len(flows) else [track]
-
-
-def _sources(trace: Trace, path: CriticalPath) -> Int64s:
-    """The row that each piece is shown as: in operators the outermost one, outside operators the same value for all."""
-    within = np.isin(path.bound_by, (BoundBy.CPU_OPERATOR, BoundBy.DATA_LOADING))
-    source: Int64s = path.row.copy()
-    outer = outermost(trace, path.row[within], (Category.CPU_OP,))
-    source[within] = np.where(outer >= 0, outer, source[within])
-    source[path.bound_by == BoundBy.OUTSIDE_OPERATORS] = -1
-    return source
-
-
-def _longest(path: CriticalPath, first: Bools) -> Int64s:
-    """The row with most of the time of each stretch outside operators; ``first`` marks where a stretch begins."""
-    outside = np.flatnonzero(path.bound_by == BoundBy.OUTSIDE_OPERATORS)
-    (stretch, row), which = combinations(np.cumsum(first)[outside], path.row[outside])
-    ns = sums(which, path.dur[outside], len(row))
-    order = np.lexsort((row, -ns, stretch))
-    longest: Int64s = row[order[np.diff(stretch[order], prepend=-1) > 0]]
-    return longest

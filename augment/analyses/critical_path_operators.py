@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from augment.derived.critical.critical_path import KINDS
-from augment.derived.critical.what_if import longest_names, windows
+from augment.derived.critical.critical_path import KINDS, windows
+from augment.derived.critical.what_if import longest_names
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
 from augment.trace import LAUNCHES, Trace

@@ -5,7 +5,17 @@ An argument is an ``int64``, which may be an address, or a column: an array with
 
 from __future__ import annotations
 
-INT, INTS, INT32S = "int64", "int64[]", "int32[]"
+INT, INTS, INT32S, BYTES = "int64", "int64[]", "int32[]", "uint8[]"
+
+_FOLLOW = (
+    INT32S, BYTES, INT32S, INT32S, INTS, INT32S, INTS, INT32S, INT, INTS, INT32S, INTS, INTS,
+    BYTES, BYTES, INTS, BYTES, INT, INTS, INT32S, INT32S, INTS, INTS, BYTES, BYTES, INT32S, BYTES,
+    INTS, INTS, INTS, BYTES, INT32S, INTS, INT32S, INT32S, INTS, INTS, INT32S, INT32S, INTS, INTS,
+)  # fmt: skip
+_WITHOUT = (
+    INT32S, INT, INTS, INT32S, INT32S, INTS, INTS, INTS, INT32S, INTS, BYTES, INT32S, BYTES,
+    INTS, INTS, INTS, INT32S, INT32S, INTS, INTS, INT32S, INT32S, INTS,
+)  # fmt: skip
 
 KERNELS: dict[str, tuple[str, ...]] = {
     "arg_columns.scan_columns": 8 * (INT,),
@@ -20,6 +30,9 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "critical_loops.latest": (INT32S, INT32S, INT32S, INT32S, INTS, INTS),
     "critical_loops.saved": (*4 * (INT32S,), *10 * (INTS,)),
     "critical_loops.walk": (INT32S, INT32S, INT32S, INT),
+    "critical_path.follow": _FOLLOW,
+    "critical_path.outermost": (INTS, INT32S, INTS, INTS, BYTES, INT32S, INT32S),
+    "critical_path.without": _WITHOUT,
     "dictionary.fill_slots": 4 * (INT,),
     "enclosing.around": (INTS, INT32S, INTS, INT32S, INTS, INT32S, INT32S),
     "encode_args.scan_args": 12 * (INT,),

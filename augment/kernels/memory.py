@@ -69,6 +69,11 @@ def as_word(value: int) -> np.uint64:
     return np.uint64(int(value) & 0xFFFFFFFFFFFFFFFF)
 
 
+def as_int(value: int) -> int:
+    """A number of a column of any type as an int64, which arithmetic is done with."""
+    return int(value)
+
+
 def trailing_zeros(word: np.uint64) -> np.uint64:
     """How many low bits of ``word`` are 0; ``word`` must not be 0."""
     return np.uint64((int(word) & -int(word)).bit_length() - 1)

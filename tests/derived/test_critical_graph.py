@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,12 +15,22 @@ from augment.derived.critical import critical_loops, what_if
 from augment.derived.critical.critical_events import event_graph
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import NEVER
-from augment.derived.critical.critical_path import BoundBy, critical_path, latest_of_nodes, node_slack, slack
-from augment.derived.critical.what_if import longest_names, windows
+from augment.derived.critical.critical_path import (
+    NAMED,
+    BoundBy,
+    critical_path,
+    delay_kinds,
+    host_kinds,
+    latest_of_nodes,
+    node_slack,
+    slack,
+    windows,
+)
+from augment.derived.critical.what_if import longest_names
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.waits.dependencies import Kind
-from augment.trace import Trace
+from augment.trace import Category, Trace
 from oracles import plain_kernels
 from tables import Event, annotation, call, copy, kernel, op, sync, trace_of
 
@@ -220,3 +230,104 @@ def test_an_edge_past_many_steps_is_not_looked_at_in_each(monkeypatch: pytest.Mo
     (leaving,) = asked
     assert leaving < 2 * len(critical_graph(trace).kind)  # of launches alone it were steps * lag
     assert 2 * len(critical_graph(trace).kind) < steps * lag
+
+
+def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
+    """Window, kind, slice and outermost operator of each nanosecond of the path, by definition; -1 is none."""
+    graph, path, work, events = critical_graph(trace), critical_path(trace), gpu_work(trace), trace.events
+    order = call_stacks(trace).row.tolist()
+    end = events.ts + events.dur
+    start, stop = windows(trace)
+    known = []
+    for edge in path.edges.tolist():
+        source, kind = int(graph.source[edge]), int(graph.kind[edge])
+        begun, until = int(graph.ts[source]), int(graph.ts[graph.target[edge]])
+        for at in range(begun, until):
+            row, outer = -1, -1
+            if kind == Kind.THREAD:
+                on = [
+                    one for one in order if events.track[one] == graph.lane[source] and events.ts[one] <= at < end[one]
+                ]
+                row = on[-1] if on else -1
+                bound_by = int(host_kinds(trace, np.array([row]))[0])
+                around = [one for one in order if row >= 0 and events.track[one] == events.track[row]
+                          and events.category[one] == Category.CPU_OP
+                          and order.index(one) <= order.index(row) and end[one] >= end[row]]  # fmt: skip
+                outer = around[0] if around else row
+            elif at < begun + graph.own[edge]:
+                place = source - graph.first_work
+                row, bound_by = int(work.row[place]), BoundBy.KERNEL_COMPUTATION + int(work.type[place])
+            else:
+                rest = np.array([until - begun - graph.own[edge]])
+                row, bound_by = int(graph.to_row[edge]), int(delay_kinds(graph.kind[[edge]], rest)[0])
+            window = next((i for i in range(len(start)) if start[i] <= at < stop[i]), -1)
+            known.append(
+                (window, bound_by, row, outer if bound_by in (BoundBy.CPU_OPERATOR, BoundBy.DATA_LOADING) else row)
+            )
+    return known
+
+
+@given(recordings())
+@settings(max_examples=100)
+def test_slices_and_sums_are_those_of_each_nanosecond(trace: Trace) -> None:
+    path, known = critical_path(trace), moments(trace)
+    time = np.zeros((len(windows(trace)[0]), len(BoundBy)), np.int64)
+    names: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    slices: list[list[tuple[int, int, int, int]]] = []
+    for moment in known:
+        window, kind, row, source = moment
+        if window >= 0:
+            time[window, kind] += 1
+            if row >= 0 and kind in NAMED:
+                names[window, int(trace.events.name[row]), kind].append(row)
+        previous = slices[-1][-1] if slices else None
+        outside = kind == BoundBy.OUTSIDE_OPERATORS
+        if previous and previous[:2] == (window, kind) and (outside or previous[3] == source):
+            slices[-1].append(moment)
+        else:
+            slices.append([moment])
+    assert path.time.tolist() == time.tolist()
+    assert path.dur.tolist() == [len(one) for one in slices]
+    assert path.bound_by.tolist() == [one[0][1] for one in slices]
+    for row, one in zip(path.row.tolist(), slices, strict=True):
+        if one[0][1] == BoundBy.OUTSIDE_OPERATORS:
+            ns = Counter(moment[2] for moment in one)
+            assert row == min(ns, key=lambda row: (-ns[row], row))
+        else:
+            assert row == one[0][3]
+    found = path.names
+    assert {(window, name, kind): ns for window, name, kind, ns, _ in zip(*map(np.ndarray.tolist, (
+        found.window, found.name, found.bound_by, found.ns, found.count)), strict=True)
+    } == {key: len(rows) for key, rows in names.items()}  # fmt: skip
+    first: set[int] = set()
+    counts: dict[tuple[int, int, int], int] = defaultdict(int)
+    for window, kind, row, _ in known:
+        if window >= 0 and row >= 0 and kind in NAMED and row not in first:
+            first.add(row)
+            counts[window, int(trace.events.name[row]), kind] += 1
+    for window, name, kind, count in zip(
+        *map(np.ndarray.tolist, (found.window, found.name, found.bound_by, found.count)), strict=True
+    ):
+        assert count == counts[window, name, kind]
+
+
+def test_slices_of_many_threads_are_cut_by_many_steps() -> None:
+    """There are more pieces than segments, nodes and ends of steps together."""
+    steps, threads = 50, 30
+    events: list[Event] = []
+    for i in range(steps):
+        events.append(annotation(f"ProfilerStep#{i}", 100 * i, 100 * i + 100))
+        events.append(op("aten::mm", 100 * i + 1, 100 * i + 99))
+    for thread in range(2, 2 + threads):
+        events.append(op("aten::mm", 1, 100 * steps - 1, thread=thread))
+        events.append(call("cudaLaunchKernel", 10, 20, thread=thread, correlation=thread))
+        events.append(kernel("gemm", 30 * thread, 30 * thread + 20, correlation=thread))
+    trace = trace_of(*events)
+    found = longest_names(trace, 3)
+    totals = {(window, trace.strings[name]): ns for window, name, ns in zip(
+        found.window.tolist(), found.name.tolist(), found.total_ns.tolist(), strict=True)}  # fmt: skip
+    asked = [window for window, name in totals if name == "aten::mm"]
+    assert asked == list(range(steps))
+    for window in asked:
+        length = 100 - (window == 0) - (window == steps - 1) - 10 * (window == 0)
+        assert totals[window, "aten::mm"] == threads * length + 98

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from augment.arrays.intervals import expand
-from augment.arrays.ordering import distinct, each
-from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
+from augment.arrays.ordering import each
+from augment.arrays.types import Bools, Bytes, Int32s, Int64s
 from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import latest, walk
+from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
+from augment.kernels import critical_path as loops
+from augment.kernels.native import native
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NO_ROW = -1
@@ -55,38 +59,121 @@ _DELAY[Kind.HANDOVER] = BoundBy.THREAD_HANDOVER
 _DELAY[[Kind.WAIT_EVENT, Kind.SYNC, Kind.FULL_QUEUE, Kind.INFERRED]] = BoundBy.SYNC
 
 
+NAMED = (
+    BoundBy.CPU_OPERATOR,
+    BoundBy.RUNTIME_CALL,
+    BoundBy.DATA_LOADING,
+    BoundBy.OUTSIDE_OPERATORS,
+    BoundBy.KERNEL_COMPUTATION,
+    BoundBy.KERNEL_COMMUNICATION,
+    BoundBy.KERNEL_MEMORY,
+)  #: kinds of time that are work, not delay
+_IS_NAMED = np.zeros(len(BoundBy), np.uint8)
+_IS_NAMED[list(NAMED)] = True
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSums:
+    """Equal-length columns: the time on the path of each name and kind of time in each window, in any order.
+
+    ``window``: int32, a place in :func:`windows`. ``name``: int32, into ``Trace.strings``. ``bound_by``: int32, one of
+    :data:`NAMED`. ``ns``: int64. ``count``: int64, slices; a slice counts where it is on the path first.
+    """
+
+    window: Int32s
+    name: Int32s
+    bound_by: Int32s
+    ns: Int64s
+    count: Int64s
+
+
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Pieces of the path, ascending, each beginning where the previous one ends: equal-length columns.
+    """Slices of the path, ascending, each beginning where the previous one ends, the last at ``end``.
 
-    ``ts`` and ``dur``: int64 ns, ``dur`` above 0. ``bound_by``: uint8, a :class:`BoundBy`. ``row``: int64, into the
-    event table: the slice that the time belongs to, for a delay the slice that is late; -1 for none. ``step``: int64,
-    the place in ``steps``; -1 outside steps. ``edges`` (int32, into the graph): the edges of the path.
+    Neighbours differ in kind, source or window. ``ts``: int64 ns. ``bound_by``: uint8, a :class:`BoundBy`. ``row``:
+    int32, into the event table, -1 for none: in operators the outermost one; outside operators the slice that is
+    innermost for most of the time; for a delay the slice that is late; else the slice that the time belongs to.
+    ``edges`` (int32, into the graph): the edges of the path.
+
+    ``time`` (int64 ns): a row for each window, a column for each :class:`BoundBy`; ``early_time``: the part of it that
+    is work launched before the recording. ``names``: the time of each name.
     """
 
     ts: Int64s
-    dur: Int64s
+    end: int
     bound_by: Bytes
-    row: Int64s
-    step: Int64s
+    row: Int32s
     edges: Int32s
+    time: Int64s
+    early_time: Int64s
+    names: NamedSums
 
     def __len__(self) -> int:
         return len(self.ts)
+
+    @property
+    def dur(self) -> Int64s:
+        """How long each slice takes, int64 ns; computed at each call."""
+        return np.diff(self.ts, append=self.end)
+
+
+def windows(trace: Trace) -> tuple[Int64s, Int64s]:
+    """Start and end of each step, or of the whole recording if there are no steps; int64 ns."""
+    if len(known := steps(trace)):
+        return known.ts, np.maximum(known.end, known.ts)
+    return critical_graph(trace).ts[[0]], critical_graph(trace).ts[[-1]]
 
 
 @derived
 def critical_path(trace: Trace) -> CriticalPath:
     """The critical path of the whole recording, cut where steps begin and end."""
-    graph = critical_graph(trace)
-    edges = walk(graph.binding, graph.source, len(graph) - 1)
-    parts = [_on_threads(trace, graph, edges), _on_devices(trace, graph, edges), _delays(graph, edges)]
-    ts, dur, bound_by, row = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(ts, kind="stable")
-    ts, which = _cut(ts[order], dur[order], np.concatenate((steps(trace).ts, steps(trace).end)))
-    order = order[which]
-    dur = np.diff(ts, append=graph.ts[-1])
-    return CriticalPath(ts, dur, bound_by[order], row[order], steps(trace).at(ts), edges)
+    graph, segments, stacks = critical_graph(trace), host_segments(trace), call_stacks(trace)
+    work, events = gpu_work(trace), trace.events
+    start, end = windows(trace)
+    edges = np.ascontiguousarray(walk(graph.binding, graph.source, len(graph) - 1))
+    pieces = len(segments.ts) + 2 * (len(edges) + len(start)) + 1  # at most; memory that is not filled costs nothing
+    codes = len(trace.strings) * len(BoundBy)
+    state = np.zeros(loops.STATES, np.int64)
+    time, early_time = (np.zeros((len(start), len(BoundBy)), np.int64) for _ in range(2))
+    slices = np.empty(pieces, np.int64), np.empty(pieces, np.uint8), np.empty(pieces, np.int32)
+    named = [np.empty(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
+    made = native("critical_path.follow")(
+        *(edges, graph.kind, graph.source, graph.target, graph.own, graph.to_row, graph.ts, graph.lane),
+        *(graph.first_work, segments.ts, segments.row, segments.bounds, segments.bounds[:-1].copy()),
+        *(kinds_of_host(trace), np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _DELAY, UNEXPLAINED_NS),
+        *(state, stacks.place_of, _outermost(trace), start, end, _is_early(trace).view(np.uint8), _IS_NAMED),
+        *(events.name, np.zeros(len(events), np.uint8), time.ravel(), early_time.ravel(), *slices),
+        *(np.zeros(len(stacks) + 1, np.int64), np.empty(len(stacks) + 1, np.int32)),
+        *(np.empty(codes, np.int32), np.zeros(codes, np.int64), np.zeros(codes, np.int64), *named),
+    )
+    ts, bound_by, row = (_shortened(column, made) for column in slices)
+    window, code, ns, count = (_shortened(column, int(state[loops.NAMED])) for column in named)
+    name, kind = np.divmod(code, np.int32(len(BoundBy)))
+    sums = NamedSums(window, name, kind, ns, count)
+    return CriticalPath(ts, int(graph.ts[-1]), bound_by, row, edges, time, early_time, sums)
+
+
+def _shortened(column: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """The first ``count`` entries; the rest's memory is given back."""
+    column.resize(count, refcheck=False)
+    return column
+
+
+def _outermost(trace: Trace) -> Int32s:
+    """The row of the outermost operator around each place of the call stacks, or of its own; -1 if there is none."""
+    stacks, events = call_stacks(trace), trace.events
+    outer, opened = np.empty(len(stacks), np.int32), np.empty(len(stacks), np.int32)
+    is_operator = (events.category == Category.CPU_OP).view(np.uint8)
+    native("critical_path.outermost")(stacks.row, events.track, events.ts, events.dur, is_operator, opened, outer)
+    return outer
+
+
+def _is_early(trace: Trace) -> Bools:
+    """Whether each event is work launched before the recording."""
+    early = np.zeros(len(trace.events), np.bool_)
+    early[gpu_work(trace).row[before_recording(trace)]] = True
+    return early
 
 
 @derived
@@ -138,32 +225,19 @@ def _way_slack(graph: Graph, late: Int64s) -> Int64s:
     return found
 
 
-_Pieces = tuple[Int64s, Int64s, Bytes, Int64s]  # ts, dur, bound_by, row
-
-
-def _on_threads(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
-    """The pieces of the path on threads: their innermost slices."""
-    segments = host_segments(trace)
-    along = edges[graph.kind[edges] == Kind.THREAD]
-    start, end = graph.ts[graph.source[along]], graph.ts[graph.target[along]]
-    track = graph.lane[graph.source[along]]
-    first, stop = np.empty(len(along), np.intp), np.empty(len(along), np.intp)
-    for one, mine in each(track, len(trace.tracks)):
-        own = segments.of(one)
-        first[mine] = own.start + np.searchsorted(segments.ts[own], start[mine], side="right") - 1
-        stop[mine] = own.start + np.searchsorted(segments.ts[own], end[mine], side="left")
-    whose, place = expand(first, stop)
-    ts = np.maximum(segments.ts[place], start[whose])
-    until = np.minimum(segments.ts[np.minimum(place + 1, len(segments.ts) - 1)], end[whose])
-    row = segments.row[place].astype(np.int64)
-    return _real(ts, until - ts, host_kinds(trace, row), row)
-
-
 def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
     """The kind of time of each of ``rows``, innermost slices of threads; uint8, a :class:`BoundBy`."""
     kinds: Bytes = _ON_THREAD[trace.events.category[rows]]
     kinds[rows < 0] = BoundBy.OUTSIDE_OPERATORS
     kinds[_in_loader(trace)[rows] & (rows >= 0)] = BoundBy.DATA_LOADING
+    return kinds
+
+
+@derived
+def kinds_of_host(trace: Trace) -> Bytes:
+    """The kind of time of each event as the innermost slice of a thread; uint8, a :class:`BoundBy`."""
+    kinds: Bytes = _ON_THREAD[trace.events.category]
+    kinds[_in_loader(trace)[:-1]] = BoundBy.DATA_LOADING
     return kinds
 
 
@@ -187,41 +261,11 @@ def _in_loader(trace: Trace) -> Bools:
     return found
 
 
-def _on_devices(trace: Trace, graph: Graph, edges: Int32s) -> _Pieces:
-    """The pieces of the path in GPU work, until the path leaves it."""
-    work = gpu_work(trace)
-    runs = edges[graph.own[edges] > 0]
-    place = graph.source[runs] - graph.first_work
-    kinds = np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type[place] if len(work) else np.empty(0, np.uint8)
-    return graph.ts[graph.source[runs]], graph.own[runs], kinds, work.row[place]
-
-
-def _delays(graph: Graph, edges: Int32s) -> _Pieces:
-    """The delays of the path: the prerequisite is fulfilled, and what waits for it has not begun."""
-    across = edges[graph.kind[edges] != Kind.THREAD]
-    ts = graph.ts[graph.source[across]] + graph.own[across]
-    dur = graph.ts[graph.target[across]] - ts
-    return _real(ts, dur, delay_kinds(graph.kind[across], dur), graph.to_row[across])
-
-
 def delay_kinds(kind: Bytes, dur: Int64s) -> Bytes:
     """The kind of delays of ``dur`` ns (uint8, a :class:`BoundBy`) for dependencies of a ``kind``."""
     kinds: Bytes = _DELAY[kind]
     kinds[(kind == Kind.STREAM) & (dur > UNEXPLAINED_NS)] = BoundBy.IDLE
     return kinds
-
-
-def _real(ts: Int64s, dur: Int64s, kinds: Bytes, row: Int64s) -> _Pieces:
-    """The pieces whose duration is above 0."""
-    real = dur > 0
-    return ts[real], dur[real], kinds[real], row[real]
-
-
-def _cut(ts: Int64s, dur: Int64s, at: Int64s) -> tuple[Int64s, Places]:
-    """The starts of adjacent pieces after they are cut ``at`` moments, and the piece that each is part of."""
-    inside = at[(at > ts[0]) & (at < ts[-1] + dur[-1])] if len(ts) else at[:0]
-    starts = distinct(np.concatenate((ts, inside)))
-    return starts, np.searchsorted(ts, starts, side="right") - 1
 
 
 def crossings(trace: Trace) -> tuple[Int64s, Int64s]:

@@ -7,30 +7,30 @@ Other paths may become critical then, so the answer is often less than the name'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from augment.arrays.intervals import expand, least_over
-from augment.arrays.ordering import combinations, distinct, each, sums
+from augment.arrays.ordering import combinations, distinct, group_bounds, grouped, sums
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_loops import saved
-from augment.derived.critical.critical_path import BoundBy, critical_path, host_kinds, latest_of_nodes, node_slack
+from augment.derived.critical.critical_path import (
+    BoundBy,
+    critical_path,
+    kinds_of_host,
+    latest_of_nodes,
+    node_slack,
+    windows,
+)
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.host_segments import host_segments
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind
+from augment.kernels.native import native
 from augment.trace import Trace
-
-NAMED = (
-    BoundBy.CPU_OPERATOR,
-    BoundBy.RUNTIME_CALL,
-    BoundBy.DATA_LOADING,
-    BoundBy.OUTSIDE_OPERATORS,
-    BoundBy.KERNEL_COMPUTATION,
-    BoundBy.KERNEL_COMMUNICATION,
-    BoundBy.KERNEL_MEMORY,
-)  #: kinds of time that are work, not delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class NamedTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The slices of the chosen names, on the path or not, cut where windows and edges begin and end.
+    """GPU work of the chosen names, on the path or not, cut where windows begin and end.
 
     ``code`` combines window, name and kind. ``dur``: int64 ns. ``edge``: the edge whose weight includes the piece (-1:
     none; the piece still counts). ``slack``: int64 ns (-1: given with another piece).
@@ -67,24 +67,11 @@ class _Pieces:
     slack: Int64s
 
 
-def windows(trace: Trace) -> tuple[Int64s, Int64s]:
-    """Start and end of each step, or of the whole recording if there are no steps; int64 ns."""
-    if len(known := steps(trace)):
-        return known.ts, np.maximum(known.end, known.ts)
-    return critical_graph(trace).ts[[0]], critical_graph(trace).ts[[-1]]
-
-
 def longest_names(trace: Trace, name_count: int) -> NamedTimes:
     """The names with the most time on the critical path of each step, and the time saved without them."""
-    path = critical_path(trace)
-    window = path.step if len(steps(trace)) else np.zeros(len(path), np.int64)
-    named = np.flatnonzero(np.isin(path.bound_by, NAMED) & (path.row >= 0) & (window >= 0))
-    first = np.empty(len(trace.events), np.int32)
-    first[path.row[named[::-1]]] = named[::-1]
-    new = first[path.row[named]] == named
-    (window, name, kind), which = combinations(window[named], trace.events.name[path.row[named]], path.bound_by[named])
-    codes = (window * len(trace.strings) + name) * len(BoundBy) + kind
-    ns, count = sums(which, path.dur[named], len(codes)), sums(which, new.astype(np.int64), len(codes))
+    names = critical_path(trace).names
+    window, name, kind = (column.astype(np.int64) for column in (names.window, names.name, names.bound_by))
+    codes, ns, count = (window * len(trace.strings) + name) * len(BoundBy) + kind, names.ns, names.count
     order = np.lexsort((kind, _by_name(trace, name), -ns, window))
     window = window[order]
     rank = np.arange(len(order)) - np.searchsorted(window, window, side="left")
@@ -123,25 +110,46 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     graph = critical_graph(trace)
     names = np.zeros(len(trace.strings), np.bool_)
     names[codes // len(BoundBy) % max(len(trace.strings), 1)] = True
-    parts = [_on_host(trace, names), _of_edges(trace, names), _of_work(trace, names)]
-    code, dur, edge, slack = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("code", "dur", "edge", "slack")
-    )
-    which = np.minimum(np.searchsorted(codes, code), max(len(codes) - 1, 0))
-    asked = np.flatnonzero(codes[which] == code) if len(codes) else which[:0]
-    which, dur, edge, slack = which[asked], dur[asked], edge[asked], slack[asked]
-    told = slack >= 0
-    least = np.full(len(codes), np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(least, which[slack > 0], slack[slack > 0])
-    cuts = np.flatnonzero((edge >= 0) & (graph.weight[edge] > 0))
-    cuts = cuts[np.argsort(which[cuts], kind="stable")]
-    bounds = np.searchsorted(which[cuts], np.arange(len(codes) + 1))
-    gained = _gained(trace, codes // _size(trace), edge[cuts], dur[cuts], bounds)
-    return (
-        sums(which[told], dur[told], len(codes)),
-        np.where(least == np.iinfo(np.int64).max, -1, least),
-        gained,
-    )
+    total, least, *of_threads = _on_threads(trace, codes, names)
+    cuts = [of_threads]
+    for part in (_of_edges(trace, names), _of_work(trace, names)):
+        key = np.minimum(np.searchsorted(codes, part.code), max(len(codes) - 1, 0))
+        asked = np.flatnonzero(codes[key] == part.code) if len(codes) else key[:0]
+        key, dur, edge, slack = key[asked], part.dur[asked], part.edge[asked], part.slack[asked]
+        told = slack >= 0
+        total += sums(key[told], dur[told], len(codes))
+        np.minimum.at(least, key[slack > 0], slack[slack > 0])
+        shorter = np.flatnonzero((edge >= 0) & (graph.weight[edge] > 0))
+        cuts.append([key[shorter], edge[shorter], dur[shorter]])
+    key, edge, dur = (np.concatenate(column) for column in zip(*cuts, strict=True))
+    order, bounds = grouped(key, len(codes)), group_bounds(key, len(codes))
+    edge, dur = edge[order].astype(np.int64), dur[order]
+    gained = _gained(trace, codes // _size(trace), edge, dur, bounds)
+    return total, np.where(least == np.iinfo(np.int64).max, -1, least), gained
+
+
+def _on_threads(trace: Trace, codes: Int64s, names: Bools) -> list[npt.NDArray[Any]]:
+    """Of the pieces of innermost slices on the graph's threads: total time and least slack above 0 of each of ``codes``
+    (the largest int64 if there is none); and for each edge that they shorten the place in ``codes``, the edge, and ns.
+    """
+    graph, segments, (start, end) = critical_graph(trace), host_segments(trace), windows(trace)
+    along = np.flatnonzero(graph.kind == Kind.THREAD)
+    edge_from = np.full(len(graph), -1, np.int32)
+    edge_from[graph.source[along]] = along
+    window, key = np.divmod(codes, _size(trace))
+    room = len(segments.ts) + len(along) + 2 * len(start)
+    while True:
+        total, least = np.zeros(len(codes), np.int64), np.full(len(codes), np.iinfo(np.int64).max, np.int64)
+        cuts = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
+        made = native("critical_path.without")(
+            *(graph.lane, graph.first_work, graph.ts, edge_from, graph.target, graph.weight, node_slack(trace)),
+            *(segments.ts, segments.row, segments.bounds, kinds_of_host(trace), trace.events.name),
+            *(names.view(np.uint8), start, end, np.searchsorted(window, np.arange(len(start) + 1))),
+            *(key.astype(np.int32), np.full(_size(trace), -1, np.int32), total, least, *cuts),
+        )
+        if made <= room:  # windows cut slices of many threads
+            return [total, least, *(column[:made] for column in cuts)]
+        room = made
 
 
 def _gained(trace: Trace, window: Int64s, edge: Int64s, ns: Int64s, bounds: Int64s) -> Int64s:
@@ -202,29 +210,6 @@ def _leaving(
     return np.concatenate((edges[whose], edges[whose[order[least[passed]]]])), np.concatenate((into, passed))
 
 
-def _on_host(trace: Trace, names: Bools) -> _Pieces:
-    """The pieces on the threads of the graph, also cut at their nodes."""
-    graph, segments, late, (start, end) = critical_graph(trace), host_segments(trace), node_slack(trace), windows(trace)
-    along = np.flatnonzero(graph.kind == Kind.THREAD)
-    edge_from = np.full(len(graph), -1, np.int64)
-    edge_from[graph.source[along]] = along
-    on_thread = np.flatnonzero(graph.lane[: graph.first_work] >= 0)
-    parts = []
-    for track, own in each(graph.lane[on_thread], len(trace.tracks)):
-        nodes = on_thread[own]
-        held = segments.row[segments.of(track)][:-1]
-        own = np.flatnonzero((held >= 0) & names[trace.events.name[held]]) + segments.of(track).start
-        cuts = distinct(np.concatenate((graph.ts[nodes], start, end)))
-        whose, ts, dur = _split(segments.ts[own], segments.ts[own + 1], cuts)
-        row = segments.row[own[whose]].astype(np.int64)
-        node = nodes[np.searchsorted(graph.ts[nodes], ts, side="right") - 1]
-        edge = edge_from[node]
-        room = late[graph.target[edge]] + graph.ts[graph.target[edge]] - graph.ts[node] - graph.weight[edge]
-        code = _code(trace, _window(trace, ts), host_kinds(trace, row), row)
-        parts.append(_Pieces(code, dur, edge, room))
-    return _joined(parts)
-
-
 def _of_edges(trace: Trace, names: Bools) -> _Pieces:
     """The pieces of edges during which the source's GPU work runs."""
     graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
@@ -261,8 +246,3 @@ def _split(start: Int64s, end: Int64s, cuts: Int64s) -> tuple[Places, Int64s, In
     ts = np.where(after == 0, start[whose], np.maximum(padded[after], start[whose]))
     until = np.where(after == len(cuts), end[whose], np.minimum(padded[after + 1], end[whose]))
     return whose, ts, until - ts
-
-
-def _joined(parts: list[_Pieces]) -> _Pieces:
-    empty = np.empty(0, np.int64)
-    return _Pieces(*(np.concatenate([empty, *(getattr(one, name) for one in parts)]) for name in _Pieces.__slots__))
