@@ -44,8 +44,8 @@ class SliceTrack:
 
     Slices may nest but not otherwise overlap; of two slices with equal start the longer comes first.
     ``args`` maps an arg's name to its column. An int64 value of -1 means no value: the arg is then left out.
-    ``inner`` names a second slice within each, as long as the first: the class is above, the name below. Where it has
-    no text, there is no second slice; nor within a slice of no duration.
+    ``inner`` names a second slice within each, as long as the first and with its args: the class is above, the name
+    below. Where it has no text, there is no second slice; nor within a slice of no duration.
     """
 
     analysis: str

@@ -37,8 +37,9 @@ def bounded(findings: Findings, event_count: int) -> Findings:
     if count <= most:
         return findings
     inner = sum(len(one.inner_rows()) for one in findings.annotations if isinstance(one, SliceTrack))
-    kept = min(inner, max(most - (count - inner), most // 4))
-    fewer = _Fewer(min((most - kept) / (count - inner), 1.0), kept / max(inner, 1))
+    outer = count - inner
+    kept = min(inner, most - outer if outer <= most else most // 4)
+    fewer = _Fewer(min((most - kept) / outer, 1.0), kept / max(inner, 1))
     annotations = [one for each in findings.annotations for one in fewer.of(each)]
     gone = count - sum(map(rows_of, annotations))
     told = Diagnostic("annotations_reduced", gone, _MESSAGE)

@@ -35,7 +35,7 @@ OURS = """
 IDLE = """
     select t.name, coalesce(extract_arg(arg_set_id, 'args.hta_category'), s.name), sum(s.dur) from slice s
     join thread_track on thread_track.id = s.track_id join thread t using (utid)
-    where s.category = 'augment.idle_time_breakdown' group by 1, 2
+    where s.category = 'augment.idle_time_breakdown' and s.depth = 0 group by 1, 2
 """
 GAP_ARROWS = """
     with idle as (select * from slice where category = 'augment.idle_time_breakdown'),
@@ -47,7 +47,7 @@ GAP_ARROWS = """
 PATH_OF_STEPS = """
     select step.name, path.name, sum(path.dur) from slice path join slice step
     on path.ts >= step.ts and path.ts < step.ts + step.dur
-    where path.category = 'augment.critical_path' and step.category = 'user_annotation'
+    where path.category = 'augment.critical_path' and path.depth = 0 and step.category = 'user_annotation'
     and step.name like 'ProfilerStep#%' group by 1, 2
 """
 COUNTER = """

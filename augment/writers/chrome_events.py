@@ -23,7 +23,7 @@ from augment.annotations import (
     row_count,
 )
 from augment.arrays.ordering import compressed
-from augment.arrays.types import Int64s
+from augment.arrays.types import Int64s, Places
 from augment.trace import Trace
 from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations
@@ -89,22 +89,29 @@ class ChromeEvents:
         """The slices, then those within them: of equal slices, Perfetto takes the first of the file as the outer."""
         pid, tid = self._threads[id(track)] = self.layout.thread(track)
         dur = fitting_durations(track.ts, track.dur, self.base_ns)
-        args = {name: _arg(column) for name, column in track.args.items()}
+        args = dict(track.args)
         changed = dur != track.dur
         if changed.any():
             self.shortened += int(changed.sum())
-            args.setdefault("dur_ns", Number(np.where(changed, track.dur, MISSING)))
+            args.setdefault("dur_ns", np.where(changed, track.dur, MISSING))
 
-        def template(ts: Int64s, dur: Int64s, names: Texts) -> list[Piece]:
-            thread = b',"pid":%d,"tid":%d,"name":' % (pid, tid)
-            opening = _opening(track.analysis) + b'"ph":"X","ts":'
-            return [opening, self._time(ts), b',"dur":', micros(dur), thread, _names(names)]
+        def template(rows: Places, names: Texts) -> Template:
+            own = {name: _arg(one.take(rows) if isinstance(one, Texts) else one[rows]) for name, one in args.items()}
+            return [
+                _opening(track.analysis) + b'"ph":"X","ts":',
+                self._time(track.ts[rows]),
+                b',"dur":',
+                micros(dur[rows]),
+                b',"pid":%d,"tid":%d,"name":' % (pid, tid),
+                _names(names.take(rows)),
+                *([b',"args":{', Args(own), b"}}"] if own else [b"}"]),
+            ]
 
-        whole = [*template(track.ts, dur, track.names), *([b',"args":{', Args(args), b"}}"] if args else [b"}"])]
         rows = track.inner_rows()
-        if track.inner is None or not len(rows):
-            return [whole]
-        return [whole, [*template(track.ts[rows], dur[rows], track.inner.take(rows)), b"}"]]
+        return [
+            template(np.arange(len(dur)), track.names),
+            *([template(rows, track.inner)] if track.inner and len(rows) else []),
+        ]
 
     def _counter(self, track: CounterTrack) -> Template:
         """The arg's key is part of the name that people see, so it is the unit: ``Memcpy HtoD bandwidth GB/s``."""

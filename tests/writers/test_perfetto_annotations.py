@@ -78,7 +78,7 @@ def test_second_slices_lie_below_the_first(perfetto: PerfettoEngine, tmp_path: P
         (30, 7, "b", 1, "z"),
     ]
     assert args_by_key(perfetto, "z") == {"n": 4}
-    assert args_by_key(perfetto, "b") == {}
+    assert args_by_key(perfetto, "b") == {"n": 4}
     assert perfetto.problems() == {}
     assert perfetto.rows("select s.name from flow join slice s on s.id in (slice_in, slice_out) where s.name = 'z'")
 

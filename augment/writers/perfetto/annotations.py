@@ -12,7 +12,7 @@ from augment.arrays.types import Int64s
 from augment.writers.perfetto.added import AddedTracks
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.encoding import slice_args
-from augment.writers.perfetto.packets import Events, blobs_of, column, counters, slices
+from augment.writers.perfetto.packets import Blobs, Events, column, counters, slices
 from augment.writers.perfetto.suffixes import NO_SUFFIXES, Suffixes, with_suffixes
 from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
 
@@ -31,10 +31,10 @@ def annotation_events(
     match annotation:
         case SliceTrack():
             own = arrows.get(id(annotation), NO_SUFFIXES)
-            blobs = with_suffixes(slice_args(annotation, ArgsEncoder(interned)), own)
+            args = slice_args(annotation, ArgsEncoder(interned))
             names = _name_numbers(annotation.names, interned)
-            outer = slices(annotation.ts, annotation.dur, track, category, names, blobs)
-            yield from _with_inner(outer, annotation, track, category, interned)
+            outer = slices(annotation.ts, annotation.dur, track, category, names, with_suffixes(args, own))
+            yield from _with_inner(outer, annotation, track, category, args, interned)
         case CounterTrack():
             yield counters(annotation.ts, annotation.values.astype(np.float64), track)
         case InstantTrack():
@@ -44,7 +44,7 @@ def annotation_events(
 
 
 def _with_inner(
-    outer: tuple[Events, Events], annotation: SliceTrack, track: int, category: int, interned: Interned
+    outer: tuple[Events, Events], annotation: SliceTrack, track: int, category: int, args: Blobs, interned: Interned
 ) -> Iterator[Events]:
     """The slices of a track and those within them, in the order of :func:`slices`: each begins after what is around."""
     rows = annotation.inner_rows()
@@ -52,8 +52,7 @@ def _with_inner(
         yield from outer
         return
     names = _name_numbers(annotation.inner.take(rows), interned)
-    blobs = blobs_of([b""]).take(np.zeros(len(rows), np.int64))
-    inner = slices(annotation.ts[rows], annotation.dur[rows], track, category, names, blobs)
+    inner = slices(annotation.ts[rows], annotation.dur[rows], track, category, names, args.take(rows))
     for outside, inside in zip(outer, inner, strict=True):
         yield outside
         yield inside
