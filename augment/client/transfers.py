@@ -158,7 +158,9 @@ class Download:
                     moved(file.tell(), wanted.size_bytes)
             return True
 
-        self._connection.persist(attempt, deadline, str(self.target))
+        self._connection.persist(
+            attempt, deadline, str(self.target), passing=("UNREAD",)
+        )  # this process may have slept
         if file.tell() != wanted.size_bytes or hashed.hexdigest() != wanted.sha256:
             what = f"{self._connection.address}: {wanted.file_name} did not arrive as it was announced; try again"
             raise ServiceError(what, "DATA_LOSS", "")

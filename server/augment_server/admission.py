@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -34,19 +33,6 @@ class Admission(grpc.aio.ServerInterceptor):
         return wrapped(handler, lambda behaviour: self._bounded(behaviour, lasting=lasting))
 
     def _bounded(self, behaviour: Behaviour, *, lasting: bool) -> Behaviour:
-        if inspect.isasyncgenfunction(behaviour):
-
-            @functools.wraps(behaviour)
-            async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-                async with (
-                    self._place(context, lasting=lasting),
-                    contextlib.aclosing(behaviour(request, context)) as all_,
-                ):
-                    async for response in all_:
-                        yield response
-
-            return generate
-
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
             async with self._place(context, lasting=lasting):

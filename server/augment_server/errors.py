@@ -40,6 +40,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "UPLOAD_INCOMPLETE": (_C.FAILED_PRECONDITION, "a job of an upload whose bytes are not all there"),
     "UPLOAD_TAKEN_OVER": (_C.ABORTED, "another call went on with the same upload"),
     "UPLOAD_IDLE": (_C.DEADLINE_EXCEEDED, "no bytes came for max_upload_idle_s"),
+    "UNREAD": (_C.DEADLINE_EXCEEDED, "what the call sends was not read for max_unread_s"),
     "NOT_FOUND": (_C.NOT_FOUND, "no such upload, job or artifact that this client may see"),
     "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "a file of the server's outside of the folders that it may read"),
     "REQUEST_ID_REUSED": (_C.ALREADY_EXISTS, "the same request_id with another spec"),

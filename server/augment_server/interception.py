@@ -1,20 +1,24 @@
-"""What surrounds every call: handlers of gRPC methods wrapped, the same way for each of the four kinds of method."""
+"""What surrounds every call: handlers of gRPC methods wrapped, the same way for each of the four kinds of method.
+
+The innermost wrapper is :class:`augment_server.reading.Answers`. It makes a coroutine of every behaviour, so that the
+others need not tell streams from single answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import grpc.aio
 
-Behaviour = Callable[[Any, Any], Any]  #: (request or iterator of them, context) → a coroutine, or an async generator
+Behaviour = Callable[[Any, Any], Coroutine[Any, Any, Any]]  #: (request or iterator of them, context) → its answer
 
 
 @dataclass
@@ -23,19 +27,26 @@ class Call:
 
     method: str
     metadata: dict[str, str]
+    client: str
     code: str = "OK"
     received_bytes: int = 0
     sent_bytes: int = 0
 
 
 Around = Callable[[Call], AbstractContextManager[object]]
+_CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Runs every call inside the context managers that ``arounds`` make of it."""
+    """Runs every call inside the context managers that ``arounds`` make of it.
 
-    def __init__(self, arounds: Sequence[Around]) -> None:
-        self._arounds = arounds
+    Args:
+        arounds: make them.
+        client_of: who calls, from a call's context.
+    """
+
+    def __init__(self, arounds: Sequence[Around], client_of: Callable[[Any], str]) -> None:
+        self._arounds, self._client_of = arounds, client_of
 
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, surrounded."""
@@ -44,24 +55,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return wrapped(handler, lambda behaviour: self._surrounded(behaviour, details.method, metadata))
 
     def _surrounded(self, behaviour: Behaviour, method: str, metadata: dict[str, str]) -> Behaviour:
-        if inspect.isasyncgenfunction(behaviour):
-
-            @functools.wraps(behaviour)
-            async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-                with self._around(Call(method, metadata), context) as call:
-                    async with contextlib.aclosing(behaviour(_counted(call, request), context)) as responses:
-                        async for response in responses:
-                            call.sent_bytes += response.ByteSize()
-                            yield response
-
-            return generate
-
         @functools.wraps(behaviour)
         async def answer(request: Any, context: Any) -> Any:
-            with self._around(Call(method, metadata), context) as call:
-                response = await behaviour(_counted(call, request), context)
-                call.sent_bytes += response.ByteSize() if response is not None else 0
-                return response
+            with self._around(Call(method, metadata, self._client_of(context)), context) as call:
+                return await behaviour(_counted(call, request), context)
 
         return answer
 
@@ -70,26 +67,36 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         with contextlib.ExitStack() as stack:
             for around in self._arounds:
                 stack.enter_context(around(call))
+            before = _CURRENT.set(call)
             try:
                 yield call
-            except (asyncio.CancelledError, GeneratorExit):
-                call.code = grpc.StatusCode.CANCELLED.name
+            except asyncio.CancelledError:
+                call.code = _code(context) or grpc.StatusCode.CANCELLED.name
                 raise
             except Exception:
                 call.code = _code(context) or grpc.StatusCode.UNKNOWN.name
                 raise
+            finally:
+                _CURRENT.reset(before)
             call.code = _code(context) or call.code
 
 
-def wrapped(handler: Any, wrap: Callable[[Behaviour], Behaviour]) -> Any:
-    """``handler`` with ``wrap`` around what it does; None (no such method) stays None."""
+def count_sent(size: int) -> None:
+    """A message of so many bytes is an answer to the call at hand."""
+    call = _CURRENT.get()
+    if call is not None:
+        call.sent_bytes += size
+
+
+def wrapped(handler: Any, wrap: Callable[[Any], Behaviour], deserializer: Any = None) -> Any:
+    """``handler`` with ``wrap`` around what it does, perhaps with another deserializer; None (no such method) stays."""
     if handler is None:
         return None
     kind = f"{_word(handler.request_streaming)}_{_word(handler.response_streaming)}"
     make = getattr(grpc, f"{kind}_rpc_method_handler")
     return make(
         wrap(getattr(handler, kind)),
-        request_deserializer=handler.request_deserializer,
+        request_deserializer=deserializer or handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )
 
@@ -99,12 +106,12 @@ def _counted(call: Call, request: Any) -> Any:
     if hasattr(request, "ByteSize"):
         call.received_bytes += request.ByteSize()
         return request
-    return _counted_stream(call, request)
+    return _counted_stream(call, request) if hasattr(request, "__aiter__") else request
 
 
 async def _counted_stream(call: Call, requests: Any) -> AsyncIterator[Any]:
     async for request in requests:
-        call.received_bytes += request.ByteSize()
+        call.received_bytes += request.ByteSize() if hasattr(request, "ByteSize") else 0
         yield request
 
 

@@ -70,6 +70,7 @@ class Limits:
     max_upload_idle_s: float = limit(
         2 * MINUTE, "After how long a call that should send bytes and does not is ended.", "s"
     )
+    max_unread_s: float = limit(2 * MINUTE, "After how long a call of which nothing is read is ended.", "s")
 
     def job_memory_bytes(self) -> int:
         """What one job may take on this machine."""

@@ -38,7 +38,7 @@ class Logs(Observer):
             if call.code != "OK" or name in _TOLD:
                 seconds = round(time.monotonic() - begin, 6)
                 self.log(
-                    logging.INFO, "call", method=name, code=call.code, seconds=seconds,
+                    logging.INFO, "call", method=name, code=call.code, client=call.client, seconds=seconds,
                     received_bytes=call.received_bytes, sent_bytes=call.sent_bytes,
                 )  # fmt: skip
 

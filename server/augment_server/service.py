@@ -29,7 +29,7 @@ from augment_server.storage import Storage
 from augment_server.threads import Apart
 from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
 
-CHUNK = 512 << 10  #: bytes of an artifact in one message
+CHUNK = 128 << 10  #: bytes of an artifact in one message
 MOST_REQUEST_ID = 200
 MOST_SPEC_BYTES = 64 << 10  #: it is kept, and told with each answer about its job
 METRICS_SUFFIX = ".metrics.json"

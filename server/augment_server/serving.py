@@ -29,6 +29,7 @@ from augment_server.limits import Limits
 from augment_server.logs import Logs
 from augment_server.metrics import Metrics, MetricsPort
 from augment_server.observer import Observer, Observers
+from augment_server.reading import Answers
 from augment_server.reflecting import add_reflection
 from augment_server.security import Address, Gate, TlsFiles, Tokens, client_of
 from augment_server.tracing import tracing_to
@@ -171,10 +172,10 @@ def _allow_files() -> None:
 
 def _grpc_server(settings: Settings, arounds: list[Around], known_by: Callable[[Any], str]) -> grpc.aio.Server:
     limits = settings.limits
-    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds)]
+    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds, known_by)]
     if settings.tokens:
         interceptors.append(Gate(settings.tokens))
-    interceptors.append(Admission(limits, known_by))
+    interceptors += [Admission(limits, known_by), Answers(limits.max_unread_s)]
     options = (
         ("grpc.so_reuseport", 0),  # a second server on the port is refused, and does not share it
         ("grpc.max_receive_message_length", limits.max_message_bytes),
