@@ -6,6 +6,11 @@ bytes, each operand read once and each result written once. A multiply-add is tw
 operator with a formula counts, and an operator without one has no row: it is unknown, not zero. Formulas for operators
 of your own, and peaks of devices, are given in [tables](tables.md).
 
+Operations equal those of TraceLens (``benchmarks/tracelens.py``) on the recorded runs that were compared, except where
+its models differ: it adds one operation for each element of the result where ``addmm`` or ``baddbmm`` adds an operand,
+takes half of all pairs of a causal mask (here those that see each other: n (n + 1) / 2), and counts gradients that the
+``output_mask`` of a convolution's backward leaves out. It has no model of ``flash_attn_3``.
+
 ``roof_ns`` is the time that the operator would have taken at its device's peak: the greater of operations by the dense
 rate of their type of number, and bytes by the rate of memory. FP32 products on matrix units are held against TF32 where
 the device has it. ``roof_ratio`` is that time by the time in which its kernels ran. What is served from caches can be

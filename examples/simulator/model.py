@@ -15,9 +15,9 @@ COPY, SIDE = 20, 30
 HEAD = 128  #: numbers of a head of attention
 SDPA = "_scaled_dot_product_flash_attention"
 _QKV = [(1, HIDDEN // HEAD, TOKENS, HEAD)] * 3
-ATTENTION = dims_text(*_QKV, values=["0.", "False", "False"])  #: dropout, causal, a mask to debug
+ATTENTION = dims_text(*_QKV, values=["0.", "True", "False"])  #: dropout, causal, a mask to debug
 ATTENTION_BACKWARD = dims_text(*_QKV[:1], *_QKV, *_QKV[:1], (1, HIDDEN // HEAD, TOKENS),
-                               values=["", "", "4096", "4096", "0.", "False"])  # fmt: skip
+                               values=["", "", "4096", "4096", "0.", "True"])  # fmt: skip
 
 
 @dataclass(kw_only=True)

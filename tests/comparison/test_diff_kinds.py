@@ -84,7 +84,7 @@ def test_other_names_change_no_kind_of_work() -> None:
 
 
 def test_efficiency_of_both_sides(tmp_path: Path) -> None:
-    job = JobOptions(ranks=1, steps=3, layers=2, collectives="none", work=2.0)
+    job = JobOptions(ranks=1, steps=3, layers=2, collectives="none")
     sides = []
     for name, options in (("control", job), ("test", replace(job, stretch=2.0))):
         simulate(options, tmp_path / name)

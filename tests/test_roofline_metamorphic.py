@@ -1,0 +1,109 @@
+"""Bounds of operators obey changes whose effect is known, on simulated jobs and on recorded runs."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import augment
+from augment.analyses import roofline
+from augment.derived.operators import roofs
+from augment.derived.operators.peaks import NUMBERS, device_peaks
+from augment.findings import Findings
+from augment.trace import Trace
+from metamorphic import Document, differences, load, real_trace, save, stretched
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+
+from simulator import JobOptions, simulate
+
+FACTOR = 3
+DOCUMENTS = {
+    "simulated": JobOptions(ranks=1, steps=2, layers=2, side_streams=1),
+    "nanogpt": "h100_8rank_modded_nanogpt/rank1.json.gz",
+    "resnet on MI300X": "mi300_tracelens/ddp_resnet18_no_pool.json.gz",
+}
+
+
+@pytest.fixture(scope="module", params=DOCUMENTS)
+def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Document:
+    source = DOCUMENTS[request.param]
+    if isinstance(source, str):
+        return load(real_trace(source))
+    return load(simulate(source, tmp_path_factory.mktemp("job"))[0][0])
+
+
+def read(document: Document, folder: Path) -> Trace:
+    return augment.read(str(save(document, folder / "trace.json")))
+
+
+def rows(trace: Trace) -> list[Any]:
+    found = roofline.analyze(trace)
+    assert isinstance(found, Findings)
+    return sorted(found.rows, key=lambda row: (row.operator, row.shapes, row.number or "", row.count))
+
+
+def with_rates(trace: Trace, products: float, memory: float) -> Trace:
+    """The trace, its device's peaks multiplied."""
+    (peak,) = {one for one in map(_hashable, device_peaks(trace).values()) if one}
+    tflops, gbps, cache = peak
+    row = {number: rate * products for number, rate in tflops} | {"device": "", "memory_gbps": gbps * memory}
+    return replace(trace, tables={"peak": [row | ({"l2_bytes": cache} if cache else {})]}, facts={})
+
+
+def _hashable(peak: Any) -> Any:
+    return peak and (tuple((one, peak.tflops[one]) for one in NUMBERS if one in peak.tflops), peak.memory_gbps,
+                     peak.l2_bytes)  # fmt: skip
+
+
+def test_times_and_peaks_stretched_together_change_no_bound(
+    document: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = rows(read(document, tmp_path))
+    assert {row.bound for row in before} >= {"compute", "memory"}
+    monkeypatch.setattr(roofs, "SHORT_NS", roofs.SHORT_NS * FACTOR)
+    after = rows(with_rates(read(stretched(document, FACTOR), tmp_path), 1 / FACTOR, 1 / FACTOR))
+
+    def expected(column: str, value: Any) -> Any:
+        if value is not None and column in ("achieved_tflops", "modelled_gbps"):
+            return value / FACTOR
+        return value * FACTOR if value is not None and column == "time_ns" else value
+
+    rounded = ("roof_ns", "lost_ns")  # of sums: within what is rounded
+    assert not [one for one in differences(before, after, expected) if not any(f" {name} " in one for name in rounded)]
+    for row, other in zip(before, after, strict=True):
+        for name in rounded:
+            assert (getattr(other, name) or 0) == pytest.approx(FACTOR * (getattr(row, name) or 0), abs=FACTOR)
+
+
+def test_the_order_of_events_in_the_file_does_not_matter(document: Document, tmp_path: Path) -> None:
+    events = list(document["traceEvents"])
+    random.Random(1).shuffle(events)
+    after = rows(read(document | {"traceEvents": events}, tmp_path))
+    assert not differences(rows(read(document, tmp_path)), after)
+
+
+def test_operators_that_are_gone_change_no_other(document: Document, tmp_path: Path) -> None:
+    before = rows(read(document, tmp_path))
+    gone = {row.operator for row in before} & {"aten::add", "aten::mul", "aten::gelu", "aten::relu_", "aten::add_"}
+    assert gone
+    events = [one for one in document["traceEvents"] if one.get("cat") != "cpu_op" or one.get("name") not in gone]
+    after = rows(read(document | {"traceEvents": events}, tmp_path))
+    assert not differences([row for row in before if row.operator not in gone], after)
+
+
+def test_faster_memory_makes_nothing_bound_by_it(document: Document, tmp_path: Path) -> None:
+    trace = read(document, tmp_path)
+    for row, fast in zip(rows(trace), rows(with_rates(trace, 1, 4)), strict=True):
+        assert (row.operator, row.shapes, row.time_ns) == (fast.operator, fast.shapes, fast.time_ns)
+        if row.roof_ns is not None and fast.roof_ns is not None:
+            assert fast.roof_ns <= row.roof_ns
+        if row.bound == "compute":
+            assert fast.bound == "compute"
+        if fast.bound == "memory":
+            assert row.bound in ("memory", "unknown")
