@@ -13,8 +13,9 @@ from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.diagnosis.rule import Spans
-from augment.trace import Trace, derived
+from augment.trace import Category, Trace, derived
 
+FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin
 WARM_UP = 1.5  #: a first step so many times as long as the median of the others is not steady
 
 
@@ -81,6 +82,14 @@ def rows_in_steps(trace: Trace, rows: Int64s) -> Int64s:
     """Those of ``rows``, slices of the host, that begin in a steady step."""
     chosen: Int64s = rows[measure(trace).windows.of_host(trace.events.ts[rows]) >= 0]
     return chosen
+
+
+@derived
+def fetches_in_steps(trace: Trace) -> Int64s:
+    """The slices, rows of the event table, in which the host fetches a batch in a steady step."""
+    named = np.array([name.startswith(FETCH) for name in trace.strings], np.bool_)
+    rows = trace.events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+    return rows_in_steps(trace, rows[named[trace.events.name[rows]]])
 
 
 def saved_a_step(trace: Trace, cut: Cut) -> int:

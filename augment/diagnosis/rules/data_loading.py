@@ -10,24 +10,19 @@ they are too slow: more of them, a larger ``prefetch_factor``, ``persistent_work
 
 from __future__ import annotations
 
-import numpy as np
-
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step
+from augment.diagnosis.measure import fetches_in_steps, host_cut, measure, saved_a_step
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import of_a_step, shorter, time
-from augment.trace import Category, Trace
+from augment.trace import Trace
 
 NAME = "data_loading"
-_FETCH = "enumerate(DataLoader)"
 
 
 def check(trace: Trace) -> Answer:
     """Predict steps whose batches are there at once."""
     events = trace.events
-    named = np.array([name.startswith(_FETCH) for name in trace.strings], np.bool_)
-    rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
-    rows = rows_in_steps(trace, rows[named[events.name[rows]]])
+    rows = fetches_in_steps(trace)
     if not len(rows):
         return NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
     spans = Spans.of(trace, rows)

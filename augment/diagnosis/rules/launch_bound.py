@@ -2,8 +2,9 @@
 
 A launch takes the host 5 to 20 µs with all that Python and PyTorch do around it. If kernels are shorter than that, the
 device finishes each before the next is launched. The prediction lets operators, runtime calls and the Python between
-them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more are not launching and stay.
-No more is saved than the time in which the device idles.
+them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more, and fetches of batches, are
+not launching and stay. No more is saved than the time in which the device idles while the thread that launches its next
+work is busy with launching: a host that fetches a batch or reads a file meanwhile is not too slow in launching.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -14,17 +15,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.types import Bools, Int32s, Int64s
+from augment.arrays.intervals import Intervals, clip, subtract, total, union
+from augment.arrays.types import Int32s, Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
-from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
+from augment.derived.gpu.type_coverage import type_coverage
 from augment.derived.host.host_segments import host_segments
 from augment.derived.waits.gap_causes import GapCategory, device_categories
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, longest, measure, saved_a_step, within_steps, work_in_steps
+from augment.diagnosis.measure import (
+    fetches_in_steps,
+    host_cut,
+    longest,
+    measure,
+    saved_a_step,
+    within_steps,
+    work_in_steps,
+)
 from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
 from augment.trace import Category, Trace
@@ -46,7 +56,7 @@ def check(trace: Trace) -> Answer:
     track, start, end = _short_work(trace)
     cut = host_cut(trace, track, start, end)
     waits = _waits(trace)
-    saved = min(saved_a_step(trace, cut), idle_a_step(trace))
+    saved = min(saved_a_step(trace, cut), _waiting_a_step(trace, waits, track, Intervals(start, end)))
     kernel = int(np.median(work.end[places] - work.ts[places]))
     call = int(np.median(trace.events.dur[work.launch[places]]))
     number = count(len(places) / measure(trace).count, "kernel")
@@ -68,31 +78,31 @@ def check(trace: Trace) -> Answer:
     )
 
 
-def idle_a_step(trace: Trace) -> int:
-    """The time in a step in which a device idles, ns; the mean of all devices."""
-    windows, devices = measure(trace).windows, type_coverage(trace)
-    every = COMPUTATION | COMMUNICATION | MEMORY
-    busy = sum(int(one.time_within(windows.start, windows.end, any_of=every).sum()) for one in devices)
-    return int((windows.end - windows.start).sum() - busy / max(len(devices), 1)) // measure(trace).count
+def _waiting_a_step(trace: Trace, waits: Spans, track: Int32s, short: Intervals) -> int:
+    """The time in a step in which a device waits for a launch while its thread is in ``short`` stretches, ns; the mean
+    of all devices."""
+    launching = trace.events.track[waits.row]
+    inside = 0
+    for thread in np.unique(launching).tolist():
+        gaps = Intervals(waits.start[launching == thread], waits.end[launching == thread])
+        inside += total(clip(gaps, Intervals(short.start[track == thread], short.end[track == thread]))[2])
+    return int(inside / max(len(type_coverage(trace)), 1)) // measure(trace).count
 
 
 def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
     """The short stretches of the host's time on the threads of the graph: track, start, end."""
     segments, lanes = host_segments(trace), np.unique(critical_graph(trace).lane)
+    fetches = fetches_in_steps(trace)
     parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        chosen = _chosen(trace, row, np.diff(ts))
-        parts.append((np.full(int(chosen.sum()), lane, np.int32), ts[:-1][chosen], ts[1:][chosen]))
+        chosen = np.isin(host_kinds(trace, row), _LAUNCHING) & (np.diff(ts) < LONG_NS)
+        fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
+        short = subtract(Intervals(ts[:-1][chosen], ts[1:][chosen]), union(fetch.start, fetch.end))
+        parts.append((np.full(len(short.start), lane, np.int32), short.start, short.end))
     track, start, end = zip(*parts, strict=True)
     return np.concatenate(track), np.concatenate(start), np.concatenate(end)
-
-
-def _chosen(trace: Trace, row: Int64s, dur: Int64s) -> Bools:
-    kind = host_kinds(trace, row)
-    chosen: Bools = np.isin(kind, _LAUNCHING) & (dur < LONG_NS)
-    return chosen
 
 
 def _waits(trace: Trace) -> Spans:
