@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from grpcurl_tool import path_with_grpcurl
 from node_tools import installed, node_binary
 from serving_process import Server, augment, environment, serving
 
@@ -18,7 +20,6 @@ from simulator import JobOptions, simulate
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "clients"
-STAND_IN = Path(__file__).with_name("grpcurl_stand_in.py")
 
 
 @pytest.fixture(scope="module")
@@ -110,25 +111,55 @@ def test_node_says_what_is_wrong(script: Path, server: Server, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [bad]
 
 
-def test_grpcurl(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
-    missing = [tool for tool in ("bash", "jq", "base64", "split") if shutil.which(tool) is None]
+def expect(*tools: str) -> None:
+    missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    path = os.environ["PATH"] if shutil.which("grpcurl") else with_stand_in(tmp_path / "bin")
+
+
+def test_grpcurl(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+    expect("bash", "jq", "base64", "split")
     out = tmp_path / "out"
     out.mkdir()
-    ended = run(EXAMPLES / "grpcurl.sh", server.address, trace, out, PATH=path)
+    ended = run(EXAMPLES / "grpcurl.sh", server.address, trace, out, PATH=path_with_grpcurl())
     assert ended.returncode == 0, ended.stderr
     assert chrome(files(out)) == chrome(wanted)
     assert "STATE_SUCCEEDED" in ended.stderr
 
 
-def with_stand_in(folder: Path) -> str:
-    """A PATH on which something answers to grpcurl."""
-    folder.mkdir()
-    (folder / "grpcurl").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "$@"\n')
-    (folder / "grpcurl").chmod(0o755)
-    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+def test_grpcurl_says_what_is_wrong(server: Server, tmp_path: Path) -> None:
+    expect("bash", "jq", "base64", "split")
+    (tmp_path / "bad.json").write_text("no trace")
+    ended = run(EXAMPLES / "grpcurl.sh", server.address, tmp_path / "bad.json", tmp_path, PATH=path_with_grpcurl())
+    assert ended.returncode != 0
+    assert "STATE_FAILED" in ended.stderr
+    assert "bad.json: " in ended.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["bad.json"]
+
+
+def test_the_commands_of_the_page(server: Server, tmp_path: Path) -> None:
+    """Each as it stands there, one after the other, but for the port and the names that the server chose."""
+    expect("bash", "base64")
+    page = (ROOT / "docs" / "service.md").read_text()
+    blocks = [one for one in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "grpcurl" in one]
+    assert len(blocks) >= 6
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=2), tmp_path / "job")
+    (tmp_path / "rank0.json.gz").write_bytes(path.read_bytes())
+    names = {"uploads": "", "jobs": ""}
+    for block in blocks:
+        text = block.replace("127.0.0.1:50051", server.address)
+        for kind, name in names.items():
+            text = text.replace(f"{kind}/…", name)
+        assert "…" not in text
+        ended = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text], cwd=tmp_path, capture_output=True, encoding="utf-8",
+            env=environment(PATH=path_with_grpcurl()), timeout=600,
+        )  # fmt: skip
+        assert ended.returncode == 0, (block, ended.stderr)
+        for kind in names:
+            names[kind] = names[kind] or next(iter(re.findall(rf'"name": "({kind}/[0-9a-z]+)"', ended.stdout)), "")
+        if "GetMetrics" in block:
+            assert '"jsonRows"' in ended.stdout
 
 
 def test_the_script_for_grpcurl_names_methods_that_exist() -> None:
