@@ -38,7 +38,7 @@ def augment(
     request = Request.of(request, fields)
     analyses = request.analyses()
     outcomes = {}
-    trace = with_tables(trace, *request.tables)
+    trace = with_tables(trace, *request.tables, peaks=request.peaks)
     part = trace if request.steps is None else within(trace, *request.steps)
     window = None if request.steps is None else Window(*request.steps, int(part.events.ts[0]))
     for done, analysis in enumerate(analyses):

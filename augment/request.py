@@ -33,6 +33,7 @@ class Request:
         formats: names of writers, as ``augment list`` shows them; empty means the trace's own format.
         evidence: files recorded with the trace.
         tables: paths of the user's own tables, as :func:`augment.with_tables` takes them.
+        peaks: single figures of devices, as :func:`augment.with_tables` takes them.
         parallelism: sizes of the job's parallel dimensions, such as ``{"tp": 4, "dp": 2}``; empty: they are recognised.
     """
 
@@ -43,6 +44,7 @@ class Request:
     formats: tuple[str, ...] = ()
     evidence: Evidence = Evidence()
     tables: tuple[str, ...] = ()
+    peaks: tuple[str, ...] = ()
     parallelism: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -79,7 +81,7 @@ class Request:
 
         Raises:
             UsageError: as for :meth:`analyses`; or no analysis is left, a writer does not exist or is named twice, or
-                a table cannot be used.
+                a table or peak cannot be used.
         """
         if (self.only or self.skip or self.options) and not self.analyses():
             raise UsageError("no analysis is left to run: --skip names all of them")
@@ -88,10 +90,10 @@ class Request:
 
             for name in self.formats:
                 writer_named(name)
-        if self.tables:
+        if self.tables or self.peaks:
             from augment.tables import read_tables
 
-            read_tables(self.tables)
+            read_tables(self.tables, self.peaks)
         if len(set(self.formats)) != len(self.formats):
             raise UsageError("formats: a format is named twice")
         return self
@@ -101,7 +103,7 @@ class Request:
         return [f"{name}.{option}={value}" for name, values in self.options.items() for option, value in values.items()]
 
 
-_TUPLES = {"only", "skip", "steps", "formats", "tables"}
+_TUPLES = {"only", "skip", "steps", "formats", "tables", "peaks"}
 
 
 def option_values(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

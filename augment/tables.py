@@ -32,17 +32,24 @@ __all__ = ["TABLES", "read_tables", "with_tables"]
 TABLES = (*RULES, "flops", "peak")  #: what a file may have
 
 
-def with_tables(trace: Trace, *paths: str | os.PathLike[str]) -> Trace:
+def with_tables(trace: Trace, *paths: str | os.PathLike[str], peaks: Sequence[str] = ()) -> Trace:
     """``trace`` with the tables in the files at ``paths``; its analyses use them.
+
+    Args:
+        trace: the recording.
+        paths: of files of tables.
+        peaks: single figures of devices, as ``--peak`` takes them: ``bf16=400``, ``H100:memory_gbps=3000``.
 
     Raises:
         UsageError: a file cannot be read or holds something else.
     """
-    return replace(trace, tables=read_tables([os.fspath(path) for path in paths]), facts={}) if paths else trace
+    if not paths and not peaks:
+        return trace
+    return replace(trace, tables=read_tables([os.fspath(path) for path in paths], peaks), facts={})
 
 
-def read_tables(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """The tables in the files at ``paths``, by their key.
+def read_tables(paths: Sequence[str], peak_values: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    """The tables in the files at ``paths``, by their key, and the single figures of devices.
 
     Raises:
         UsageError: as for :func:`with_tables`.
@@ -61,4 +68,6 @@ def read_tables(paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
             peaks.rows_of(document.get("peak", ()))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
+    if peak_values:
+        tables[peaks.VALUES] = [dict(one) for one in peaks.values_of(peak_values)]
     return tables

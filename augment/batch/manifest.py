@@ -39,7 +39,7 @@ def digest_of(settings: Settings) -> str:
         request.options,
         request.steps,
         [stage.suffix for stage in settings.stages],
-        *filter(None, [request.evidence.paths, read_tables(request.tables)]),
+        *filter(None, [request.evidence.paths, read_tables(request.tables, request.peaks)]),
     ]
     return hashlib.sha256(json.dumps(relevant, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug, listed, row_limit
+from augment.commands.options import debug, listed, row_limit, user_tables
 from augment.commands.remote import client_of, server_options
 from augment.errors import UsageError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from augment.client import Client
     from augment.commands.terminal import Bar
     from augment.comparison.outputs import Drawing
+    from augment.trace import Trace
 
 ROWS = 10  #: rows of a table by default
 
@@ -63,6 +64,7 @@ ROWS = 10  #: rows of a table by default
     metavar="N",
     help="Number of arrows in the overlay, between the calls that differ most.",
 )
+@user_tables
 @server_options
 @row_limit(ROWS)
 @click.option("--json", "as_json", is_flag=True, help="Print the sidecar instead of tables.")
@@ -83,6 +85,8 @@ def command(
     label: str,
     min_delta_us: int,
     arrows: int,
+    tables: tuple[str, ...],
+    peaks: tuple[str, ...],
     limit: int,
     as_json: bool,
     quiet: bool,
@@ -108,10 +112,11 @@ def command(
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
-            _expect_files(control, test, ranks)
+            _expect_files(control, test, ranks | {"tables": tables or None, "peak": peaks or None})
             paths = _there(client, control, test, options, drawing, folder, shown)
         else:
-            paths = _here(control, test, options | ranks, drawing, folder, shown)
+            sides = _sides((control, test), tables, peaks, shown)
+            paths = _here(sides, label_of(test), options | ranks, drawing, folder, shown)
     if as_json:
         emit(paths[-1].read_text(encoding="utf-8").rstrip("\n"))
     elif quiet:
@@ -125,17 +130,24 @@ def command(
             say(f"written: {path}")
 
 
+def _sides(paths: Sequence[str], tables: Sequence[str], peaks: Sequence[str], shown: Bar) -> list[list[Trace]]:
+    """The traces of both sides, with the user's tables."""
+    from augment.commands.runs import traces_of
+    from augment.tables import read_tables, with_tables
+
+    read_tables(tables, peaks)  # refuses them before a large trace is read
+    return [[with_tables(one, *tables, peaks=peaks) for one in traces_of(path, shown)] for path in paths]
+
+
 def _here(
-    control: str, test: str, options: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
+    sides: Sequence[list[Trace]], label: str, options: dict[str, Any], drawing: Drawing, folder: Path, shown: Bar
 ) -> Sequence[Path]:
     """Compare in this process; returns the files written, the sidecar last."""
-    from augment.commands.runs import label_of, traces_of
     from augment.comparison import diff
     from augment.comparison.outputs import write_all
 
-    sides = [traces_of(path, shown) for path in (control, test)]
     shown.stage("comparing")
-    return write_all(diff(*sides, **options), folder, label_of(test), drawing, shown.stage)
+    return write_all(diff(*sides, **options), folder, label, drawing, shown.stage)
 
 
 def _there(
@@ -158,13 +170,13 @@ def _there(
     ).files
 
 
-def _expect_files(control: str, test: str, ranks: dict[str, int | None]) -> None:
+def _expect_files(control: str, test: str, options: dict[str, Any]) -> None:
     """Refuse inputs and options that a server does not support."""
     for path in (control, test):
         if os.path.isdir(path):
             raise UsageError(f"{path}: is a folder; with --server name one trace per side")
-    for name, rank in ranks.items():
-        if rank is not None:
+    for name, value in options.items():
+        if value is not None:
             raise UsageError(f"--{name.replace('_', '-')}: not supported with --server, which compares two traces")
 
 

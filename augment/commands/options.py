@@ -63,7 +63,7 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = ["only", "skip", "options", "steps", "tables", "execution_trace", "memory_timeline"]
+        names = ["only", "skip", "options", "steps", "tables", "peaks", "execution_trace", "memory_timeline"]
         options = [*_REQUEST]
         if formats:
             names.append("formats")
@@ -73,6 +73,27 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         return command  # type: ignore[return-value]
 
     return decorated
+
+
+_TABLES = click.option(
+    "--tables",
+    metavar="FILE",
+    multiple=True,
+    help="Your own rules for kernels, TOML; before those that come with augment. May be given again.",
+)
+_PEAKS = click.option(
+    "--peak",
+    "peaks",
+    metavar="[DEVICE:]NAME=VALUE",
+    multiple=True,
+    help="What the device (whose name has DEVICE) can do: bf16=989.4 in 10^12 operations a second, memory_gbps=3350; "
+    "repeatable.",
+)
+
+
+def user_tables(function: Function) -> Function:
+    """``--tables`` and ``--peak``, of commands that make no request."""
+    return _TABLES(_PEAKS(function))
 
 
 _REQUEST: tuple[Callable[..., Any], ...] = (
@@ -86,12 +107,8 @@ _REQUEST: tuple[Callable[..., Any], ...] = (
         metavar="FILE",
         help="The ExecutionTraceObserver's file for the trace; for several, write {rank} in place of the rank.",
     ),
-    click.option(
-        "--tables",
-        metavar="FILE",
-        multiple=True,
-        help="Your own rules for kernels, TOML; before those that come with augment. May be given again.",
-    ),
+    _PEAKS,
+    _TABLES,
     click.option(
         "--steps",
         metavar="N[-M]",

@@ -71,8 +71,9 @@ def command(
     request = replace(request, parallelism=parallelism)
     made = batch.plan(inputs, out, request.check().evidence)
     request.evidence.check(len(made.inputs), server["server"])
-    if server["server"] and request.tables:
-        raise UsageError("--tables: not supported with a server; leave --server out")
+    if server["server"] and (request.tables or request.peaks):
+        option = "--tables" if request.tables else "--peak"
+        raise UsageError(f"{option}: not supported with a server; leave --server out")
     if batch.scheduler:
         tables = tuple(os.path.abspath(path) for path in request.tables)
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)

@@ -86,6 +86,7 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
         "--option": request.options,
         "--steps": request.steps,
         "--tables": request.tables,
+        "--peak": request.peaks,
         "--execution-trace": evidence.execution_trace,
         "--memory-timeline": evidence.memory_timeline,
     }

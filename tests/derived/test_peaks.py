@@ -138,6 +138,32 @@ def test_a_row_that_is_no_peak_is_refused(tmp_path: Path, text: str) -> None:
         augment.with_tables(on("x", 1, 1, 1, 1), table)
 
 
+def test_single_figures_replace_those_of_the_device() -> None:
+    known = on("NVIDIA H100 80GB HBM3", 9, 0, 132, 85028372480)
+    peak = device_peaks(augment.with_tables(known, peaks=["bf16=650", "h100 80GB:memory_gbps=3000", "A100:bf16=1"]))[0]
+    whole = device_peaks(known)[0]
+    assert peak is not None
+    assert whole is not None
+    assert peak.tflops == {**whole.tflops, "bf16": 650}
+    assert (peak.memory_gbps, peak.l2_bytes) == (3000, whole.l2_bytes)
+
+
+def test_single_figures_are_all_that_an_unknown_device_has() -> None:
+    unknown = on("GPU of tomorrow: the second", 20, 0, 1, 1)
+    assert "--peak" in why_unknown(unknown, 0)
+    assert device_peaks(augment.with_tables(unknown, peaks=["A100:bf16=1"]))[0] is None
+    peak = device_peaks(augment.with_tables(unknown, peaks=["tomorrow: the second:bf16=5000"]))[0]
+    assert peak is not None
+    assert peak.told(["bf16"]) == "bf16 5000 TFLOP/s"
+
+
+@pytest.mark.parametrize("text", ["", "bf16", "bf17=1", "bf16=x", "bf16=0", "bf16=-1", "bf16=989e12", "memory_gbps=nan",
+                                  "x:=1", "H100:=1"])  # fmt: skip
+def test_a_figure_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--peak"):
+        augment.with_tables(on("x", 1, 1, 1, 1), peaks=[text])
+
+
 @pytest.mark.parametrize("row", shipped_rows(), ids=lambda row: row.get("device", row.get("capability")))
 def test_shipped_rows_have_sources_and_dense_rates(row: dict[str, Any]) -> None:
     assert row["source"]

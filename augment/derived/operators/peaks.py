@@ -21,6 +21,8 @@ from augment.trace import Identity, Trace, derived
 NUMBERS = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 _TELLING = ("device", "capability", "units", "least_bytes", "below_bytes")
 _RATES = ("memory_gbps", "l2_bytes", "link_gbps")
+VALUES = "peak_values"  #: the key of single figures among the user's tables
+_MOST = 1e6  #: 10^12 operations a second: more is an error of the unit
 KEYS = (*_TELLING, *NUMBERS, *_RATES, "source")
 _TEXTS = ("device", "capability", "source")
 
@@ -77,6 +79,31 @@ def rows_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list(rows)
 
 
+def values_of(texts: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The figures in ``[DEVICE:]NAME=VALUE`` texts, as rows ``{"of": DEVICE, NAME: VALUE}``; units as in a table.
+
+    Raises:
+        UsageError: a text has another form, or the value another unit.
+    """
+    rows: list[Mapping[str, Any]] = []
+    names = (*NUMBERS, *_RATES)
+    for text in texts:
+        before, equals, value = text.rpartition("=")
+        device, _, name = before.rpartition(":")
+        name = name.strip()
+        if not equals or name not in names:
+            raise UsageError(f"--peak {text}: must be [DEVICE:]NAME=VALUE; NAME is one of {', '.join(names)}")
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < (_MOST if name in NUMBERS else float("inf")):
+            unit = "10^12 operations a second" if name in NUMBERS else "a number above 0"
+            raise UsageError(f"--peak {text}: {name} must be {unit}, such as bf16=989.4")
+        rows.append({"of": device.strip(), name: number})
+    return rows
+
+
 @cache
 def shipped_rows() -> list[Mapping[str, Any]]:
     """The rows that come with the package."""
@@ -88,7 +115,9 @@ def shipped_rows() -> list[Mapping[str, Any]]:
 def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
     """The peak of each device that has work; None where it is not known."""
     rows = [*rows_of(trace.tables.get("peak", ())), *shipped_rows()]
-    return {one.device: _peak(rows, _device(trace, one.device)) for one in gpu_work(trace).devices}
+    values = trace.tables.get(VALUES, ())
+    told = {one.device: _device(trace, one.device) for one in gpu_work(trace).devices}
+    return {one: _with_values(_peak(rows, device), values, device) for one, device in told.items()}
 
 
 def name_of(trace: Trace, device: Identity) -> str:
@@ -104,7 +133,25 @@ def capability_of(trace: Trace, device: Identity) -> tuple[int, int] | None:
 
 def why_unknown(trace: Trace, device: Identity) -> str:
     """What to do for a device without a peak."""
-    return f"no peak of {name_of(trace, device)} is known: give [[peak]] in --tables FILE"
+    which = "--peak bf16=… (10^12 operations a second) and memory_gbps=…, or [[peak]] in --tables FILE"
+    return f"no peak of {name_of(trace, device)} is known: give {which}"
+
+
+def _with_values(peak: Peak | None, values: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
+    """The peak with single figures that the user gave for the device instead of its own; they may be all there is."""
+    given = {
+        name: value
+        for one in values
+        if one["of"].lower() in device.name.lower()
+        for name, value in one.items()
+        if name != "of"
+    }
+    if not given:
+        return peak
+    peak = peak or Peak(device.name, {}, None)
+    tflops = {**peak.tflops, **{number: given[number] for number in NUMBERS if number in given}}
+    memory, cache = given.get("memory_gbps", peak.memory_gbps), given.get("l2_bytes", peak.l2_bytes)
+    return Peak(device.name, tflops, memory, cache)
 
 
 def _peak(rows: Sequence[Mapping[str, Any]], device: _Device) -> Peak | None:
