@@ -1,0 +1,20 @@
+"""Record in a training script, and augment beside it: a handler and a preset for PyTorch's profiler.
+
+::
+
+    import augment.torch
+
+    with augment.torch.profile("traces") as profiler:
+        for batch in batches:
+            train(batch)
+            profiler.step()
+
+PyTorch is imported only by :func:`profile`.
+"""
+
+from __future__ import annotations
+
+from augment.torch.handler import trace_handler
+from augment.torch.preset import profile
+
+__all__ = ["profile", "trace_handler"]
