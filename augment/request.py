@@ -35,6 +35,7 @@ class Request:
         tables: paths of the user's own tables, as :func:`augment.with_tables` takes them.
         peaks: single figures of devices, as :func:`augment.with_tables` takes them.
         parallelism: sizes of the job's parallel dimensions, such as ``{"tp": 4, "dp": 2}``; empty: they are recognised.
+        trust_clocks: the clocks of a job's hosts are synchronised, so that ranks that no collective joins compare.
     """
 
     only: tuple[str, ...] = ()
@@ -46,6 +47,7 @@ class Request:
     tables: tuple[str, ...] = ()
     peaks: tuple[str, ...] = ()
     parallelism: Mapping[str, int] = field(default_factory=dict)
+    trust_clocks: bool = False
 
     @classmethod
     def of(cls, request: Request | None, fields: Mapping[str, Any]) -> Request:

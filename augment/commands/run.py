@@ -41,6 +41,11 @@ _SEAMLESS = (
     callback=sizes,
     help="The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp), if they are not to be recognised.",
 )
+@click.option(
+    "--trust-clocks",
+    is_flag=True,
+    help="The hosts' clocks are synchronised (to about 1 ms): compare ranks that no collective joins.",
+)
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per input instead of the paths written.")
@@ -52,6 +57,7 @@ def command(
     request: Request,
     batch: Batch,
     parallelism: dict[str, int],
+    trust_clocks: bool,
     merge: bool,
     as_json: bool,
     quiet: bool,
@@ -68,7 +74,7 @@ def command(
     from augment.batch.convert import Settings
     from augment.batch.stages import STAGES
 
-    request = replace(request, parallelism=parallelism)
+    request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks)
     made = batch.plan(inputs, out, request.check().evidence)
     request.evidence.check(len(made.inputs), server["server"])
     if server["server"] and (request.tables or request.peaks):

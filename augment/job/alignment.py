@@ -1,16 +1,17 @@
 """Aligns the clocks of all ranks. The fit uses collectives, which end at the same moment on all their ranks.
 
 The clock of rank r is ahead of the job's by ``offset + drift · (t - at)``. Offset and drift are chosen so that the ends
-of matched collectives coincide; only kinds that no rank can finish before all ranks have begun are used. First, the
-ranks of each process group are aligned to one of them, from group to group through shared ranks. Then every rank is
-aligned to the median of all ranks, twice. The fits use medians (Theil-Sen for slopes), so that a few outliers do not
-matter. A drift that moves no collective by more than half the uncertainty is taken as 0. Ranks on one known host share
-a clock.
+of matched collectives coincide; only kinds that no rank can finish before all ranks have begun are used. First, clocks
+are passed on from rank to rank (``clock_fits.py``). Then every rank is aligned to the median of all ranks, twice. The
+fits use medians (Theil-Sen for slopes), so that a few outliers do not matter. A drift that moves no collective by more
+than half the uncertainty is taken as 0. Ranks on one known host share a clock.
 
 The uncertainty is twice the robust spread of the residuals (1.4826 times the median absolute deviation of a rank's ends
-from the median of the others'), and more for fewer than 36 collectives; it includes that of the reference rank and the
-resolution of the recorded times. A correction within the uncertainty is not made. Alignment is refused for a rank that
-shares too few collectives with the others, or that would end collectives before others have begun.
+from the median of the others'), and more for fewer than 36 collectives; it includes that of the reference rank, that of
+joints of few collectives on the way to it, and the resolution of the recorded times. A correction within the
+uncertainty is not made. Alignment is refused for a rank that nothing joins with the others, whose collectives need a
+drift that no clock has, that would end collectives before others have begun, or whose uncertainty is more than a tenth
+of a step.
 """
 
 from __future__ import annotations
@@ -19,25 +20,22 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
-from augment.arrays.ordering import each
 from augment.arrays.statistics import grouped_medians
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Int64s
 from augment.findings import column
-from augment.job.matching import Floats, Matched
+from augment.job.clock_fits import FEWEST, MOST_DRIFT, Fit, Placement, fitted, placed, spread_of
+from augment.job.matching import Matched
+from augment.job.rank_lists import ranks_text
 from augment.job.summary import RankSummary
 from augment.trace import Diagnostic
 
-FEWEST = 3  #: minimum of collectives for a fit
-FEWEST_FOR_DRIFT = 8
 LEAST_DRIFT = 0.5  #: fraction of the uncertainty by which a drift must move the first or last collective
 MOST_BROKEN = 0.1  #: share of a rank's collectives that may end before all have begun
-_POINTS = 64  #: for the Theil-Sen slopes
+MOST_UNCERTAIN = 0.1  #: share of a step by which a clock may be uncertain
 _ROUNDS = 2
-_DEVIATION = 1.4826
 _CLEARLY = 5.0  #: a rank's clock differs from its host's if it is off by this many spreads ...
 _ONE_CLOCK_NS = 100_000  #: ... and at least this
 _NONE = np.iinfo(np.int64).min // 2
@@ -48,7 +46,7 @@ class Clock:
     """The clock of a rank relative to the job's. ``refused`` says why it is not corrected; times are then as recorded.
 
     ``comparable`` says whether times from :meth:`to_common` can be compared with those of other ranks, to within
-    ``uncertainty_ns``.
+    ``uncertainty_ns``. ``mismatched``: only an impossible drift would make its collectives those of the others.
     """
 
     rank: int | None
@@ -61,6 +59,7 @@ class Clock:
     matched_count: int = 0
     comparable: bool = False
     refused: str | None = None
+    mismatched: bool = False
 
     def to_common(self, ts: Int64s) -> Int64s:
         """Times of this rank, int64 ns, on the job's clock."""
@@ -86,33 +85,15 @@ class Row:
     reason: str = column("Why the clock was not corrected; empty if it was.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """A clock during the fit: ns ahead at its own time ``at``, and ns more per ns."""
-
-    offset: int
-    drift: float
-    at: int
-
-    def corrected(self, ts: Int64s) -> Int64s:
-        if not self.drift:
-            return ts - self.offset
-        common: Int64s = ts - self.offset - np.rint(self.drift * (ts - self.at)).astype(np.int64)
-        return common
-
-    def beside(self, reference: _Fit) -> _Fit:
-        """The same clock relative to ``reference``."""
-        common = self.at - self.offset
-        ahead = reference.offset + round(reference.drift * (common - reference.at))
-        return _Fit(self.offset - ahead, self.drift - reference.drift, self.at)
-
-
-def align(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[list[Clock], list[Diagnostic]]:
-    """The clock of each of ``summaries``, and diagnostics."""
+def align(
+    matched: Matched, summaries: Sequence[RankSummary], *, trusted: bool = False
+) -> tuple[list[Clock], list[Diagnostic]]:
+    """The clock of each of ``summaries``, and diagnostics; ``trusted``: the hosts' clocks are synchronised."""
     ends = matched.take(matched.is_synchronous())
-    fits = _laid_beside(ends, len(summaries))
+    placement = placed(matched, summaries, trusted=trusted)
+    fits = placement.fits
     diagnostics: list[Diagnostic] = []
-    if fits:
+    if fits and len(ends):
         for _ in range(_ROUNDS):
             fits = _settled(ends, fits, [[member] for member in fits])
         units, odd = _units(ends, fits, summaries)
@@ -121,13 +102,17 @@ def align(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[list[Cloc
             message = "ranks whose collectives show a clock other than their host's; aligned separately"
             diagnostics.append(Diagnostic("clock_unlike_host", odd, message))
     distance = _distance(ends, fits)
-    wrong = {member: _wrong_by(distance[ends.rows_of(member)]) for member in fits}
-    of_first = next(iter(wrong.values()), 0.0)  # the first rank's clock is the job's
     clocks = [
-        _clock(summary, fits.get(member), ends, distance, member, float(np.hypot(wrong.get(member, 0.0), of_first)))
-        for member, summary in enumerate(summaries)
+        _clock(summary, member, fits, ends, distance, doubt)
+        for (member, summary), doubt in zip(
+            enumerate(summaries), _doubts(ends, distance, placement, len(summaries)), strict=True
+        )
     ]
-    return _checked(ends, clocks), diagnostics
+    why = {
+        member: _why_apart(member, matched, placement, summaries) for member in range(len(clocks)) if member not in fits
+    }
+    clocks = [replace(clock, refused=why[member]) if member in why else clock for member, clock in enumerate(clocks)]
+    return _certain(_checked(ends, clocks), summaries), diagnostics
 
 
 def row_of(clock: Clock, name: str) -> Row:
@@ -146,59 +131,24 @@ def row_of(clock: Clock, name: str) -> Row:
     )
 
 
-def _laid_beside(ends: Matched, count: int) -> dict[int, _Fit]:
-    """A first fit of each member that is connected to the first member through process groups."""
-    of = ends.group[ends.instance]
-    parts = dict(each(of, len(ends.groups)))
-    waiting = sorted(parts, key=lambda group: -len(parts[group]))
-    if not waiting:
-        return {}
-    start = int(ends.member[parts[waiting[0]]].min())
-    fits = {start: _Fit(0, 0.0, _first(ends, start))}
-    placed = np.zeros(count, np.bool_)
-    placed[start] = True
-    while waiting and not placed.all():
-        group = next((group_number for group_number in waiting if placed[ends.member[parts[group_number]]].any()), None)
-        if group is None:
-            break
-        waiting.remove(group)
-        _join(ends, parts[group], fits)
-        placed[list(fits)] = True
-    return fits
-
-
-def _first(ends: Matched, member: int) -> int:
-    return int(ends.ts[ends.rows_of(member)].min())
-
-
-def _join(ends: Matched, rows: Int64s, fits: dict[int, _Fit]) -> None:
-    """Align the members of a group to the aligned member with the most collectives in the group."""
-    rows = rows[np.argsort(ends.member[rows], kind="stable")]
-    members, starts = np.unique(ends.member[rows], return_index=True)
-    parts = dict(zip(members.tolist(), np.split(rows, starts[1:]), strict=True))
-    anchor = min((member for member in parts if member in fits), key=lambda each: (-len(parts[each]), each))
-    own = parts[anchor]
-    table = np.full(len(ends), _NONE)
-    table[ends.instance[own]] = fits[anchor].corrected(ends.end[own])
-    for member, part in parts.items():
-        theirs = part[table[ends.instance[part]] != _NONE]
-        if member not in fits and len(theirs) >= FEWEST:
-            fits[member] = _fitted(ends.end[theirs], table[ends.instance[theirs]], _first(ends, member))
-
-
-def _settled(ends: Matched, fits: dict[int, _Fit], units: Sequence[Sequence[int]]) -> dict[int, _Fit]:
+def _settled(ends: Matched, fits: dict[int, Fit], units: Sequence[Sequence[int]]) -> dict[int, Fit]:
     """Align each unit (members with a common clock) to the median of all. The first member keeps its clock."""
     middle = _middle(ends, fits)
-    better = {}
+    better: dict[int, Fit] = {}
     for members in units:
         rows = np.concatenate([ends.rows_of(member) for member in members])
-        fit = _fitted(ends.end[rows], middle[ends.instance[rows]], min(fits[member].at for member in members))
+        if not len(rows):  # joined by sends, or by the host alone
+            better |= {member: fits[member] for member in members}
+            continue
+        fit = fitted(ends.end[rows], middle[ends.instance[rows]], min(fits[member].at for member in members))
+        if abs(fit.drift) > MOST_DRIFT:
+            fit = Fit(fit.offset, 0.0, fit.at)
         better.update(dict.fromkeys(members, fit))
     start = next(iter(fits))
     return {member: better[member].beside(better[start]) for member in fits}
 
 
-def _units(ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:
+def _units(ends: Matched, fits: dict[int, Fit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:
     """Units of members with a common clock: those of a host, except outliers; and the number of outliers."""
     hosts: dict[str, list[int]] = defaultdict(list)
     for member in fits:
@@ -212,6 +162,9 @@ def _units(ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary
             for member in members
             if len(rows := ends.rows_of(member))
         }
+        if not ahead:
+            units.append(members)
+            continue
         level = int(np.median([np.median(lead) for lead in ahead.values()]))
         apart = [member for member, lead in ahead.items() if _is_apart(lead - level)]
         odd += len(apart)
@@ -220,10 +173,10 @@ def _units(ends: Matched, fits: dict[int, _Fit], summaries: Sequence[RankSummary
 
 
 def _is_apart(ahead: Int64s) -> bool:
-    return bool(abs(np.median(ahead)) > max(_CLEARLY * _spread(ahead.astype(np.float64)), _ONE_CLOCK_NS))
+    return bool(abs(np.median(ahead)) > max(_CLEARLY * spread_of(ahead.astype(np.float64)), _ONE_CLOCK_NS))
 
 
-def _middle(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
+def _middle(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
     """The median end of each collective on the common clock; :data:`_NONE` if none of its members has a fit."""
     rows = np.flatnonzero(np.isin(ends.member, list(fits)))
     common, instance = _corrected(ends, fits)[rows], ends.instance[rows]
@@ -237,7 +190,7 @@ def _middle(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
     return middle
 
 
-def _corrected(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
+def _corrected(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
     """The ends on the common clock; unchanged for members without a fit."""
     common: Int64s = ends.end.copy()
     for member, fit in fits.items():
@@ -246,41 +199,7 @@ def _corrected(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
     return common
 
 
-def _fitted(end: Int64s, common: Int64s, at: int) -> _Fit:
-    """The clock that maps ``end`` to ``common``."""
-    ahead = end - common
-    level = int(ahead[0])
-    offset = level + int(np.rint(np.median(ahead - level)))
-    left = (ahead - offset).astype(np.float64)
-    if len(end) < FEWEST_FOR_DRIFT:
-        return _Fit(offset, 0.0, at)
-    since = (end - at).astype(np.float64)
-    drift = _slope(since, left)
-    return _Fit(offset + int(np.rint(np.median(left - drift * since))), drift, at)
-
-
-def _slope(x: Floats, y: Floats) -> float:
-    """The Theil-Sen slope: the median slope between points, at most :data:`_POINTS` of them."""
-    chosen = np.linspace(0, len(x) - 1, min(len(x), _POINTS)).astype(np.int64)
-    order = chosen[np.argsort(x[chosen], kind="stable")]
-    near, far = _pairs(len(order))
-    run = x[order[far]] - x[order[near]]
-    rise = y[order[far]] - y[order[near]]
-    apart = run > 0
-    return float(np.median(rise[apart] / run[apart])) if apart.any() else 0.0
-
-
-@lru_cache(maxsize=_POINTS)
-def _pairs(count: int) -> tuple[Places, Places]:
-    return np.triu_indices(count, 1)
-
-
-def _spread(values: Floats) -> float:
-    """A robust standard deviation, from the median absolute deviation."""
-    return _DEVIATION * float(np.median(np.abs(values - np.median(values))))
-
-
-def _distance(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
+def _distance(ends: Matched, fits: Mapping[int, Fit]) -> Int64s:
     """The distance of each corrected end from the median of the other members' ends of its collective.
 
     It is 0 for members without a fit, and where there are no others.
@@ -303,27 +222,40 @@ def _distance(ends: Matched, fits: Mapping[int, _Fit]) -> Int64s:
     return distance
 
 
-def _wrong_by(distance: Int64s) -> float:
-    """The uncertainty, in ns, of a clock with these residuals."""
-    return _spread(distance.astype(np.float64)) * max(2.0, 12 / math.sqrt(max(len(distance), 1)))
+def _doubts(ends: Matched, distance: Int64s, placement: Placement, count: int) -> list[float]:
+    """The uncertainty of each member's clock relative to the first one's, ns, by residuals and by how it was joined."""
+    spreads = {
+        member: spread_of(distance[rows].astype(np.float64))
+        for member in placement.fits
+        if len(rows := ends.rows_of(member)) >= FEWEST
+    }
+    usual = float(np.median(list(spreads.values()))) if spreads else None
+    wrong = {member: spread * max(2.0, 12 / math.sqrt(len(ends.rows_of(member)))) for member, spread in spreads.items()}
+    of_first = wrong.get(next(iter(placement.fits), -1), 0.0)  # the first rank's clock is the job's
+    doubts = []
+    for member in range(count):
+        bridges = [bridge.doubt(usual) for bridge in placement.bridges.get(member, ())]
+        doubts.append(math.hypot(wrong.get(member, 0.0), of_first, *bridges))
+    return doubts
 
 
 def _clock(
-    summary: RankSummary, fit: _Fit | None, ends: Matched, distance: Int64s, member: int, wrong_by: float
+    summary: RankSummary, member: int, fits: Mapping[int, Fit], ends: Matched, distance: Int64s, doubt: float
 ) -> Clock:
     """The clock of a member, judged by the residuals of its fit."""
-    rows = ends.rows_of(member)
-    count = len(rows)
-    clock = Clock(summary.rank, summary.host, matched_count=count)
-    if fit is None or count < FEWEST:
-        why = f"it shares {count} collectives with other ranks, and {FEWEST} are needed"
-        return replace(clock, refused=why if count < FEWEST else "its process groups share no rank with the others'")
-    uncertainty = int(np.ceil(wrong_by)) + _grain(ends.ts[rows], ends.end[rows])
-    fit = _simple(fit, ends.end[rows], uncertainty)
-    moved = int(np.abs(ends.end[rows] - fit.corrected(ends.end[rows])).max())
+    rows, fit = ends.rows_of(member), fits.get(member)
+    clock = Clock(summary.rank, summary.host, matched_count=len(rows))
+    if fit is None:
+        return clock
+    ts, end = (ends.ts[rows], ends.end[rows]) if len(rows) else (summary.column("ts"), summary.column("end"))
+    if not len(ts):
+        ts, end = summary.step_column("start"), summary.step_column("end")
+    uncertainty = math.ceil(doubt) + _grain(ts, end)
+    fit = _simple(fit, end, uncertainty) if len(end) else fit
+    moved = int(np.abs(end - fit.corrected(end)).max(initial=0))
     clock = replace(
         clock,
-        residual_ns=int(np.median(np.abs(distance[rows]))),
+        residual_ns=int(np.median(np.abs(distance[rows]))) if len(rows) else 0,
         uncertainty_ns=uncertainty,
         comparable=True,
         at_ns=fit.at,
@@ -334,13 +266,47 @@ def _clock(
     return replace(clock, offset_ns=fit.offset, drift=fit.drift)
 
 
-def _simple(fit: _Fit, end: Int64s, uncertainty: int) -> _Fit:
+def _why_apart(member: int, matched: Matched, placement: Placement, summaries: Sequence[RankSummary]) -> str:
+    """Why a member has no clock."""
+    if member in placement.drifts:
+        ppm = placement.drifts[member] * 1e6
+        return (
+            f"its collectives can be the others' only if its clock drifts by {ppm:,.0f} ppm, and crystals drift by "
+            f"less than {MOST_DRIFT * 1e6:.0f}: they are not the same collectives"
+        )
+    instances = matched.instance[matched.rows_of(member)]
+    if not len(instances):
+        return "none of its collectives is matched with another rank's"
+    inside = np.isin(matched.instance, instances)
+    mates = sorted(set(matched.member[inside].tolist()) - {member})
+    ranks = [summaries[mate].rank for mate in mates]
+    unnamed = sum(note.count for note in matched.diagnostics if note.code == "point_to_point_left_out")
+    more = f"; {unnamed} sends and receives that may join them do not name their peer" if unnamed else ""
+    if not (matched.is_synchronous()[instances] | matched.is_pair()[instances]).any():
+        return "it shares only collectives that may end before all ranks have begun"
+    return f"it shares collectives with {ranks_text(ranks)} only, which nothing joins with the other ranks{more}"
+
+
+def _certain(clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> list[Clock]:
+    """The clocks; refused where the uncertainty is too large a part of a step (of the recording, without steps)."""
+    walls = [summary.step_column("end") - summary.step_column("start") for summary in summaries]
+    step = float(np.median(np.concatenate(walls))) if sum(map(len, walls)) else math.inf
+    judged = []
+    for clock in clocks:
+        if clock.comparable and clock.uncertainty_ns > MOST_UNCERTAIN * step:
+            why = f"uncertain by {clock.uncertainty_ns / 1e6:.3f} ms, more than a tenth of a step ({step / 1e6:.3f} ms)"
+            clock = replace(clock, offset_ns=0, drift=0.0, comparable=False, refused=why)
+        judged.append(clock)
+    return judged
+
+
+def _simple(fit: Fit, end: Int64s, uncertainty: int) -> Fit:
     """The fit without its drift if that does not matter; the offset is then that in the middle."""
     first, last = int(end.min()), int(end.max())
     if abs(fit.drift) * (last - first) / 2 > LEAST_DRIFT * uncertainty:
         return fit
     middle = np.array([(first + last) // 2])
-    return _Fit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
+    return Fit(int((middle - fit.corrected(middle))[0]), 0.0, fit.at)
 
 
 def _grain(*times: Int64s) -> int:

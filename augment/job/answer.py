@@ -18,6 +18,7 @@ from augment.job.matching import Matched, match
 from augment.job.parallel import questions
 from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
+from augment.job.untold_groups import ABOUT
 from augment.job.waits import Waits, apart, waits
 from augment.trace import Diagnostic
 
@@ -97,8 +98,12 @@ class Answer:
     def _missing(self) -> str | None:
         """A caveat where traces of ranks are missing."""
         missing = int((self.matched.size() > self.matched.members).sum())
+        if not missing:
+            return None
         why = f"{missing} collectives lack traces of some ranks: the late rank may be among those"
-        return why if missing else None
+        sparse = int(stragglers.is_sparse(self.matched).sum())
+        nobody = f"; {sparse} have those of at most half, and nobody is charged for them" if sparse else ""
+        return why + nobody
 
     def is_drawn(self, member: int) -> bool:
         """Whether the timeline of a rank gets any tracks of the job."""
@@ -119,17 +124,24 @@ class Answer:
         return tracks.links(self.matched, self.parted, self.summaries)
 
 
-def answer(contents: Sequence[bytes], names: Sequence[str], parallelism: Mapping[str, int] | None = None) -> Answer:
+def answer(
+    contents: Sequence[bytes],
+    names: Sequence[str],
+    parallelism: Mapping[str, int] | None = None,
+    *,
+    trust_clocks: bool = False,
+) -> Answer:
     """Analyse a job from its ranks' summaries; errors mention the ``names`` of unreadable ones.
 
-    ``parallelism`` are sizes of dimensions that the user states, such as ``{"tp": 4, "dp": 2}``.
+    ``parallelism`` are sizes of dimensions that the user states, such as ``{"tp": 4, "dp": 2}``. ``trust_clocks``: the
+    clocks of the hosts are synchronised to about a millisecond, so that ranks which nothing joins can be compared.
 
     Raises:
         InputError: a summary is damaged or has another version.
     """
     summaries = [read_summary(content, name) for content, name in zip(contents, names, strict=True)]
     matched = match(summaries)
-    clocks, doubts = align(matched, summaries)
+    clocks, doubts = align(matched, summaries, trusted=trust_clocks)
     wrong = apart(matched, clocks)
     if wrong.any():
         why = "collectives without known group in which a rank ends before another begins: not matched; left out"
@@ -152,8 +164,12 @@ def _doubts(summaries: Sequence[RankSummary], matched: Matched) -> Iterator[Diag
         yield Diagnostic(
             "truncated_rank", len(cut), f"traces that are incomplete; no figure contains what they lost: {named}"
         )
-    unnamed = [not summary.identity for summary in matched.groups]
-    of_three = np.flatnonzero(matched.members > 2)
-    if doubtful := int(np.count_nonzero(np.array(unnamed, np.bool_)[matched.group[of_three]])):
+    of_three = matched.group[matched.members > 2]
+    unnamed = np.array([not group.identity for group in matched.groups], np.bool_)[of_three]
+    if doubtful := int(np.count_nonzero(unnamed)):
         why = "collectives without process group; treated as of all ranks, which is wrong if there are smaller groups"
         yield Diagnostic("group_not_told", doubtful, why)
+    inferred = np.array([group.description == ABOUT for group in matched.groups], np.bool_)[matched.group]
+    if guessed := int(np.count_nonzero(inferred)):
+        why = "collectives without process group; their ranks are inferred from which of them end together"
+        yield Diagnostic("group_inferred", guessed, why)

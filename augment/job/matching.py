@@ -2,15 +2,18 @@
 
 The collectives of a process group are matched by sequence number (``Seq``) where it was recorded. Otherwise they are
 counted within each step and kind: the k-th all-reduce of a group in a step is the same collective on all its ranks.
-Where the ranks' counts differ, or ranks contradict each other about a collective, the collectives are left out and
-counted.
+Where the ranks' counts differ, they are aligned (``realignment.py``). Where that fails, or where ranks contradict each
+other about a collective, the collectives are left out and counted. So are those of groups whose ranks are not named, if
+more ranks have such collectives than the group has.
 
 A send and its receive are one collective of the kind :data:`SEND_RECV`: the k-th from one rank to another in a group
-and step. Their sequence numbers are of no use, because each rank counts all its sends and receives in the group.
+and step. Their sequence numbers are of no use, because each rank counts all its sends and receives in the group. In a
+group of two ranks the peer is the other rank, also where it is not named.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +21,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.ordering import combinations, run_starts
+from augment.arrays.ordering import combinations, each, run_starts
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, Group
 from augment.derived.names.collective_kinds import (
@@ -31,7 +34,9 @@ from augment.derived.names.collective_kinds import (
     SEND_RECV,
     SYNCHRONOUS,
 )
+from augment.job.realignment import NO_LAG, aligned_ordinals
 from augment.job.summary import RankSummary
+from augment.job.untold_groups import inferred_groups
 from augment.trace import Diagnostic
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks
@@ -44,7 +49,8 @@ class Matched:
 
     ``instance`` numbers the collectives from 0; ``member`` is an index into the summaries, ``place`` an index into that
     summary's columns. ``first`` is the first row of each collective. Per collective there are ``group`` (an index into
-    ``groups``), ``kind`` (into ``kinds``), ``step``, and ``bytes`` (the most that a rank states; -1 unknown).
+    ``groups``), ``kind`` (into ``kinds``), ``step``, and ``bytes`` (the most that a rank states; -1 unknown). ``world``
+    is the number of ranks of the job, -1 unknown.
     """
 
     instance: Int64s
@@ -59,6 +65,7 @@ class Matched:
     step: Int64s
     bytes: Int64s
     groups: tuple[Group, ...]
+    world: int
     kinds: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
 
@@ -84,8 +91,12 @@ class Matched:
         return order[bounds[member] : bounds[member + 1]] if member + 1 < len(bounds) else order[:0]
 
     def size(self) -> Int64s:
-        """The number of ranks of each collective: 2 for send and receive, else as recorded, else that of its parts."""
-        known = np.array([group.size for group in self.groups], np.int64)[self.group]
+        """The number of ranks of each collective: 2 for send and receive, else as recorded, else that of its parts.
+
+        A collective without a named group may be one of all ranks of the job.
+        """
+        recorded = [group.size if group.identity or group.size > 0 else self.world for group in self.groups]
+        known = np.array(recorded, np.int64)[self.group]
         return np.where(self.is_pair(), 2, np.where(known > 0, known, self.members))
 
     def is_pair(self) -> Bools:
@@ -118,13 +129,14 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     """Match the collectives of the ranks."""
     table = _Table(summaries)
     unpaired = table.unpaired
-    counted = table.seq == UNKNOWN
-    number = np.where(counted, table.step, table.seq)
-    _, key = combinations(table.group, table.kind, table.source, table.target, counted.astype(np.int64), number)
-    uneven = _uneven(key, table.member) & counted & ~unpaired
+    unnamed = _name_groups(table, summaries)
+    key, counted = _key(table)
+    uneven = _uneven(key, table.member) & counted & ~unpaired & ~unnamed
     ordinal = _ordinals(key, table.member)
+    lag = _lags(combinations(key, ordinal)[1], table, ~uneven & ~unpaired & ~unnamed)
+    ordinal, uneven = aligned_ordinals(key, table.member, table.bytes, table.end, uneven, ordinal, lag)
     _, instance = combinations(key, ordinal)
-    kept = np.flatnonzero(~unpaired & ~uneven)
+    kept = np.flatnonzero(~unpaired & ~uneven & ~unnamed)
     kept = kept[np.lexsort((table.member[kept], instance[kept]))]
     first = run_starts(instance[kept])
     lengths = np.diff(np.append(first, len(kept)))
@@ -133,6 +145,7 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     good = np.repeat(~alone & ~differing, lengths)
     diagnostics = _diagnostics(
         point_to_point=int(unpaired.sum()),
+        unnamed=int(unnamed.sum()),
         uneven=int(uneven.sum()),
         alone=int(alone.sum()),
         differing=int(differing.sum()),
@@ -157,14 +170,16 @@ class _Table:
             codes = []
             for number in range(len(summary.groups)):
                 group_info = summary.group(number)
-                if group_info.identity not in groups:
-                    groups[group_info.identity] = len(groups)
+                identity = group_info.identity or str(group_info.size)
+                if identity not in groups:
+                    groups[identity] = len(groups)
                     self.groups.append(group_info)
-                codes.append(groups[group_info.identity])
+                codes.append(groups[identity])
             group.append(np.array(codes, np.int64)[summary.column("group")])
             kind_codes = np.array([kinds.setdefault(each, len(kinds)) for each in summary.kinds], np.int64)
             kind.append(kind_codes[summary.column("kind")])
         self.group, self.kind = _joined(group), _joined(kind)
+        self.world = max((summary.world for summary in summaries), default=UNKNOWN)
         lengths = [len(summary.column("ts")) for summary in summaries]
         self.member = np.repeat(np.arange(len(summaries)), lengths)
         self.place = _joined([np.arange(length) for length in lengths])
@@ -179,14 +194,27 @@ class _Table:
         self.kinds = tuple(kinds)
 
     def _pair(self, kinds: dict[str, int], ranks: Int64s, peer: Int64s) -> None:
-        sends, receives = (self.kind == kinds.get(kind, UNKNOWN) for kind in (SEND, RECV))
-        paired = (sends | receives) & (ranks != UNKNOWN) & (peer != UNKNOWN) & (ranks != peer)
-        self.source = np.where(paired, np.where(sends, ranks, peer), UNKNOWN)
-        self.target = np.where(paired, np.where(sends, peer, ranks), UNKNOWN)
+        sends, receives, several = (self.kind == kinds.get(kind, UNKNOWN) for kind in (SEND, RECV, SEND_RECV))
+        peer = np.where((peer == UNKNOWN) | several, self._others(ranks, sends | receives | several), peer)
+        paired = (sends | receives | several) & (ranks != UNKNOWN) & (peer != UNKNOWN) & (ranks != peer)
+        low, high = np.minimum(ranks, peer), np.maximum(ranks, peer)
+        self.source = np.where(paired, np.where(sends, ranks, np.where(receives, peer, low)), UNKNOWN)
+        self.target = np.where(paired, np.where(sends, peer, np.where(receives, ranks, high)), UNKNOWN)
         self.unpaired = np.isin(self.kind, [kinds[kind] for kind in POINT_TO_POINT if kind in kinds]) & ~paired
         if paired.any():
             self.kind = np.where(paired, kinds.setdefault(SEND_RECV, len(kinds)), self.kind)
             self.seq = np.where(paired, UNKNOWN, self.seq)
+
+    def _others(self, ranks: Int64s, wanted: Bools) -> Int64s:
+        """The other rank of a group of two, for ``wanted`` rows; -1 where the group has more or is not named."""
+        others = np.full(len(ranks), UNKNOWN, np.int64)
+        for group, places in each(self.group[wanted], len(self.groups)):
+            pair = _two_ranks(self.groups[group].ranks)
+            if pair is not None:
+                rows = np.flatnonzero(wanted)[places]
+                first, second = pair
+                others[rows[ranks[rows] == first]], others[rows[ranks[rows] == second]] = second, first
+        return others
 
     def matched(self, rows: Places, instance: Int64s, diagnostics: tuple[Diagnostic, ...]) -> Matched:
         first = run_starts(instance)
@@ -204,13 +232,75 @@ class _Table:
             step=self.step[rows[first]],
             bytes=np.maximum.reduceat(self.bytes[rows], first) if len(first) else np.empty(0, np.int64),
             groups=tuple(self.groups),
+            world=self.world,
             kinds=self.kinds,
             diagnostics=diagnostics,
         )
 
 
+def _two_ranks(text: str) -> tuple[int, int] | None:
+    """The ranks of a group of two, from PyTorch's text such as ``[0, 8]``."""
+    ranks = re.fullmatch(r"\[(\d{1,9}), *(\d{1,9})\]", text)
+    return (int(ranks[1]), int(ranks[2])) if ranks else None
+
+
 def _joined(parts: Sequence[Int64s]) -> Int64s:
     return np.concatenate(parts).astype(np.int64) if len(parts) else np.empty(0, np.int64)
+
+
+def _key(table: _Table) -> tuple[Int64s, Bools]:
+    """A key of rows that are told apart by number or order, and whether by order."""
+    counted = table.seq == UNKNOWN
+    number = np.where(counted, table.step, table.seq)
+    _, key = combinations(table.group, table.kind, table.source, table.target, counted.astype(np.int64), number)
+    return key, counted
+
+
+def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
+    """Infer the groups that are not named; rows of groups that remain smaller than the number of ranks with them."""
+    unnamed = np.array([not group.identity for group in table.groups], np.bool_)[table.group]
+    if not unnamed.any():
+        return unnamed
+    key, _ = _key(table)
+    _, instance = combinations(key, _ordinals(key, table.member))
+    labels = {
+        place: summary.name if summary.rank is None else str(summary.rank) for place, summary in enumerate(summaries)
+    }
+    left = np.zeros(len(unnamed), np.bool_)
+    rows = np.flatnonzero(unnamed & ~table.unpaired)
+    (groups, _), which = combinations(table.group[rows], table.kind[rows])
+    for number, places in each(which, len(groups)):
+        chosen, size = rows[places], table.groups[int(groups[number])].size
+        members = len(np.unique(table.member[chosen]))
+        if members <= max(size, 2):
+            continue
+        found = inferred_groups(chosen, instance, table.member, table.ts, table.end, labels, size)
+        left[chosen] = found is not None or size != UNKNOWN
+        for group, own in found or ():
+            left[own] = False
+            table.group[own] = len(table.groups)
+            table.groups.append(group)
+    return left
+
+
+def _lags(instance: Int64s, table: _Table, chosen: Bools) -> Int64s:
+    """How far the clock of each row's rank is ahead of the others', roughly, by the ``chosen`` collectives; -1 unknown.
+
+    Only differences between ranks of one collective are of use.
+    """
+    rows = np.flatnonzero(
+        chosen & np.isin(table.kind, [code for code, kind in enumerate(table.kinds) if kind in SYNCHRONOUS])
+    )
+    count = int(table.member.max(initial=-1)) + 1
+    lag = np.full(count, NO_LAG)
+    order = rows[np.argsort(instance[rows], kind="stable")]
+    first = run_starts(instance[order])
+    lengths = np.diff(np.append(first, len(order)))
+    ahead = table.end[order] - np.repeat(table.end[order[first]], lengths)
+    shared = np.repeat(lengths > 1, lengths)
+    for member, places in each(table.member[order[shared]], count):
+        lag[member] = int(np.median(ahead[shared][places]))
+    return lag[table.member]
 
 
 def _ordinals(key: Int64s, member: Int64s) -> Int64s:
@@ -254,9 +344,13 @@ def _diagnostics(**counts: int) -> tuple[Diagnostic, ...]:
             "point_to_point_left_out",
             "sends and receives whose other rank is unknown, as of several in one kernel; left out",
         ),
+        "unnamed": (
+            "group_members_not_told",
+            "collectives of a group whose ranks are not named, on more ranks than the group has; left out",
+        ),
         "uneven": (
             "collectives_counted_differently",
-            "collectives without sequence number whose count in a step differs between ranks; left out",
+            "collectives without sequence number whose count in a step differs too much between ranks; left out",
         ),
         "alone": ("collectives_of_one_rank", "collectives found on one rank only; left out"),
         "differing": ("collectives_told_differently", "collectives whose size differs between ranks; left out"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from augment.arrays.ordering import combinations, each, sums
 from augment.arrays.statistics import robust_z
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.findings import column
 from augment.job.matching import Matched
@@ -95,7 +95,11 @@ def tally(matched: Matched, parted: Waits, chosen: Places, parts: Places, count:
 
 
 def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Iterator[Row]:
-    """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design."""
+    """The rows of each group, ranks in order; of collectives alone: the stages of a pipeline wait by design.
+
+    Nobody is charged for collectives of which at most half of the ranks have traces.
+    """
+    parted = replace(parted, lead_ns=np.where(is_sparse(matched), 0, parted.lead_ns))
     late = matched.member[parted.late]
     parts = lead_parts(matched, parted, summaries)
     count = len(summaries)
@@ -128,6 +132,12 @@ def stragglers(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
                 cause_ratio=cause_ns / charged if charged else None,
                 **{f"{name}_ns": int(column[member]) for name, column in spent._asdict().items()},
             )
+
+
+def is_sparse(matched: Matched) -> Bools:
+    """Collectives of which at most half of the ranks have traces: who was late is not known."""
+    sparse: Bools = 2 * matched.members <= matched.size()
+    return sparse & ~matched.is_pair()
 
 
 def lead_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Parts:

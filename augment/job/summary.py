@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s, Places
-from augment.derived.collectives.collectives import Group, collectives
+from augment.derived.collectives.collectives import UNKNOWN, Group, collectives
 from augment.derived.collectives.device_states import device_states, host_gaps
 from augment.derived.collectives.rank_progress import NONE, Spent, follows, held_up, spent_before
 from augment.derived.gpu.gpu_work import gpu_work
@@ -24,7 +24,7 @@ from augment.job.rank_tables import tables_of
 from augment.job.states import StateTable, state_table
 from augment.trace import Trace
 
-VERSION = 5
+VERSION = 6
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
@@ -104,6 +104,7 @@ class RankSummary(msgspec.Struct):
     partial: str | None = None  #: why the trace is incomplete; None if it is whole
     tables: dict[str, dict[str, bytes]] = {}  #: see :mod:`augment.job.rank_tables`
     texts: dict[str, list[str]] = {}
+    world: int = UNKNOWN  #: the number of ranks of the job, -1 unknown
 
     def column(self, name: str) -> Int64s:
         """A column of the collectives."""
@@ -155,6 +156,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         version=VERSION,
         name=trace.source.label,
         partial=trace.partial,
+        world=_world(trace),
         sha256=trace.source.sha256,
         rank=trace.rank,
         host=_host(trace),
@@ -216,6 +218,12 @@ def _streams(trace: Trace, place: Places) -> tuple[list[Stream], Int64s]:
         device = work.devices[bisect_right(starts, stream.start) - 1]
         streams_found.append(Stream(str(stream.stream), stream.track, device.track))
     return streams_found, which.astype(np.int64)
+
+
+def _world(trace: Trace) -> int:
+    info = trace.source.metadata.get("distributedInfo")
+    size = info.get("world_size") if isinstance(info, dict) else None
+    return size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
 
 
 def _host(trace: Trace) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from augment.arrays.types import Bools, Int64s
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
+from augment.job.untold_groups import is_unnamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +64,20 @@ def waits(matched: Matched, clocks: Sequence[Clock]) -> Waits:
 
 
 def apart(matched: Matched, clocks: Sequence[Clock]) -> Bools:
-    """Collectives without known group that cannot be one: by the clocks, a rank ends before another begins."""
+    """Collectives without named group that cannot be one: by the clocks, a rank ends before another begins, or only an
+    impossible drift would let a rank take part."""
     if not len(matched):
         return np.empty(0, np.bool_)
     start, end, margin = common_times(matched, clocks)
     comparable = np.array([clock.comparable for clock in clocks], np.bool_)[matched.member]
     arrival = np.maximum.reduceat(start, matched.first)[matched.instance]
     broken = np.logical_or.reduceat(end + margin < arrival, matched.first)
-    untold = np.array([not group.identity for group in matched.groups], np.bool_)[matched.group]
-    separate: Bools = broken & untold & matched.is_synchronous() & np.logical_and.reduceat(comparable, matched.first)
-    return separate
+    untold = np.array([is_unnamed(group) for group in matched.groups], np.bool_)[matched.group]
+    mismatched = np.array([clock.mismatched for clock in clocks], np.bool_)[matched.member]
+    some, every = np.logical_or.reduceat(mismatched, matched.first), np.logical_and.reduceat(mismatched, matched.first)
+    separate = broken & matched.is_synchronous() & np.logical_and.reduceat(comparable, matched.first)
+    wrong: Bools = untold & (separate | (some & ~every))
+    return wrong
 
 
 def common_times(matched: Matched, clocks: Sequence[Clock]) -> tuple[Int64s, Int64s, Int64s]:

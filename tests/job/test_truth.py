@@ -108,7 +108,7 @@ def test_a_late_host_is_told_from_a_late_gpu(tmp_path: Path) -> None:
     found = job(tmp_path, ranks=2, steps=3, work=0.02, jitter=0.2)
     worst = max(rows(found, "stragglers"), key=lambda row: row.charged_ns)
     assert worst.cause == "host"
-    assert worst.host_ns > 0.9 * worst.charged_ns
+    assert worst.host_ns > 0.6 * worst.charged_ns  # between the launches it works
 
 
 @pytest.mark.parametrize(("ranks", "collectives"), [(2, "ddp"), (8, "ddp"), (16, "fsdp")])

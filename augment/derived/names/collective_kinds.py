@@ -23,9 +23,11 @@ KINDS = [
         ("allreduce|crossdevicereduce", ALL_REDUCE),
         ("reducescatter", REDUCE_SCATTER),
         ("allgather", ALL_GATHER),
-        ("alltoall|all2all", ALL_TO_ALL),
+        # expert parallelism (DeepEP, HybridEP, MORI, Perplexity's, TensorRT-LLM's): no rank has all its tokens before
+        # all ranks have sent theirs
+        ("alltoall|all2all|moea2a|(deep|hybrid)ep.*(dispatch|combine)|(mori|pplx)::.*(dispatch|combine)", ALL_TO_ALL),
         ("broadcast|bcast", "Broadcast"),
-        ("barrier", "Barrier"),
+        ("barrier|nvshmem.*syncall", "Barrier"),
         ("sendrecv", SEND_RECV),
         ("send", SEND),
         ("recv", RECV),

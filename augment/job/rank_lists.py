@@ -1,0 +1,29 @@
+"""Lists of ranks as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MOST = 6  #: ranges written out
+
+
+def ranks_text(ranks: Iterable[int | None]) -> str:
+    """Ranks as ranges: ``rank 3``, ``ranks 0 to 3 and 8``; ranks that are unknown are counted."""
+    given = list(ranks)
+    known = sorted({rank for rank in given if rank is not None})
+    unknown = given.count(None)
+    spans: list[list[int]] = []
+    for rank in known:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(low) if low == high else f"{low} {'to' if high > low + 1 else 'and'} {high}" for low, high in spans]
+    if len(texts) > MOST:
+        beyond = sum(high - low + 1 for low, high in spans[MOST:])
+        texts = [*texts[:MOST], f"{beyond} more"]
+    listed = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
+    parts = [f"rank{'s' if len(known) > 1 else ''} {listed}"] if known else []
+    if unknown:
+        parts.append(f"{unknown} rank{'s' if unknown > 1 else ''} of unknown number")
+    return " and ".join(parts) or "no rank"

@@ -1,0 +1,107 @@
+"""Process groups that traces do not name, from when their collectives end.
+
+The ranks of a group end each of its collectives together. So the time from the end of one to the end of the next is the
+same on all of them, whatever their clocks show, and differs for ranks of other groups. Ranks whose times agree form a
+group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from augment.arrays.ordering import each
+from augment.arrays.types import Bools, Int64s
+from augment.derived.collectives.collectives import UNKNOWN, Group
+
+FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance
+APART_NS = 20_000  #: ends of one collective differ by less, or by less than a tenth of its duration
+NOISE_NS = 4  #: distances below the resolution of recorded times are equal
+CLEARLY = 5.0  #: the ratio of two distances that parts groups
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+ABOUT = "inferred: its ranks end together"
+
+
+def is_unnamed(group: Group) -> bool:
+    """Whether the traces do not say which ranks are in the group."""
+    return not group.identity or group.description == ABOUT
+
+
+def inferred_groups(
+    rows: Int64s, instance: Int64s, member: Int64s, ts: Int64s, end: Int64s, labels: dict[int, str], size: int
+) -> list[tuple[Group, Int64s]] | None:
+    """The groups among collectives of one kind without a named group, each with its rows.
+
+    Args:
+        rows: the rows of these collectives in the columns ``instance`` to ``end``.
+        instance: the number of each collective if all ranks were one group.
+        member: the index of the rank.
+        ts: the start, ns.
+        end: the end, ns.
+        labels: each member's rank as text.
+        size: the number of ranks of each group, -1 unknown.
+
+    Returns:
+        None if there are too few collectives to tell. No groups if they would have different sizes, or not ``size``.
+    """
+    members = np.unique(member[rows])
+    order = rows[np.lexsort((member[rows], instance[rows]))]
+    number, counts = np.unique(instance[order], return_counts=True)
+    whole = np.isin(instance[order], number[counts == len(members)])
+    ends = end[order[whole]].reshape(-1, len(members))
+    if len(ends) < FEWEST_ENDS or len(members) < 2:
+        return None
+    between = np.diff(ends[np.argsort(ends[:, 0], kind="stable")], axis=0)
+    apart = max(APART_NS, int(np.median(end[rows] - ts[rows])) // 10)
+    cluster = _equal_clusters(between, apart)
+    if cluster is None:
+        return []
+    result = []
+    for _, places in each(cluster, int(cluster.max()) + 1):
+        if len(places) == size or (size == UNKNOWN and len(places) > 1):
+            chosen = members[places]
+            ranks = "[" + ", ".join(labels[int(index)] for index in chosen) + "]"
+            inside: Bools = np.isin(member[rows], chosen)
+            result.append((Group("", ABOUT, ranks, "", len(chosen)), rows[inside]))
+    return result
+
+
+def _equal_clusters(between: Int64s, apart: int) -> Int64s | None:
+    """The cluster of each column, all of one size; None if there are no such clusters.
+
+    Ranks of different groups with equal work may be near each other. So the first clear step in the distances is tried,
+    then the widest, then none.
+    """
+    for choose in (_first_step, _widest_step, _no_step):
+        cluster = _clusters(between, apart, choose)
+        if len(set(np.bincount(cluster).tolist())) == 1 and len(cluster) > int(cluster.max()) + 1:
+            return cluster
+    return None
+
+
+def _clusters(between: Int64s, apart: int, choose: Callable[[Floats], int]) -> Int64s:
+    """The cluster of each column: with the first free column, those at most as far from it as the chosen step."""
+    cluster = np.full(between.shape[1], -1, np.int64)
+    count = 0
+    while (left := np.flatnonzero(cluster < 0)).size:
+        distance = np.median(np.abs(between[:, left] - between[:, left[:1]]), axis=0)
+        ordered = np.sort(distance)
+        ordered = ordered[: np.count_nonzero(ordered <= apart) + 1]
+        step = choose(ordered[1:] / np.maximum(ordered[:-1], NOISE_NS))
+        cluster[left[distance <= min(ordered[step], apart)]] = count
+        count += 1
+    return cluster
+
+
+def _first_step(ratios: Floats) -> int:
+    clear = np.flatnonzero(ratios >= CLEARLY)
+    return int(clear[0]) if len(clear) else -1
+
+
+def _widest_step(ratios: Floats) -> int:
+    return int(ratios.argmax()) if len(ratios) and ratios.max() >= CLEARLY else -1
+
+
+def _no_step(_: Floats) -> int:
+    return -1
