@@ -68,7 +68,7 @@ class Answer:
             "stragglers": Findings(late, partial=self._missing()) if late else Skipped(unmatched),
             "load_imbalance": Findings(steps) if steps else Skipped("no rank recorded a step"),
             **self._of_path(),
-            **questions.outcomes(self.summaries, self.matched, self.parted, self.parallelism),
+            **questions.outcomes(self.summaries, self.clocks, self.matched, self.parted, self.parallelism),
             "aggregates": aggregates.aggregates(self.summaries),
         }
 

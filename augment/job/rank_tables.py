@@ -4,83 +4,46 @@ Each table is a dictionary of equal-length int64 columns by name. ``collectives`
 collectives: ``phase``, the :class:`Phase` that launched it, -1 if unknown; ``unit``, an index into the summary's texts
 (the module of the FSDP range that launched it; -1 none); ``ready``, the end of the last work on the main stream that
 was launched before it, and ``launched``, both in ns (-1 unknown). ``device`` has one row: the ``index`` of the rank's
-device and the ``count`` of devices on its node.
+device and the ``count`` of devices on its node. ``actions`` are the passes of :mod:`augment.job.pipeline_actions`.
 """
 
 from __future__ import annotations
 
 import re
-from enum import IntEnum
 
 import numpy as np
 
-from augment.arrays.types import Bools, Int64s, Places
+from augment.arrays.types import Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.kernel_types import KernelType
-from augment.derived.steps.steps import steps
+from augment.findings import Window
+from augment.job.phases import phases
+from augment.job.pipeline_actions import MOST, pipeline_actions
 from augment.trace import Category, Trace
 
-
-class Phase(IntEnum):
-    """Backward is what the thread of the autograd engine launches. The optimizer is what its annotation encloses, and
-    all that follows the last backward of the step. The rest is forward."""
-
-    FORWARD = 0
-    BACKWARD = 1
-    OPTIMIZER = 2
-
-
 Tables = dict[str, dict[str, Int64s]]
-_ENGINE = "autograd::engine::evaluate_function"
-_AUTOGRAD_THREAD = "pt_autograd"
-_STEP = "ProfilerStep"
-_OPTIMIZER = "Optimizer.step"
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
 _UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
 
 
-def tables_of(trace: Trace, chosen: Places) -> tuple[Tables, dict[str, list[str]]]:
-    """The tables of a rank, of its ``chosen`` collectives, and the texts that columns index, by column."""
+def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tables, dict[str, list[str]]]:
+    """The tables of a rank in the ``window``, of its ``chosen`` collectives; and the texts that columns index."""
     records = collectives(trace)
     launch = gpu_work(trace).launch[records.place[chosen]]
     unit, units = _units(trace, launch)
-    phase = _phases(trace, launch, records.step[chosen])
+    phase = phases(trace, launch, records.step[chosen])
     of_collectives = {"phase": phase, "unit": unit, "ready": _ready(trace, launch)}
     of_collectives["launched"] = np.where(launch == NO_ROW, UNKNOWN, trace.events.ts[launch])
-    return {"collectives": of_collectives, "device": _device(trace)}, {"unit": units}
-
-
-def _phases(trace: Trace, launch: Int64s, step: Int64s) -> Int64s:
-    events = trace.events
-    engine = _named(trace, _ENGINE)
-    ops = events.slices_of(Category.CPU_OP)
-    ops = ops[engine[events.name[ops]]]
-    is_autograd = np.array([_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks], np.bool_)
-    is_autograd[events.track[ops]] = True
-    annotations = events.slices_of(Category.USER_ANNOTATION)
-    is_autograd[events.track[annotations[_named(trace, _STEP)[events.name[annotations]]]]] = False
-    if not is_autograd.any():
-        return np.full(len(launch), UNKNOWN, np.int64)
-    backward = is_autograd[events.track[launch]]
-    nodes = np.flatnonzero(is_autograd[events.track]) if not len(ops) else ops
-    around = innermost(trace, launch, (Category.USER_ANNOTATION,), _named(trace, _OPTIMIZER))
-    after = (around != NO_ROW) | (events.ts[launch] > _last_in_step(trace, events.ts[nodes], step))
-    phase = np.where(backward, Phase.BACKWARD, np.where(after, Phase.OPTIMIZER, Phase.FORWARD))
-    return np.where(launch == NO_ROW, UNKNOWN, phase)
-
-
-def _last_in_step(trace: Trace, ts: Int64s, step: Int64s) -> Int64s:
-    """The last of ``ts`` in each of ``step`` (numbers of steps); the greatest integer where there is none."""
-    windows = steps(trace)
-    ts = np.sort(ts)
-    place = np.searchsorted(ts, windows.end, side="left") - 1
-    inside = (place >= 0) & (ts[np.maximum(place, 0)] >= windows.ts) if len(ts) else np.zeros(len(place), np.bool_)
-    last = {int(number): int(ts[at]) for number, at in zip(windows.number[inside], place[inside], strict=True)}
-    never = int(np.iinfo(np.int64).max)
-    return np.array([last.get(number, never) for number in step.tolist()], np.int64)
+    actions = pipeline_actions(trace)
+    inside = np.ones(len(actions.step), np.bool_)
+    if window is not None:
+        inside = (actions.step >= window.first_step) & (actions.step <= window.last_step)
+    actions = actions.take(np.flatnonzero(inside)[:MOST])
+    tables = {"collectives": of_collectives, "device": _device(trace), "actions": actions.columns()}
+    return tables, {"unit": units}
 
 
 def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:
@@ -124,7 +87,3 @@ def _device(trace: Trace) -> dict[str, Int64s]:
         "index": np.array([index if isinstance(index, int) else UNKNOWN], np.int64),
         "count": np.array([count or UNKNOWN], np.int64),
     }
-
-
-def _named(trace: Trace, beginning: str) -> Bools:
-    return np.array([name.startswith(beginning) for name in trace.strings], np.bool_)

@@ -150,8 +150,9 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
     }
     columns |= _spent(trace, ts=columns["ts"], end=columns["end"])
     steps = _steps(trace, window)
-    moments = columns["ts"], columns["end"], steps["start"], steps["end"]
-    tables, texts = tables_of(trace, chosen)
+    tables, texts = tables_of(trace, chosen, window)
+    passes = tables["actions"]["start"], tables["actions"]["end"]
+    moments = columns["ts"], columns["end"], steps["start"], steps["end"], *passes
     return RankSummary(
         version=VERSION,
         name=trace.source.label,

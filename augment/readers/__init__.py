@@ -6,7 +6,7 @@ import os
 from typing import Protocol
 
 from augment.errors import UnknownFormat
-from augment.readers import chrome, containers, perfetto
+from augment.readers import chrome, containers, perfetto, stage_timeline
 from augment.readers.containers import OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
 from augment.trace import Trace
@@ -31,7 +31,7 @@ class Reader(Protocol):
         """The trace in ``text``, of which ``head`` has been taken already."""
 
 
-READERS: tuple[Reader, ...] = (chrome, perfetto)
+READERS: tuple[Reader, ...] = (stage_timeline, chrome, perfetto)  #: the first that recognises a text reads it
 
 
 def reader_named(name: str) -> Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from simulator import kernels
@@ -27,6 +28,7 @@ class _Model(Communication):
     speed: float
     waits: bool  #: the host waits for the device at the end of the step
     batch: int = 0  #: the microbatch that is at work
+    final: int = 0  #: the last microbatch of the backward
     sequences: dict[tuple[int, str], tuple[Slot, Slot]] = field(default_factory=dict)
     activations: list[tuple[int, Slot]] = field(default_factory=list)
 
@@ -216,10 +218,11 @@ class _Model(Communication):
         inside = self.options.collectives == "fsdp" and 0 <= layer < self.layers
         return self.collective("allgather", after_compute=False) if inside else None
 
-    def forward(self, batch: int) -> None:
-        """All layers of the stage, and the loss in the last."""
+    def forward(self, batch: int, *, receives: bool = True) -> None:
+        """All layers of the stage, and the loss in the last; the activations may have been received before."""
         self.batch = batch
-        self.message("recv", -1)
+        if receives:
+            self.message("recv", -1)
         pending = self.gather(0)
         for layer in range(self.layers):
             following = self.gather(layer + 1)
@@ -231,8 +234,11 @@ class _Model(Communication):
             self.unary("loss", "aten::_log_softmax", kernels.SOFTMAX, 60)
         self.message("send", 1)
 
-    def backward(self, batch: int) -> None:
-        """All layers from the last, on the autograd thread, with gradients on their way as soon as they are there."""
+    def backward(self, batch: int, *, sends: bool = True) -> None:
+        """All layers from the last, on the autograd thread, with gradients on their way as soon as they are there.
+
+        What the stage before needs may be sent later.
+        """
         self.batch = batch
         self.b.thread = AUTOGRAD
         self.b.spend(25_000)
@@ -248,9 +254,10 @@ class _Model(Communication):
             pending = following
             with self.b.graph(self.options.graphs):
                 self.backward_layer(layer)
-            if batch == 0:  # the last microbatch of the backward
+            if batch == self.final:
                 sent.append(self.average())
-        self.message("send", -1)
+        if sends:
+            self.message("send", -1)
         self.await_op(next((index for index in reversed(sent) if index is not None), None))
         self.b.thread = MAIN
         self.b.spend(15_000)
@@ -288,6 +295,48 @@ class _Model(Communication):
             b.launch("Memcpy DtoH (Device -> Pinned)", 1400, COMPUTE, category="gpu_memcpy", size=4)
             b.synchronize(COMPUTE)
 
+    def label(self, what: str, batch: int) -> AbstractContextManager[object]:
+        """The range of a program around the ``forward`` or ``backward`` of a microbatch."""
+        if self.options.stage_labels == "torch":
+            return self.b.annotation(f"{what.capitalize()} {batch}")
+        if self.options.stage_labels == "megatron":
+            line = {"forward": 225, "backward": 379}[what]
+            return self.b.frame(f"megatron/core/pipeline_parallel/schedules.py({line}): {what}_step")
+        return nullcontext()
+
+    def run_schedule(self) -> None:
+        """Forward and backward of all microbatches.
+
+        By 1F1B (arXiv 1806.03377), a stage goes forward as often as there are stages after it, then once forward and
+        once backward in turn, then backward. Between two of these it receives before it sends, as Megatron does in one
+        call: else two neighbours would wait for each other.
+        """
+        many = self.options.microbatches
+        ahead = many if self.options.schedule == "gpipe" else min(self.place.stages - 1 - self.place.stage, many)
+        self.final = 0 if self.options.schedule == "gpipe" else many - 1
+        for batch in range(ahead):
+            with self.label("forward", batch):
+                self.forward(batch)
+        for batch in range(ahead, many):
+            with self.label("forward", batch):
+                self.forward(batch, receives=batch == ahead)
+            last = batch == many - 1
+            self.run_backward(batch - ahead, sends=last)
+            if not last:
+                self.message("recv", -1)
+                self.message("send", -1)
+        rest = reversed(range(many)) if self.options.schedule == "gpipe" else range(many - ahead, many)
+        for batch in rest:
+            self.run_backward(batch)
+
+    def run_backward(self, batch: int, *, sends: bool = True) -> None:
+        """The backward of a microbatch, as the engine runs it."""
+        with (
+            self.label("backward", batch),
+            self.b.frame("torch/autograd/__init__.py(354): _engine_run_backward"),
+        ):
+            self.backward(batch, sends=sends)
+
     def step(self) -> None:
         """One ``ProfilerStep#n``."""
         b = self.b
@@ -296,12 +345,7 @@ class _Model(Communication):
             with b.frame("examples/train.py(88): train_step"):
                 self.load_batch()
                 first = len(b.ops) - 1
-                batches = range(self.options.microbatches)
-                for batch in batches:
-                    self.forward(batch)
-                for batch in reversed(batches):
-                    with b.frame("torch/autograd/__init__.py(354): _engine_run_backward"):
-                        self.backward(batch)
+                self.run_schedule()
                 self.optimize()
                 if self.waits and self.last:
                     self.read_loss()

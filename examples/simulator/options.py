@@ -9,6 +9,8 @@ from typing import Literal
 Collectives = Literal["ddp", "fsdp", "none"]
 CollectiveArgs = Literal["full", "no_seq", "no_group", "none"]
 Layout = Literal["classic", "lines"]
+Schedule = Literal["gpipe", "1f1b"]
+StageLabels = Literal["none", "torch", "megatron"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class JobOptions:
     pp: int = 1  #: pipeline stages, each with its part of the layers
     ep: int = 1  #: data-parallel ranks that share experts: a DeepEP dispatch and combine a layer
     microbatches: int = 1  #: of a step: all forward, then all backward
+    schedule: Schedule = "gpipe"  #: "1f1b": of each stage but the last, backward begins while others go forward
+    stage_labels: StageLabels = "none"  #: ranges around each microbatch, of torch.distributed.pipelining, or Megatron's
     stretch: float = 1.0  #: factor on all times of the written job
 
     def __post_init__(self) -> None:
@@ -120,6 +124,8 @@ class JobOptions:
             raise ValueError("ranks must be a multiple of tp times pp; all of them and microbatches at least 1")
         if self.dp % self.ep or self.layers % self.pp:
             raise ValueError("ranks / (tp * pp) must be a multiple of ep, layers one of pp")
+        if self.schedule not in ("gpipe", "1f1b") or self.stage_labels not in ("none", "torch", "megatron"):
+            raise ValueError("schedule must be gpipe or 1f1b, stage_labels none, torch or megatron")
         if self.pp > 1 and self.collectives == "none":
             raise ValueError("stages need sends: collectives must not be none")
 

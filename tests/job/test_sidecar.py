@@ -29,6 +29,8 @@ from job_summaries import summary_of
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
 
+OF_OTHER_JOBS = {"pipeline"}  #: this one is fully sharded
+
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -45,7 +47,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_as_declared(out: Path) -> None:
     told = json.loads((out / "job.metrics.json").read_bytes())
     jsonschema.validate(told, job_schema(closed=True))
-    assert {one["status"] for one in told["analyses"].values()} == {"ok"}
+    assert {name for name, one in told["analyses"].items() if one["status"] != "ok"} == OF_OTHER_JOBS
     assert told["source"]["ranks"] == [0, 1, 2, 3]
     for row in told["analyses"]["job_collectives"]["rows"]:
         assert row["efficiency_ratio"] == pytest.approx(row["bus_gbps"] / 450)

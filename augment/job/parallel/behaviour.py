@@ -19,7 +19,7 @@ from augment.derived.collectives.collectives import UNKNOWN
 from augment.derived.names.collective_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, REDUCE_SCATTER
 from augment.job.parallel.names import DP, DP_SHARD, PP, TP
 from augment.job.parallel.names import UNKNOWN as NO_DIMENSION
-from augment.job.rank_tables import Phase
+from augment.job.phases import Phase
 from augment.job.summary import RankSummary
 
 ALMOST_ALL, ALMOST_NONE = 0.9, 0.05  #: shares of bytes that count as all and none

@@ -75,6 +75,7 @@ class Dimensions:
     coordinates: Mapping[str, Mapping[int, int]]
     node: Sequence[str]
     node_known_by: str
+    pipelines: Sequence[Sequence[int]]  #: the ranks of each, in the order of stages
     diagnostics: Sequence[Diagnostic] = field(default_factory=list)
 
     def of(self, group: int, kind: str) -> str:
@@ -115,7 +116,8 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
     known = {summary.rank for summary in summaries if summary.rank is not None}
     chained = chains(summaries)
     coordinates = _coordinates(uses, ranks, chained) | (layout.coordinates(known) if layout else {})
-    return Dimensions(uses, found, ranks, sizes, coordinates, *nodes(summaries), diagnostics)
+    pipelines = _pipelines(uses, ranks, chained)
+    return Dimensions(uses, found, ranks, sizes, coordinates, *nodes(summaries), pipelines, diagnostics)
 
 
 def rows(dims: Dimensions) -> list[Row]:
@@ -288,7 +290,7 @@ def _listed(text: str) -> tuple[int, ...]:
 
 
 def _coordinates(
-    uses: Mapping[tuple[int, str], Use], ranks: Sequence[tuple[int, ...]], chained: Mapping[int, int]
+    uses: Mapping[tuple[int, str], Use], ranks: Sequence[tuple[int, ...]], chained: Sequence[Sequence[int]]
 ) -> dict[str, dict[int, int]]:
     """The coordinates of the dimensions whose groups do not overlap.
 
@@ -302,13 +304,23 @@ def _coordinates(
             continue
         done.add((use.dimension, ranks[group]))
         if use.dimension == PP and use.confidence == "medium":
-            out[PP] = {**chained}
+            out[PP] = {rank: place for chain in chained for place, rank in enumerate(chain)}
             continue
         of = out.setdefault(use.dimension, {})
         if of.keys() & set(ranks[group]):
             overlapping.add(use.dimension)
         of.update({rank: place for place, rank in enumerate(ranks[group])})
     return {name: of for name, of in out.items() if name not in overlapping and of}
+
+
+def _pipelines(
+    uses: Mapping[tuple[int, str], Use], ranks: Sequence[tuple[int, ...]], chained: Sequence[Sequence[int]]
+) -> list[Sequence[int]]:
+    """The ranks of each pipeline: of the groups that are named or stated, else by who sends to whom."""
+    groups = {ranks[group]: use for (group, _), use in uses.items() if use.dimension == PP}
+    if any(use.confidence == "medium" for use in groups.values()):
+        return list(chained)
+    return [group for group in groups if group]
 
 
 def _stride(ranks: Sequence[int]) -> int | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.findings import Findings, Outcome, Skipped
+from augment.job.alignment import Clock
 from augment.job.matching import Matched
-from augment.job.parallel import comparison, dimensions, volumes
+from augment.job.parallel import comparison, dimensions, pipeline, volumes
 from augment.job.parallel.names import UNKNOWN
 from augment.job.parallel.rank_steps import rank_steps
 from augment.job.summary import RankSummary
@@ -21,20 +22,23 @@ ROWS: dict[str, type[Any]] = {
     "dimension_groups": comparison.GroupRow,
     "dimension_links": comparison.LinkRow,
     "dimension_places": comparison.PlaceRow,
+    "pipeline": pipeline.Row,
 }
 
 
 def outcomes(
     summaries: Sequence[RankSummary],
+    clocks: Sequence[Clock],
     matched: Matched,
     parted: Waits,
     parallelism: Mapping[str, int],
 ) -> Mapping[str, Outcome]:
     """The figures by question, in the order of :data:`ROWS`; ``parallelism`` are the sizes that the user states."""
-    if not any(len(summary.column("ts")) for summary in summaries):
-        return dict.fromkeys(ROWS, Skipped("no rank recorded collectives"))
     dims = dimensions.dimensions(summaries, matched, parallelism)
     steps = rank_steps(summaries)
+    stages = pipeline.pipeline(summaries, clocks, matched, dims.pipelines)
+    if not any(len(summary.column("ts")) for summary in summaries):
+        return dict.fromkeys(ROWS, Skipped("no rank recorded collectives")) | {"pipeline": stages}
     groups, links = comparison.compared(dims, matched, parted, summaries)
     spots = comparison.places(dims, matched, parted, steps, summaries)
     unclear = "collectives whose dimension is unknown; --parallelism tp=4,pp=2,dp=2 states the sizes"
@@ -49,4 +53,5 @@ def outcomes(
         "dimension_places": Findings(spots)
         if spots
         else Skipped("no dimension has coordinates, and no two nodes are known"),
+        "pipeline": stages,
     }

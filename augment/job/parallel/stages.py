@@ -12,8 +12,8 @@ from augment.derived.names.collective_kinds import RECV, SEND
 from augment.job.summary import RankSummary
 
 
-def chains(summaries: Sequence[RankSummary]) -> dict[int, int]:
-    """The stage of each rank whose sends and receives name the other rank.
+def chains(summaries: Sequence[RankSummary]) -> list[list[int]]:
+    """The pipelines of ranks whose sends and receives name the other rank, each in the order of stages.
 
     Ranks that send to each other form chains. A chain begins at the end whose first operation is a send: all other
     stages receive first. Rings and branches are left out.
@@ -38,7 +38,7 @@ def chains(summaries: Sequence[RankSummary]) -> dict[int, int]:
         for other in np.unique(peer[rows]).tolist():
             beside[summary.rank].add(other)
             beside[other].add(summary.rank)
-    return {rank: place for chain in _walked(beside, sends_first) for place, rank in enumerate(chain)}
+    return _walked(beside, sends_first)
 
 
 def _walked(beside: Mapping[int, set[int]], sends_first: Mapping[int, bool]) -> list[list[int]]:

@@ -1,0 +1,308 @@
+"""Where the stages of a pipeline stand still, and why.
+
+The window of a step lasts from the first forward to the last backward of all stages: on the job's clock if the clocks
+are comparable, else as long as the longest stay of one stage between its own first forward and last backward, which is
+the same if the first stage begins and ends the step. A stage works from the start of the first kernel of a pass to the
+end of its last, less the time in which its device was idle. The rest of the window is its bubble, whatever kernel ran:
+one that receives, spins until the data are there. The bubble is divided:
+
+- ``theory_ns``: what the order of passes costs if every stage were as slow as the slowest (see :mod:`schedules`);
+- ``imbalance_ns``: how much less the stage works than the slowest, and how much sooner the step would end because
+  others are faster than the slowest (negative, the same for all stages), both with the mean pass of each stage;
+- ``late_send_ns``: between two passes, from the end of what the stage before worked on until it was received;
+- ``host_ns``: its device was idle with nothing launched, between its first and last pass;
+- ``rest_ns``: the remainder, such as the late sends that other stages suffered. It may be negative, if what was late
+  did not delay the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Int64s, Places
+from augment.derived.collectives.collectives import UNKNOWN
+from augment.derived.names.collective_kinds import SEND
+from augment.findings import Findings, Skipped, column
+from augment.job.alignment import Clock
+from augment.job.matching import Matched
+from augment.job.parallel import schedules
+from augment.job.parallel.ideal import played
+from augment.job.parallel.schedules import Passes
+from augment.job.pipeline_actions import Kind, Source
+from augment.job.summary import RankSummary
+from augment.job.waits import common_times
+
+MOST_OF_USUAL = 1.5  #: steps whose window is longer than this multiple of the median do not count
+_COLUMNS = ("kind", "chunk", "microbatch", "step", "start", "end")
+_SOURCES = {Source.LABELS: "labels", Source.PHASES: "phases", Source.TIMELINE: "timeline"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One stage, in all steps that every stage of its pipeline recorded."""
+
+    rank: int | None = column("The rank.")
+    trace: str = column("The name of its trace.")
+    pipeline: int = column("The number of the pipeline: data-parallel jobs have several.")
+    stage: int = column("The stage, from 0.")
+    schedule: str = column(
+        "GPipe, 1F1B, interleaved 1F1B, looped GPipe, ZB1P, ZB2P, ZBV, interleaved zero bubble, DualPipeV or unknown."
+    )
+    known_by: str = column("How passes are known: labels, phases (of unlabelled work), or timeline.")
+    stage_count: int = column("The stages of the pipeline.", "count")
+    microbatch_count: int = column("Microbatches of a step.", "count")
+    chunk_count: int = column("Parts of the model on the stage.", "count")
+    step_count: int = column("Steps that count.", "count")
+    by_clocks: bool = column("Whether the window is measured across stages; else it is that of the longest stage.")
+    window_ns: int = column("From the first forward to the last backward of all stages, summed over steps.", "ns")
+    work_ns: int = column("The part in which the stage works.", "ns")
+    communication_ns: int = column("The part of work_ns in which its device communicates without computing.", "ns")
+    bubble_ns: int = column("The rest of the window: the sum of the next five columns.", "ns")
+    theory_ns: int | None = column("The bubble of the schedule at the slowest stage; null if it is unknown.", "ns")
+    imbalance_ns: int = column("Because stages differ; may be negative on the slowest.", "ns")
+    late_send_ns: int = column("Waiting for data that the stage before had already computed.", "ns")
+    host_ns: int = column("Idle with nothing launched.", "ns")
+    rest_ns: int = column("The remainder; may be negative.", "ns")
+    bubble_ratio: float | None = column("bubble_ns by window_ns.", "ratio")
+    theory_ratio: float | None = column("The bubble of the schedule with equal stages, by its whole time.", "ratio")
+    forward_ns: float = column("A forward of all its chunks, the mean.", "ns")
+    backward_ns: float = column("A backward of all its chunks, the mean.", "ns")
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The passes of a rank; times as recorded and, for comparing, on the job's clock (``begin``, ``finish``)."""
+
+    member: int
+    kind: Int64s
+    chunk: Int64s
+    microbatch: Int64s
+    step: Int64s
+    start: Int64s
+    end: Int64s
+    work: Int64s
+    communication: Int64s
+    source: int
+    begin: Int64s
+    finish: Int64s
+
+    def of(self, step: int) -> Places:
+        return np.flatnonzero(self.step == step)
+
+    def passes(self, step: int) -> Passes:
+        own = self.of(step)
+        return Passes(self.kind[own], self.chunk[own], self.microbatch[own])
+
+
+def pipeline(
+    summaries: Sequence[RankSummary], clocks: Sequence[Clock], matched: Matched, pipelines: Sequence[Sequence[int]]
+) -> Findings | Skipped:
+    """The rows, the largest bubble first; ``pipelines`` are the ranks of each, in the order of stages.
+
+    Without known pipelines, the ranks that have passes are the stages of one, as in pipeline timelines.
+    """
+    stages = {summaries[stage.member].rank: stage for stage in _stages(summaries, clocks)}
+    if len(stages) < 2:
+        return Skipped("no forward and backward passes of microbatches were found on two ranks")
+    given = pipelines or [sorted(rank for rank in stages if rank is not None)]
+    complete = [ranks for ranks in given if len(ranks) > 1 and all(rank in stages for rank in ranks)]
+    if not complete:
+        return Skipped("no pipeline has the traces of all its stages")
+    late = _late_sends(summaries, clocks, matched, {stage.member: stage for stage in stages.values()})
+    rows: list[Row] = []
+    odd = 0
+    for number, ranks in enumerate(complete):
+        chain = [stages[rank] for rank in ranks]
+        steps, apart = _steps(chain, by_clocks=all(clocks[stage.member].comparable for stage in chain))
+        odd = max(odd, apart)
+        rows += _rows(number, chain, steps, summaries, clocks, late)
+    missing = len(given) - len(complete)
+    doubts = {"pipelines lack traces of stages": missing, "steps, much longer than most, are left out": odd}
+    partial = "; ".join(f"{count} {why}" for why, count in doubts.items() if count) or None
+    if not rows:
+        return Skipped("no step was recorded on all stages of a pipeline")
+    return Findings(sorted(rows, key=lambda row: -row.bubble_ns), partial=partial)
+
+
+def _stages(summaries: Sequence[RankSummary], clocks: Sequence[Clock]) -> Iterator[_Stage]:
+    for member, (summary, clock) in enumerate(zip(summaries, clocks, strict=True)):
+        columns = {name: summary.table_column("actions", name) for name in _COLUMNS}
+        source = summary.table_column("actions", "source")
+        if source is None or not len(source):
+            continue
+        known = {name: values for name, values in columns.items() if values is not None}
+        start, end = known["start"], known["end"]
+        parts = summary.states.parts(start, end)
+        yield _Stage(
+            member=member,
+            **known,
+            work=end - start - parts.host - parts.queued,
+            communication=parts.communication,
+            source=int(source[0]),
+            begin=clock.to_common(start),
+            finish=clock.to_common(end),
+        )
+
+
+def _steps(stages: Sequence[_Stage], *, by_clocks: bool) -> tuple[list[int], int]:
+    """The steps that count, and how many do not because they are far longer than most, such as the first ones."""
+    steps = [
+        step
+        for step in sorted(set.intersection(*[set(stage.step.tolist()) for stage in stages]))
+        if step != UNKNOWN or all((stage.step == UNKNOWN).all() for stage in stages)
+    ]
+    windows = [_window(stages, [stage.of(step) for stage in stages], by_clocks=by_clocks) for step in steps]
+    usual = float(np.median(windows)) if windows else 0.0
+    kept = [step for step, window in zip(steps, windows, strict=True) if window <= MOST_OF_USUAL * usual]
+    return kept, len(steps) - len(kept)
+
+
+def _rows(
+    number: int,
+    stages: Sequence[_Stage],
+    steps: Sequence[int],
+    summaries: Sequence[RankSummary],
+    clocks: Sequence[Clock],
+    late: Mapping[int, Int64s],
+) -> Iterator[Row]:
+    """The rows of one pipeline."""
+    passes = [[stage.passes(step) for stage in stages] for step in steps]
+    if not steps:
+        return
+    name = schedules.recognised(passes)
+    by_clocks = all(clocks[stage.member].comparable for stage in stages)
+    places = [[stage.of(step) for stage in stages] for step in steps]
+    window = sum(_window(stages, of, by_clocks=by_clocks) for of in places)
+    work = [sum(int(stage.work[of[at]].sum()) for of in places) for at, stage in enumerate(stages)]
+    slowest = int(np.argmax(work))
+    many, chunks = passes[0][slowest].microbatches, passes[0][slowest].chunks
+    rounds = max(many * len(steps), 1)
+    times = [_times(stage, [of[at] for of in places], rounds) for at, stage in enumerate(stages)]
+    each, sooner = _ideal(name, passes[0], times, slowest, chunks)
+    theory = None if each is None else round(each * len(steps))
+    for at, stage in enumerate(stages):
+        own = [of[at] for of in places]
+        lost = [_lost(summaries[stage.member], stage, of, late[stage.member]) for of in own]
+        sent, host = (sum(each) for each in zip(*lost, strict=True))
+        imbalance, whole = work[slowest] - work[at] + round(sooner * len(steps)), window - work[at]
+        yield Row(
+            rank=summaries[stage.member].rank,
+            trace=summaries[stage.member].name,
+            pipeline=number,
+            stage=at,
+            schedule=name,
+            known_by=_SOURCES[Source(stage.source)],
+            stage_count=len(stages),
+            microbatch_count=many,
+            chunk_count=chunks,
+            step_count=len(steps),
+            by_clocks=by_clocks,
+            window_ns=window,
+            work_ns=work[at],
+            communication_ns=int(sum(stage.communication[of].sum() for of in own)),
+            bubble_ns=whole,
+            theory_ns=theory,
+            imbalance_ns=imbalance,
+            late_send_ns=sent,
+            host_ns=host,
+            rest_ns=whole - (theory or 0) - imbalance - sent - host,
+            bubble_ratio=whole / window if window else None,
+            theory_ratio=_ratio(each, sum(times[slowest].values()) * many),
+            forward_ns=times[at].get(Kind.FORWARD, 0.0),
+            backward_ns=sum(times[at].get(kind, 0.0) for kind in (Kind.BACKWARD, Kind.INPUT, Kind.WEIGHT)),
+        )
+
+
+def _ideal(
+    name: str, stages: Sequence[Passes], times: Sequence[dict[Kind, float]], slowest: int, chunks: int
+) -> tuple[float | None, float]:
+    """The bubble of a step if all stages were as slow as the slowest (None: unknown), and the change of its length
+    (negative) as they are faster."""
+    slow = {kind: time / chunks for kind, time in times[slowest].items()}
+    equal = played(stages, [slow] * len(stages))
+    uneven = played(stages, [{kind: time / chunks for kind, time in of.items()} for of in times])
+    if equal is None or uneven is None:
+        return schedules.bubble(name, len(stages), chunks, times[slowest]), 0.0
+    return equal - sum(times[slowest].values()) * stages[slowest].microbatches, uneven - equal
+
+
+def _ratio(bubble: float | None, ideal: float) -> float | None:
+    return None if bubble is None or not ideal else bubble / (bubble + ideal)
+
+
+def _window(stages: Sequence[_Stage], of: Sequence[Places], *, by_clocks: bool) -> int:
+    """The window of one step."""
+    if by_clocks:
+        first = min(int(stage.begin[own].min()) for stage, own in zip(stages, of, strict=True))
+        return max(int(stage.finish[own].max()) for stage, own in zip(stages, of, strict=True)) - first
+    return max(int(stage.end[own].max() - stage.start[own].min()) for stage, own in zip(stages, of, strict=True))
+
+
+def _times(stage: _Stage, of: Sequence[Places], rounds: int) -> dict[Kind, float]:
+    """The work of each kind for one microbatch."""
+    own = np.concatenate(of)
+    kinds = np.unique(stage.kind[own]).tolist()
+    return {Kind(kind): float(stage.work[own][stage.kind[own] == kind].sum()) / rounds for kind in kinds}
+
+
+def _lost(summary: RankSummary, stage: _Stage, own: Places, late: Int64s) -> tuple[int, int]:
+    """The time of one step lost to late messages, and to the host: idle with nothing launched, between the first and
+    the last pass, and before the first since its data were computed. What fits both is the host's."""
+    order = own[np.argsort(stage.start[own], kind="stable")]
+    start = stage.start[order]
+    before = np.minimum(np.append(start[:1] - late[order[:1]], np.maximum.accumulate(stage.end[order])[:-1]), start)
+    idle = summary.states.parts(before, start).host
+    inside = summary.states.parts(stage.start[order], stage.end[order]).host
+    return int(np.maximum(late[order] - idle, 0).sum()), int(idle.sum() + inside.sum())
+
+
+def _late_sends(
+    summaries: Sequence[RankSummary], clocks: Sequence[Clock], matched: Matched, stages: Mapping[int, _Stage]
+) -> dict[int, Int64s]:
+    """For each pass of each member, the time before it in which its data were computed but not received; 0 if the
+    clocks are not comparable."""
+    late = {member: np.zeros(len(stage.start), np.int64) for member, stage in stages.items()}
+    pairs = np.flatnonzero(matched.is_pair())
+    if not len(pairs):
+        return late
+    _, end, _ = common_times(matched, clocks)
+    first = matched.first[pairs]
+    sends = _is_send(summaries, matched)
+    send, receive = np.where(sends[first], first, first + 1), np.where(sends[first], first + 1, first)
+    for sender, receiver in sorted(
+        set(zip(matched.member[send].tolist(), matched.member[receive].tolist(), strict=True))
+    ):
+        known = sender in stages and receiver in stages
+        if not known or not (clocks[sender].comparable and clocks[receiver].comparable):
+            continue
+        own = np.flatnonzero((matched.member[send] == sender) & (matched.member[receive] == receiver))
+        _charge(late[receiver], stages[sender], stages[receiver], matched.ts[send[own]], end[receive[own]])
+    return late
+
+
+def _charge(late: Int64s, sender: _Stage, receiver: _Stage, sent: Int64s, received: Int64s) -> None:
+    """Add what each message was late to the pass that it arrived before; ``sent`` is on the sender's own clock."""
+    ends = np.sort(sender.end)
+    finish = sender.finish[np.argsort(sender.end, kind="stable")]
+    made = np.searchsorted(ends, sent, side="right") - 1
+    order = np.argsort(receiver.begin, kind="stable")
+    following = np.searchsorted(receiver.begin[order], received, side="left")
+    usable = (made >= 0) & (following < len(order))
+    made, following, received = made[usable], following[usable], received[usable]
+    done = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(receiver.finish[order]))
+    idle_from = done[following]
+    waited = np.maximum(received - np.maximum(finish[made], idle_from), 0)
+    np.maximum.at(late, order[following], waited)
+
+
+def _is_send(summaries: Sequence[RankSummary], matched: Matched) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which parts are sends."""
+    sends = np.zeros(len(matched.member), np.bool_)
+    for member, summary in enumerate(summaries):
+        rows = matched.rows_of(member)
+        codes = [code for code, kind in enumerate(summary.kinds) if kind == SEND]
+        sends[rows] = np.isin(summary.column("kind")[matched.place[rows]], codes)
+    return sends

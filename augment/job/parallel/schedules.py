@@ -1,0 +1,109 @@
+"""Which schedule the stages of a pipeline follow, from the order of their passes, and its bubble in theory.
+
+With p stages, m microbatches, v chunks of the model a stage, and F, B, W the times of a forward, of a whole backward
+and of its half for weights, for one microbatch on the slowest stage, the bubble of a step takes
+
+- ``(p-1)(F+B)`` by GPipe and 1F1B (arXiv 1811.06965, 1806.03377),
+- ``(p-1)(F+B)/v`` if interleaved (arXiv 2104.04473),
+- ``(p-1)(F+B-2W)`` by ZB1P, and nothing by ZB2P and ZBV (arXiv 2401.10241),
+- ``(p/2-1)(F&B+B-3W)`` by DualPipe, with F&B the time of a forward and a backward at once (DeepSeek's README).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.job.pipeline_actions import Kind
+
+GPIPE, ONE_F_ONE_B, EITHER = "GPipe", "1F1B", "GPipe or 1F1B"
+INTERLEAVED, LOOPED = "interleaved 1F1B", "looped GPipe"
+ZB1P, ZB2P, ZBV, INTERLEAVED_ZB, DUALPIPE = "ZB1P", "ZB2P", "ZBV", "interleaved zero bubble", "DualPipeV"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The passes of one stage in one step, in the order of the host: int64 columns as of ``Actions``."""
+
+    kind: Int64s
+    chunk: Int64s
+    microbatch: Int64s
+
+    @property
+    def warm_up(self) -> int:
+        """Forwards before the first backward."""
+        back = np.flatnonzero(np.isin(self.kind, (Kind.BACKWARD, Kind.INPUT, Kind.WEIGHT, Kind.OVERLAPPED)))
+        return int(np.count_nonzero(self.kind[: back[0]] == Kind.FORWARD)) if len(back) else len(self.kind)
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model on the stage."""
+        return max(len(np.unique(self.chunk)), 1)
+
+    @property
+    def microbatches(self) -> int:
+        """Forwards of each part."""
+        return int(np.count_nonzero(np.isin(self.kind, (Kind.FORWARD, Kind.OVERLAPPED)))) // self.chunks
+
+
+def recognised(steps: Sequence[Sequence[Passes]]) -> str:
+    """The schedule of most steps; each step has the passes of every stage, the first stage first."""
+    counts = Counter(_of_step(stages) for stages in steps)
+    name, count = counts.most_common(1)[0] if counts else (UNKNOWN, 0)
+    return name if 2 * count > len(steps) else UNKNOWN
+
+
+def _of_step(stages: Sequence[Passes]) -> str:
+    kinds = np.unique(np.concatenate([stage.kind for stage in stages])).tolist()
+    many, chunks = stages[0].microbatches, stages[0].chunks
+    count = len(stages)
+    if any((stage.microbatches, stage.chunks) != (many, chunks) for stage in stages):
+        return UNKNOWN
+    if Kind.OVERLAPPED in kinds:
+        return DUALPIPE
+    warm = [stage.warm_up for stage in stages]
+    if Kind.INPUT in kinds or Kind.WEIGHT in kinds:
+        return _zero_bubble(stages, warm[0])
+    whole = [many * chunks] * count
+    if chunks == 1:
+        usual = [min(count - place, many) for place in range(count)]
+        names = {EITHER: warm == usual == whole, ONE_F_ONE_B: warm == usual, GPIPE: warm == whole}
+        return next((name for name, fits in names.items() if fits), UNKNOWN)
+    ahead = [2 * (count - 1 - place) + (chunks - 1) * count + 1 for place in range(count)]
+    if warm == [min(each, many * chunks) for each in ahead] and warm != whole:
+        return INTERLEAVED
+    return LOOPED if warm == whole else UNKNOWN
+
+
+def _zero_bubble(stages: Sequence[Passes], warm: int) -> str:
+    if stages[0].chunks == 1:
+        return ZB2P if warm > len(stages) else ZB1P
+    first = set(np.unique(stages[0].chunk).tolist())
+    return ZBV if first == {0, 2 * len(stages) - 1} else INTERLEAVED_ZB
+
+
+def bubble(name: str, stages: int, chunks: int, times: dict[Kind, float]) -> float | None:
+    """The bubble of a step in theory; None for a schedule without known theory.
+
+    Args:
+        times: of each kind for one microbatch, of all chunks of the slowest stage, in any unit.
+    """
+    forward, weight = times.get(Kind.FORWARD, 0.0), times.get(Kind.WEIGHT, 0.0)
+    backward = times.get(Kind.BACKWARD, 0.0) + times.get(Kind.INPUT, 0.0) + weight
+    both = times.get(Kind.OVERLAPPED, 0.0)
+    return {
+        GPIPE: (stages - 1) * (forward + backward),
+        ONE_F_ONE_B: (stages - 1) * (forward + backward),
+        EITHER: (stages - 1) * (forward + backward),
+        INTERLEAVED: (stages - 1) * (forward + backward) / chunks,
+        LOOPED: (stages - 1) * (forward + backward) / chunks,
+        ZB1P: max((stages - 1) * (forward + backward - 2 * weight), 0.0),
+        ZB2P: 0.0,
+        ZBV: 0.0,
+        DUALPIPE: max((stages / 2 - 1) * (both + backward - 3 * weight), 0.0) if both and weight else None,
+    }.get(name)

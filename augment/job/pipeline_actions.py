@@ -1,0 +1,195 @@
+"""The forward and backward passes of microbatches on a rank that is a stage of a pipeline.
+
+They are found by labels: the ranges of torch.distributed.pipelining (``Forward 3``, ``PP:2F3``, stage 2 of microbatch
+3), Megatron's functions (with ``with_stack``), and the ranges of pipeline timelines. Without labels, but with sends and
+receives, they are found by phases: runs of computation that the autograd engine launched or not, parted by sends and
+receives.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from augment.arrays.ordering import run_starts
+from augment.arrays.types import Bools, Int64s, Places
+from augment.derived.collectives.collectives import UNKNOWN, collectives
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.names.collective_kinds import POINT_TO_POINT
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.steps.steps import steps
+from augment.job.phases import Phase, phases
+from augment.trace import Category, Trace
+
+MOST = 100_000  #: limit for a summary: the first are kept
+_LEAST_SHARE = 0.1  #: of the median pass: shorter runs of computation between sends are no passes
+_PASS = re.compile(r"(Forward|Backward) (\d+)(?: of chunk (\d+))?$")
+_ACTION = re.compile(r"PP:(\d+)([FIBW])(\d+)$")
+_OVERLAP = re.compile(r"PP:\((\d+)F(\d+);\d+[FIBW]\d+\)OVERLAP_F_B$")
+_MEGATRON = re.compile(r"(?:.*/)?schedules\.py\(\d+\): (forward|backward)_step$")
+
+
+class Kind(IntEnum):
+    """What a pass is. ``BACKWARD`` is whole; ``INPUT`` and ``WEIGHT`` are its two halves."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    INPUT = 2
+    WEIGHT = 3
+    OVERLAPPED = 4  #: a forward and a backward at once
+
+
+class Source(IntEnum):
+    """How passes are known."""
+
+    LABELS = 0
+    PHASES = 1
+    TIMELINE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """Equal-length int64 columns, in the order of the host: ``kind`` (a :class:`Kind`), ``microbatch`` and ``chunk``
+    (the part of the model; -1 unknown), ``step`` (a number, -1 outside), ``start`` and ``end`` of their work, ns, and
+    ``source`` (a :class:`Source`)."""
+
+    kind: Int64s
+    microbatch: Int64s
+    chunk: Int64s
+    step: Int64s
+    start: Int64s
+    end: Int64s
+    source: Int64s
+
+    def take(self, places: Places) -> Actions:
+        """The actions at ``places``."""
+        return Actions(*(getattr(self, name)[places] for name in Actions.__slots__))
+
+    def columns(self) -> dict[str, Int64s]:
+        """The columns by name."""
+        return {name: getattr(self, name) for name in Actions.__slots__}
+
+
+def pipeline_actions(trace: Trace) -> Actions:
+    """The passes of a rank; none if it is no stage of a pipeline."""
+    labels = _labels(trace)
+    if labels:
+        codes = np.array(sorted(labels), np.int64)
+        host = _slices(trace, codes, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION)
+        if len(host):
+            return _of_work(trace, host, labels)
+        return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, Source.TIMELINE)
+    found = collectives(trace)
+    codes = np.array([code for code, kind in enumerate(found.kind.values) if kind in POINT_TO_POINT], np.int64)
+    sends = found.place[np.isin(found.kind.codes, codes)]
+    return _of_phases(trace, sends) if len(sends) else _none()
+
+
+def _labels(trace: Trace) -> dict[int, tuple[int, int, int]]:
+    """Kind, microbatch and chunk of each name that is a label, by its code."""
+    out: dict[int, tuple[int, int, int]] = {}
+    for code, name in enumerate(trace.strings):
+        if found := _PASS.match(name):
+            out[code] = (Kind[found[1].upper()], int(found[2]), int(found[3] or UNKNOWN))
+        elif found := _ACTION.match(name):
+            out[code] = (Kind("FBIW".index(found[2])), int(found[3]), int(found[1]))
+        elif found := _OVERLAP.match(name):
+            out[code] = (Kind.OVERLAPPED, int(found[2]), int(found[1]))
+        elif found := _MEGATRON.match(name):
+            out[code] = (Kind[found[1].upper()], UNKNOWN, UNKNOWN)
+    return out
+
+
+def _slices(trace: Trace, codes: Int64s, *categories: Category) -> Int64s:
+    """The rows of the outermost slices with these names, ascending."""
+    events = trace.events
+    rows = np.sort(events.slices_of(*categories))
+    rows = rows[np.isin(events.name[rows], codes)]
+    end = np.maximum.accumulate(events.end[rows]) if len(rows) else rows
+    outer = np.ones(len(rows), np.bool_)
+    outer[1:] = events.ts[rows][1:] >= end[:-1]
+    return rows[outer]
+
+
+def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]) -> Actions:
+    """Passes by ranges of the host: from the start of the first computation launched in them to the end of the last.
+
+    The launch may be on any thread: backward runs on the autograd engine's. Without any GPU work the ranges themselves
+    are the passes.
+    """
+    work, events = gpu_work(trace), trace.events
+    found = _of_ranges(trace, rows, labels, Source.LABELS)
+    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_ROW))
+    if not len(computing):
+        return found
+    launched = events.ts[work.launch[computing]]
+    place = np.searchsorted(events.ts[rows], launched, side="right") - 1
+    inside = (place >= 0) & (launched < events.end[rows[place]])
+    start, end = _extents(place[inside], work.ts[computing[inside]], work.end[computing[inside]], len(rows))
+    kept = np.flatnonzero(end > start)
+    columns = found.columns() | {"start": start, "end": end}
+    return Actions(**columns).take(kept)
+
+
+def _of_ranges(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]], source: Source) -> Actions:
+    events = trace.events
+    told = np.array([labels[int(code)] for code in events.name[rows]], np.int64).reshape(-1, 3)
+    ts, end = events.ts[rows], events.end[rows]
+    known = np.full(len(rows), source, np.int64)
+    return Actions(told[:, 0], told[:, 1], told[:, 2], _step_at(trace, ts), ts, end, known)
+
+
+def _of_phases(trace: Trace, sends: Places) -> Actions:
+    """Passes by phases; ``sends`` are the places of sends and receives in ``gpu_work``."""
+    work, events = gpu_work(trace), trace.events
+    computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_ROW))
+    launched = events.ts[work.launch[computing]]
+    order = np.argsort(launched, kind="stable")
+    computing, launched = computing[order], launched[order]
+    step = _step_at(trace, launched)
+    phase = phases(trace, work.launch[computing], step)
+    if not len(phase) or (phase == UNKNOWN).all():
+        return _none()
+    sent = np.sort(events.ts[work.launch[sends[work.launch[sends] != NO_ROW]]])
+    part = np.searchsorted(sent, launched)
+    keys = (part * len(Phase) + phase) * (int(step.max(initial=0)) + 2) + step
+    first = run_starts(keys)
+    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(keys))))
+    start, end = _extents(run, work.ts[computing], work.end[computing], len(first))
+    busy = np.bincount(run, work.end[computing] - work.ts[computing], len(first))
+    of = phase[first]
+    wanted = np.isin(of, (Phase.FORWARD, Phase.BACKWARD)) & (step[first] != UNKNOWN)
+    for each in (Phase.FORWARD, Phase.BACKWARD):
+        own = wanted & (of == each)
+        if own.any():
+            wanted &= ~own | (busy >= _LEAST_SHARE * np.median(busy[own]))
+    kind = np.where(of == Phase.FORWARD, Kind.FORWARD, Kind.BACKWARD).astype(np.int64)
+    unknown = np.full(len(first), UNKNOWN, np.int64)
+    known = np.full(len(first), Source.PHASES, np.int64)
+    return Actions(kind, unknown, unknown, step[first], start, end, known).take(np.flatnonzero(wanted))
+
+
+def _extents(code: Int64s, ts: Int64s, end: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """The first of ``ts`` and the last of ``end`` of each code; equal where there is none."""
+    first, last = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    np.minimum.at(first, code, ts)
+    np.maximum.at(last, code, end)
+    missing: Bools = first == np.iinfo(np.int64).max
+    return np.where(missing, 0, first), np.where(missing, 0, last)
+
+
+def _step_at(trace: Trace, ts: Int64s) -> Int64s:
+    """The number of the step that the host is in at each moment; -1 where there is none."""
+    windows = steps(trace)
+    place = np.searchsorted(windows.ts, ts, side="right") - 1
+    inside = (place >= 0) & (ts < np.append(windows.end, 0)[place])
+    return np.where(inside, np.append(windows.number, UNKNOWN)[place], UNKNOWN)
+
+
+def _none() -> Actions:
+    empty = np.empty(0, np.int64)
+    return Actions(*[empty] * len(Actions.__slots__))

@@ -1,0 +1,220 @@
+"""Schedules and bubbles of pipelines: by formulas, of simulated jobs, and of recorded timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from augment.findings import AugmentedTrace, Findings, Window
+from augment.job.alignment import align
+from augment.job.answer import Answer
+from augment.job.matching import match
+from augment.job.parallel.ideal import played
+from augment.job.parallel.schedules import Passes, bubble, recognised
+from augment.job.pipeline_actions import Kind
+from augment.job.summary import RankSummary, summary_of
+from augment.job.waits import waits
+from augment.readers import read
+from simulator import JobOptions, simulate
+
+EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "pipeline"
+PARTS = ("theory_ns", "imbalance_ns", "late_send_ns", "host_ns", "rest_ns")
+
+
+def passes(text: str) -> Passes:
+    """``F0 B0`` is a forward and a backward; ``F1.0`` a forward of chunk 1."""
+    told = [(Kind("FBIWO".index(word[0])), *map(int, word[1:].split("."))) for word in text.split()]
+    rows = [(kind, *([-1] if len(rest) == 1 else []), *rest) for kind, *rest in told]
+    return Passes(*np.array(rows, np.int64).T)
+
+
+def one_f_one_b(stages: int, many: int) -> list[Passes]:
+    out = []
+    for stage in range(stages):
+        ahead = min(stages - 1 - stage, many)
+        words = [f"F{batch}" for batch in range(ahead)]
+        for batch in range(ahead, many):
+            words += [f"F{batch}", f"B{batch - ahead}"]
+        out.append(passes(" ".join(words + [f"B{batch}" for batch in range(many - ahead, many)])))
+    return out
+
+
+def gpipe(stages: int, many: int) -> list[Passes]:
+    text = " ".join([f"F{batch}" for batch in range(many)] + [f"B{batch}" for batch in range(many)])
+    return [passes(text)] * stages
+
+
+def interleaved(stages: int, chunks: int, many: int) -> list[Passes]:
+    """As Megatron's schedule: microbatches in groups of as many as there are stages."""
+    total, group = many * chunks, stages * chunks
+    chunk = [place % group // stages for place in range(total)]
+    batch = [place // group * stages + place % stages for place in range(total)]
+    forward = [f"F{part}.{number}" for part, number in zip(chunk, batch, strict=True)]
+    backward = [f"B{chunks - 1 - part}.{number}" for part, number in zip(chunk, batch, strict=True)]
+    out = []
+    for stage in range(stages):
+        ahead = min(2 * (stages - 1 - stage) + (chunks - 1) * stages, total)
+        words = forward[:ahead]
+        for place in range(total - ahead):
+            words += [forward[ahead + place], backward[place]]
+        out.append(passes(" ".join(words + backward[total - ahead :])))
+    return out
+
+
+def zb1p(stages: int, many: int) -> list[Passes]:
+    """ZB-H1: the halves for weights fill what 1F1B leaves empty at the end."""
+    out = []
+    for stage in range(stages):
+        ahead = min(stages - 1 - stage, many)
+        words, weights = [f"F{batch}" for batch in range(ahead)], 0
+        for batch in range(many):
+            words += [f"F{batch + ahead}"] if batch + ahead < many else []
+            words.append(f"I{batch}")
+            if batch >= stage:
+                words.append(f"W{weights}")
+                weights += 1
+        out.append(passes(" ".join(words + [f"W{batch}" for batch in range(weights, many)])))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("stages", "name"),
+    [
+        (one_f_one_b(4, 8), "1F1B"),
+        (one_f_one_b(4, 2), "1F1B"),
+        (one_f_one_b(2, 1), "GPipe or 1F1B"),
+        (gpipe(4, 8), "GPipe"),
+        (interleaved(4, 2, 8), "interleaved 1F1B"),
+        (zb1p(4, 8), "ZB1P"),
+        ([passes("F0 F1 B0 B1"), passes("F0 B0")], "unknown"),
+        ([passes("O0 O1"), passes("O0 O1")], "DualPipeV"),
+    ],
+)
+def test_schedules_are_recognised(stages: Sequence[Passes], name: str) -> None:
+    assert recognised([stages]) == name
+
+
+@pytest.mark.parametrize(("stages", "many"), [(2, 2), (4, 4), (4, 8), (8, 16)])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_played_schedules_have_the_bubbles_of_theory(stages: int, many: int, chunks: int) -> None:
+    forward, backward = 3.0, 5.0
+    orders = {"1F1B": one_f_one_b, "GPipe": gpipe} if chunks == 1 else {"interleaved 1F1B": interleaved}
+    for name, order in orders.items():
+        made = order(stages, many) if chunks == 1 else interleaved(stages, chunks, many)
+        one = {Kind.FORWARD: forward / chunks, Kind.BACKWARD: backward / chunks}
+        length = played(made, [one] * stages)
+        whole = {Kind.FORWARD: forward, Kind.BACKWARD: backward}
+        expected = bubble(name, stages, chunks, whole)
+        assert length is not None
+        assert expected is not None
+        assert length - many * (forward + backward) == pytest.approx(expected)
+
+
+def test_zero_bubbles_play_as_in_theory() -> None:
+    times = {Kind.FORWARD: 1.0, Kind.INPUT: 1.0, Kind.WEIGHT: 1.0}
+    length = played(zb1p(4, 8), [times] * 4)
+    assert length == 8 * 3 + 3 * (1 + 2 - 2)  # (p-1)(F+B-2W), a third of 1F1B
+
+
+def test_an_order_that_waits_for_itself_is_not_played() -> None:
+    assert played([passes("F0 B0"), passes("B0 F0")], [{}, {}]) is None
+
+
+def job(folder: Path, **options: Any) -> list[RankSummary]:
+    chosen = JobOptions(**{"ranks": 4, "pp": 4, "microbatches": 8, "layers": 4, "steps": 2} | options)
+    return [summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in simulate(chosen, folder)]
+
+
+def rows(summaries: list[RankSummary]) -> Any:
+    matched = match(summaries)
+    clocks, _ = align(matched, summaries)
+    outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
+    assert isinstance(outcome, Findings)
+    for row in outcome.rows:
+        assert sum(getattr(row, name) for name in PARTS) == row.bubble_ns == row.window_ns - row.work_ns
+    return sorted(outcome.rows, key=lambda row: (row.pipeline, row.stage))
+
+
+@pytest.mark.parametrize("labels", ["none", "torch", "megatron"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_bubbles_of_equal_stages_are_those_of_theory(tmp_path: Path, schedule: str, labels: str) -> None:
+    found = rows(job(tmp_path, schedule=schedule, stage_labels=labels, stacks=labels == "megatron", jitter=0.01))
+    assert [row.stage for row in found] == [row.rank for row in found] == [0, 1, 2, 3]
+    for row in found:
+        assert row.schedule == {"1f1b": "1F1B", "gpipe": "GPipe"}[schedule]
+        assert row.known_by == ("phases" if labels == "none" else "labels")
+        assert (row.stage_count, row.microbatch_count, row.chunk_count, row.step_count) == (4, 8, 1, 2)
+        assert row.theory_ratio == pytest.approx(3 / 11)
+        assert abs(row.rest_ns) < 0.03 * row.window_ns  # messages take their time
+    assert found[-1].bubble_ratio == pytest.approx(3 / 11, abs=0.02)  # the last has the loss, too: it is the slowest
+
+
+def test_a_slow_stage_is_the_others_bubble(tmp_path: Path) -> None:
+    found = rows(job(tmp_path, schedule="1f1b", straggler=1, straggler_factor=1.5, jitter=0.01))
+    slow = found[1]
+    assert slow.work_ns == max(row.work_ns for row in found)
+    assert slow.bubble_ns == min(row.bubble_ns for row in found)
+    for row in (found[0], found[2]):
+        assert row.work_ns * 1.5 == pytest.approx(slow.work_ns, rel=0.02)
+        assert 0.1 * row.window_ns < row.imbalance_ns == max(row.imbalance_ns, slow.imbalance_ns)
+        assert abs(row.rest_ns) < 0.03 * row.window_ns
+
+
+def test_pipelines_of_data_parallel_jobs_are_told_apart(tmp_path: Path) -> None:
+    found = rows(job(tmp_path, ranks=4, pp=2, schedule="1f1b"))
+    assert [(row.pipeline, row.stage, row.rank) for row in found] == [(0, 0, 0), (0, 1, 2), (1, 0, 1), (1, 1, 3)]
+
+
+def test_a_kernel_that_receives_is_no_work(tmp_path: Path) -> None:
+    """Receives spin most of the bubble: the device is not idle, and yet the stage stands still."""
+    summaries = job(tmp_path, schedule="1f1b")
+    for row, summary in zip(rows(summaries), summaries, strict=True):
+        kinds = [code for code, kind in enumerate(summary.kinds) if kind == "Recv"]
+        spun = int((summary.column("end") - summary.column("ts"))[np.isin(summary.column("kind"), kinds)].sum())
+        assert spun > row.bubble_ns / 3
+        assert row.work_ns + row.bubble_ns == row.window_ns
+
+
+def test_stretched_jobs_have_stretched_bubbles(tmp_path: Path) -> None:
+    before = rows(job(tmp_path / "a", schedule="1f1b"))
+    after = rows(job(tmp_path / "b", schedule="1f1b", stretch=2.0))
+    for one, two in zip(before, after, strict=True):
+        assert two.bubble_ns == pytest.approx(2 * one.bubble_ns, rel=1e-3)
+        assert two.theory_ratio == pytest.approx(one.theory_ratio)
+
+
+def test_jobs_without_stages_have_no_bubble(tmp_path: Path) -> None:
+    summaries = job(tmp_path, ranks=2, pp=1, microbatches=1)
+    matched = match(summaries)
+    clocks, _ = align(matched, summaries)
+    outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
+    assert "no forward and backward passes" in getattr(outcome, "reason", "")
+
+
+def timelines(name: str, window: Window | None = None) -> list[RankSummary]:
+    paths = sorted((EVIDENCE / name).glob("pp_rank_*.json.gz"))
+    if not paths:
+        pytest.skip("../shared/evidence is not available")
+    return [summary_of(AugmentedTrace(read(str(path)), {}, window)) for path in paths]
+
+
+def test_the_bubbles_of_primus() -> None:
+    """Reference by hand: 1 - sum(forward, backward) / (last end - first start), in iteration 20."""
+    found = rows(timelines("primus_pp8_1f1b", Window(20, 20, 0)))
+    ratios = [round(100 * row.bubble_ratio, 1) for row in found]
+    assert ratios == [36.4, 37.4, 35.0, 36.5, 35.7, 35.0, 36.1, 30.2]
+    assert sum(ratios) / 8 == pytest.approx(35.3, abs=0.05)
+    assert {row.schedule for row in found} == {"1F1B"}
+    assert found[0].theory_ratio == pytest.approx(7 / 23)
+    assert found[7].imbalance_ns == min(row.imbalance_ns for row in found)
+
+
+def test_the_schedule_of_megatron_app() -> None:
+    found = rows(timelines("megatronapp_pp4"))
+    assert {row.schedule for row in found} == {"interleaved 1F1B"}
+    assert {(row.stage_count, row.chunk_count, row.microbatch_count) for row in found} == {(4, 4, 8)}
+    assert found[0].theory_ratio == pytest.approx(3 / (4 * 8 + 3))
