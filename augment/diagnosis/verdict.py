@@ -33,8 +33,9 @@ def verdict(trace: Trace) -> tuple[str, ...]:
 
 
 def _nothing(result: Diagnosis) -> str:
-    if result.findings:
-        small = result.findings[0].found.title
+    sure = [each for each in result.findings if each.found.confidence != "low" and not each.found.first]
+    if sure:
+        small = sure[0].found.title
         return f"Nothing grave was found; the first of the small things: {small[:1].lower()}{small[1:]}."
     return "No rule found a cause that would save as much as 2 % of a step."
 

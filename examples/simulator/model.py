@@ -13,6 +13,9 @@ from simulator.parallel import Place
 from simulator.program import Program, Slot
 
 COPY, SIDE = 20, 30
+#: of AdamW on one parameter
+_SINGLE = ("aten::mul_", "aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::sqrt", "aten::div_", "aten::add_",
+           "aten::addcdiv_")  # fmt: skip
 HEAD = 128  #: numbers of a head of attention
 SDPA = "_scaled_dot_product_flash_attention"
 _QKV = [(1, HIDDEN // HEAD, TOKENS, HEAD)] * 3
@@ -46,6 +49,8 @@ class _Model(Communication):
 
     def kernel(self, name: str, us: float) -> int:
         """A kernel on the compute stream that takes ``us`` on an H100."""
+        if "plain_products" in self.options.faults and name.startswith("nvjet"):
+            name, us = "ampere_sgemm_128x128_tn", 2 * us
         waits, self.waiting = self.waiting, []
         if waits:
             self.b.call("cudaStreamWaitEvent", 147, 1500)
@@ -134,6 +139,9 @@ class _Model(Communication):
         ):
             b.spend(60_000)
             b.stall_point = b.point()
+        if "pageable" in self.options.faults:
+            self.copy_pageable()
+            return
         with b.op("aten::to", dims=dims_text((TOKENS, HIDDEN))), b.op("aten::_to_copy"), b.op("aten::copy_"):
             gpu = GPUS[self.options.gpu]
             copy = b.launch(
@@ -144,9 +152,36 @@ class _Model(Communication):
         with b.op("aten::zero_"):
             b.launch("Memset (Device)", size / gpu.device_copy_gbps, COMPUTE, category="gpu_memset", size=size)
 
+    def copy_pageable(self) -> None:
+        """A batch from pageable memory, on the compute stream; the host waits for it."""
+        b, size = self.b, TOKENS * HIDDEN * 2
+        with b.op("aten::to", dims=dims_text((TOKENS, HIDDEN))), b.op("aten::_to_copy"), b.op("aten::copy_"):
+            ns = size / GPUS[self.options.gpu].host_copy_gbps
+            b.launch("Memcpy HtoD (Pageable -> Device)", ns, COMPUTE, category="gpu_memcpy", size=size)
+            b.synchronize(COMPUTE)
+
+    def trouble(self) -> None:
+        """What the faults add to the forward of a layer."""
+        b, faults = self.b, self.options.faults
+        if "items" in faults:
+            self.read_loss()
+        if "mallocs" in faults:
+            with b.op("aten::empty", dims=dims_text((TOKENS, HIDDEN))):
+                b.call("cudaMalloc", 20, 700_000)
+        if "single_operations" in faults:
+            for operator in ("aten::mul", "aten::add", "aten::tanh", "aten::mul", "aten::add", "aten::pow") * 4:
+                self.simple(operator, kernels.ADD, 20, (TOKENS, HIDDEN))
+                self.release()
+        if "late_copies" in faults:
+            with b.op("aten::to"), b.op("aten::copy_"):
+                size = TOKENS * HIDDEN * 8
+                ns = size / GPUS[self.options.gpu].host_copy_gbps
+                b.launch("Memcpy DtoH (Device -> Pinned)", ns, COMPUTE, category="gpu_memcpy", size=size)
+
     def forward_layer(self, layer: int) -> None:
         """Attention and the feed-forward block."""
         b = self.b
+        self.trouble()
         with b.frame(f"nn.Module: Block_{layer}", 100 + layer), b.frame("examples/train.py(41): forward"):
             self.unary(f"{layer}.norm1", "aten::native_layer_norm", kernels.NORM, 14)
             self.linear(f"{layer}.qkv", 3 * HIDDEN, 190, 4 * layer)
@@ -254,6 +289,9 @@ class _Model(Communication):
             pending = following
             with self.b.graph(self.options.graphs):
                 self.backward_layer(layer)
+            for _ in range(8 if "small_messages" in self.options.faults else 0):
+                group = self.place.data
+                self.await_op(self.meet("allreduce", group, 4096, after_compute=True))
             if batch == self.final:
                 sent.append(self.average())
         if sends:
@@ -282,9 +320,12 @@ class _Model(Communication):
         """A fused AdamW step, one kernel a layer, and the gradients' release."""
         b = self.b
         with b.frame("torch/optim/optimizer.py(493): wrapper"), b.annotation("Optimizer.step#AdamW.step"):
-            for _ in range(self.layers):
+            for _ in range(self.layers if "unfused_optimizer" not in self.options.faults else 0):
                 with b.op("aten::_fused_adamw_", dims=dims_text((HIDDEN, HIDDEN), kind="float")):
                     self.kernel(kernels.ADAM, 120)
+            for operator in _SINGLE * (12 * self.layers if "unfused_optimizer" in self.options.faults else 0):
+                with b.op(operator, dims=dims_text((HIDDEN, HIDDEN), kind="float")):
+                    self.kernel(kernels.ADD, 30 / len(_SINGLE))
         with b.annotation("Optimizer.zero_grad#AdamW.zero_grad"):
             b.spend(8_000)
 
@@ -344,6 +385,8 @@ class _Model(Communication):
         with b.annotation("ProfilerStep#%d", step) as external:
             with b.frame("examples/train.py(88): train_step"):
                 self.load_batch()
+                if "pauses" in self.options.faults:
+                    b.spend(6_000_000)
                 first = len(b.ops) - 1
                 self.run_schedule()
                 self.optimize()

@@ -35,6 +35,19 @@ GPUS = {
 }
 
 
+FAULTS = (
+    "items",  #: each layer's forward reads a number from the device
+    "pageable",  #: the batch is copied from pageable memory, and the host waits for it
+    "mallocs",  #: each layer's forward asks the driver for memory
+    "pauses",  #: the host stops for a while in each step, in no operator
+    "single_operations",  #: each layer has a row of elementwise kernels that could be one
+    "unfused_optimizer",  #: a kernel for each operation of the optimizer
+    "plain_products",  #: products of FP32 without matrix units, twice as slow
+    "late_copies",  #: results are copied to the host in the middle of the step
+    "small_messages",  #: each layer's backward sums eight small tensors over the ranks, and waits
+)
+
+
 @dataclass(frozen=True, slots=True)
 class JobOptions:
     """One training job. Equal options give equal bytes; change one field to have a known difference."""
@@ -92,6 +105,7 @@ class JobOptions:
     schedule: Schedule = "gpipe"  #: "1f1b": of each stage but the last, backward begins while others go forward
     stage_labels: StageLabels = "none"  #: ranges around each microbatch, of torch.distributed.pipelining, or Megatron's
     stretch: float = 1.0  #: factor on all times of the written job
+    faults: tuple[str, ...] = ()  #: of :data:`FAULTS`: what a diagnosis should find
 
     def __post_init__(self) -> None:
         """Refuse what would simulate nonsense."""
@@ -108,6 +122,8 @@ class JobOptions:
         if self.sync_every < 0 or (self.run_ahead is not None and self.run_ahead < 1):
             raise ValueError("sync_every must be at least 0, run_ahead at least 1")
         self._refuse_unequal_parts()
+        if unknown := set(self.faults) - set(FAULTS):
+            raise ValueError(f"unknown fault {min(unknown)!r}: one of {', '.join(FAULTS)}")
         if min(self.cross_every, self.lost_every) < 1 or self.cross_ns < 0:
             raise ValueError("cross_every and lost_every must be at least 1, cross_ns at least 0")
         if min(self.warmup, self.stretch) <= 0:

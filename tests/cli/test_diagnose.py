@@ -34,7 +34,7 @@ def test_it_says_what_is_wrong_and_writes_nothing(folder: Path, augment: Augment
     assert "the GPU is" in text
     assert "! high: The host fetches batches" in text
     assert "→ The main process loads the data itself" in text
-    assert "✓ no copy of a step is from or to pageable memory" in text
+    assert "✓ no step copies much from or to pageable memory" in text
 
 
 def test_the_exit_code_says_whether_anything_is_grave(folder: Path, augment: Augment) -> None:

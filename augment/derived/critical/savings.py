@@ -76,6 +76,21 @@ def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
     return Cut(edges[shorter > 0], shorter[shorter > 0])
 
 
+def fused(trace: Trace, places: Places, ns: Int64s) -> Cut:
+    """The cut that makes GPU work at ``places`` take ``ns`` (int64) less, as fewer kernels do: the delays between such
+    kernels on a stream become shorter in proportion."""
+    graph, work = critical_graph(trace), gpu_work(trace)
+    ratio = np.zeros(len(work) + 1)
+    ratio[places] = ns / np.maximum(work.end[places] - work.ts[places], 1)
+    chosen = np.zeros(len(work) + 1, np.bool_)
+    chosen[places] = True
+    edges = np.flatnonzero(graph.kind == Kind.STREAM)
+    source, target = (side[edges] - graph.first_work for side in (graph.source, graph.target))
+    edges, source = edges[chosen[source] & chosen[target]], source[chosen[source] & chosen[target]]
+    shorter = np.minimum((graph.weight[edges] * np.minimum(ratio[source], 1)).astype(np.int64), graph.weight[edges])
+    return joined([without_work(trace, places, ns), Cut(edges, shorter)])
+
+
 def without_waits(trace: Trace, calls: Int64s) -> Cut:
     """The cut that lets ``calls`` (int64 rows) return without waiting for GPU work."""
     graph = critical_graph(trace)

@@ -131,6 +131,11 @@ def capability_of(trace: Trace, device: Identity) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
+def capacity_bytes(trace: Trace, device: Identity) -> int:
+    """How much memory a device has, by the header of the trace; 0 where it does not say."""
+    return _device(trace, device).memory
+
+
 def why_unknown(trace: Trace, device: Identity) -> str:
     """What to do for a device without a peak."""
     which = "--peak bf16=… (10^12 operations a second) and memory_gbps=…, or [[peak]] in --tables FILE"

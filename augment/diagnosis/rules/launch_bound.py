@@ -4,7 +4,9 @@ A launch takes the host 5 to 20 µs with all that Python and PyTorch do around i
 device finishes each before the next is launched. The prediction lets operators, runtime calls and the Python between
 them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more, and fetches of batches, are
 not launching and stay. No more is saved than the time in which the device idles while the thread that launches its next
-work is busy with launching: a host that fetches a batch or reads a file meanwhile is not too slow in launching.
+work is busy with launching: a host that fetches a batch or reads a file meanwhile is not too slow in launching. And
+what goes away with other causes of a late host (calls that wait for the device, data loading, the allocator,
+compilation, long stretches of other work) is not saved here.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -19,6 +21,7 @@ from augment.arrays.intervals import Intervals, clip, subtract, total, union
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
+from augment.derived.critical.savings import Cut, joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import type_coverage
@@ -35,12 +38,15 @@ from augment.diagnosis.measure import (
     within_steps,
     work_in_steps,
 )
-from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
+from augment.diagnosis.rule import Answer, Confidence, Fine, Found, NoData, NotApplicable, Spans
+from augment.diagnosis.rules import allocator_calls, data_loading, host_gaps, recompilation
+from augment.diagnosis.rules.host_gaps import LONG_NS
+from augment.diagnosis.waiting import waiting_calls
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
 from augment.trace import Category, Trace
 
 NAME = "launch_bound"
-LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
+LONG_CALL_NS = 100_000  #: a call of the runtime that takes longer waits, or asks for memory
 _LAUNCHING = (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)
 
 
@@ -55,8 +61,9 @@ def check(trace: Trace) -> Answer:
         return NoData("no launch of a kernel was recorded", "activities=[CPU, CUDA]")
     track, start, end = _short_work(trace)
     cut = host_cut(trace, track, start, end)
-    waits = _waits(trace)
-    saved = min(saved_a_step(trace, cut), _waiting_a_step(trace, waits, track, Intervals(start, end)))
+    others = _others(trace)
+    saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
+    saved = max(min(saved, _waiting_a_step(trace, track, Intervals(start, end))), 0)
     kernel = int(np.median(work.end[places] - work.ts[places]))
     call = int(np.median(trace.events.dur[work.launch[places]]))
     number = count(len(places) / measure(trace).count, "kernel")
@@ -71,16 +78,25 @@ def check(trace: Trace) -> Answer:
         advice="Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or "
         "torch.cuda.graph); fuse small kernels with torch.compile; use a larger batch"
         + ("; stacks were recorded, which slows the host: record without with_stack to be certain" if stacks else ""),
-        spans=longest(waits, 64),
+        spans=longest(_waits(trace, GapCategory.HOST_WAIT), 64),
         confidence=confidence,
         cut=cut,
         evidence=["stacks were recorded: the host is slower than usual"] if stacks else [],
     )
 
 
-def _waiting_a_step(trace: Trace, waits: Spans, track: Int32s, short: Intervals) -> int:
-    """The time in a step in which a device waits for a launch while its thread is in ``short`` stretches, ns; the mean
-    of all devices."""
+def _others(trace: Trace) -> Cut:
+    """What other rules blame a late host on."""
+    answers = [rule.check(trace) for rule in (data_loading, allocator_calls, host_gaps, recompilation)]
+    cuts = [answer.cut for answer in answers if isinstance(answer, Found) and answer.cut is not None]
+    return joined([*cuts, without_waits(trace, waiting_calls(trace))])
+
+
+def _waiting_a_step(trace: Trace, track: Int32s, short: Intervals) -> int:
+    """The time in a step in which a device idles while the thread that launches its next work is in ``short``
+    stretches, ns; the mean of all devices. Gaps of any category count: a kernel may be launched while the one before
+    still runs, and yet come late."""
+    waits = _waits(trace, *GapCategory)
     launching = trace.events.track[waits.row]
     inside = 0
     for thread in np.unique(launching).tolist():
@@ -97,7 +113,9 @@ def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)
         ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
-        chosen = np.isin(host_kinds(trace, row), _LAUNCHING) & (np.diff(ts) < LONG_NS)
+        kind = host_kinds(trace, row)
+        longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, LONG_CALL_NS, LONG_NS)
+        chosen = np.isin(kind, _LAUNCHING) & (np.diff(ts) < longest_ns)
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
         short = subtract(Intervals(ts[:-1][chosen], ts[1:][chosen]), union(fetch.start, fetch.end))
         parts.append((np.full(len(short.start), lane, np.int32), short.start, short.end))
@@ -105,11 +123,11 @@ def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
     return np.concatenate(track), np.concatenate(start), np.concatenate(end)
 
 
-def _waits(trace: Trace) -> Spans:
-    """The gaps in which a device waits for its next launch, in steady steps."""
+def _waits(trace: Trace, *categories: GapCategory) -> Spans:
+    """The gaps of some categories of devices before work with a known launch, in steady steps."""
     starts, ends, rows = [], [], []
     for gaps in device_gaps(trace):
-        late = device_categories(trace, gaps) == GapCategory.HOST_WAIT
+        late = np.isin(device_categories(trace, gaps), categories) & (gpu_work(trace).launch[gaps.next] != NO_ROW)
         which, parts = within_steps(trace, gaps.start[late], gaps.end[late])
         starts.append(parts.start)
         ends.append(parts.end)

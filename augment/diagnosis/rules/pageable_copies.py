@@ -2,7 +2,8 @@
 
 A copy from or to pageable memory goes through a staging buffer in pieces, and the host waits for it. From pinned memory
 it runs at the link's full rate beside computation, and the host goes on. The prediction lets these calls take no time
-on the host and wait for nothing; the copies themselves stay as long as they are.
+on the host and wait for nothing; the copies themselves stay as long as they are. Copies below 64 KiB are left out: to
+the device they do not block, and to the host they read values that somebody waits for (``.item()``).
 
 **What to do**: ``pin_memory=True`` in the data loader (or ``tensor.pin_memory()``), and ``.to(device,
 non_blocking=True)``. For results use a pinned tensor and copy into it.
@@ -12,9 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.enclosing import innermost
+from augment.derived.waits.sync_calls import sync_calls
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.places import python_lines
@@ -23,6 +27,7 @@ from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter,
 from augment.trace import Category, Trace
 
 NAME = "pageable_copies"
+LEAST_BYTES = 64 << 10  #: smaller copies to the device do not make the host wait; those to the host read single values
 
 
 def check(trace: Trace) -> Answer:
@@ -33,10 +38,12 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("the steps copy nothing")
     pageable = np.array(["Pageable" in name for name in trace.strings], np.bool_)
     copies = copies[pageable[events.name[work.row[copies]]]]
+    copies = copies[events.bytes.at(work.row[copies], 0) >= LEAST_BYTES]
     if not len(copies):
-        return Fine("no copy of a step is from or to pageable memory")
+        return Fine("no step copies much from or to pageable memory")
     calls = work.launch[copies]
     calls = rows_in_steps(trace, np.unique(calls[calls != NO_ROW]))
+    calls = np.union1d(calls, _waits_of(trace, calls))
     spans = Spans.of(trace, calls)
     cut = joined([host_cut(trace, events.track[calls], spans.start, spans.end), without_waits(trace, calls)])
     saved = saved_a_step(trace, cut)
@@ -55,3 +62,13 @@ def check(trace: Trace) -> Answer:
         confidence="high",
         cut=cut,
     )
+
+
+def _waits_of(trace: Trace, calls: Int64s) -> Int64s:
+    """The waiting calls in the same operators as ``calls``: a copy that blocks waits in another call."""
+    waits = sync_calls(trace).row
+    waits = waits[trace.events.category[waits] != Category.CUDA_SYNC]
+    copying = innermost(trace, calls, (Category.CPU_OP,))
+    around = innermost(trace, waits, (Category.CPU_OP,))
+    found: Int64s = waits[(around >= 0) & np.isin(around, copying)]
+    return found

@@ -17,14 +17,13 @@ from collections import Counter
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.savings import without_waits
 from augment.derived.host.enclosing import innermost, outermost
-from augment.derived.waits.dependencies import Kind
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import longest, measure, rows_in_steps, saved_a_step
+from augment.diagnosis.measure import longest, measure, saved_a_step
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.waiting import waiting_calls
 from augment.diagnosis.wording import a_step, count, listed, of_a_step, short, shorter, time
 from augment.trace import Category, Trace
 
@@ -33,9 +32,7 @@ NAME = "synchronizing_calls"
 
 def check(trace: Trace) -> Answer:
     """Predict steps in which no call waits."""
-    graph = critical_graph(trace)
-    calls = np.unique(graph.to_row[graph.kind == Kind.SYNC].astype(np.int64))
-    calls = rows_in_steps(trace, calls[calls >= 0])
+    calls = waiting_calls(trace)
     if not len(calls):
         return NotApplicable("no call of a step waits for the GPU")
     cut = without_waits(trace, calls)

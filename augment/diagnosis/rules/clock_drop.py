@@ -1,0 +1,73 @@
+"""Do equal kernels get slower through the recording?
+
+A device that gets hot, or reaches its power limit, lowers its clock: the same kernels then take longer from step to
+step. Steps are compared whose kernels are the same by name and count: the last third with the first third.
+
+**What to do**: look at clocks and power while it runs (``nvidia-smi -q -d CLOCK,PERFORMANCE``); improve cooling, or set
+a lower but steady clock. Compare runs only after the device is warm.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, sums
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.steps.step_windows import step_of_work
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import measure, saved_a_step
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import percent, shorter
+from augment.trace import Category, Trace
+
+NAME = "clock_drop"
+LEAST_STEPS, LEAST_KERNELS = 6, 5
+SLOWER = 0.05  #: as a whole
+ALIKE = 0.75  #: this share of the kernels' time, at least, must be slower, too
+
+
+def check(trace: Trace) -> Answer:
+    """Compare the kernels' times of the first and the last steps."""
+    work, windows = gpu_work(trace), measure(trace).windows
+    if measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
+        return NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
+    step = step_of_work(trace, windows)
+    computes = (work.type == KernelType.COMPUTATION) & (trace.events.category[work.row] == Category.KERNEL)
+    places = np.flatnonzero((step >= 0) & computes)
+    (names,), which = combinations(trace.events.name[work.row[places]])
+    table = (len(names), len(windows))
+    key = which * len(windows) + step[places]
+    ns = sums(key, work.end[places] - work.ts[places], table[0] * table[1]).reshape(table)
+    number = np.bincount(key, minlength=table[0] * table[1]).reshape(table)
+    same = (number == number[:, :1]).all(axis=1) & (number[:, 0] > 0)
+    if same.sum() < LEAST_KERNELS:
+        return NotApplicable("the steps do not run the same kernels")
+    third = len(windows) // 3
+    first, last = ns[same, :third].mean(axis=1), ns[same, -third:].mean(axis=1)
+    growth = float(last.sum() / max(float(first.sum()), 1.0)) - 1
+    grown = float(last[last > (1 + SLOWER / 2) * first].sum() / max(float(last.sum()), 1.0))
+    if growth < SLOWER or grown < ALIKE or not _steady_rise(ns[same].sum(axis=0)):
+        return Fine(f"equal kernels take {percent(growth)} longer at the end than at the start")
+    late = places[step[places] >= third]
+    less = (work.end[late] - work.ts[late]) * growth / (1 + growth)
+    cut = without_work(trace, late, less.astype(np.int64))
+    saved = saved_a_step(trace, cut)
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"equal kernels take {percent(growth)} longer at the end, which costs nothing"),
+        title=f"Equal kernels take {percent(growth)} longer in the last steps than in the first, as if the clock "
+        "had been lowered; otherwise " + shorter(trace, saved),
+        advice="Look at clocks, power and temperature (nvidia-smi -q -d CLOCK,PERFORMANCE)",
+        spans=Spans(windows.start[-third:], windows.end[-third:], np.full(third, -1, np.int64)),
+        confidence="medium",
+        cut=cut,
+    )
+
+
+def _steady_rise(ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> bool:
+    """Whether the sums rise with the steps, not by a single one: the rank correlation is above 0.7."""
+    rank = np.argsort(np.argsort(ns, kind="stable"), kind="stable")
+    return bool(np.corrcoef(rank, np.arange(len(ns)))[0, 1] > 0.7)

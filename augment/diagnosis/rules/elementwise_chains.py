@@ -1,0 +1,78 @@
+"""Do many kernels read and write what one could do at once?
+
+Additions, activations, casts and the like read a tensor, do little, and write it back: memory bounds them. Several in a
+row can be one kernel. The prediction keeps of each chain (three or more such kernels one after the other on a stream)
+the longest kernel alone, as fused it reads and writes about as much. Steps of optimizers have a rule of their own.
+
+**What to do**: ``torch.compile`` fuses them; fused operators (``F.scaled_dot_product_attention``, fused layer norm or
+cross entropy) replace whole chains.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.ordering import run_starts
+from augment.arrays.types import Bools, Int64s, Places
+from augment.derived.critical.savings import fused
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import kernel_families
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.rules.unfused_optimizer import in_optimizer
+from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
+from augment.trace import Trace
+
+NAME = "elementwise_chains"
+LEAST_LENGTH = 3
+_FAMILIES = ("elementwise",)
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose chains are fused."""
+    work, families = gpu_work(trace), kernel_families(trace)
+    simple = np.isin(families.family, [place for place, name in enumerate(families.names) if name in _FAMILIES])
+    simple &= work_in_steps(trace) & ~in_optimizer(trace)
+    if not simple.any():
+        return NotApplicable("no elementwise kernel runs in the steps")
+    start, stop = _chains(simple, np.array([stream.start for stream in work.streams]))
+    dur = np.maximum(work.end - work.ts, 0)
+    less = np.zeros(len(work), np.int64)
+    kept = _longest_of_each(dur, start, stop)
+    places = np.concatenate(
+        [np.arange(low, high) for low, high in zip(start.tolist(), stop.tolist(), strict=True)] or [start]
+    )
+    less[places] = dur[places]
+    less[kept] = 0
+    cut = fused(trace, places, less[places])
+    saved = saved_a_step(trace, cut)
+    total = int(dur[places].sum()) // measure(trace).count
+    chains = count(len(start) / measure(trace).count, "chain")
+    kernels = count(len(places) / measure(trace).count, "kernel")
+    ends = work.end[stop - 1] if len(stop) else np.empty(0, np.int64)
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"fusing {chains} of elementwise kernels {a_step(trace)} would save {of_a_step(trace, saved)}"),
+        title=f"{chains} of elementwise kernels {a_step(trace)} ({kernels}, {time(total)}) could be one kernel each; "
+        "fused, " + shorter(trace, saved),
+        advice="torch.compile fuses them; or use fused operators (scaled_dot_product_attention, fused norms, losses)",
+        spans=longest(Spans(work.ts[start], ends, work.row[start]), 64),
+        confidence="medium",
+        cut=cut,
+    )
+
+
+def _chains(simple: Bools, streams: Int64s) -> tuple[Places, Places]:
+    """First and last place, plus 1, of each long run of simple kernels on one stream."""
+    group = np.cumsum(np.isin(np.arange(len(simple)), streams)) * 2 + simple
+    start = run_starts(group)
+    stop = np.append(start[1:], len(simple))
+    long = simple[start] & (stop - start >= LEAST_LENGTH)
+    return start[long], stop[long]
+
+
+def _longest_of_each(dur: Int64s, start: Places, stop: Places) -> Places:
+    """The place of the longest kernel of each chain."""
+    return np.array([low + int(dur[low:high].argmax()) for low, high in zip(start, stop, strict=True)], np.intp)

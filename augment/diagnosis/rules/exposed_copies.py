@@ -1,0 +1,54 @@
+"""Does the device wait for copies from or to the host?
+
+The prediction lets copies between host and device take no time in the steps, as if all ran beside computation.
+
+**What to do**: copy the next batch on its own stream while the step computes (a prefetcher), from pinned memory with
+``non_blocking=True``; make tensors on the device (``torch.arange(…, device="cuda")``) in place of copying them; do not
+copy back and forth what stays the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.places import python_lines
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, size, time
+from augment.trace import Category, Trace
+
+NAME = "exposed_copies"
+_ACROSS = ("HtoD", "DtoH")
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose copies are hidden."""
+    work, events = gpu_work(trace), trace.events
+    across = np.array([any(way in name for way in _ACROSS) for name in trace.strings], np.bool_)
+    copies = np.flatnonzero(work_in_steps(trace) & (events.category[work.row] == Category.GPU_MEMCPY))
+    copies = copies[across[events.name[work.row[copies]]]]
+    if not len(copies):
+        return NotApplicable("the steps copy nothing between host and device")
+    dur = np.maximum(work.end[copies] - work.ts[copies], 0)
+    cut = without_work(trace, copies, dur)
+    saved = saved_a_step(trace, cut)
+    moved = float(events.bytes.at(work.row[copies], 0).sum()) / measure(trace).count
+    often = count(len(copies) / measure(trace).count, "copy", "copies")
+    spent = int(dur.sum()) // measure(trace).count
+    spans = longest(Spans(work.ts[copies], work.end[copies], work.row[copies]), 64)
+    lines = python_lines(trace, work.launch[copies])
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"{often} {a_step(trace)} between host and device ({size(moved)}) cost {of_a_step(trace, saved)}"),
+        title=f"{often} {a_step(trace)} between host and device ({size(moved)}, {time(spent)}) hold up the GPU; "
+        "hidden, " + shorter(trace, saved),
+        advice="Copy the next batch on its own stream while the step computes; make tensors on the device"
+        + (f" (called from {listed(lines)})" if lines else ""),
+        spans=spans,
+        confidence="high",
+        cut=cut,
+    )

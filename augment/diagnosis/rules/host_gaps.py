@@ -1,0 +1,110 @@
+"""Does the host do something long that is no launching?
+
+A stretch of 1 ms and more in which a thread that launches work is in one operator, or in no operator at all: garbage
+collection, logging, checkpoints, tokenizing, work on the CPU, waiting for a lock. Fetching batches, calls of the
+runtime, and compilation have rules of their own. The prediction takes these stretches out of the steps.
+
+**What to do**: record with ``with_stack=True`` to see the lines. Move the work out of the step or to another thread;
+``gc.freeze()`` after start-up, or ``gc.disable()`` and ``gc.collect()`` every so many steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from augment.arrays.types import Bools, Int64s
+from augment.derived.critical.critical_graph import critical_graph
+from augment.derived.critical.critical_path import BoundBy, host_kinds
+from augment.derived.critical.handovers import main_track
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.host_segments import host_segments
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import host_cut, saved_a_step, within_steps
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.rules.recompilation import compiles
+from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
+from augment.trace import Category, Trace
+
+NAME = "host_gaps"
+LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
+UNNAMED = "no recorded operator"
+_COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps without these stretches."""
+    if not len(gpu_work(trace)):
+        return NotApplicable("no GPU work was recorded that the host could hold up")
+    spans = _stretches(trace)
+    which, parts = within_steps(trace, spans.start, spans.end)
+    if not len(which):
+        return NotApplicable("the host does nothing long but launching")
+    track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
+    cut = host_cut(trace, track, spans.start, spans.end)
+    saved = saved_a_step(trace, cut)
+    names = _names(trace, spans.row[which], parts.end - parts.start)
+    longest = int((parts.end - parts.start).max())
+    named = names[0] != UNNAMED
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"long stretches of the host would save {of_a_step(trace, saved)} (the longest {time(longest)})"),
+        title=f"The host spends up to {time(longest)} at a time in {listed(names)} without launching; otherwise "
+        + shorter(trace, saved),
+        advice="Move this out of the step or to another thread"
+        if named
+        else "Record with with_stack=True to see what it is: garbage collection, logging, checkpoints, work on the CPU",
+        spans=Spans(parts.start, parts.end, spans.row[which]),
+        confidence="high" if named else "medium",
+        cut=cut,
+    )
+
+
+def _stretches(trace: Trace) -> Spans:
+    """The long stretches of the launching threads; of other threads than the main one only those in a slice."""
+    segments, lanes, main = host_segments(trace), np.unique(critical_graph(trace).lane), main_track(trace)
+    parts = [(np.empty(0, np.int64),) * 3]
+    for lane in lanes[lanes >= 0].tolist():
+        part = segments.of(lane)
+        ts, row = segments.ts[part], segments.row[part][:-1].astype(np.int64)
+        chosen = (np.diff(ts) >= LONG_NS) & _other_work(trace, row) & ((row >= 0) | (lane == main))
+        chosen[chosen] = ~_elsewhere(trace, lane, ts[:-1][chosen], ts[1:][chosen], row[chosen])
+        parts.append((ts[:-1][chosen], ts[1:][chosen], row[chosen]))
+    return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _elsewhere(trace: Trace, lane: int, start: Int64s, end: Int64s, row: Int64s) -> Bools:
+    """Whether operators of other threads stretch over half of each stretch that is in no operator: then it waits for
+    them, as the main thread does for the backward pass."""
+    events = trace.events
+    rows = events.slices_of(Category.CPU_OP)
+    rows = rows[events.track[rows] != lane]
+    ts = events.ts[rows]
+    first, stop = np.searchsorted(ts, start, side="left"), np.searchsorted(ts, end, side="left")
+    some = stop > first
+    spread = np.zeros(len(start), np.int64)
+    spread[some] = ts[stop[some] - 1] - ts[first[some]]
+    idle = (row < 0) | (events.category[row] != Category.CPU_OP)
+    elsewhere: Bools = idle & (2 * spread > end - start)
+    return elsewhere
+
+
+def _other_work(trace: Trace, row: Int64s) -> Bools:
+    """Whether the time in each row, innermost on its thread, is neither of the runtime, nor of a loader or compiler."""
+    kind = host_kinds(trace, row)
+    other: Bools = np.isin(kind, (BoundBy.CPU_OPERATOR, BoundBy.OUTSIDE_OPERATORS))
+    named = compiles(trace) | np.array([name.startswith(_COMMUNICATION) for name in trace.strings], np.bool_)
+    other &= ~((row >= 0) & named[trace.events.name[row]])
+    return other
+
+
+def _names(trace: Trace, rows: Int64s, ns: Int64s) -> list[str]:
+    """What the stretches are in, the longest first. The annotation of the step says nothing."""
+    spent: Counter[str] = Counter()
+    for row, part in zip(rows.tolist(), ns.tolist(), strict=True):
+        name = trace.strings[trace.events.name[row]] if row >= 0 else UNNAMED
+        plain = trace.events.category[row] == Category.USER_ANNOTATION and name.startswith("ProfilerStep")
+        spent[UNNAMED if row < 0 or plain else short(name)] += part
+    return [name for name, _ in spent.most_common()]

@@ -1,0 +1,56 @@
+"""Do gathers of parameters begin later than they could?
+
+FSDP gathers the parameters of the next unit while it computes this one. A gather that begins only when computation
+already waits for it was asked for too late, if its stream was free before. The prediction takes that exposed part of
+the gathers out.
+
+**What to do**: FSDP2: ``set_modules_to_forward_prefetch`` and ``set_modules_to_backward_prefetch`` (two units ahead);
+FSDP1: ``forward_prefetch=True``, ``backward_prefetch=BackwardPrefetch.BACKWARD_PRE``, ``limit_all_gathers`` with care.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.derived.collectives.collectives import collectives
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
+from augment.trace import Trace
+
+NAME = "late_gathers"
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose gathers begin as soon as their stream is free."""
+    every, work = collectives(trace), gpu_work(trace)
+    gathers = np.array(["allgather" in kind.lower().replace("_", "") for kind in every.kind.values], np.bool_)
+    inside = work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
+    chosen = np.flatnonzero(inside & gathers[every.kind.codes]) if len(every) else np.empty(0, np.intp)
+    if not len(chosen):
+        return NotApplicable("no step gathers parameters")
+    place = every.place[chosen]
+    starts = np.array([stream.start for stream in work.streams])
+    first = np.isin(place, starts)
+    before = np.where(first, place, np.maximum(place - 1, 0))
+    free = np.where(first, 0, np.maximum(work.ts[place] - work.end[before], 0))
+    less = np.minimum(every.exposed_ns[chosen], free)
+    cut = without_work(trace, place, less)
+    saved = saved_a_step(trace, cut)
+    late = less > 0
+    exposed = int(less.sum()) // measure(trace).count
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"gathers that could begin earlier cost {of_a_step(trace, saved)}"),
+        title=f"{count(int(late.sum()) / measure(trace).count, 'gather')} {a_step(trace)} begin too late: computation "
+        f"waits {time(exposed)} for them though their stream was free; earlier, " + shorter(trace, saved),
+        advice="Prefetch further ahead: set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (FSDP2), "
+        "forward_prefetch=True and BACKWARD_PRE (FSDP1)",
+        spans=Spans(every.ts[chosen[late]], every.end[chosen[late]], work.row[place[late]]),
+        confidence="medium",
+        cut=cut,
+    )

@@ -1,0 +1,71 @@
+"""Which shapes of operators stay far below what the device can do?
+
+The [roofline](analyses.md#roofline) holds each operator against its device's peak. This rule takes those that reach
+less than 40 % of their roof, and predicts steps in which they reach 70 %, about what good kernels do. Operators that
+are too short to be judged are left out, and those whose operations can only be bounded.
+
+**What to do**: larger or aligned sizes, another memory layout (``channels_last``), fewer but larger batched products,
+``torch.compile(mode="max-autotune")``; measure the shape alone before changing much.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.operators.operator_work import operator_work
+from augment.derived.operators.peaks import device_peaks
+from augment.derived.operators.roofs import Bound, roofs
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import longest, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
+from augment.diagnosis.wording import listed, of_a_step, percent, short, shorter
+from augment.trace import Trace
+
+NAME = "low_roofline"
+LOW, GOOD = 0.40, 0.70
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose slow shapes are as fast as good kernels."""
+    work, gpu = operator_work(trace), gpu_work(trace)
+    if not work.recorded:
+        return NoData("no shapes were recorded", "record_shapes=True")
+    if not any(device_peaks(trace).values()):
+        return NoData("the device is unknown: its peak can be given with --tables")
+    own, places = roofs(trace), np.flatnonzero(work.owner >= 0)
+    places = places[work_in_steps(trace)[places]]
+    sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]
+    product = np.array(sure, np.bool_)
+    judged_ones = product[work.kind] & np.isin(own.bound, (Bound.COMPUTE, Bound.MEMORY)) & (own.ns > 0)
+    if not judged_ones.any():
+        return NotApplicable("no matrix product has a roof")
+    ratio = np.where(judged_ones, own.roof_ns / np.maximum(own.ns, 1), np.inf)
+    slow = ratio < LOW
+    less = np.where(slow, 1 - np.where(slow, ratio, 0) / GOOD, 0.0)
+    mine = places[slow[work.owner[places]]]
+    dur = np.maximum(gpu.end[mine] - gpu.ts[mine], 0)
+    cut = without_work(trace, mine, (dur * less[work.owner[mine]]).astype(np.int64))
+    saved = saved_a_step(trace, cut)
+    spent: Counter[str] = Counter()
+    chosen = np.unique(work.owner[mine])
+    for place in chosen.tolist():
+        call = work.calls[work.kind[place]]
+        shapes = " × ".join("x".join(map(str, call.dims[at])) for at in call.tensors[:2])
+        spent[f"{call.operator} {shapes}"] += int(own.ns[place])
+    share = float(np.nansum(own.roof_ns[chosen]) / max(int(own.ns[chosen].sum()), 1))
+    kernel = own.kernel[chosen]
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"matrix products below {percent(LOW)} of their roof would save {of_a_step(trace, saved)}"),
+        title=f"Products reach {percent(share)} of their roof, most of the time in "
+        f"{listed([short(name) for name, _ in spent.most_common()], 2)}; at {percent(GOOD)}, " + shorter(trace, saved),
+        advice="Try larger or aligned sizes, channels_last, torch.compile(mode='max-autotune'); measure the shape",
+        spans=longest(Spans(gpu.ts[kernel], gpu.end[kernel], gpu.row[kernel]), 64),
+        confidence="low",
+        cut=cut,
+    )

@@ -1,0 +1,75 @@
+"""Do matrix products run without matrix units, although the device has them?
+
+On NVIDIA devices since Volta, tensor cores multiply FP16 (since Ampere BF16 and TF32, too) many times as fast as other
+units multiply FP32. The names of kernels tell which units they use. The prediction lets these kernels take half of
+their time, which is less than what the peaks promise (8 times on A100).
+
+**What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
+or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
+from augment.derived.operators.peaks import device_peaks
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, listed, of_a_step, short, shorter, time
+from augment.trace import Trace
+
+NAME = "matrix_units"
+FASTER = 2  #: so many times as fast products are assumed to become
+_PLAIN = ("sgemm", "fp32", "f32f32_f32f32", "ffma", "scudnn")  #: in names of kernels that multiply FP32
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose products use matrix units."""
+    work, families = gpu_work(trace), kernel_families(trace)
+    inside = work_in_steps(trace)
+    products = inside & (families.matrix_units != MatrixUnits.NO_QUESTION)
+    if not products.any():
+        return NotApplicable("no matrix product runs in the steps")
+    peaks = [peak for peak in device_peaks(trace).values() if peak is not None]
+    if not peaks:
+        return NoData("the device is unknown")
+    tf32 = all("tf32" in peak.tflops for peak in peaks)
+    if not tf32 and not all("fp16" in peak.tflops for peak in peaks):
+        return NotApplicable("the device has no matrix units")
+    plain = np.array([any(part in name.lower() for part in _PLAIN) for name in trace.strings], np.bool_)
+    places = np.flatnonzero(products & (families.matrix_units == MatrixUnits.NOT_USED))
+    places = places[plain[trace.events.name[work.row[places]]]]
+    dur = np.maximum(work.end[places] - work.ts[places], 0)
+    cut = without_work(trace, places, dur - dur // FASTER)
+    saved = saved_a_step(trace, cut)
+    ns = int(dur.sum()) // measure(trace).count
+    names = [short(name) for name in _by_time(trace, places, dur)]
+    confidence: Confidence = "high" if tf32 else "medium"
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"products without matrix units take {of_a_step(trace, ns)}"),
+        title=f"FP32 matrix products take {time(ns)} {a_step(trace)} without matrix units; twice as fast, "
+        + shorter(trace, saved),
+        advice='Call torch.set_float32_matmul_precision("high") for TF32, or use torch.autocast with BF16'
+        if tf32
+        else "Use torch.autocast with FP16 (and a GradScaler): this device has tensor cores for it, but not for FP32",
+        spans=longest(Spans(work.ts[places], work.end[places], work.row[places]), 64),
+        confidence=confidence,
+        cut=cut,
+        evidence=[listed(names)],
+    )
+
+
+def _by_time(
+    trace: Trace, places: np.ndarray[tuple[int], np.dtype[np.intp]], dur: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> list[str]:
+    """The names of kernels, that with most time first."""
+    spent = np.zeros(len(trace.strings), np.int64)
+    np.add.at(spent, trace.events.name[gpu_work(trace).row[places]], dur)
+    order = np.argsort(-spent, kind="stable")
+    return [trace.strings[code] for code in order[spent[order] > 0].tolist()]

@@ -1,0 +1,40 @@
+"""Is the recording whole?
+
+A file may end in the middle, as when a job was killed while it wrote. And a recording that begins while the device
+still works on earlier steps shows work of which the cause is missing.
+
+**What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
+schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins.
+"""
+
+from __future__ import annotations
+
+from augment.derived.gpu.before_recording import before_recording
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.rule import Answer, Fine, Found, Spans
+from augment.diagnosis.wording import percent
+from augment.trace import Trace
+
+NAME = "partial_recording"
+MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
+
+
+def check(trace: Trace) -> Answer:
+    """Ask the reader, and count the work launched before the recording."""
+    if trace.partial is not None:
+        title = f"The file is not whole ({trace.partial}): figures cover what is there"
+        advice = "Let the profiler stop before the process ends, and record again"
+        return Found(title, advice, Spans.of(trace, trace.events.slices_of()), "high", severity="warning", first=True)
+    work = gpu_work(trace)
+    early = before_recording(trace)
+    dur = (work.end - work.ts).clip(0)
+    ratio = float(dur[early].sum() / max(int(dur.sum()), 1))
+    if ratio < MOST_EARLY:
+        return Fine("the recording is whole")
+    return Found(
+        f"{percent(ratio)} of the GPU's work was launched before the recording began: its causes are unknown",
+        "Give the profiler's schedule a warmup step, or synchronize before it begins",
+        Spans.of(trace, work.row[early]),
+        "high",
+        severity="info",
+    )

@@ -1,0 +1,49 @@
+"""Does this pipeline stage wait for other stages?
+
+In pipeline parallelism a stage waits in ``Send`` and ``Recv`` kernels for its neighbours: at the start and end of each
+step (the bubble), and whenever stages take unequal times. The prediction lets these kernels take no time.
+
+**What to do**: more microbatches; an interleaved or zero-bubble schedule; move layers from slow stages to fast ones.
+The figures of the whole job tell imbalance from bubble.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.derived.collectives.collectives import collectives
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.names.collective_kinds import RECV, SEND
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, of_a_step, shorter, time
+from augment.trace import Trace
+
+NAME = "pipeline_bubble"
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps in which no message is waited for."""
+    every = collectives(trace)
+    inside = work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
+    messages = np.array([kind in (SEND, RECV) for kind in every.kind.values], np.bool_)
+    chosen = np.flatnonzero(inside & messages[every.kind.codes]) if len(every) else np.empty(0, np.intp)
+    if not len(chosen):
+        return NotApplicable("no message between stages was recorded")
+    cut = without_work(trace, every.place[chosen], every.dur[chosen])
+    saved = saved_a_step(trace, cut)
+    exposed = int(every.exposed_ns[chosen].sum()) // measure(trace).count
+    row = gpu_work(trace).row[every.place[chosen]]
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"waiting for other stages costs {of_a_step(trace, saved)}"),
+        title=f"This stage waits {time(exposed)} {a_step(trace)} for messages of other stages; without that, "
+        + shorter(trace, saved),
+        advice="Use more microbatches or an interleaved schedule; balance the stages: the job's figures tell how",
+        spans=longest(Spans(every.ts[chosen], every.end[chosen], row), 64),
+        confidence="medium",
+        cut=cut,
+    )

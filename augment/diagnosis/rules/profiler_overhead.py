@@ -1,0 +1,50 @@
+"""Does the profiler itself distort what it records?
+
+Kineto records its own work as slices of category ``overhead``: requesting and flushing buffers, loading kernels lazily.
+What lies on a thread that launches work delays that work. Figures of such a recording are to be read with care, so this
+comes first.
+
+**What to do**: record fewer steps; leave out ``with_stack``, ``profile_memory`` and ``record_shapes``; give the
+schedule a ``warmup`` step; record steps after the first ones, when kernels are loaded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.intervals import union
+from augment.derived.critical.critical_graph import critical_graph
+from augment.diagnosis.measure import measure, within_steps
+from augment.diagnosis.rule import Answer, Fine, Found, NoData, Spans
+from augment.diagnosis.wording import listed, of_a_step, time
+from augment.trace import Category, Trace
+
+NAME = "profiler_overhead"
+TOLD_RATIO, GRAVE_RATIO = 0.03, 0.10  #: shares of a step: worth saying, and distorting
+
+
+def check(trace: Trace) -> Answer:
+    """Measure the profiler's own slices on the threads that launch."""
+    events = trace.events
+    rows = events.slices_of(Category.OVERHEAD)
+    if not len(rows):
+        return NoData("the profiler recorded nothing of its own work")
+    lanes = np.unique(critical_graph(trace).lane)
+    rows = rows[np.isin(events.track[rows], lanes[lanes >= 0])]
+    spans = Spans.of(trace, rows)
+    which, parts = within_steps(trace, spans.start, spans.end)
+    whole = union(parts.start, parts.end)
+    ns = int((whole.end - whole.start).sum()) // measure(trace).count
+    ratio = measure(trace).ratio(ns)
+    if ratio < TOLD_RATIO:
+        return Fine(f"the profiler itself takes {of_a_step(trace, ns)}")
+    names = sorted(set(trace.names_of(rows[which])))
+    return Found(
+        f"The profiler itself takes {time(ns)}, {of_a_step(trace, ns)}, on the threads that launch work",
+        "Read all figures with care; record fewer steps without with_stack and profile_memory, after a warmup step",
+        Spans(parts.start, parts.end, spans.row[which]),
+        "high",
+        severity="warning" if ratio >= GRAVE_RATIO else "info",
+        evidence=[listed(names)],
+        first=ratio >= GRAVE_RATIO,
+    )

@@ -1,0 +1,40 @@
+"""Is the first recorded step slower than the others?
+
+It loads kernels, compiles, tunes and fills caches. The other rules leave it out if it takes more than 1.5 times the
+median of the others.
+
+**What to do**: nothing, unless the job is short. For a recording give the schedule a ``warmup``: with
+``schedule(wait=1, warmup=2, active=3)`` the recorded steps are steady.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.derived.steps.step_windows import step_windows
+from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
+from augment.diagnosis.wording import time
+from augment.trace import Trace
+
+NAME = "slow_start"
+
+
+def check(trace: Trace) -> Answer:
+    """Compare the first step with the median of the others."""
+    windows = step_windows(trace)
+    if measure(trace).unit == "recording" or len(windows) < 3:
+        return NotApplicable("fewer than three steps were recorded")
+    length = windows.end - windows.start
+    factor = float(length[0] / max(float(np.median(length[1:])), 1.0))
+    if not measure(trace).warm_up:
+        return Fine(f"the first step takes {factor:.1f} times as long as the others")
+    title = f"The first recorded step takes {time(int(length[0]))}, {factor:.1f} times as long as the others"
+    none = np.full(1, -1, np.int64)
+    return Found(
+        f"{title}: it is left out here",
+        "Give the profiler's schedule a warmup step, so that only steady steps are recorded",
+        Spans(windows.start[:1], windows.end[:1], none),
+        "high",
+        severity="info",
+    )

@@ -1,0 +1,64 @@
+"""Are there many small collectives where a few large ones would do?
+
+Below a megabyte a collective takes as long as an empty one. The prediction joins the small collectives of each kind and
+group in a step: one of them stays, as long as the longest.
+
+**What to do**: DDP: larger buckets (``bucket_cap_mb``); FSDP: wrap larger units; own code: ``_foreach`` or
+``_coalesced`` collectives, one tensor for many metrics, ``all_reduce`` of the metrics every so many steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.ordering import combinations
+from augment.derived.collectives.collectives import UNKNOWN, collectives
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Fine, NoData, NotApplicable, Spans
+from augment.diagnosis.rules.exposed_communication import SMALL_BYTES
+from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, size
+from augment.trace import Trace
+
+NAME = "small_collectives"
+LEAST_COUNT = 4  #: per step, of one kind and group
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose small collectives are one of each kind."""
+    every = collectives(trace)
+    inside = work_in_steps(trace)[every.place] if len(every) else np.zeros(0, np.bool_)
+    if not inside.any():
+        return NotApplicable("no communication kernel runs in the steps")
+    if (every.bytes[inside] == UNKNOWN).all():
+        return NoData("no sizes of collectives were recorded", "record_shapes=True")
+    small = np.flatnonzero(inside & (every.bytes != UNKNOWN) & (every.bytes < SMALL_BYTES))
+    (kinds, _, _), which = combinations(every.kind.codes[small], every.group[small], every.step[small])
+    often = np.bincount(which, minlength=len(kinds)) if len(small) else np.zeros(0, np.int64)
+    most = np.zeros(len(kinds), np.int64)
+    np.maximum.at(most, which, every.dur[small])
+    many = often[which] >= LEAST_COUNT if len(small) else np.zeros(0, np.bool_)
+    small, which = small[many], which[many]
+    less = every.dur[small] - most[which] // np.maximum(often[which], 1)
+    cut = without_work(trace, every.place[small], np.maximum(less, 0))
+    saved = saved_a_step(trace, cut)
+    number = count(len(small) / measure(trace).count, "collective")
+    names = sorted({every.kind.values[code] for code in every.kind.codes[small].tolist()})
+    row = gpu_work(trace).row[every.place[small]]
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"{number} {a_step(trace)} below 1 MB cost {of_a_step(trace, saved)}"),
+        title=f"{number} {a_step(trace)} move less than 1 MB each ({listed(names)}, {_mean(every.bytes[small])} on "
+        "average); joined, " + shorter(trace, saved),
+        advice="Use larger buckets or units (bucket_cap_mb, larger FSDP units); join small tensors before sending them",
+        spans=Spans(every.ts[small], every.end[small], row),
+        confidence="medium",
+        cut=cut,
+    )
+
+
+def _mean(sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
+    return size(float(sizes.mean())) if len(sizes) else size(0)

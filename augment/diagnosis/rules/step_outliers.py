@@ -1,0 +1,69 @@
+"""Do single steps take much longer than the others?
+
+A step is an outlier if it takes at least 1.2 times the median, and lies five deviations above it (1.4826 times the
+median absolute deviation, which one outlier cannot widen, unlike the standard deviation). It takes five steady steps.
+The saving is the mean less the mean of the other steps.
+
+**What to do**: look at what grew in these steps: a checkpoint, an evaluation, logging, garbage collection, a batch of
+another size, a slow file system.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.derived.steps.step_figures import step_figures
+from augment.diagnosis.measure import measure
+from augment.diagnosis.rule import LEAST_RATIO, Answer, Fine, Found, NotApplicable, Spans
+from augment.diagnosis.wording import listed, percent, shorter, time
+from augment.trace import Trace
+
+NAME = "step_outliers"
+LEAST_STEPS, LEAST_FACTOR, DEVIATIONS = 5, 1.2, 5.0
+_PARTS = {
+    "compute_ns": "computation",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_memory_ns": "exposed copies",
+    "host_wait_ns": "waiting for the host",
+    "other_wait_ns": "other waits",
+}
+
+
+def check(trace: Trace) -> Answer:
+    """Find outlying steps, and the part that grew."""
+    windows = measure(trace).windows
+    if measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
+        return NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
+    length = windows.end - windows.start
+    median = float(np.median(length))
+    deviation = 1.4826 * float(np.median(np.abs(length - median)))
+    outlying = length > max(LEAST_FACTOR * median, median + DEVIATIONS * deviation)
+    saved = int(length.mean() - length[~outlying].mean()) if outlying.any() else 0
+    if measure(trace).ratio(saved) < LEAST_RATIO:
+        return Fine(f"steps take {time(length.min())} to {time(length.max())}")
+    numbers = [f"step {number}" for number in windows.number[outlying].tolist()]
+    times = float(length.max()) / median
+    takes = "takes" if len(numbers) == 1 else "take"
+    title = f"{listed(numbers).capitalize()} {takes} longer, up to {times:.1f} times the median of {time(median)}"
+    grown = _grown(trace, outlying)
+    row = np.full(int(outlying.sum()), -1, np.int64)
+    return Found(
+        f"{title}{grown}; otherwise " + shorter(trace, saved),
+        "Look at what these steps do that others do not: a checkpoint, logging, an evaluation, a batch of another size",
+        Spans(windows.start[outlying], windows.end[outlying], row),
+        "medium",
+        saved,
+    )
+
+
+def _grown(trace: Trace, outlying: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:
+    """The part of the outlying steps that grew most, if it explains half of the growth."""
+    figures = step_figures(trace, measure(trace).windows)[0]
+    growth = float(figures.step_ns[outlying].mean() - figures.step_ns[~outlying].mean())
+    grown = {
+        name: float(figures.of_device[key][outlying].mean() - figures.of_device[key][~outlying].mean())
+        for key, name in _PARTS.items()
+        if key in figures.of_device
+    }
+    most = max(grown, key=lambda name: grown[name], default="")
+    return f", {percent(grown[most] / growth)} of it in {most}" if most and 2 * grown[most] > growth else ""

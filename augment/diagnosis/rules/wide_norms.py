@@ -1,0 +1,57 @@
+"""Do norms and softmax work on FP32 although products work on 16-bit numbers?
+
+Autocast runs layer norm, softmax and losses in FP32: they read and write twice as many bytes, with casts around them.
+The prediction lets these kernels take half of their time. Whether the numbers allow it is not in a trace.
+
+**What to do**: fused norms and losses that compute in FP32 but read and write BF16 (``torch.compile``, Liger, Apex,
+``F.rms_norm``); a model in BF16 with FP32 master weights.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from augment.derived.critical.savings import without_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import kernel_families
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, of_a_step, shorter, time
+from augment.trace import Trace
+
+NAME = "wide_norms"
+_HALF = re.compile(r"bf16|bfloat16|BFloat16|fp16|f16|half|Half|hmma|s16816|s1688|_h_|nvjet_(?:tst|hsh|tss)")
+_WIDE = re.compile(r"<(?:\d+, *)*float\b")
+
+
+def check(trace: Trace) -> Answer:
+    """Predict steps whose norms and softmax move half the bytes."""
+    work, families = gpu_work(trace), kernel_families(trace)
+    name = trace.events.name[work.row]
+    inside = work_in_steps(trace)
+    of = {family: place for place, family in enumerate(families.names)}
+    products = inside & np.isin(families.family, [of[one] for one in ("gemm", "attention") if one in of])
+    half = np.array([bool(_HALF.search(text)) for text in trace.strings], np.bool_)
+    if not (products & half[name]).any():
+        return NotApplicable("no product of 16-bit numbers runs in the steps")
+    wide = np.array([bool(_WIDE.search(text)) for text in trace.strings], np.bool_)
+    norms = np.isin(families.family, [of[one] for one in ("norm", "softmax") if one in of])
+    places = np.flatnonzero(inside & norms & wide[name])
+    dur = np.maximum(work.end[places] - work.ts[places], 0)
+    cut = without_work(trace, places, dur // 2)
+    saved = saved_a_step(trace, cut)
+    ns = int(dur.sum()) // measure(trace).count
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"norms and softmax in FP32 take {of_a_step(trace, ns)}"),
+        title=f"Norms and softmax take {time(ns)} {a_step(trace)} in FP32, between products of 16-bit numbers; in half "
+        "the time, " + shorter(trace, saved),
+        advice="Use fused norms and losses that read and write BF16 (torch.compile, F.rms_norm), or a BF16 model",
+        spans=longest(Spans(work.ts[places], work.end[places], work.row[places]), 64),
+        confidence="low",
+        cut=cut,
+    )

@@ -1,0 +1,152 @@
+"""Rules on tiny traces made by hand: what the simulator does not write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
+from augment.diagnosis.rules import (
+    launch_bound,
+    low_roofline,
+    memory_capacity,
+    partial_recording,
+    profiler_overhead,
+    recompilation,
+    straggling_rank,
+    unaligned_shapes,
+    wide_norms,
+)
+from augment.trace import Category, Trace
+from tables import Event, Track, annotation, call, kernel, op, shaped, trace_of
+
+STEP = annotation("ProfilerStep#0", 0, 1_000_000)
+SHORT = annotation("ProfilerStep#0", 0, 45_000)  #: on the host; the device works longer
+THREAD = call("x", 0, 1).track
+H100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0,
+                              "numSms": 132, "totalGlobalMem": 80_000_000_000}]}  # fmt: skip
+
+
+def on_device(trace: Trace) -> Trace:
+    """The trace as recorded on an H100."""
+    return replace(trace, source=replace(trace.source, metadata=H100))
+
+
+def launched(name: str, start: int, end: int, correlation: int, at: int | None = None) -> list[Event]:
+    """A kernel and its launch, just before or ``at`` a moment."""
+    at = start - 10_000 if at is None else at
+    launch = call("cudaLaunchKernel", at, at + 5_000, correlation=correlation)
+    return [launch, kernel(name, start, end, correlation=correlation)]
+
+
+def found(answer: Answer) -> Found:
+    assert isinstance(answer, Found), answer
+    return answer
+
+
+def test_the_profilers_own_work_comes_first() -> None:
+    rest = [STEP, *launched("gemm", 300_000, 900_000, 1)]
+    overhead = Event(Category.OVERHEAD, "Activity Buffer Request", 20_000, 220_000, THREAD)
+    answer = found(profiler_overhead.check(trace_of(*rest, overhead)))
+    assert answer.title == "The profiler itself takes 200 µs, 20 % of a step, on the threads that launch work"
+    assert answer.first
+    assert answer.severity == "warning"
+    small = replace(overhead, end=30_000)
+    assert isinstance(profiler_overhead.check(trace_of(*rest, small)), Fine)
+    elsewhere = replace(overhead, track=Track(None, 1, 99))
+    assert isinstance(profiler_overhead.check(trace_of(*rest, elsewhere)), Fine)
+    assert isinstance(profiler_overhead.check(trace_of(*rest)), NoData)
+
+
+def test_a_broken_file_is_told() -> None:
+    trace = trace_of(STEP, *launched("gemm", 300_000, 900_000, 1))
+    assert isinstance(partial_recording.check(trace), Fine)
+    answer = found(partial_recording.check(replace(trace, partial="the text ends at byte 7", facts={})))
+    assert answer.first
+    assert "the text ends at byte 7" in answer.title
+
+
+def test_compilation_in_steady_steps_is_found() -> None:
+    steps = [annotation(f"ProfilerStep#{number}", number * 1_000_000, (number + 1) * 1_000_000) for number in range(4)]
+    work = [
+        one
+        for number in range(4)
+        for one in launched("gemm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000, number)
+    ]
+    compiling = op("entire_frame_compile (dynamo_timed)", 2_050_000, 2_500_000)
+    answer = found(recompilation.check(trace_of(*steps, *work, compiling)))
+    assert answer.saved_ns is not None
+    assert answer.saved_ns > 50_000
+    assert isinstance(recompilation.check(trace_of(*steps, *work)), NotApplicable)
+    running = op("Torch-Compiled Region: 0/0", 2_050_000, 2_500_000)
+    assert isinstance(recompilation.check(trace_of(*steps, *work, running)), NotApplicable)
+
+
+def product(rows: int, columns: int) -> list[Event]:
+    """A BF16 product that takes most of a step."""
+    args: dict[str, Any] = shaped([4096, rows], [rows, columns])
+    launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
+    gemm = kernel("nvjet_tst_128x256_64x4_2x1_v_bz_TNN", 50_000, 950_000, correlation=1)
+    return [SHORT, op("aten::mm", 10_000, 40_000, args=args), launch, gemm]
+
+
+def test_sizes_that_fit_no_tile_are_found() -> None:
+    answer = found(unaligned_shapes.check(trace_of(*product(768, 50257))))
+    assert "aten::mm 4096x768 × 768x50257" in answer.title
+    assert (answer.severity, answer.saved_ns) == ("info", None)
+    assert isinstance(unaligned_shapes.check(trace_of(*product(768, 50304))), Fine)
+    bare = [replace(one, args={}) for one in product(768, 50257)]
+    assert isinstance(unaligned_shapes.check(trace_of(*bare)), NoData)
+
+
+def test_products_far_below_their_roof_are_found_with_low_confidence() -> None:
+    answer = found(low_roofline.check(on_device(trace_of(*product(512, 4096)))))
+    assert answer.confidence == "low"
+    assert "aten::mm 4096x512 × 512x4096" in answer.title
+    fast = [*product(2048, 32768)[:3], kernel("nvjet_tst_128x256_64x4_2x1_v_bz_TNN", 50_000, 900_000, correlation=1)]
+    assert isinstance(low_roofline.check(on_device(trace_of(*fast))), Fine)
+    assert isinstance(low_roofline.check(trace_of(*product(512, 4096))), NoData)
+
+
+def test_norms_in_fp32_between_products_of_16_bits_are_told() -> None:
+    gemm = launched("nvjet_hsh_128x256_64x4", 50_000, 500_000, 1, at=10_000)
+    norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>"
+    wide = launched(norm, 510_000, 900_000, 2, at=20_000)
+    answer = found(wide_norms.check(trace_of(SHORT, *gemm, *wide)))
+    assert answer.confidence == "low"
+    narrow = launched(norm.replace("<float", "<c10::BFloat16"), 510_000, 900_000, 2, at=20_000)
+    assert isinstance(wide_norms.check(trace_of(SHORT, *gemm, *narrow)), Fine)
+    assert isinstance(wide_norms.check(trace_of(SHORT, *wide)), NotApplicable)
+
+
+def memory(allocated: int, reserved: int) -> Trace:
+    args = {"Device Type": 1, "Device Id": 0, "Bytes": allocated, "Addr": 7, "Total Allocated": allocated,
+            "Total Reserved": reserved}  # fmt: skip
+    instant = Event(Category.CPU_INSTANT_EVENT, "[memory]", 10_000, 10_000, THREAD, args=args, phase=ord("i"))
+    return on_device(trace_of(STEP, *launched("gemm", 300_000, 900_000, 1), instant))
+
+
+def test_memory_that_is_full_or_fragmented_is_found() -> None:
+    assert "no room left" in found(memory_capacity.check(memory(70 * 10**9, 77 * 10**9))).title
+    assert "fragmented" in found(memory_capacity.check(memory(40 * 10**9, 60 * 10**9))).title
+    assert isinstance(memory_capacity.check(memory(40 * 10**9, 50 * 10**9)), Fine)
+    assert isinstance(memory_capacity.check(trace_of(STEP, *launched("gemm", 300_000, 900_000, 1))), NoData)
+
+
+def test_what_a_trace_cannot_tell_says_what_would() -> None:
+    collective = launched("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300_000, 900_000, 1)
+    answer = straggling_rank.check(trace_of(STEP, *collective))
+    assert isinstance(answer, NoData)
+    assert "FOLDER" in answer.flag
+    bare = trace_of(STEP, kernel("gemm", 300_000, 900_000))
+    assert isinstance(launch_bound.check(bare), NoData)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.5])
+def test_a_recording_without_steps_is_never_certain(ratio: float) -> None:
+    end = int(1_000_000 * ratio)
+    events = [op("aten::x", 0, end), *launched("gemm", end + 20_000, end + 120_000, 1)]
+    answer = launch_bound.check(trace_of(*events))
+    assert not isinstance(answer, Found) or answer.confidence != "high"
