@@ -8,7 +8,13 @@ from augment.v1 import resources_pb2
 
 
 def spec_of(request: Request, *, summaries: bool) -> resources_pb2.AugmentSpec:
-    """The message for ``request``, without its input."""
+    """The message for ``request``, without its input.
+
+    Raises:
+        UsageError: the request has what a server does not take.
+    """
+    if request.tables or request.peaks:
+        raise UsageError("tables and peaks: a server takes none; convert the trace here")
     steps = request.steps
     return resources_pb2.AugmentSpec(
         formats=request.formats,

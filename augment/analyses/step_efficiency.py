@@ -13,6 +13,9 @@ of it belongs to one of these parts, which add up to it to the nanosecond::
     exposed_copy_ns              copies and memsets alone
     host_wait_ns, kernel_wait_ns, other_wait_ns    nothing runs, by cause as in the idle time breakdown
 
+A rank alone cannot tell which part of exposed communication waits for other ranks and which moves data: that is not
+parted here. ``augment run`` of all ranks of a job parts it, in [job_step_efficiency](jobs.md#job_step_efficiency).
+
 Kernels that overlap share a moment equally; an operator of which a part lies in a step counts there by that part.
 [roofline](#roofline) tells of each operator what it is bound by.
 

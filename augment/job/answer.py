@@ -12,7 +12,7 @@ import numpy as np
 from augment.annotations import CounterTrack, SliceTrack
 from augment.arrays.types import Int64s
 from augment.findings import Findings, Outcome, Skipped
-from augment.job import aggregates, alignment, collectives, path_drawing, path_figures, stragglers, tracks
+from augment.job import aggregates, alignment, collectives, path_drawing, path_figures, step_parts, stragglers, tracks
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
 from augment.job.parallel import questions
@@ -30,6 +30,7 @@ ROWS: dict[str, type[Any]] = {
     "collective_sizes": collectives.SizeRow,
     "stragglers": stragglers.Row,
     "load_imbalance": stragglers.ImbalanceRow,
+    "job_step_efficiency": step_parts.Row,
     "cross_rank_critical_path": path_figures.Row,
     "cross_rank_handovers": path_figures.HandoverRow,
     **questions.ROWS,
@@ -67,6 +68,7 @@ class Answer:
             "collective_sizes": Findings(sizes) if sizes else Skipped("no collective of known size was matched"),
             "stragglers": Findings(late, partial=self._missing()) if late else Skipped(unmatched),
             "load_imbalance": Findings(steps) if steps else Skipped("no rank recorded a step"),
+            "job_step_efficiency": step_parts.step_parts(self.matched, self.parted, self.summaries),
             **self._of_path(),
             **questions.outcomes(self.summaries, self.clocks, self.matched, self.parted, self.parallelism),
             "aggregates": aggregates.aggregates(self.summaries),

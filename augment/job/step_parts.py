@@ -1,0 +1,112 @@
+"""What each rank's steps went into: exposed communication is parted into waiting for other ranks and moving data.
+
+A rank alone cannot tell these apart. The wait of a collective is that of ``job_collectives``; a moment in which the
+rank waits in one collective and another moves data belongs to the transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays import intervals
+from augment.arrays.intervals import Intervals
+from augment.arrays.ordering import sums
+from augment.arrays.types import Int64s
+from augment.findings import Findings, Skipped, column
+from augment.job.matching import Matched
+from augment.job.summary import RankSummary
+from augment.job.waits import Waits
+from augment.trace import Diagnostic
+
+MOST_ROWS = 20_000
+_OF = "step_efficiency"  #: the rank's own analysis, for the ratios
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step of one rank; the parts from compute_ns to idle_ns add up to wall_ns."""
+
+    step: int | None = column("The number of the step; null for a recording without steps.")
+    rank: int | None = column("The rank.")
+    trace: str = column("The name of its trace.")
+    wall_ns: int = column("Length of the step's window.", "ns")
+    compute_ns: int = column("The rank's device computes.", "ns")
+    exposed_wait_ns: int = column("Communication without computing, waiting for other ranks.", "ns")
+    exposed_transfer_ns: int = column("Communication without computing that moves data.", "ns")
+    exposed_unmatched_ns: int = column("Communication without computing that no other rank's trace has.", "ns")
+    exposed_copy_ns: int = column("Copies and memsets alone.", "ns")
+    idle_ns: int = column("Nothing runs on the device.", "ns")
+    exposed_wait_ratio: float | None = column("exposed_wait_ns by wall_ns.", "ratio")
+    exposed_transfer_ratio: float | None = column("exposed_transfer_ns by wall_ns.", "ratio")
+    mfu_ratio: float | None = column("The MFU of step_efficiency, if the rank's metrics have it.", "ratio")
+    hfu_ratio: float | None = column("The HFU of step_efficiency.", "ratio")
+
+
+def step_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]) -> Findings | Skipped:
+    """The rows by step, then by rank; at most :data:`MOST_ROWS`."""
+    rows = [
+        row for member, summary in enumerate(summaries) for row in _rows(matched, parted, summary, member)
+    ]  # ranks in order
+    if not rows:
+        return Skipped("no rank recorded a step with GPU work")
+    rows.sort(key=lambda row: -1 if row.step is None else row.step)
+    left_out = len(rows) - MOST_ROWS
+    why = "steps of ranks beyond the limit; left out"
+    told = [Diagnostic("step_parts_beyond_limit", left_out, why)] if left_out > 0 else []
+    return Findings(rows[:MOST_ROWS], diagnostics=told)
+
+
+def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int) -> Iterator[Row]:
+    start, end = summary.step_column("start"), summary.step_column("end")
+    whole = summary.states.parts(start, end)
+    if not whole.compute.any() and not whole.communication.any():
+        return
+    waited, moved = _exposed(matched, parted, summary, member, Intervals(start, end))
+    waited = np.minimum(waited, whole.communication)
+    moved = np.minimum(moved, whole.communication - waited)
+    ratios = _ratios(summary)
+    idle = whole.host + whole.queued + whole.unknown + whole.before
+    alone = whole.communication - waited - moved
+    parts = (end - start, whole.compute, waited, moved, alone, whole.memory, idle)
+    numbers = summary.step_column("number").tolist()
+    for number, *values in zip(numbers, *(part.tolist() for part in parts), strict=True):
+        wall, compute, wait, transfer, unmatched, copy, rest = values
+        mfu, hfu = ratios.get(number, (None, None))
+        yield Row(
+            number if number >= 0 else None, summary.rank, summary.name, wall, compute, wait, transfer, unmatched,
+            copy, rest, wait / wall if wall else None, transfer / wall if wall else None, mfu, hfu,
+        )  # fmt: skip
+
+
+def _exposed(
+    matched: Matched, parted: Waits, summary: RankSummary, member: int, windows: Intervals
+) -> tuple[Int64s, Int64s]:
+    """In each window the time without computing that waits for other ranks, and that moves data."""
+    rows = matched.rows_of(member)
+    ts, end = matched.ts[rows], matched.end[rows]
+    turn = ts + parted.wait_ns[rows]
+    moving = intervals.union(turn, end)
+    waiting = intervals.subtract(intervals.union(ts, turn), moving)
+    times = []
+    for of in (waiting, moving):
+        _, step, pieces = intervals.clip(of, windows)
+        exposed = summary.states.parts(pieces.start, pieces.end).communication
+        times.append(sums(step, exposed, len(windows.start)))
+    return times[0], times[1]
+
+
+def _ratios(summary: RankSummary) -> dict[int, tuple[float | None, float | None]]:
+    """MFU and HFU by number of step; nothing of ranks with several devices, whose steps have several rows."""
+    figures = summary.figures.get(_OF)
+    if figures is None or not {"mfu_ratio", "hfu_ratio"} <= set(figures.columns):
+        return {}
+    places = [figures.columns.index(name) for name in ("mfu_ratio", "hfu_ratio")]
+    found: dict[int, tuple[float | None, float | None]] = {}
+    for keys, row in zip(figures.keys, figures.table(), strict=True):
+        told = next((int(key.removeprefix("step=")) for key in keys if key.startswith("step=")), -1)
+        mfu, hfu = (None if np.isnan(row[place]) else float(row[place]) for place in places)
+        found[told] = (None, None) if told in found else (mfu, hfu)
+    return found
