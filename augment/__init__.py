@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     )
     from augment.execution_trace import link_execution_trace, with_execution_trace
     from augment.findings import AugmentedTrace, Findings, Skipped
+    from augment.frames import frames
     from augment.memory_timeline import read_memory_timeline, with_memory_timeline
     from augment.pipeline import augment
     from augment.readers import read
     from augment.tables import with_tables
+    from augment.tabular import Table
     from augment.trace import Trace
     from augment.version import __version__
 
@@ -54,6 +56,8 @@ _HOMES = {
     "read_memory_timeline": "augment.memory_timeline",
     "with_memory_timeline": "augment.memory_timeline",
     "with_tables": "augment.tables",
+    "frames": "augment.frames",
+    "Table": "augment.tabular",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
     "Findings": "augment.findings",
@@ -79,12 +83,14 @@ __all__ = [
     "OutputError",
     "ServiceError",
     "Skipped",
+    "Table",
     "Trace",
     "UnknownFormat",
     "UsageError",
     "__version__",
     "augment",
     "diff",
+    "frames",
     "link_execution_trace",
     "read",
     "read_memory_timeline",

@@ -129,7 +129,7 @@ class AugmentedTrace:
         breakdown = self.outcomes.get("temporal_breakdown")
         rows = breakdown.rows if isinstance(breakdown, Findings) else ()
         outcomes = {name: outcome.summary for name, outcome in self.outcomes.items()}
-        return display.page(self.trace.summary, (), map(display.share_of, rows), outcomes)
+        return display.page(self.trace.summary, self.verdict.text, map(display.share_of, rows), outcomes)
 
     @property
     def annotations(self) -> list[Annotation]:

@@ -118,11 +118,11 @@ def _samples(path: str, region: str | None, shown: Bar) -> tuple[Samples, Region
     import os
 
     from augment.commands.runs import traces_of
-    from augment.commands.show import is_sidecar, read_sidecar
     from augment.comparison.baseline import samples_of_sidecar
     from augment.comparison.regions import regions_of
     from augment.comparison.steps import windows_in
     from augment.comparison.totals import mean_of_ranks, samples_of
+    from augment.sidecars import is_sidecar, read_sidecar
 
     if not os.path.exists(path):
         raise InputError(path, "no such file or folder")

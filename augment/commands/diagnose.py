@@ -58,8 +58,8 @@ def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None,
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[Any]]:
     """The paths that ``inputs`` stand for, each with whether the user named that very file; and what is no input."""
     from augment.batch.inputs import plan
-    from augment.commands.show import is_sidecar
     from augment.errors import AugmentError
+    from augment.sidecars import is_sidecar
 
     def holds_metrics(name: str) -> bool:
         try:
@@ -79,9 +79,10 @@ def _report(path: str) -> Report:
     Raises:
         InputError: it cannot be read, or the metrics have no diagnosis.
     """
-    from augment.commands.show import analysed, is_sidecar, read_sidecar
+    from augment.commands.show import analysed
     from augment.errors import UnknownFormat
     from augment.request import Request
+    from augment.sidecars import is_sidecar, read_sidecar
 
     sidecar = read_sidecar(path) if is_sidecar(path) else analysed(path, Request(only=(_ANALYSIS,)))
     if "verdict" not in sidecar:

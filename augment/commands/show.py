@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from augment.commands.options import debug, requesting, row_limit
-from augment.errors import InputError, UnknownFormat, expect_regular
 
 if TYPE_CHECKING:
     from augment.request import Request
+    from augment.sidecars import Sidecar
 
 ROWS = 20  #: rows of a table by default
 
@@ -23,6 +24,7 @@ ROWS = 20  #: rows of a table by default
 @requesting()
 @row_limit(ROWS)
 @click.option("--json", "as_json", is_flag=True, help="Print the analyses in the metrics file as JSON, with all rows.")
+@click.option("--parquet", metavar="DIR", help="Write ANALYSIS.parquet for each analysis, with all rows (pyarrow).")
 @debug
 def command(
     source: str,
@@ -30,13 +32,24 @@ def command(
     request: Request,
     limit: int,
     as_json: bool,
+    parquet: str | None,
 ) -> None:
-    """Show metrics as tables, from a metrics file or from a trace, which is then analysed. Nothing is written."""
+    """Show metrics as tables, from a metrics file or from a trace, which is then analysed.
+
+    Nothing is written, but with --parquet, which also takes a folder of metrics: one file for each analysis, in which
+    the columns run, trace and rank tell where a row is from.
+    """
     from augment.commands.terminal import emit
+    from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
     request = replace(request, only=(*analyses, *request.only))
+    if parquet is not None and os.path.isdir(source):
+        _write_parquet([replace(one, content=_chosen(one.content, request)) for one in sidecars_in([source])], parquet)
+        return
     sidecar = _chosen(read_sidecar(source), request) if is_sidecar(source) else analysed(source, request)
-    if as_json:
+    if parquet is not None:
+        _write_parquet([Sidecar.of(source, sidecar)], parquet)
+    elif as_json:
         import json
 
         emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
@@ -44,33 +57,6 @@ def command(
         from augment.commands.tables import print_sidecar
 
         print_sidecar(sidecar, limit)
-
-
-def is_sidecar(path: str) -> bool:
-    """Whether the file at ``path`` holds metrics, by its first bytes or else its name."""
-    try:
-        expect_regular(path)
-        with open(path, "rb") as file:
-            return b'"schema_version"' in file.read(64) or path.endswith(".metrics.json")
-    except OSError as error:
-        raise InputError.of(path, error) from error
-
-
-def read_sidecar(path: str) -> dict[str, Any]:
-    """The metrics in ``path``.
-
-    Raises:
-        UnknownFormat: the file holds no metrics.
-    """
-    import msgspec
-
-    try:
-        decoded = msgspec.json.decode(Path(path).read_bytes())
-    except msgspec.DecodeError as error:
-        raise UnknownFormat(path, f"not a metrics file of augment: {error}") from error
-    if not isinstance(decoded, dict) or not {"source", "analyses", "diagnostics"} <= decoded.keys():
-        raise UnknownFormat(path, "not a metrics file of augment; augment run writes them")
-    return decoded
 
 
 def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
@@ -117,3 +103,15 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
             shown.say(f"augment: {why}")
     decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
     return decoded
+
+
+def _write_parquet(sidecars: Sequence[Sidecar], folder: str) -> None:
+    """Write a file for each analysis, and print the paths."""
+    from augment.commands.terminal import emit
+    from augment.frames import frames_of
+    from augment.parquet import write_parquet
+
+    for name, table in frames_of(sidecars).items():
+        path = os.path.join(folder, f"{name}.parquet")
+        write_parquet(table, path)
+        emit(path)

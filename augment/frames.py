@@ -1,0 +1,52 @@
+"""The metrics of many runs as one table for each analysis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from augment.analyses import ANALYSES
+from augment.comparison.rows import ROWS as OF_DIFF
+from augment.job.answer import ROWS as OF_JOB
+from augment.sidecars import Sidecar, sidecars_in
+from augment.tabular import Table, concatenated
+
+
+def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:
+    """A table for each analysis, with the rows of all ``sources``.
+
+    The columns ``run``, ``trace`` and ``rank`` come first. ``run`` is the STEM of a file that is named, or the folder
+    of a sidecar in a folder that is named. ``trace`` is the STEM, and ``rank`` null where that is not of one rank.
+
+    Args:
+        sources: sidecars (``STEM.metrics.json``, also of jobs and comparisons), and folders of them at any depth.
+
+    Raises:
+        InputError: a source does not exist, or a folder holds no sidecar.
+        UnknownFormat: a file holds no metrics.
+    """
+    return frames_of(sidecars_in(sources))
+
+
+def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
+    """A table for each analysis of ``sidecars``, in their order."""
+    types: dict[str, type[Any]] = {**{one.NAME: one.ROW for one in ANALYSES}, **OF_JOB, **OF_DIFF}
+    tables: dict[str, list[Table]] = {}
+    leads: dict[str, list[dict[str, Any]]] = {}
+    for sidecar in sidecars:
+        for name, analysis in sidecar.content["analyses"].items():
+            told = {"status": analysis["status"], "reason": analysis.get("reason")}
+            table = Table.of_rows(name, analysis["rows"], types.get(name), **told)
+            lead: dict[str, Any] = {"run": sidecar.run, "trace": sidecar.trace}
+            if "rank" not in table.columns:
+                lead["rank"] = sidecar.rank
+            tables.setdefault(name, []).append(table)
+            leads.setdefault(name, []).append(lead)
+    return {name: _rank_third(concatenated(name, each, leads[name])) for name, each in tables.items()}
+
+
+def _rank_third(table: Table) -> Table:
+    first = [name for name in ("run", "trace", "rank") if name in table.columns]
+    columns = {name: table.columns[name] for name in dict.fromkeys([*first, *table.columns])}
+    return Table(table.name, columns, table.kinds, table.status, table.reason)

@@ -1,0 +1,91 @@
+"""Reads sidecars: files of metrics that ``augment`` wrote, one or those of many runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from augment.errors import InputError, UnknownFormat, expect_regular
+from augment.writers.files import METRICS_SUFFIX
+
+_SUFFIXES = (".diff.metrics.json", METRICS_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """A sidecar. ``run`` and ``trace`` are names: of the run that it belongs to, and of what it describes."""
+
+    path: str
+    run: str
+    trace: str
+    content: dict[str, Any]
+
+    @classmethod
+    def of(cls, path: str, content: dict[str, Any], run: str | None = None) -> Sidecar:
+        """The metrics at ``path``, which are a run of their own unless ``run`` is given."""
+        base = os.path.basename(path)
+        suffix = next((one for one in _SUFFIXES if base.endswith(one)), None)
+        trace = base.removesuffix(suffix) if suffix else base.partition(".")[0]
+        return cls(path, trace if run is None else run, trace, content)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank, if the sidecar is of one."""
+        ranks: list[int] = self.content["source"].get("ranks") or []
+        return ranks[0] if len(ranks) == 1 else None
+
+
+def sidecars_in(sources: Sequence[str | os.PathLike[str]]) -> Iterator[Sidecar]:
+    """The sidecars named, and those below the folders named.
+
+    A file is a run of its own. Of a folder, each folder that holds sidecars is a run; its name is its path below the
+    folder named, or that folder's own name.
+
+    Raises:
+        InputError: a source does not exist, or a folder holds no sidecar.
+        UnknownFormat: a file holds no metrics.
+    """
+    for named in sources:
+        source = os.fspath(named)
+        if not os.path.isdir(source):
+            if not os.path.exists(source):
+                raise InputError(source, "no such file or folder")
+            yield Sidecar.of(source, read_sidecar(source))
+            continue
+        paths = [path for path in sorted(Path(source).rglob(f"*{METRICS_SUFFIX}")) if not path.name.startswith(".")]
+        if not paths:
+            raise InputError(source, "holds no metrics; augment run writes them")
+        for path in paths:
+            below = path.parent.relative_to(source).as_posix()
+            run = os.path.basename(os.path.abspath(source)) if below == "." else below
+            yield Sidecar.of(str(path), read_sidecar(str(path)), run)
+
+
+def is_sidecar(path: str) -> bool:
+    """Whether the file at ``path`` holds metrics, by its first bytes or else its name."""
+    try:
+        expect_regular(path)
+        with open(path, "rb") as file:
+            return b'"schema_version"' in file.read(64) or path.endswith(".metrics.json")
+    except OSError as error:
+        raise InputError.of(path, error) from error
+
+
+def read_sidecar(path: str) -> dict[str, Any]:
+    """The metrics in ``path``.
+
+    Raises:
+        UnknownFormat: the file holds no metrics.
+    """
+    try:
+        decoded = msgspec.json.decode(Path(path).read_bytes())
+    except msgspec.DecodeError as error:
+        raise UnknownFormat(path, f"not a metrics file of augment: {error}") from error
+    if not isinstance(decoded, dict) or not {"source", "analyses", "diagnostics"} <= decoded.keys():
+        raise UnknownFormat(path, "not a metrics file of augment; augment run writes them")
+    return decoded
