@@ -140,7 +140,7 @@ def _of_ranges(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int
     told = np.array([labels[int(code)] for code in events.name[rows]], np.int64).reshape(-1, 3)
     ts, end = events.ts[rows], events.end[rows]
     known = np.full(len(rows), source, np.int64)
-    return Actions(told[:, 0], told[:, 1], told[:, 2], _step_at(trace, ts), ts, end, known)
+    return Actions(told[:, 0], told[:, 1], told[:, 2], step_at(trace, ts), ts, end, known)
 
 
 def _of_phases(trace: Trace, sends: Places) -> Actions:
@@ -150,7 +150,7 @@ def _of_phases(trace: Trace, sends: Places) -> Actions:
     launched = events.ts[work.launch[computing]]
     order = np.argsort(launched, kind="stable")
     computing, launched = computing[order], launched[order]
-    step = _step_at(trace, launched)
+    step = step_at(trace, launched)
     phase = phases(trace, work.launch[computing], step)
     if not len(phase) or (phase == UNKNOWN).all():
         return _none()
@@ -182,7 +182,7 @@ def _extents(code: Int64s, ts: Int64s, end: Int64s, count: int) -> tuple[Int64s,
     return np.where(missing, 0, first), np.where(missing, 0, last)
 
 
-def _step_at(trace: Trace, ts: Int64s) -> Int64s:
+def step_at(trace: Trace, ts: Int64s) -> Int64s:
     """The number of the step that the host is in at each moment; -1 where there is none."""
     windows = steps(trace)
     place = np.searchsorted(windows.ts, ts, side="right") - 1

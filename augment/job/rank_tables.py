@@ -3,7 +3,9 @@
 Each table is a dictionary of equal-length int64 columns by name. ``collectives`` is parallel to the summary's
 collectives: ``phase``, the :class:`Phase` that launched it, -1 if unknown; ``unit``, an index into the summary's texts
 (the module of the FSDP range that launched it; -1 none); ``ready``, the end of the last work on the main stream that
-was launched before it, and ``launched``, both in ns (-1 unknown). ``device`` has one row: the ``index`` of the rank's
+was launched before it, and ``launched``, both in ns (-1 unknown); ``received``, bytes (-1 unknown); ``expert``, 1 for
+kernels of libraries of expert parallelism. ``limiter`` are the waits of FSDP's rate limiter in steps: ``dur``, ns.
+``device`` has one row: the ``index`` of the rank's
 device and the ``count`` of devices on its node. ``actions`` are the passes of :mod:`augment.job.pipeline_actions`.
 """
 
@@ -13,7 +15,7 @@ import re
 
 import numpy as np
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -21,11 +23,13 @@ from augment.derived.host.enclosing import innermost
 from augment.derived.names.kernel_types import KernelType
 from augment.findings import Window
 from augment.job.phases import phases
-from augment.job.pipeline_actions import MOST, pipeline_actions
+from augment.job.pipeline_actions import MOST, pipeline_actions, step_at
 from augment.trace import Category, Trace
 
 Tables = dict[str, dict[str, Int64s]]
 #: ranges of FSDP2: ``FSDP::pre_forward (layers.3)``, ``FSDP::forward_prefetch for layers.3``
+_EXPERT = re.compile(r"(?:deep_?ep|hybrid_?ep|moeA2A|\b(?:mori|pplx)::)", re.IGNORECASE)  #: as in ``kernel_types``
+_LIMITER = "FullyShardedDataParallel.rate_limiter"
 _UNIT = re.compile(r"FSDP::\w+(?: \((.*)\)| for (.*))?$")
 
 
@@ -36,6 +40,9 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
     unit, units = _units(trace, launch)
     phase = phases(trace, launch, records.step[chosen])
     of_collectives = {"phase": phase, "unit": unit, "ready": _ready(trace, launch)}
+    of_collectives["received"] = records.received[chosen]
+    names = trace.events.name[gpu_work(trace).row[records.place[chosen]]]
+    of_collectives["expert"] = _named(trace, _EXPERT)[names].astype(np.int64)
     of_collectives["launched"] = np.where(launch == NO_ROW, UNKNOWN, trace.events.ts[launch])
     actions = pipeline_actions(trace)
     inside = np.ones(len(actions.step), np.bool_)
@@ -43,6 +50,7 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
         inside = (actions.step >= window.first_step) & (actions.step <= window.last_step)
     actions = actions.take(np.flatnonzero(inside)[:MOST])
     tables = {"collectives": of_collectives, "device": _device(trace), "actions": actions.columns()}
+    tables["limiter"] = _limiter(trace, window)
     return tables, {"unit": units}
 
 
@@ -87,3 +95,18 @@ def _device(trace: Trace) -> dict[str, Int64s]:
         "index": np.array([index if isinstance(index, int) else UNKNOWN], np.int64),
         "count": np.array([count or UNKNOWN], np.int64),
     }
+
+
+def _limiter(trace: Trace, window: Window | None) -> dict[str, Int64s]:
+    events = trace.events
+    rows = events.slices_of(Category.USER_ANNOTATION, Category.CPU_OP)
+    rows = rows[_named(trace, re.compile(_LIMITER))[events.name[rows]]]
+    step = step_at(trace, events.ts[rows])
+    inside = step >= 0
+    if window is not None:
+        inside &= (step >= window.first_step) & (step <= window.last_step)
+    return {"dur": events.dur[rows[inside]]}
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
+    return np.array([pattern.search(name) is not None for name in trace.strings], np.bool_)

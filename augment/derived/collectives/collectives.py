@@ -69,9 +69,9 @@ class Collectives:
     """Equal-length columns, ascending ``ts``, then stream.
 
     ``place``: into ``gpu_work``. ``ts``, ``end``: int64 ns. ``group``: int64, into ``groups``. ``kind``: int32, into
-    ``kinds``. ``seq``, ``bytes`` (as nccl-tests counts them), ``step`` (a number) and ``peer`` (the rank that a Send
-    goes to or a Recv comes from): int64, :data:`UNKNOWN` where not recorded. ``exposed_ns``: int64, the part of the
-    duration in which the device computes nothing.
+    ``kinds``. ``seq``, ``bytes`` (as nccl-tests counts them), ``step`` (a number), ``peer`` (the rank that a Send goes
+    to or a Recv comes from) and ``received`` (the bytes that the rank receives): int64, :data:`UNKNOWN` where not
+    recorded. ``exposed_ns``: int64, the part of the duration in which the device computes nothing.
     """
 
     place: Places
@@ -83,6 +83,7 @@ class Collectives:
     bytes: Int64s
     step: Int64s
     peer: Int64s
+    received: Int64s
     exposed_ns: Int64s
     groups: tuple[Group, ...]
 
@@ -123,6 +124,7 @@ def collectives(trace: Trace) -> Collectives:
         bytes=told.bytes(kind),
         step=numbers[steps_of_gpu_work(trace)[place]],
         peer=told.peers(kind),
+        received=told.received(),
         exposed_ns=_exposed(trace, place),
         groups=groups,
     )
@@ -192,6 +194,12 @@ class _Told:
             )
             found.append(Group(name, about, ranks, comms, row[-1]))
         return tuple(found), which
+
+    def received(self) -> Int64s:
+        dtype, count = self.texts("dtype"), self.ints("Out msg nelems")
+        sizes = np.array([*(element_bytes(name) or UNKNOWN for name in dtype.values), UNKNOWN], np.int64)[dtype.codes]
+        known = (sizes > 0) & (count >= 0) & (count <= _INT64_MAX // 16)
+        return np.where(known, np.where(known, count, 0) * np.where(known, sizes, 0), UNKNOWN)
 
     def bytes(self, kind: Texts) -> Int64s:
         dtype = self.texts("dtype")

@@ -17,7 +17,7 @@ import numpy as np
 from augment.arrays.ordering import combinations, sums
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.derived.names.collective_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT, REDUCE_SCATTER
-from augment.job.parallel.names import DP, DP_SHARD, PP, TP
+from augment.job.parallel.names import DP, DP_SHARD, EP, PP, TP
 from augment.job.parallel.names import UNKNOWN as NO_DIMENSION
 from augment.job.phases import Phase
 from augment.job.summary import RankSummary
@@ -35,7 +35,8 @@ class Tally:
     ``bytes`` are of those of known size; ``unsized`` counts the others.
 
     ``forward``, ``backward`` and ``optimizer`` are weights (bytes, or durations where a size is unknown) by phase, of
-    those whose phase is known. ``peers`` counts sends and receives that name the other rank.
+    those whose phase is known. ``peers`` counts sends and receives that name the other rank,
+    ``experts`` kernels of libraries of expert parallelism.
     """
 
     count: int = 0
@@ -47,6 +48,7 @@ class Tally:
     optimizer: int = 0
     unsized: int = 0
     peers: int = 0
+    experts: int = 0
     sizes: set[int] = field(default_factory=set)
 
     def is_in(self, phase: str) -> bool:
@@ -81,8 +83,10 @@ def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> 
         phase = summary.table_column("collectives", "phase")
         phase = np.full(len(group), UNKNOWN, np.int64) if phase is None else phase
         dur = summary.column("end") - summary.column("ts")
-        columns = (group, kind, size, phase, dur, summary.column("exposed_ns"), summary.column("peer"))
-        group, kind, size, phase, dur, exposed, peer = (values[inside] for values in columns)
+        expert = summary.table_column("collectives", "expert")
+        expert = np.zeros(len(group), np.int64) if expert is None else expert
+        columns = (group, kind, size, phase, dur, summary.column("exposed_ns"), summary.column("peer"), expert)
+        group, kind, size, phase, dur, exposed, peer, expert = (values[inside] for values in columns)
         (groups, kinds), which = combinations(group, kind)
         count = len(groups)
         weight = np.where(np.bincount(which, size < 0, count)[which] > 0, dur, size)
@@ -94,6 +98,7 @@ def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> 
             *(np.where(phase == each, weight, 0) for each in Phase),
             (size < 0).astype(np.int64),
             (peer >= 0).astype(np.int64),
+            expert,
         )
         totals = np.array([sums(which, each, count) for each in values]).T.tolist()
         for place, of in enumerate(totals):
@@ -105,7 +110,7 @@ def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> 
     return {number: dict(of) for number, of in found.items()}
 
 
-_SUMMED = ("count", "time_ns", "exposed_ns", "bytes", "forward", "backward", "optimizer", "unsized", "peers")
+_SUMMED = ("count", "time_ns", "exposed_ns", "bytes", "forward", "backward", "optimizer", "unsized", "peers", "experts")
 
 
 _TELL_NOTHING = ("Broadcast", "Barrier", "Reduce", "Gather", "Scatter")  #: used beside others by every dimension
@@ -119,6 +124,8 @@ def judge(of: Mapping[str, Tally]) -> dict[str, Use]:
             uses[kind] = Use(PP, "medium", "sends and receives")
         elif kind in POINT_TO_POINT:
             uses[kind] = _unknown("sends and receives that do not name the other rank, of stages or of all-to-alls")
+        elif kind == ALL_TO_ALL and tally.experts == tally.count:
+            uses[kind] = Use(EP, "medium", "kernels of a library of expert parallelism")
         elif kind == ALL_TO_ALL:
             uses[kind] = _unknown("all-to-alls: of expert, context or embedding parallelism; they do not show which")
     if ALL_GATHER in of and REDUCE_SCATTER in of:

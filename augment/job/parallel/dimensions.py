@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import pairwise, permutations
 from math import prod
 
+import numpy as np
+
 from augment.derived.names.collective_kinds import POINT_TO_POINT, SEND_RECV
 from augment.findings import column
 from augment.job.matching import Matched
@@ -22,6 +24,7 @@ from augment.job.parallel.names import DP, EP, PP, STATED, UNKNOWN, WORLD, as_te
 from augment.job.parallel.nodes import nodes
 from augment.job.parallel.stages import chains
 from augment.job.summary import RankSummary
+from augment.job.untold_groups import ABOUT
 from augment.trace import Diagnostic
 
 _ORDER = {"none": 0, "low": 1, "medium": 2, "high": 3, "user": 4}
@@ -84,8 +87,10 @@ class Dimensions:
         return use.dimension if use else UNKNOWN
 
     def groups_of(self, dimension: str) -> dict[int, Use]:
-        """The groups of a dimension."""
-        return {group: use for (group, _), use in self.uses.items() if use.dimension == dimension}
+        """The groups of a dimension; where groups were inferred, not the unnamed collectives as a whole."""
+        groups = {group: use for (group, _), use in self.uses.items() if use.dimension == dimension}
+        found = {group: use for group, use in groups.items() if use.evidence.endswith(ABOUT)}
+        return {group: use for group, use in groups.items() if use.confidence != "low"} | found if found else groups
 
     def style_of(self, dimension: str) -> str:
         """How the collectives of a dimension work together; empty if unknown, or if its groups differ."""
@@ -113,6 +118,7 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
         uses |= {(number, kind): each for kind, each in by_kind.items() if each}
         if any(kind in POINT_TO_POINT for kind in by_kind):
             uses[number, SEND_RECV] = next(use for kind, use in by_kind.items() if use and kind in POINT_TO_POINT)
+    uses |= _inferred(uses, matched)
     known = {summary.rank for summary in summaries if summary.rank is not None}
     chained = chains(summaries)
     coordinates = _coordinates(uses, ranks, chained) | (layout.coordinates(known) if layout else {})
@@ -127,14 +133,14 @@ def rows(dims: Dimensions) -> list[Row]:
         groups = dims.groups_of(dimension)
         own = [
             tally
-            for group in groups
-            for kind, tally in dims.tallies.get(group, {}).items()
+            for group, of in dims.tallies.items()
+            for kind, tally in of.items()
             if dims.of(group, kind) == dimension
         ]
         least = min(groups.values(), key=lambda use: _ORDER[use.confidence])
         overlap = dimension not in (UNKNOWN, WORLD) and dimension not in dims.coordinates
         shared = any(dims.ranks[group] for group in groups) and overlap and len(groups) > 1
-        uses = [use for use in dims.uses.values() if use.dimension == dimension]
+        uses = [use for (group, _), use in dims.uses.items() if group in groups and use.dimension == dimension]
         strides = {_stride(dims.ranks[group]) for group in groups}
         out.append(
             Row(
@@ -247,6 +253,25 @@ def _layout(
     return best, [Diagnostic("groups_beside_parallelism", odd, why)] if odd else []
 
 
+def _inferred(uses: Mapping[tuple[int, str], Use], matched: Matched) -> dict[tuple[int, str], Use]:
+    """The uses of groups that were inferred: those of the unnamed collectives of their kind."""
+    numbers = [number for number, group in enumerate(matched.groups) if group.description == ABOUT]
+    unnamed = {
+        kind: use
+        for (group, kind), use in uses.items()
+        if not matched.groups[group].identity and use.dimension != UNKNOWN
+    }
+    kinds = np.array([number in numbers for number in range(len(matched.groups))], np.bool_)[matched.group]
+    of = set(
+        zip(matched.group[kinds].tolist(), [matched.kinds[code] for code in matched.kind[kinds].tolist()], strict=True)
+    )
+    return {
+        (number, kind): Use(unnamed[kind].dimension, "medium", f"{unnamed[kind].evidence.partition(';')[0]}; {ABOUT}")
+        for number, kind in of
+        if kind in unnamed
+    }
+
+
 def _of_all(use: Use) -> Use:
     """The use where groups were not recorded, and all ranks count as one."""
     if use.dimension == UNKNOWN:
@@ -299,7 +324,10 @@ def _coordinates(
     out: dict[str, dict[int, int]] = {}
     overlapping: set[str] = set()
     done: set[tuple[str, tuple[int, ...]]] = set()
+    inferred = {use.dimension for use in uses.values() if use.evidence.endswith(ABOUT)}
     for (group, _), use in uses.items():
+        if use.dimension in inferred and use.confidence == "low":
+            continue
         if use.dimension in (UNKNOWN, WORLD, "mixed") or (use.dimension, ranks[group]) in done:
             continue
         done.add((use.dimension, ranks[group]))

@@ -8,7 +8,7 @@ from typing import Any
 from augment.findings import Findings, Outcome, Skipped
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
-from augment.job.parallel import comparison, dimensions, pipeline, volumes
+from augment.job.parallel import comparison, dimensions, experts, heat, pipeline, sharding, volumes
 from augment.job.parallel.names import UNKNOWN
 from augment.job.parallel.rank_steps import rank_steps
 from augment.job.summary import RankSummary
@@ -23,6 +23,9 @@ ROWS: dict[str, type[Any]] = {
     "dimension_links": comparison.LinkRow,
     "dimension_places": comparison.PlaceRow,
     "pipeline": pipeline.Row,
+    "sharding": sharding.Row,
+    "expert_parallel": experts.Row,
+    "step_heat": heat.Row,
 }
 
 
@@ -36,9 +39,10 @@ def outcomes(
     """The figures by question, in the order of :data:`ROWS`; ``parallelism`` are the sizes that the user states."""
     dims = dimensions.dimensions(summaries, matched, parallelism)
     steps = rank_steps(summaries)
+    cells = heat.heat(steps, matched, parted, summaries)
     stages = pipeline.pipeline(summaries, clocks, matched, dims.pipelines)
     if not any(len(summary.column("ts")) for summary in summaries):
-        return dict.fromkeys(ROWS, Skipped("no rank recorded collectives")) | {"pipeline": stages}
+        return dict.fromkeys(ROWS, Skipped("no rank recorded collectives")) | {"pipeline": stages, "step_heat": cells}
     groups, links = comparison.compared(dims, matched, parted, summaries)
     spots = comparison.places(dims, matched, parted, steps, summaries)
     unclear = "collectives whose dimension is unknown; --parallelism tp=4,pp=2,dp=2 states the sizes"
@@ -54,4 +58,7 @@ def outcomes(
         if spots
         else Skipped("no dimension has coordinates, and no two nodes are known"),
         "pipeline": stages,
+        "sharding": sharding.sharding(dims, matched, parted, summaries),
+        "expert_parallel": experts.experts(dims, matched, parted, summaries),
+        "step_heat": cells,
     }

@@ -50,6 +50,10 @@ class Row:
         "Gradients reduced by a rank in a step, of dimensions of data parallelism.", "bytes"
     )
     volume_ratio: float | None = column("volume_bytes by 2(n-1)/n times gradient_bytes.", "ratio")
+    memory_ratio: float | None = column(
+        "The share of parameters, gradients and Adam's state (16 bytes a parameter) that a rank keeps in theory.",
+        "ratio",
+    )
     theory_ratio: float | None = column("What volume_ratio is in theory: 1, or 1.5 if fully sharded.", "ratio")
 
 
@@ -112,5 +116,17 @@ def _volume(
         "volume_bytes": sum(passed) / steps.count if known else None,
         "gradient_bytes": sum(size for _, size in reduced) / steps.count if is_data else None,
         "volume_ratio": sum(passed) / asked if is_data else None,
+        "memory_ratio": _memory(style, max((ranks for ranks, *_ in own), default=0)) if is_data else None,
         "theory_ratio": _THEORY.get(style) if is_data else None,
     }
+
+
+def _memory(style: str, ranks: int) -> float | None:
+    """ZeRO, arXiv 1910.02054: of 16 bytes a parameter, stage 1 keeps 4 + 12/n, stage 2 2 + 14/n, stage 3 16/n."""
+    kept = {
+        "all-reduce": 16.0,
+        SHARDED_OPTIMIZER: 4 + 12 / max(ranks, 1),
+        SHARDED_GRADIENTS: None,  # parameters are kept between forward and backward
+        FULLY_SHARDED: 16 / max(ranks, 1),
+    }.get(style)
+    return None if kept is None else kept / 16
