@@ -57,6 +57,7 @@ class SliceTrack:
     args: Mapping[str, ArgColumn] = field(default_factory=dict)
     description: str = ""
     inner: Texts | None = None
+    of_process: bool = False
 
     def inner_rows(self) -> Int64s:
         """The rows that have a second slice within, ascending."""

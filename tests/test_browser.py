@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from augment.arrays.types import Int64s
+from augment.derived.steps.step_windows import step_windows
 from augment.readers import read
-from augment.trace import Trace
 from simulator import JobOptions, simulate
 
 ROOT = Path(__file__).parents[1]
@@ -31,13 +29,14 @@ FLAGS = [
 ]  # fmt: skip
 SIZE = {"width": 1600, "height": 1000}
 PATIENCE_MS = 60_000
-PINNED = ["Critical path", "Idle", "Exposed communication", "Idle stream 7", "Queue Length stream 7"]
+PINNED = ["Steps", "GPU state", "Critical path", "Idle", "Exposed communication", "Queue Length stream 7"]
 STATE = """() => {
   const trace = self.app.trace, groups = trace.workspace.flatTracks.filter((one) => one.hasChildren);
   const view = trace.timeline.visibleWindow.toTimeSpan();
   return {pinned: trace.workspace.pinnedTracks.map((one) => one.name),
           expanded: groups.filter((one) => !one.collapsed).map((one) => one.name),
           roots: trace.workspace.children.map((one) => one.name), importErrors: trace.traceInfo.importErrors,
+          height: document.querySelector('.pf-viewer-page__pinned-track-tree')?.clientHeight ?? -1,
           window: [String(view.start), String(view.end)]};
 }"""
 
@@ -68,6 +67,7 @@ class Seen:
     import_errors: int
     window: tuple[int, int]
     elsewhere: list[str]
+    height: int  #: of what is pinned, in pixels
     text: str = ""  #: what is to be read there, if something was done
 
 
@@ -144,31 +144,26 @@ def look(context: Any, link: str, picture: Path, then: str) -> Seen:
     start, end = map(int, state["window"])
     elsewhere = [url for url in asked if url not in refused]
     names = state["pinned"], state["roots"], state["expanded"]
-    return Seen(*names, state["importErrors"], (start, end), elsewhere, text)
+    return Seen(*names, state["importErrors"], (start, end), elsewhere, state["height"], text)
 
 
-def shows_first_step(seen: Seen, raw: Path, base_ns: int) -> bool:
-    """Whether the window is the first step, to a pixel or so."""
+def shows_middle_step(seen: Seen, raw: Path) -> bool:
+    """Whether the window is the step in the middle with its GPU work, to a pixel or so."""
     trace = read(str(raw))
-    row = next(row for row, name in enumerate(trace.names_of(every(trace))) if name == "ProfilerStep#0")
-    start, dur = int(trace.events.ts[row]) + base_ns, int(trace.events.dur[row])
-    near = dur / 100
-    return abs(seen.window[0] - start) < near and abs(seen.window[1] - start - dur) < near
-
-
-def every(trace: Trace) -> Int64s:
-    return np.arange(len(trace.events))
+    windows = step_windows(trace)
+    start, end = int(windows.begin[len(windows) // 2]), int(windows.end[len(windows) // 2])
+    near = (end - start) / 100
+    return abs(seen.window[0] - start) < near and abs(seen.window[1] - end) < near
 
 
 def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictures: Path) -> None:
     picture = pictures / "open_pinned.png"
     seen = see(context, raw, picture)
-    assert seen.pinned[0] == "stream 7"
-    assert set(PINNED) < {name.removesuffix(" (4200)") for name in seen.pinned}
-    assert len(set(seen.pinned)) == len(seen.pinned) == 10
+    assert [name for name in seen.pinned if name != "Diagnosis"] == PINNED
+    assert 0 < seen.height <= 400
     assert seen.expanded == ["python 4200", "GPU 0"]
     assert seen.import_errors == 0
-    assert shows_first_step(seen, raw, 0)
+    assert shows_middle_step(seen, raw)
     assert seen.elsewhere == []
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -181,15 +176,14 @@ def test_what_a_gap_waited_for_is_told(context: Any, pictures: Path, tmp_path: P
     assert "dataloader.py" in seen.text
 
 
-def test_each_track_of_an_augmented_chrome_trace_is_pinned_once(context: Any, raw: Path, tmp_path: Path) -> None:
-    augment("run", raw, "-o", tmp_path).communicate(timeout=60)
+def test_an_augmented_chrome_trace_looks_like_a_native_one(context: Any, raw: Path, tmp_path: Path) -> None:
+    augment("run", raw, "-o", tmp_path, "--to", "chrome").communicate(timeout=60)
     seen = see(context, tmp_path / "rank0.augmented.json.gz", tmp_path / "open_chrome.png")
-    unseen = [name for name in PINNED if not any(one.startswith(name) for one in seen.pinned)]  # counters' have a unit
-    assert not unseen, seen.pinned
-    assert len(set(seen.pinned)) == len(seen.pinned) == 9
-    assert seen.expanded == ["python 0"]
+    names = [name.removesuffix(" operations") for name in seen.pinned]
+    assert [name for name in names if name != "Diagnosis"] == PINNED
+    assert seen.expanded == ["python 4200", "GPU 0"]
     assert seen.import_errors == 0
-    assert shows_first_step(seen, raw, -read(str(raw)).source.base_ns)
+    assert shows_middle_step(seen, raw)
     assert seen.elsewhere == []
 
 
@@ -197,7 +191,9 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     simulate(JobOptions(ranks=3, steps=2, layers=2, straggler=0), tmp_path / "job")
     augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace").communicate(timeout=60)
     seen = see(context, tmp_path / "job.pftrace", pictures / "open_job.png")
-    assert (seen.pinned, seen.import_errors, seen.elsewhere) == ([], 0, [])
+    states = [f"GPU state rank {rank}" for rank in range(3)]
+    assert [name for name in seen.pinned if not name.startswith("Diagnosis")] == ["Steps rank 0", *states]
+    assert (seen.import_errors, seen.elsewhere) == (0, [])
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]
     assert "GPU 0" in seen.expanded
     assert seen.roots == ["rank 0", "rank 1", "rank 2"]

@@ -148,6 +148,7 @@ def _annotations(trace: Trace, path: CriticalPath) -> list[Annotation]:
         },
         description="the chain of events that decided how long the recording took",
         inner=Texts(below, shown.values),
+        of_process=True,
     )
     left, moment = crossings(trace)
     following = np.searchsorted(track.ts, moment, side="right") - 1

@@ -105,16 +105,16 @@ def _drawn(trace: Trace, z: npt.NDArray[np.float64] | None) -> SliceTrack:
         f"step {number}: {ns / 1e6:.4g} ms{', outlier' * far}"
         for number, ns, far in zip(found.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
     ]
-    devices = gpu_work(trace).devices
     return SliceTrack(
         analysis=NAME,
         name="Steps",
-        under=devices[0].track if devices else int(trace.events.track[found.row[0]]),
+        under=int(trace.events.track[found.row[0]]),
         ts=windows.start,
         dur=dur,
         names=Texts(np.arange(len(names), dtype=np.int32), names),
         args={"number": found.number, "wall_ns": found.end - found.ts, "backlog_ns": windows.backlog},
         description="from the begin of a step on the host, or the end of earlier work, to the end of its GPU work",
+        of_process=True,
     )
 
 

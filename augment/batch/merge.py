@@ -256,7 +256,7 @@ class _Timeline:
             augmented = on_clock(self._augmented(at, part), self._clock(at))
             self._unused += self._choice.request.evidence.unused(augmented)
             links = self._links(at, trace, part), *self._handovers(augmented)
-            return target.add(augmented, Group(rank.label, self._description(at)), *links)
+            return target.add(augmented, Group(rank.label, self._description(at), rank.label), *links)
 
     def notes(self) -> tuple[str, ...]:
         """Notes on the clocks, the linked collectives, and the unused files recorded with the ranks."""

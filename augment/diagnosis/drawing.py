@@ -50,6 +50,7 @@ def drawn(trace: Trace, analysis: str) -> list[Annotation]:
             "saved_per_step_ns": np.array([_saved(each) for each in findings], np.int64)[code],
         },
         description="what is wrong with this run: each finding over the time that it speaks of",
+        of_process=True,
     )
     rows = np.array([each.row for each in slices], np.int64)
     caused = np.flatnonzero(rows >= 0)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
+from augment.findings import AugmentedTrace, Skipped
 from augment.pipeline import augment
 from augment.readers import chrome, read
-from augment.trace import Trace
-from augment.viewer.view import TIMELINE, UNKNOWN, View, chrome_view, native_view
+from augment.trace import GPU_WORK, Trace
+from augment.viewer.chrome_output import native_of
+from augment.viewer.view import TIMELINE, UNKNOWN, View, view_of
 from augment.writers import WRITERS, Writer, write_all
 from augment.writers.files import METRICS_SUFFIX, is_output, output_path
 from augment.writers.perfetto.several import is_of_several
@@ -54,7 +58,7 @@ def prepare(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
         say(f"opening {made.name}, which lies beside {path.name} and is newer")
         path = made
     stage(f"reading {path}")
-    return Prepared(path, _view(path))
+    return _opened(path, folder, say)
 
 
 def is_augmented(name: str) -> bool:
@@ -80,20 +84,51 @@ def _writers() -> list[Writer]:
 def _augmented(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
     """Augment into ``folder``."""
     stage(f"reading {name}")
-    augmented = augment(read(name), progress=lambda analysis, _done, _of: stage(analysis))
+    trace = read(name)
+    augmented = augment(trace, progress=lambda analysis, _done, _of: stage(analysis))
     stage("writing")
-    form = _writers()[0].NAME
-    path = write_all(augmented, folder, (form,))[0]
+    path = write_all(augmented, folder, (_writers()[0].NAME,))[0]
     say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")
-    if form == "perfetto":
-        return Prepared(path, native_view(augmented.trace, augmented.annotations))
-    return Prepared(path, _view(path))
+    for line in what_is_missing(augmented):
+        say(line)
+    return Prepared(path, view_of(trace))
 
 
-def _view(path: Path) -> View:
-    """The view of a file that augment wrote."""
+def what_is_missing(augmented: AugmentedTrace) -> list[str]:
+    """What a user should know before looking: that the trace is not whole, and what could not be done."""
+    trace, name = augmented.trace, augmented.trace.source.label
+    lines = [f"{name} is not whole: {trace.partial}"] if trace.partial else []
+    if len(trace.events.slices_of(*GPU_WORK)):
+        return lines
+    skipped = Counter(one.reason for one in augmented.outcomes.values() if isinstance(one, Skipped))
+    done = len(augmented.outcomes) - skipped.total()
+    reasons = "; ".join(f"{count}: {reason}" for reason, count in skipped.most_common(3))
+    return [*lines, f"no GPU work in {name}: {done} of {len(augmented.outcomes)} analyses were possible ({reasons})"]
+
+
+def _opened(path: Path, folder: Path, say: Report) -> Prepared:
+    """A file that augment wrote, Chrome JSON as the native format shows it."""
     try:
         trace: Trace = read(str(path))
     except UnknownFormat:
-        return UNKNOWN
-    return chrome_view(trace) if trace.source.format == chrome.NAME else native_view(trace, None)
+        return Prepared(path, UNKNOWN)
+    if partial := trace.partial or _partial_of_source(path):
+        say(f"{path.name} is not whole: {partial}")
+    if trace.source.format != chrome.NAME:
+        return Prepared(path, view_of(trace))
+    source, native = native_of(trace, folder)
+    say(f"showing {path.name} in Perfetto's own format, from a temporary folder")
+    return Prepared(native, view_of(source))
+
+
+def _partial_of_source(path: Path) -> str | None:
+    """Why the source of an output was not whole, as the sidecar beside it says; None if it was, or nothing says so."""
+    suffix = next((one.SUFFIX for one in WRITERS if path.name.endswith(one.SUFFIX)), None)
+    if suffix is None:
+        return None
+    try:
+        sidecar = json.loads(path.with_name(path.name.removesuffix(suffix) + METRICS_SUFFIX).read_bytes())
+        partial = sidecar["source"]["partial"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return partial if isinstance(partial, str) else None

@@ -1,172 +1,175 @@
-"""What is worth seeing first in a trace: the tracks that were added, the devices, the first step."""
+"""What is worth seeing first in a trace: the rows that say what is wrong, the devices, a step in the middle."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from augment.annotations import Annotation, CounterTrack, Flows
-from augment.arrays.types import Int32s
-from augment.trace import COMPLETE, GPU_WORK, LAUNCHES, Category, Trace, Track
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.memory.memory_events import DeviceMemory, memory_events
+from augment.derived.steps.step_windows import step_windows
+from augment.trace import COMPLETE, LAUNCHES, Identity, Trace
 
-_COUNTER = ord("C")
-_ARROWS = [ord(phase) for phase in "stf"]
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
-_MOST = 9  #: tracks, of which the UI shows about so many at once above the others
-_BUSIEST = 2  #: streams whose tracks are looked at first, where what was added cannot be asked for
+_MOST = 10  #: rows to pin
+_DEVICES = 3  #: devices whose state is pinned, the busiest
+_EXPANDED = 3  #: processes that are expanded if none launches work
+_SHARE = 0.01  #: a counter is pinned if its maximum is this share of the device's memory
+_LEAST_BYTES = 100 * 2**20  #: or, where the device's memory is unknown, so much
+_UNIT = "( operations| bytes)?"  #: of a counter that was read from Chrome JSON, behind its name
 
-#: what begins so is looked at first, in this order: of the whole, then the fullest of the streams, then copies
-_FIRST = (
-    "Diff vs",
-    "Critical path",
-    "Cross-rank critical path",
-    "Idle",
-    "Exposed communication",
-    "Wait and transfer",
-    "Idle stream",
-    "Queue Length",
-    "Memory allocated",
-    "Memory timeline total",
-    "Memory timeline Activation",
-    "Memory timeline Gradient",
-    "Memcpy",
-)
-_ALIKE = 2  #: tracks of one beginning, such as those of many streams; of the first there may be more
-
-#: the tracks that augment adds to a device, and to a stream
-_OF_DEVICE = (
-    r"Idle|Exposed communication|Critical path.*|Cross-rank critical path|Diff vs .*|Memory allocated|"
-    r"Memory timeline (total|Activation|Gradient)|(Memcpy|Memset).* bandwidth"
-)
-_OF_STREAM = r"(Wait and transfer|Idle|Queue Length) stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """An added track of so many ``rows``; ``tid`` is its thread's, if it is one, in the process called ``process``."""
-
-    name: str
-    counter: bool
-    rows: int
-    tid: int | None = None
-    process: str = ""
-
-    @property
-    def of_stream(self) -> bool:
-        """Whether it is one of many."""
-        return " stream " in self.name
+#: of the whole trace; what the job and a comparison add stands where their subject does
+_FIRST = ("Diagnosis", "(Diff vs|Δ) .*", "Steps")
+_STATE, _PATH = "GPU state", "(Cross-rank critical path|Critical path)"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """What to show first.
 
-    ``work`` names tracks of the source to pin, above what was ``added``, by name or ``pattern``; ``groups``, by name or
-    ``group_pattern``, are to be expanded, and ``window`` are the times to zoom to, as the file has them.
+    ``pins`` are patterns of the names of tracks to pin, in this order; ``groups`` names of groups to expand, as is each
+    that matches ``group_pattern``; ``window`` the times to zoom to, as the file has them.
     """
 
-    work: Sequence[str] = ()
-    added: Sequence[Added] = ()
-    pattern: str = ""
+    pins: Sequence[str] = ()
     groups: Sequence[str] = ()
     window: tuple[int, int] | None = None
     group_pattern: str = ""
 
 
-#: of a file with several traces
-UNKNOWN = View(pattern=f"^({_OF_DEVICE})$", groups=("GPU 0",))
+#: of a file with several traces: the ranks of a job, or a comparison
+TIMELINE = View(
+    pins=(
+        "Diagnosis.*",
+        "(Diff vs|Δ) .*",
+        "Steps (rank 0|control|test)",
+        r"GPU state( device 0)? (rank [0-6]|control|test)",
+    ),
+    group_pattern=r"(rank 0|control: .*|test: .*|GPU \d+)",
+)
 
-#: of the ranks of a job, of which what is worth pinning is there as often as there are ranks; or of a comparison
-TIMELINE = View(pattern="^Diff vs .*$", group_pattern=r"^(rank 0|control: .*|test: .*|GPU \d+)$")
-
-
-def native_view(trace: Trace, annotations: Iterable[Annotation] | None) -> View:
-    """The view of a trace in Perfetto's format, of which these are the ``annotations``, if they are known."""
-    groups = [*_hosts(trace), *(f"GPU {track.device}" for track in trace.tracks if track.device is not None)]
-    window = _window(trace, max(0, -int(trace.events.ts.min(initial=0))))
-    busiest = _busiest(trace)
-    work = [(one.thread_name or "").strip() or f"stream {one.stream}" for one in busiest[:1]]
-    if annotations is None:
-        return View(work, (), _pattern(busiest), groups, window)
-    drawn = (one for one in annotations if not isinstance(one, Flows) and len(one.ts))
-    added = (Added(one.name, isinstance(one, CounterTrack), len(one.ts)) for one in drawn)
-    return View(work, _chosen(added), "", groups, window)
+#: of a file that cannot be read here
+UNKNOWN = View(pins=(*_FIRST, _STATE, _PATH, "Idle", "Exposed communication"), groups=("GPU 0",))
 
 
-def chrome_view(trace: Trace) -> View:
-    """The view of an augmented Chrome trace that was read again."""
-    groups = [_process(trace, index) for index, track in enumerate(trace.tracks) if track.device is not None]
-    return View((), _chosen(_added(trace)), "", groups, _window(trace, -trace.source.base_ns))
+def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
+    """The view of a trace as a native file shows it; what is not in the file is not pinned.
+
+    Args:
+        trace: the source, without what was added to it.
+        shift_ns: what the file's times are ahead of the trace's; None: what the native writer adds.
+    """
+    if shift_ns is None:
+        shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
+    devices = [f"GPU {device}" for device in _devices(trace)]
+    return View(pins=list(_pins(trace))[:_MOST], groups=[*_processes(trace), *devices], window=_window(trace, shift_ns))
 
 
-def _chosen(added: Iterable[Added]) -> list[Added]:
-    """Those to pin: what explains most, the fullest of each kind; then any others; slices above counters."""
-    kinds: dict[int, list[Added]] = {}
-    for one in sorted(added, key=lambda one: -one.rows):
-        kinds.setdefault(_kind(one.name), []).append(one)
-    ranked = [one for kind, alike in sorted(kinds.items()) for one in alike[: _ALIKE if kind else _MOST]]
-    return sorted(ranked[:_MOST], key=lambda one: (one.counter, one.of_stream, one.name))
+def _pins(trace: Trace) -> Iterator[str]:
+    """The rows in the order in which they are pinned; one pattern may stand for one row at most, but for Δ."""
+    devices = _devices(trace)
+    ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
+    yield from _FIRST
+    for end in ends[:_DEVICES]:
+        yield _STATE + end
+    yield _PATH
+    yield "Idle" + ends[0] if ends else "Idle"
+    yield "Exposed communication" + ends[0] if ends else "Exposed communication"
+    stream = _busiest_stream(trace)
+    if stream is not None:
+        yield f"Queue Length stream {_escaped(stream)}({'|'.join(ends)}){_UNIT}"
+    for memory in memory_events(trace):
+        if _matters(trace, memory):
+            end = f" device {_escaped(memory.device)}" if len(devices) > 1 and memory.on_stream else ""
+            yield f"Memory allocated{_escaped(memory.label)}{end}{_UNIT}"
+            return
 
 
-def _kind(name: str) -> int:
-    """The place of the longest beginning in :data:`_FIRST`; behind all if there is none."""
-    fits = [(len(first), place) for place, first in enumerate(_FIRST) if name.startswith(first)]
-    return max(fits)[1] if fits else len(_FIRST)
+def _matters(trace: Trace, memory: DeviceMemory) -> bool:
+    """Whether the greatest amount is a hundredth of the device's memory."""
+    greatest = int(memory.allocated[memory.peak]) if len(memory.allocated) else 0
+    for one in trace.source.metadata.get("deviceProperties") or ():
+        if isinstance(one, dict) and one.get("id") == memory.device and memory.on_stream:
+            total = one.get("totalGlobalMem")
+            if isinstance(total, int) and total > 0:
+                return greatest >= _SHARE * total
+    return greatest >= _LEAST_BYTES
 
 
-def _busiest(trace: Trace) -> list[Track]:
-    """The streams that have the most work, the busiest first."""
-    rows = trace.events.slices_of(*GPU_WORK)
-    ranked = sorted(_counts(trace.events.track[rows]), key=lambda pair: -pair[1])
-    return [trace.tracks[index] for index, _ in ranked[:_BUSIEST]]
+def _devices(trace: Trace) -> list[Identity]:
+    """The devices, those that work longest first."""
+    work = gpu_work(trace)
+    ns = {one.device: int((work.end - work.ts)[one.places].sum()) for one in work.devices}
+    return sorted(ns, key=lambda device: -ns[device])
 
 
-def _pattern(busiest: Sequence[Track]) -> str:
-    """Of the tracks of devices, and of these streams."""
-    of_stream = f"|{_OF_STREAM} ({'|'.join(str(one.stream) for one in busiest)})" if busiest else ""
-    return f"^({_OF_DEVICE}{of_stream})$"
+def _busiest_stream(trace: Trace) -> Identity:
+    """The stream of the busiest device that works longest."""
+    work, devices = gpu_work(trace), _devices(trace)
+    streams = [one for one in work.streams if one.device == devices[0]]
+    ns = (work.end - work.ts).clip(min=0)
+    return max(streams, key=lambda one: int(ns[one.places].sum())).stream if streams else None
 
 
-def _added(trace: Trace) -> Iterator[Added]:
-    """The tracks with events of our categories; arrows, which begin and end on tracks of the source, add none."""
-    ours = [code for code, name in enumerate(trace.strings) if name.startswith("augment.")]
-    rows = np.flatnonzero(np.isin(trace.events.category_name, ours) & ~np.isin(trace.events.phase, _ARROWS))
-    counted = trace.events.phase[rows] == _COUNTER
-    for code, count in _counts(trace.events.name[rows[counted]]):
-        yield Added(trace.strings[code], True, count)
-    for index, count in _counts(trace.events.track[rows[~counted]]):
-        track = trace.tracks[index]
-        tid = track.tid if isinstance(track.tid, int) else None
-        yield Added(track.thread_name or "", False, count, tid, _process(trace, index))
-
-
-def _counts(values: Int32s) -> list[tuple[int, int]]:
-    return [(int(value), int(count)) for value, count in zip(*np.unique(values, return_counts=True), strict=True)]
-
-
-def _hosts(trace: Trace) -> list[str]:
-    """The names of the processes that launch work on devices."""
-    rows = trace.events.slices_of(*LAUNCHES)
-    return [_process(trace, index) for index, _ in _counts(trace.events.track[rows])]
+def _processes(trace: Trace) -> list[str]:
+    """The names of the processes that launch work on devices; if none does, of those with most slices."""
+    events = trace.events
+    counted: Counter[str] = Counter()
+    for rows in (events.slices_of(*LAUNCHES), np.flatnonzero(events.dur > 0)):
+        tracks, counts = np.unique(events.track[rows], return_counts=True)
+        for track, count in zip(tracks.tolist(), counts.tolist(), strict=True):
+            counted[_process(trace, track)] += count
+        if counted:
+            break
+    return [name for name, _ in counted.most_common(_EXPANDED)]
 
 
 def _process(trace: Trace, track: int) -> str:
-    """What the UI calls the process of a track."""
+    """What the UI calls the process of a track: it shows what follows the last slash."""
     one = trace.tracks[track]
-    return f"{one.process_name} {one.pid}" if one.process_name else f"Process {one.pid}"
+    if not one.process_name:
+        return f"Process {one.pid}" if isinstance(one.pid, int) else one.pid or "Trace"
+    return f"{one.process_name.rpartition('/')[2]} {one.pid}"
 
 
 def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
-    """The first step, in the times of the file."""
-    steps = [code for code, name in enumerate(trace.strings) if name.startswith("ProfilerStep")]
-    events = trace.events
-    rows = np.flatnonzero(np.isin(events.name, steps) & (events.phase == COMPLETE))
-    host = rows[events.category[rows] != Category.GPU_USER_ANNOTATION]
-    rows = host if len(host) else rows
-    rows = rows[events.dur[rows] > 2 * _INSIDE_NS]
+    """A step in the middle, from its beginning on the host to the end of its GPU work, in the times of the file.
+
+    Without steps, it is the time in which nearly everything happens, if that is less than half of the whole.
+    """
+    windows = step_windows(trace)
+    long = np.flatnonzero((windows.end - windows.begin > 2 * _INSIDE_NS) & (windows.number >= 0))
+    if len(long):
+        middle = long[len(long) // 2]
+        start, end = int(windows.begin[middle]), int(windows.end[middle])
+    elif (crowded := _crowded(trace)) is None:
+        return None
+    else:
+        start, end = crowded
+    return start + shift_ns + _INSIDE_NS, end + shift_ns - _INSIDE_NS
+
+
+def _crowded(trace: Trace) -> tuple[int, int] | None:
+    """Where nine tenths of all slices are, with a margin; None if this is no small part of the time."""
+    rows = np.flatnonzero((trace.events.phase == COMPLETE) & (trace.events.dur > 0))
     if not len(rows):
         return None
-    start = int(events.ts[rows[0]]) + shift_ns
-    return start + _INSIDE_NS, start + int(events.dur[rows[0]]) - _INSIDE_NS
+    ends = np.sort(trace.events.ts[rows] + trace.events.dur[rows])
+    first, last = int(trace.events.ts[0]), int(ends[-1])
+    start, end = int(trace.events.ts[rows[len(rows) // 20]]), int(ends[-1 - len(rows) // 20])
+    margin = max((end - start) // 10, 2 * _INSIDE_NS)
+    start, end = max(start - margin, first), min(end + margin, last)
+    return (start, end) if start < end < start + (last - first) // 2 else None
+
+
+def _escaped(name: object) -> str:
+    return exactly([str(name)])
+
+
+def exactly(names: Iterable[str]) -> str:
+    """A JavaScript regular expression, without anchors, for exactly these names."""
+    return "|".join(re.sub(r"[\\^$.*+?()[\]{}|/]", r"\\\g<0>", name) for name in dict.fromkeys(names))

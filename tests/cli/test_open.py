@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -26,14 +27,12 @@ from augment.viewer import packages, server
 from augment.viewer.link import commands, exactly, ui_link
 from augment.viewer.preparing import newer_beside, prepare
 from augment.viewer.server import PERFETTO_UI, TraceServer
-from augment.viewer.view import UNKNOWN, Added, View, chrome_view, native_view
+from augment.viewer.view import TIMELINE, UNKNOWN, View, view_of
 from augment.writers import write_all
 from simulator import JobOptions, simulate
-from traces import kernel, launch, write_trace
+from traces import kernel, launch, step, write_trace
 
-PIN, DRAW, EXPAND = (
-    f"dev.perfetto.{name}" for name in ("PinTracksByRegex", "AddDebugSliceTrack", "ExpandTracksByRegex")
-)
+PIN, EXPAND = (f"dev.perfetto.{name}" for name in ("PinTracksByRegex", "ExpandTracksByRegex"))
 
 
 @pytest.fixture(scope="module")
@@ -156,52 +155,106 @@ def test_the_ui_is_served_whole_and_kept_from_other_machines(trace: Path) -> Non
 # ---- what the UI is told
 
 
-def test_native_traces_show_everything_that_was_added(raw: Path) -> None:
-    found = augmented(read(str(raw)))
-    view = native_view(found.trace, found.annotations)
-    pins = [one["args"] for one in commands(view) if one["id"] == PIN]
-    assert pins[0] == [r"^(stream 7)( \S+)?$"]
-    names = str(pins[1]).split("(")[1].split(")")[0].split("|")
-    assert len(names) == len(set(names)) == 9
-    assert {"Idle", "Idle stream 7", "Queue Length stream 7"} < set(names)
+def names_of(view: View) -> list[str]:
+    """What the view pins of these tracks, in the order in which the UI pins them."""
+    names = (
+        "Memory allocated", "Memory allocated CPU", "Queue Length stream 7", "Queue Length stream 20", "Idle stream 7",
+        "Exposed communication", "Idle", "Critical path", "GPU state", "Steps", "Diagnosis", "stream 7",
+        "Launch outliers", "Memcpy HtoD bandwidth", "Δ GPU 0",
+    )  # fmt: skip
+    patterns = [one["args"][0] for one in commands(view) if one["id"] == PIN]  # type: ignore[index]
+    return [name for pattern in patterns for name in names if re.fullmatch(pattern, name)]
+
+
+def test_what_is_pinned_and_in_which_order(raw: Path) -> None:
+    trace = read(str(raw))
+    view = view_of(trace)
+    stream = "Queue Length stream 7"
+    order = ["Diagnosis", "Δ GPU 0", "Steps", "GPU state", "Critical path", "Idle", "Exposed communication", stream]
+    assert names_of(view) == order
     assert commands(view)[-1] == {"id": EXPAND, "args": ["^(python 4200|GPU 0)$"]}
-    unread = native_view(found.trace, None)
-    assert "(Wait and transfer|Idle|Queue Length) stream (7|" in unread.pattern
-    assert (unread.groups, unread.window) == (view.groups, view.window)
 
 
-def test_chrome_traces_have_each_row_of_slices_drawn_once(raw: Path, tmp_path: Path) -> None:
-    path = write_all(augmented(read(str(raw))), tmp_path)[0]
-    told = commands(chrome_view(read(str(path))))
-    drawn = [one["args"][1] for one in told if one["id"] == DRAW]
-    (pins,) = [one["args"][0] for one in told if one["id"] == PIN]
-    assert "Idle" in drawn
-    assert "Idle stream 7" in drawn
-    assert "Idle" not in pins
-    assert "Queue Length stream 7" in pins
-    assert told[-1] == {"id": EXPAND, "args": ["^(python 0)$"]}
+@pytest.mark.parametrize(("share", "pinned"), [(0.009, False), (0.02, True)])
+def test_memory_is_pinned_if_it_matters(tmp_path: Path, share: float, pinned: bool) -> None:
+    """A hundredth of the device's memory; the CPU's few bytes never are."""
+    total = 80 * 10**9
+    memory = [
+        {
+            "ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 1, "pid": 1, "tid": 1,
+            "args": {"Bytes": size, "Addr": 1, "Total Allocated": size, "Device Type": kind, "Device Id": device},
+        }
+        for kind, device, size in ((1, 0, int(share * total)), (0, -1, 16))
+    ]  # fmt: skip
+    device = {"id": 0, "name": "H100", "totalGlobalMem": total}
+    path = write_trace(tmp_path / "a.json", launch(), kernel(), *memory, deviceProperties=[device])
+    assert [name for name in names_of(view_of(read(str(path)))) if "Memory" in name] == ["Memory allocated"] * pinned
 
 
-def test_tracks_of_one_name_are_told_apart() -> None:
-    view = View(added=[Added("Idle", False, 1, 11, "python 0"), Added("Idle", False, 1, 12, "python 1")])
-    assert [one["args"][1] for one in commands(view)] == ["Idle, python 0", "Idle, python 1"]
+def test_of_several_devices_the_busiest_comes_first(tmp_path: Path) -> None:
+    events = [kernel("k", ts=10 * device, dur=device + 1, device=device) for device in range(5)]
+    view = view_of(read(str(write_trace(tmp_path / "a.json", launch(), *events))))
+    assert [one for one in view.pins if one.startswith("GPU state")] == [f"GPU state device {n}" for n in (4, 3, 2)]
+    assert "Idle device 4" in view.pins
+    assert len(view.pins) <= 10
 
 
-def test_what_ranks_waited_for_is_pinned(tmp_path: Path) -> None:
-    simulate(JobOptions(ranks=2, steps=2, layers=2, straggler=0), tmp_path / "job")
-    start("run", tmp_path / "job").communicate(timeout=600)
-    view = chrome_view(read(str(tmp_path / "job" / "rank0.augmented.json.gz")))
-    assert {"Critical path", "Cross-rank critical path", "Wait and transfer stream 23"} <= {
-        one.name for one in view.added
-    }
+def test_a_step_in_the_middle_is_framed_to_the_end_of_its_work(tmp_path: Path) -> None:
+    """The host runs ahead."""
+    events = [
+        event
+        for number in range(3)
+        for event in (
+            step(number, 100 * number, 100),
+            launch(ts=100 * number + 10, correlation=number + 1),
+            kernel("k", ts=500 * number + 30, dur=500, correlation=number + 1),
+        )
+    ]
+    view = view_of(read(str(write_trace(tmp_path / "a.json", *events))))
+    assert view.window == (101_000, 1_029_000)
+
+
+def test_without_steps_what_is_crowded_is_framed(tmp_path: Path) -> None:
+    crowd = [launch("a", ts=50_000 + 10 * number, dur=8) for number in range(100)]
+    view = view_of(read(str(write_trace(tmp_path / "a.json", launch(ts=0), *crowd, launch(ts=200_000)))))
+    assert view.window is not None
+    start, end = view.window
+    assert 49_000_000 < start < 50_100_000
+    assert 50_900_000 < end < 52_000_000
+
+
+def test_a_chrome_output_is_shown_as_the_native_format_shows_it(raw: Path, tmp_path: Path, perfetto: Any) -> None:
+    augmented_trace = augmented(read(str(raw)))
+    path = write_all(augmented_trace, tmp_path, ["chrome"])[0]
+    said: list[str] = []
+    made = prepare(str(path), tmp_path / "shown", said.append, said.append)
+    assert made.path.parent == tmp_path / "shown"
+    assert said[-1] == "showing rank0.augmented.json.gz in Perfetto's own format, from a temporary folder"
+    assert made.view == view_of(augmented_trace.trace, shift_ns=0)
+    perfetto.load(made.path)
+    assert perfetto.problems() == {}
+    slices = "select t.name, s.name, s.ts, s.dur, s.depth from slice s join track t on t.id = s.track_id"
+    ours = slices + " where s.category = 'augment.idle_time_breakdown' order by 1, 3, 5"
+    shown = perfetto.rows(ours)
+    assert ("Idle", "GPU 0") in perfetto.rows(
+        "select t.name, up.name from track t join track up on up.id = t.parent_id"
+    )
+    write_all(augmented_trace, tmp_path, ["perfetto"])
+    perfetto.load(tmp_path / "rank0.augmented.pftrace")
+    assert shown == perfetto.rows(ours)
+
+
+def test_the_rows_of_a_job_are_pinned_by_rank() -> None:
+    assert re.fullmatch(TIMELINE.pins[-1], "GPU state rank 3")
+    assert not re.fullmatch(TIMELINE.pins[-1], "GPU state rank 31")
 
 
 def test_names_are_no_patterns() -> None:
-    assert exactly(["a.b (1)|2/3", "x", "x"]) == r"^(a\.b \(1\)\|2\/3|x)$"
+    assert exactly(["a.b (1)|2/3", "x", "x"]) == r"a\.b \(1\)\|2\/3|x"
 
 
 def test_the_link_holds_all(raw: Path) -> None:
-    link = ui_link(PERFETTO_UI, "http://127.0.0.1:9001/a%20b.json.gz", native_view(read(str(raw)), []))
+    link = ui_link(PERFETTO_UI, "http://127.0.0.1:9001/a%20b.json.gz", view_of(read(str(raw))))
     assert link.startswith("https://ui.perfetto.dev/#!/?url=http%3A%2F%2F127.0.0.1%3A9001%2Fa%2520b.json.gz&")
     assert set(arguments(link)) == {"url", "startupCommands", "visStart", "visEnd"}
     events = read(str(raw)).events
@@ -209,12 +262,25 @@ def test_the_link_holds_all(raw: Path) -> None:
     assert events.ts[0] < start < end < events.end.max()
 
 
-def test_a_trace_without_steps_or_devices_is_not_zoomed_into(trace: Path, tmp_path: Path) -> None:
-    bare = read(str(write_trace(tmp_path / "bare.json", launch())))
-    assert native_view(bare, []).window is None
-    assert native_view(bare, None).pattern.startswith("^(Idle|")
-    assert commands(chrome_view(bare)) == []
+def test_a_trace_without_steps_or_devices_is_not_zoomed_into(tmp_path: Path) -> None:
+    bare = view_of(read(str(write_trace(tmp_path / "bare.json", launch()))))
+    assert bare.window is None
+    assert names_of(bare)[:3] == ["Diagnosis", "Δ GPU 0", "Steps"]
+    assert bare.groups == ["Process 100"]
     assert commands(UNKNOWN)[0]["id"] == PIN
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    whole = write_trace(tmp_path / "a.json", launch(), kernel(), *(launch(ts=ts) for ts in range(50, 60)))
+    (tmp_path / "b.json").write_bytes(whole.read_bytes()[:-200])
+    write_trace(tmp_path / "c.json", launch())
+    for name, wanted in (("a", []), ("b", ["b.json is not whole: "]), ("c", ["no GPU work in c.json: "])):
+        told: list[str] = []
+        prepare(str(tmp_path / f"{name}.json"), tmp_path / "made", told.append, lambda _: None)
+        assert [line.startswith(text) for line, text in zip(told[1:], wanted, strict=True)] == [True] * len(wanted)
+    told = []  # the output says it again
+    prepare(str(tmp_path / "made" / "b.augmented.pftrace"), tmp_path / "made", told.append, lambda _: None)
+    assert [line.startswith("b.augmented.pftrace is not whole: ") for line in told] == [True]
 
 
 # ---- which file
@@ -227,7 +293,7 @@ def test_what_lies_beside_and_is_newer_is_taken(trace: Path, tmp_path: Path) -> 
     assert newer_beside(trace) is None
     beside = write_all(augmented(read(str(trace))), tmp_path)[0]
     assert newer_beside(trace) == beside
-    assert prepare(str(trace), tmp_path / "no", told.append, told.append).path == beside
+    assert prepare(str(trace), tmp_path / "no", told.append, told.append).path.name == "a.augmented.pftrace"
     assert "opening a.augmented.json.gz, which lies beside a.json and is newer" in told
     shutil.copy(made.path, tmp_path)  # the better one of both
     assert newer_beside(trace) == tmp_path / "a.augmented.pftrace"
@@ -240,9 +306,8 @@ def test_what_lies_beside_and_is_newer_is_taken(trace: Path, tmp_path: Path) -> 
 def test_what_augment_wrote_is_opened_as_it_is(trace: Path, tmp_path: Path, form: str) -> None:
     path = write_all(augmented(read(str(trace))), tmp_path, (form,))[0]
     made = prepare(str(path), tmp_path / "no", print, print)
-    assert made.path == path
+    assert made.path == path if form != "chrome" else made.path.parent == tmp_path / "no"
     assert commands(made.view)
-    assert not (tmp_path / "no").exists()
 
 
 # ---- the command

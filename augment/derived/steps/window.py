@@ -13,7 +13,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
 from augment.derived.steps.steps import steps
 from augment.errors import UsageError
-from augment.trace import Category, Trace
+from augment.trace import Category, SparseColumn, Trace
 
 _ROWS = f"{__name__}.rows"  #: the fact that marks a part of a trace: its rows in the whole
 
@@ -48,7 +48,7 @@ def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) 
     """
     keep = (trace.events.ts >= start) & (trace.events.ts < end)
     _choose_on_devices(trace, keep, start, end, launched_only)
-    return _only(trace, keep)
+    return only(trace, keep)
 
 
 def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_only: bool) -> None:
@@ -71,7 +71,7 @@ def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched
             keep[own[known]] = belongs[pieces[following[known]]]
 
 
-def _only(trace: Trace, keep: Bools) -> Trace:
+def only(trace: Trace, keep: Bools) -> Trace:
     """The trace of the rows to ``keep``."""
     rows = np.flatnonzero(keep)
     events = trace.events
@@ -83,8 +83,16 @@ def _only(trace: Trace, keep: Bools) -> Trace:
         bytes=events.bytes.moved(new_row),
         flow_id=events.flow_id.moved(new_row),
         args=events.args and {name: arg.moved(new_row) for name, arg in events.args.items()},
+        ends=_ends(events.ends, new_row),
     )
     return replace(trace, events=table, facts={_ROWS: rows if _ROWS not in trace.facts else trace.facts[_ROWS][rows]})
+
+
+def _ends(ends: SparseColumn, new_row: Int64s) -> SparseColumn:
+    """The ends of slices that are written as two events; a slice keeps its duration if its end is left out."""
+    moved = SparseColumn(ends.rows, new_row[ends.values]).moved(new_row)
+    known = moved.values >= 0
+    return SparseColumn(moved.rows[known], moved.values[known])
 
 
 def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:

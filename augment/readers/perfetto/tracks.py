@@ -17,6 +17,7 @@ _STREAM = re.compile(r"stream (\d+)", re.IGNORECASE)
 #: how rocprofv3 names what lies on an agent
 _AGENT = re.compile(r"(?:COMPUTE|COPY to) .*?\[(\d+)\] (?:STREAM|QUEUE|THREAD) \[(\d+)\]\s*\(?(CPU|GPU)?\)?\s*")
 _THREAD = re.compile(r"(?:Thread|THREAD \d+ \() ?(\d+)\)?")  #: how both name a thread that is no number of Perfetto's
+_OVERLAPPING = "overlapping slices"  #: how our writer names a further lane of a thread
 _PROCESS = re.compile(r"Process (-?\d+)")
 
 
@@ -128,7 +129,7 @@ class Tracks:
         own = chain[0]
         if own.tid is not None:
             return own.pid, own.tid, ABSENT, ABSENT
-        if len(chain) > 1 and chain[1].tid is not None and own.name == _shown(chain[1]):
+        if len(chain) > 1 and chain[1].tid is not None and own.name in (_OVERLAPPING, _shown(chain[1])):
             return chain[1].pid, chain[1].tid, ABSENT, ABSENT  # a further lane of the thread
         return self._on_device(chain) or self._elsewhere(chain)
 
@@ -181,7 +182,8 @@ class Tracks:
             pid, tid, _, _ = self._place(uuid)
             chain = self._chain(uuid)
             own = chain[0]
-            shown = own.thread_name or (own.name if own.is_plain and len(chain) > 1 and not own.is_counter else "")
+            named = own.is_plain and len(chain) > 1 and not own.is_counter and own.name != _OVERLAPPING
+            shown = own.thread_name or (own.name if named else "")
             if shown:
                 names.threads.setdefault((pid, tid), shown)
             for one in chain:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import msgspec
 
-from augment.annotations import Annotation, CounterTrack, Flows
+from augment.annotations import Annotation, CounterTrack, Flows, SliceTrack
 from augment.writers.perfetto.wire import (
     BY_RANK,
     COUNTER_CATEGORIES,
@@ -49,12 +49,21 @@ class AddedTracks(ABC):
     """Makes tracks for annotations; their descriptions wait in :meth:`take_packets`."""
 
     count: int  #: tracks of the file
+    short = ""  #: behind the names of added tracks: which of several traces of the file they are of
     _packets: list[bytes]
     _children: dict[int, int]  #: how many were added in each track
 
     @abstractmethod
     def home_of(self, under: int) -> int:
         """The track that what is added under a track of the source lies in."""
+
+    def process_of(self, under: int) -> int:
+        """The process that a track of the source lies in; what :meth:`home_of` gives where it is not known."""
+        return self.home_of(under)
+
+    def suffix_of(self, _under: int) -> str:
+        """What tells a track from those of one name on other devices."""
+        return ""
 
     def take_packets(self) -> bytes:
         """The descriptions of tracks made since the last call."""
@@ -65,7 +74,8 @@ class AddedTracks(ABC):
     def of_annotation(self, annotation: Annotation) -> int:
         """The track of something added, always a new one."""
         assert not isinstance(annotation, Flows)
-        home = self.home_of(annotation.under)
+        of_process = isinstance(annotation, SliceTrack) and annotation.of_process
+        home = self.process_of(annotation.under) if of_process else self.home_of(annotation.under)
         counter = None
         if isinstance(annotation, CounterTrack):
             counter = text(COUNTER_CATEGORIES, f"augment.{annotation.analysis}")
@@ -74,7 +84,8 @@ class AddedTracks(ABC):
                 counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
         below = _OF_STREAMS if "stream" in annotation.name else _COUNTERS if counter else 0
         self._children[home] = rank = self._children.get(home, 0) + 1
-        return self._add(home, annotation.name, rank + below, annotation.description, counter)
+        name = annotation.name if of_process else annotation.name + self.suffix_of(annotation.under)
+        return self._add(home, name + self.short, rank + below, annotation.description, counter)
 
     def _add(
         self, parent: int | None, name: str, rank: int | None = None, description: str = "",

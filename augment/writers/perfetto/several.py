@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,10 +62,13 @@ def is_of_several(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A trace's root track."""
+    """A trace's root track. ``short`` is put behind the names of added tracks, which may be pinned beside those of
+    other traces; and behind those of streams, if the ``streams_too``."""
 
     name: str
     description: str = ""
+    short: str = ""
+    streams_too: bool = False
 
 
 def free_name(name: str, taken: Container[str]) -> str:
@@ -94,7 +97,7 @@ class Several:
         """Write a trace; what had to be changed or left out."""
         name = free_name(group.name, self._taken)
         self._taken.add(name)
-        tracks = GroupTracks(augmented.trace, self._tracks, group=Group(name, group.description), place=self._traces)
+        tracks = GroupTracks(augmented.trace, self._tracks, group=replace(group, name=name), place=self._traces)
         found = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
         self._traces += 1
         self._tracks = tracks.count
@@ -110,6 +113,7 @@ class GroupTracks(Tracks):
 
     def __post_init__(self) -> None:
         Tracks.__post_init__(self)
+        self.short = f" {self.group.short}" if self.group.short else ""
         alike = Counter((place.pid, Tracks._name_of(self, place)) for place in self.places)
         self._ambiguous = {key for key, count in alike.items() if count > 1}
         self._number = {id(place): index for index, place in enumerate(self.places)}
@@ -138,6 +142,8 @@ class GroupTracks(Tracks):
     def _name_of(self, place: Place) -> str:
         """Tracks of one name and process are drawn as one, which threads of one name must not be."""
         name = Tracks._name_of(self, place)
+        if self.group.streams_too and self._on_device(place):
+            name += self.short
         return f"{name} {place.tid}" if (place.pid, name) in self._ambiguous and place.tid is not None else name
 
     def _rank_of(self, place: Place) -> int:

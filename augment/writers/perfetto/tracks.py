@@ -20,6 +20,7 @@ import numpy as np
 
 from augment.arrays.types import Int32s
 from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 from augment.writers.perfetto.added import AddedTracks, Room
@@ -43,6 +44,8 @@ from augment.writers.perfetto.wire import (
 _LARGEST = 2**31 - 1
 _HOST = (*LAUNCHES, Category.CPU_OP, Category.PYTHON_FUNCTION, Category.USER_ANNOTATION)
 _FIRST_STREAM, _FIRST_OTHER = 10_000, 20_000  #: ranks; added tracks come before
+_AT_THE_BOTTOM = 30_000  #: the rank of the profiler's own rows within a process
+OVERLAPPING = "overlapping slices"  #: what is called a further lane of a thread: the same name looks like a thread
 _MOST_DEVICES = 1024  #: a larger number is no device's
 
 
@@ -97,6 +100,17 @@ class Tracks(AddedTracks):
         place = self.places[index]
         return self._home(place) if self._on_device(place) else self.of_place(index)
 
+    def process_of(self, under: int) -> int:
+        """The process of a thread; the device of a stream."""
+        place = self.places[int(self.place_of_track[under])]
+        return self.home_of(under) if self._on_device(place) else self._process(place.pid)
+
+    def suffix_of(self, under: int) -> str:
+        """The device, where several devices of the trace work."""
+        place = self.places[int(self.place_of_track[under])]
+        several = len(gpu_work(self.trace).devices) > 1
+        return f" device {place.device}" if several and place.device is not None else ""
+
     def room(self, under: Iterable[int]) -> Room:
         """What is left for what is to be added later under these tracks of the source."""
         homes = {track: self.home_of(track) for track in under}
@@ -113,7 +127,7 @@ class Tracks(AddedTracks):
             return self.of_place(index)
         place, first = self.places[index], self.of_place(index)
         if self._is_thread(place):
-            return self._add(first, place.thread_name or f"Thread {place.tid}")
+            return self._add(first, OVERLAPPING)
         return self._add(self._home(place), self._name_of(place), rank=self._rank_of(place))
 
     def of_group(self, index: int, name: str, lane: int) -> int:
@@ -173,7 +187,10 @@ class Tracks(AddedTracks):
         order = number(TRACK_CHILD_ORDER, BY_RANK)
         if not _fits(pid):
             shown = f"Process {pid}" if isinstance(pid, int) else pid or "Trace"
-            return self._describe(text(TRACK_NAME, name or shown) + order)
+            main = self._owners.main
+            if main is None:
+                return self._describe(text(TRACK_NAME, name or shown) + order)
+            return self._add(self._process(main), name or shown, _AT_THE_BOTTOM, ordered=True)
         process = number(PROCESS_PID, int(pid or 0)) + (text(PROCESS_NAME, name) if name else b"")
         return self._describe(message(TRACK_PROCESS, process) + order)
 
@@ -217,6 +234,13 @@ class _Owners:
             any_slice[self._number[pid]] = 0
         self._rest = any_slice
         self._votes = dict(self._launching(trace, of_track))
+
+    @property
+    def main(self) -> Identity:
+        """The pid of the process that is busiest on the host; None if no process has a number."""
+        fitting = [pid for pid in self._pids if _fits(pid) and pid not in self.device_pids]
+        best = max(fitting, key=lambda pid: int(self._busy[self._number[pid]]), default=None)
+        return best if best is not None and self._busy[self._number[best]] else None
 
     def _launching(self, trace: Trace, of_track: np.ndarray) -> Iterator[tuple[tuple[Identity, Identity], Identity]]:
         events = trace.events

@@ -1,0 +1,60 @@
+"""Shows what augment wrote as Chrome JSON as the native format shows it: added rows below their device, no repeated
+names, nothing that Perfetto would drop."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from augment.arrays.types import Bools
+from augment.derived.steps.window import only
+from augment.findings import AugmentedTrace
+from augment.trace import GPU_WORK, Trace, Track
+from augment.writers import writer_named
+
+_DEVICE = re.compile(r" device (\S+)$")
+
+
+def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
+    """The source of an augmented Chrome file that was read, without what was added; and all of it as a native file."""
+    added = _added(trace)
+    writer = writer_named("perfetto")
+    path = folder / f"{trace.source.name.split('.', 1)[0] or 'trace'}{writer.SUFFIX}"
+    writer.write(AugmentedTrace(_placed(trace, added), {}), path)
+    return only(trace, ~added), path
+
+
+def _added(trace: Trace) -> Bools:
+    """Which rows augment added."""
+    ours = np.array([name.startswith("augment.") for name in trace.strings], np.bool_)
+    added: Bools = ours[trace.events.category_name]
+    return added
+
+
+def _placed(trace: Trace, added: Bools) -> Trace:
+    """The trace with the added threads on the devices that they speak of, as plain tracks."""
+    moved = set(np.unique(trace.events.track[added & (trace.events.phase == ord("X"))]).tolist())
+    devices = list(_of_devices(trace))
+    tracks = [_home(one, devices) if index in moved else one for index, one in enumerate(trace.tracks)]
+    return replace(trace, tracks=tuple(tracks), facts={})
+
+
+def _of_devices(trace: Trace) -> Iterator[Track]:
+    """The tracks of streams, those with most work first."""
+    rows = trace.events.slices_of(*GPU_WORK)
+    for index, _ in Counter(trace.events.track[rows].tolist()).most_common():
+        yield trace.tracks[index]
+
+
+def _home(added: Track, devices: list[Track]) -> Track:
+    """An added thread as a plain track: of its device, where its process has one."""
+    wanted = _DEVICE.search(added.thread_name or "")
+    device = next(
+        (one.device for one in devices if one.pid == added.pid and (not wanted or str(one.device) == wanted[1])), None
+    )
+    return replace(added, device=device, tid=f"augment {added.tid}")
