@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +20,26 @@ from augment.trace import COMPLETE, Trace, derived
 
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
 
+THREADS_FROM = 50_000  #: events; with fewer, threads cost more than they save
+#: begun first where analyses run side by side: those at the end of the longest chains of facts
+LONGEST = ("critical_path_operators", "idle_time_breakdown")
+
 
 def augment(
-    trace: Trace, request: Request | None = None, *, progress: Progress | None = None, **fields: Any
+    trace: Trace,
+    request: Request | None = None,
+    *,
+    progress: Progress | None = None,
+    threads: int = 1,
+    **fields: Any,
 ) -> AugmentedTrace:
     """Run all analyses, or those of a request.
 
     Args:
         trace: the trace to analyse; it is not changed.
         request: what to run; None means all analyses.
-        progress: called before each analysis.
+        progress: called before each analysis; with several threads by any of them, but never by two at once.
+        threads: how many analyses of a large trace may run at once. The results do not depend on it.
         fields: fields of :class:`augment.request.Request` that replace those of ``request``: ``only=["steps"]``,
             ``skip=[…]``, ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
 
@@ -37,16 +48,37 @@ def augment(
     """
     request = Request.of(request, fields)
     analyses = request.analyses()
-    outcomes = {}
     trace = with_tables(trace, *request.tables, peaks=request.peaks)
     part = trace if request.steps is None else within(trace, *request.steps)
     window = None if request.steps is None else Window(*request.steps, int(part.events.ts[0]))
-    for done, analysis in enumerate(analyses):
-        if progress:
-            progress(analysis.NAME, done, len(analyses))
+    begun, beginning = 0, threading.Lock()
+
+    def run(analysis: Analysis) -> Outcome:
+        nonlocal begun
+        with beginning:
+            if progress:
+                progress(analysis.NAME, begun, len(analyses))
+            begun += 1
         outcome = _outcome(part, analysis, request.options.get(analysis.NAME, {}))
-        outcomes[analysis.NAME] = outcome if part is trace else _of_whole(outcome, part)
+        return outcome if part is trace else _of_whole(outcome, part)
+
+    outcomes = _each(analyses, run, threads if len(part.events) >= THREADS_FROM else 1)
     return AugmentedTrace(trace, outcomes, window, {analysis.NAME: analysis.ROW for analysis in analyses})
+
+
+def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: int) -> dict[str, Outcome]:
+    """The outcomes in the order of the analyses, which several threads run if there are to be several."""
+    if threads < 2:
+        return {analysis.NAME: run(analysis) for analysis in analyses}
+    from concurrent.futures import ThreadPoolExecutor
+
+    executor = ThreadPoolExecutor(threads)
+    try:
+        chains = sorted(analyses, key=lambda analysis: analysis.NAME not in LONGEST)
+        futures = {analysis.NAME: executor.submit(run, analysis) for analysis in chains}
+        return {analysis.NAME: futures[analysis.NAME].result() for analysis in analyses}
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def _outcome(trace: Trace, analysis: Analysis, options: Mapping[str, Any]) -> Outcome:

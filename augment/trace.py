@@ -7,6 +7,7 @@ its columns refer to, and a description of the source. Nothing here reads, analy
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -257,6 +258,20 @@ class Source:
         return storable(self.name)
 
 
+class Locks:
+    """A lock for each fact of a trace, so that of several threads one computes it; a copy of a trace has its own."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.RLock] = {}
+
+    def of(self, key: str) -> threading.RLock:
+        """The lock of a fact. Who holds it asks only for facts further down, so threads never wait in a circle."""
+        return self._locks.setdefault(key, threading.RLock())
+
+    def __reduce__(self) -> tuple[type[Locks], tuple[()]]:
+        return Locks, ()
+
+
 @dataclass(frozen=True, repr=False)
 class Trace:
     """The events of one rank and what their columns refer to. Immutable; ``facts`` caches :func:`derived` functions."""
@@ -274,6 +289,7 @@ class Trace:
     #: the user's own tables by key: rows that come before the package's (augment/tables.py)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
+    locks: Locks = field(default_factory=Locks, init=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Trace {self.summary}>"
@@ -314,13 +330,15 @@ Fact = TypeVar("Fact")
 
 
 def derived(compute: Callable[[Trace], Fact]) -> Callable[[Trace], Fact]:
-    """Make ``compute`` a fact of the trace: computed on first use, then kept with the trace."""
+    """Make ``compute`` a fact of the trace: computed on first use, by one thread, then kept with the trace."""
     key = f"{compute.__module__}.{compute.__qualname__}"
 
     @functools.wraps(compute)
     def fact(trace: Trace) -> Fact:
         if key not in trace.facts:
-            trace.facts[key] = compute(trace)
+            with trace.locks.of(key):
+                if key not in trace.facts:
+                    trace.facts[key] = compute(trace)
         known: Fact = trace.facts[key]
         return known
 

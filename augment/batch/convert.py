@@ -24,11 +24,13 @@ Report = Callable[[str], None]  #: called with one line of text for the user
 
 @dataclass(frozen=True)
 class Settings:
-    """How to convert every input: the user's request, the stages of whole jobs, and the limits of readers."""
+    """How to convert every input: the user's request, the stages of whole jobs, the limits of readers, and the threads
+    for each input, on which outputs do not depend."""
 
     request: Request = Request()
     stages: tuple[Stage, ...] = ()
     limits: Limits | None = None
+    threads: int = 1
 
 
 def convert(item: Input, settings: Settings, announce: Report, stage: Report = lambda _: None) -> Result:
@@ -51,11 +53,13 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
 
     stage("reading")
     with locations.at_hand(item.path, item.folder, item.size) as (path, folder):
-        trace = read(path, limits=settings.limits or UNLIMITED)
+        trace = read(path, limits=settings.limits or UNLIMITED, threads=settings.threads)
         evidence = settings.request.evidence
         evidence_state = evidence.state(trace.rank)
         trace = evidence.added_to(trace)
-        augmented = augment(trace, settings.request, progress=lambda name, _done, _of: stage(name))
+        augmented = augment(
+            trace, settings.request, progress=lambda name, _done, _of: stage(name), threads=settings.threads
+        )
         for why in evidence.unused(augmented):
             announce(why)
         stage("writing")

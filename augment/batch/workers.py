@@ -15,6 +15,7 @@ from typing import Protocol
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
 from augment.batch.results import Result
+from augment.heap import keep_freed_memory
 
 #: called in another process, so it must be picklable, as the ``partial`` of a module-level function is
 Task = Callable[[], Result]
@@ -98,6 +99,7 @@ def _begin() -> None:
     """Set up a worker: the parent handles interrupts and sends SIGTERM; the worker ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
+    keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import Function
+from augment.commands.options import MOST_THREADS, Function, processors
 
 if TYPE_CHECKING:
     from augment.batch.execution import Manner
@@ -27,6 +27,7 @@ class Batch:
     """The values of the options."""
 
     jobs: int
+    threads: int
     scheduler: str | None
     force: bool
     ranks: tuple[range, ...]
@@ -51,20 +52,29 @@ class Batch:
             made.inputs = share(made.inputs, *self.shard) if self.shard else made.inputs
         return made
 
+    def threads_for_each(self, inputs: int) -> int:
+        """The threads for each of so many inputs: the processes of this machine share them."""
+        if self.scheduler:
+            return max(self.threads, 1)
+        processes = max(min(self.jobs or processors(), inputs), 1)
+        if self.threads:
+            return max(self.threads // processes, 1)
+        return max(min(processors() // processes, MOST_THREADS), 1)
+
     def manner(self, client: Client | None) -> Manner:
         """How to convert the inputs; with a ``client``, through its server."""
         from augment.batch.execution import Manner
 
         shard = "-of-".join(map(str, self.shard)) if self.shard else ""
-        return Manner(self.jobs or _processors(), self.scheduler, self.force, shard, client)
+        return Manner(self.jobs or processors(), self.scheduler, self.force, shard, client)
 
 
 def batch_options(function: Function) -> Function:
-    """``--jobs``, ``--scheduler``, ``--ranks``, ``--shard`` and ``--force``, passed as one argument ``batch``."""
+    """``--jobs``, ``--threads``, ``--scheduler``, ``--ranks``, ``--shard``, ``--force``: one argument ``batch``."""
 
     @functools.wraps(function)
     def command(*args: Any, **values: Any) -> Any:
-        names = ("jobs", "scheduler", "force", "ranks", "shard")
+        names = ("jobs", "threads", "scheduler", "force", "ranks", "shard")
         return function(*args, batch=Batch(**{name: values.pop(name) for name in names}), **values)
 
     for option in (
@@ -78,6 +88,13 @@ def batch_options(function: Function) -> Function:
         ranks_option,
         click.option(
             "--scheduler", metavar="tcp://…", help="Convert on the Dask cluster of this scheduler (extra [dask])."
+        ),
+        click.option(
+            "--threads",
+            type=click.IntRange(min=0),
+            default=0,
+            metavar="N",
+            help="CPUs to use in all, shared by the processes of --jobs; 0, the default: all, but 4 for a file.",
         ),
         click.option(
             "--jobs",
@@ -113,8 +130,3 @@ def _shard(_context: click.Context, _parameter: click.Parameter, text: str | Non
     if not match or int(match[1]) >= int(match[2]):
         raise click.BadParameter(f"{text!r} is not a share, such as 0/4, 1/4, 2/4 or 3/4")
     return int(match[1]), int(match[2])
-
-
-def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

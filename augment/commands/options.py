@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,15 @@ def first_and_last(_context: click.Context, _parameter: click.Parameter, value: 
     if not first.isdecimal() or not (last.isdecimal() if dash else not last) or int(last or first) < int(first):
         raise UsageError(f"--steps {value}: must be the number of a step, such as 4, or a first and last, such as 3-5")
     return int(first), int(last or first)
+
+
+MOST_THREADS = 4  #: for a file unless told: the longest chain of facts takes as long with more, which need more memory
+
+
+def processors() -> int:
+    """The CPUs that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def sizes(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, int]:

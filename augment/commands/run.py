@@ -73,7 +73,9 @@ def command(
     """
     from augment.batch.convert import Settings
     from augment.batch.stages import STAGES
+    from augment.heap import keep_freed_memory
 
+    keep_freed_memory()
     request = replace(request, parallelism=parallelism, trust_clocks=trust_clocks)
     made = batch.plan(inputs, out, request.check().evidence)
     request.evidence.check(len(made.inputs), server["server"])
@@ -85,7 +87,7 @@ def command(
         request = replace(request, evidence=request.evidence.made_absolute(), tables=tables)
     alone = len(made.inputs) == 1 and made.inputs[0].root is None  # not a job
     stages = () if alone else STAGES
-    settings = Settings(request, stages)
+    settings = Settings(request, stages, threads=batch.threads_for_each(len(made.inputs)))
     with client_of(**server) as client:
         return _Run(made, settings, batch.manner(client), merge=merge, as_json=as_json, quiet=quiet).all()
 

@@ -90,15 +90,19 @@ def analysed(path: str, request: Request) -> dict[str, Any]:
     request.check()
     import msgspec
 
+    from augment.commands.options import MOST_THREADS, processors
     from augment.commands.terminal import bar
+    from augment.heap import keep_freed_memory
     from augment.pipeline import augment
     from augment.readers import read
     from augment.writers.metrics import document, encode
 
+    keep_freed_memory()
+    threads = min(processors(), MOST_THREADS)
     with bar(1, quiet=False) as shown:
         shown.stage(f"reading {path}")
-        trace = request.evidence.added_to(read(path))
-        augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name))
+        trace = request.evidence.added_to(read(path, threads=threads))
+        augmented = augment(trace, request, progress=lambda name, _done, _of: shown.stage(name), threads=threads)
         for why in request.evidence.unused(augmented):
             shown.say(f"augment: {why}")
     decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))

@@ -44,12 +44,13 @@ def suffixes() -> tuple[str, ...]:
     return (*[suffix for reader in READERS for suffix in reader.SUFFIXES], *containers.SUFFIXES)
 
 
-def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED) -> Trace:
+def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: int = 1) -> Trace:
     """Read one trace file, whatever its compression and dialect.
 
     Args:
         path: a plain, gzip, zstd or zip file; what it is is told from its content.
         limits: how much of it is taken.
+        threads: with two or more, one decompresses while another decodes. The result does not depend on it.
 
     Raises:
         InputError: there is no such file, or it may not be read.
@@ -64,6 +65,8 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED) -> Trace:
             head += more
         if not head:
             raise UnknownFormat(path, text.damage or "the file is empty")
+        if threads > 1:
+            text.read_ahead()
         for reader in READERS:
             if reader.recognizes(head):
                 trace = reader.read(path, text, head)

@@ -58,7 +58,7 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     outline.text_bytes = stream.count
     if text.damage:
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
-    sha256 = text.stored.sha256()
+    sha256 = text.sha256()
     tail = stream.tail() if text.is_one_gzip_member else None
     raw = scanner.finish()
     pair(raw, LONGEST)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import queue
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,6 +20,8 @@ CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", (b"PK\x03\x04", b"PK\x05\x06")
 SUFFIXES = (".gz", ".zst", ".zip")
 MAX_LAYERS = 4
+AHEAD_FROM = 1 << 20  #: bytes of a file that a thread decompresses ahead
+_PIECES_AHEAD = 16  #: pieces of at most CHUNK bytes that may wait
 
 
 class Stream(Protocol):
@@ -205,6 +210,47 @@ def _isal_error() -> type[Exception]:
     return error  # type: ignore[no-any-return]
 
 
+class Ahead:
+    """A stream that a thread reads ahead of its reader: while that works, the thread decompresses."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pieces: queue.Queue[bytes | BaseException] = queue.Queue(_PIECES_AHEAD)
+        self._rest = b""
+        self._stopped = self._ended = False
+        self._thread = threading.Thread(target=self._read_all, name="augment-read-ahead", daemon=True)
+        self._thread.start()
+
+    def _read_all(self) -> None:
+        while not self._stopped:
+            try:
+                piece: bytes | BaseException = self._stream.read(CHUNK)
+            except BaseException as error:  # raised again where it is read
+                piece = error
+            self._pieces.put(piece)
+            if not piece or isinstance(piece, BaseException):
+                break
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; empty at the end."""
+        if not self._rest and not self._ended:
+            piece = self._pieces.get()
+            if isinstance(piece, BaseException):
+                self._ended = True
+                raise piece
+            self._rest, self._ended = piece, not piece
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def stop(self) -> None:
+        """End the thread, wherever it is."""
+        self._stopped = True
+        while self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._pieces.get(timeout=0.01)
+        self._ended = True
+
+
 class OpenText:
     """The decompressed text of one file, open from its beginning. Close it, or use it in a ``with``."""
 
@@ -230,11 +276,24 @@ class OpenText:
             stream = Limited(stream, path, file_bytes, limits)
         else:
             raise UnknownFormat(path, f"more than {MAX_LAYERS} layers of compression; unpack it first")
-        self._stream = stream
+        self._stream: Stream = stream
+        self._ahead: Ahead | None = None
+        self._file_bytes = file_bytes
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes of the text; empty at the end or where a layer is damaged."""
         return self._stream.read(size)
+
+    def read_ahead(self) -> None:
+        """Have a thread decompress what is read from now on, if that is worth a thread."""
+        if self.layers and self._file_bytes >= AHEAD_FROM:
+            self._stream = self._ahead = Ahead(self._stream)
+
+    def sha256(self) -> str:
+        """The digest of the stored file; to be asked at the end."""
+        if self._ahead:
+            self._ahead.stop()
+        return self.stored.sha256()
 
     @property
     def damage(self) -> str | None:
@@ -250,6 +309,8 @@ class OpenText:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._ahead:
+            self._ahead.stop()
         self._file.close()
 
 

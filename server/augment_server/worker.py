@@ -27,6 +27,7 @@ from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.batch.stages import STAGES
 from augment.errors import InputError
+from augment.heap import keep_freed_memory
 from augment.readers.limits import Limits
 from augment.request import Request
 from augment.writers import seams
@@ -44,6 +45,7 @@ def main() -> None:
     import augment.readers
     import augment.writers  # noqa: F401 - what every job needs, loaded before the first one comes
 
+    keep_freed_memory()
     _limit_memory(int(sys.argv[1]))
     say(ready=True)
     for order in orders:

@@ -118,7 +118,7 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     outline.members = _members(scanner)
     raw = raw_events(scanner.rows, scanner.tracks, scanner.tally)
     again = TextAgain(path, outline.text_bytes)
-    return assemble(path, NAME, text.stored.sha256(), again, raw, outline, _Decoder(scanner.sequences))
+    return assemble(path, NAME, text.sha256(), again, raw, outline, _Decoder(scanner.sequences))
 
 
 class _Counted:

@@ -1,0 +1,160 @@
+"""Several threads: each fact is computed once, and outputs do not depend on how many there are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment import pipeline
+from augment.analyses import ANALYSES
+from augment.errors import LimitExceeded
+from augment.findings import AugmentedTrace
+from augment.pipeline import LONGEST, augment
+from augment.readers import containers, read
+from augment.readers.limits import Limits
+from augment.trace import Trace, derived
+from augment.writers import chrome, metrics, perfetto
+from traces import SIMULATED
+
+COMPUTED: list[str] = []
+
+
+@derived
+def below(trace: Trace) -> int:
+    time.sleep(0.01)
+    COMPUTED.append("below")
+    return len(trace.events)
+
+
+@derived
+def left(trace: Trace) -> int:
+    COMPUTED.append("left")
+    return below(trace) + 1
+
+
+@derived
+def right(trace: Trace) -> int:
+    COMPUTED.append("right")
+    return below(trace) + 2
+
+
+@derived
+def failing(trace: Trace) -> int:
+    COMPUTED.append("failing")
+    raise ValueError("no such fact")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}))
+    return read(str(path))
+
+
+def test_a_fact_is_computed_once_whoever_asks(trace: Trace) -> None:
+    COMPUTED.clear()
+    start = threading.Barrier(8)
+
+    def ask(number: int) -> int:
+        start.wait()
+        return (left if number % 2 else right)(trace)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(ask, range(8))) == [3, 2] * 4
+    assert sorted(COMPUTED) == ["below", "left", "right"]
+
+
+def test_a_fact_that_fails_is_tried_again(trace: Trace) -> None:
+    COMPUTED.clear()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such fact"):
+            failing(trace)
+    assert COMPUTED == ["failing", "failing"]
+
+
+def test_a_trace_with_facts_can_be_pickled(trace: Trace) -> None:
+    assert left(trace) == 2
+    again = pickle.loads(pickle.dumps(trace.locks))
+    assert again.of("x") is again.of("x")
+
+
+def outputs(path: Path, threads: int, folder: Path) -> list[bytes]:
+    trace = read(str(path), threads=threads)
+    augmented = augment(trace, threads=threads)
+    return written(augmented, folder / str(threads))
+
+
+def written(augmented: AugmentedTrace, folder: Path) -> list[bytes]:
+    folder.mkdir(exist_ok=True)
+    for writer, name in ((chrome, "a"), (perfetto, "b"), (metrics, "c")):
+        writer.write(augmented, folder / name)
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+def test_outputs_are_those_of_a_single_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "THREADS_FROM", 0)
+    monkeypatch.setattr(containers, "AHEAD_FROM", 0)
+    for path in SIMULATED:
+        alone = outputs(path, 1, tmp_path)
+        assert outputs(path, 2, tmp_path) == alone
+        assert outputs(path, 7, tmp_path) == alone
+
+
+def test_the_error_of_an_analysis_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "THREADS_FROM", 0)
+    trace = read(str(SIMULATED[0]))
+
+    def broken(trace: Trace, analysis: object, options: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pipeline, "_outcome", broken)
+    with pytest.raises(ZeroDivisionError):
+        augment(trace, threads=2)
+
+
+def test_progress_is_told_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "THREADS_FROM", 0)
+    told: list[tuple[str, int, int]] = []
+    augment(read(str(SIMULATED[0])), threads=3, progress=lambda *one: told.append(one))
+    assert [done for _, done, _ in told] == list(range(len(ANALYSES)))
+    assert {name for name, _, _ in told} == {analysis.NAME for analysis in ANALYSES}
+
+
+def test_the_longest_chains_are_of_analyses() -> None:
+    assert {*LONGEST} <= {analysis.NAME for analysis in ANALYSES}
+
+
+@pytest.mark.parametrize("cut", [None, 3000])
+def test_text_that_is_read_ahead_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int | None) -> None:
+    monkeypatch.setattr(containers, "AHEAD_FROM", 0)
+    path = tmp_path / "t.json.gz"
+    events = [{"ph": "X", "name": f"k{i}", "pid": 1, "tid": 1, "ts": i * 7919 % 10007, "dur": 1} for i in range(2000)]
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode())[:cut])
+    alone, ahead = read(str(path)), read(str(path), threads=2)
+    assert np.array_equal(alone.events.ts, ahead.events.ts)
+    assert alone.partial == ahead.partial
+    assert alone.source.sha256 == ahead.source.sha256
+    assert alone.source.text.gzip_tail == ahead.source.text.gzip_tail
+    assert alone.diagnostics == ahead.diagnostics
+
+
+def test_no_thread_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by a text that is too long, nor by one that is given up in its midst."""
+    monkeypatch.setattr(containers, "AHEAD_FROM", 0)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (32 << 20) + b"]}"))
+    with pytest.raises(LimitExceeded):
+        read(str(path), limits=Limits(text_bytes=20 << 20), threads=2)
+    with containers.open_text(str(path)) as text:
+        text.read(10)
+        text.read_ahead()
+        assert len(text.read(100)) == 100
+    assert "augment-read-ahead" not in [thread.name for thread in threading.enumerate()]
