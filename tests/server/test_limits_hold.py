@@ -166,6 +166,28 @@ def test_a_compressed_message(address: str) -> None:
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
+def test_a_message_that_inflates(tmp_path: Path) -> None:
+    """100 MB of zeros are 100 kB on their way. The server never holds them, by any gRPC that is allowed."""
+    with serving_apart(tmp_path / "state") as server:
+        before = peak_bytes(server.process.pid)
+        with grpc.insecure_channel(server.address, compression=grpc.Compression.Gzip) as channel:
+            ask = channel.unary_unary("/augment.v1.AugmentService/GetJob")
+            with pytest.raises(grpc.RpcError):
+                ask(bytes(100 << 20), timeout=PATIENCE_S)
+        assert peak_bytes(server.process.pid) - before < 30 << 20
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        pytest.skip("this system does not tell of memory")
+    found = re.search(r"VmHWM:\s+(\d+)", text)
+    assert found
+    return int(found[1]) << 10
+
+
 def test_connections_at_once(address: str) -> None:
     with ExitStack() as stack:
         assert eventually(lambda: answers(connected(stack, address)))  # once those of the tests before have gone
