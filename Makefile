@@ -55,8 +55,9 @@ bench-batch: $(STAMP)  ## ranks a minute with one process and two; merging; 1 00
 bench-hta: $(STAMP)  ## HTA's figures beside ours for the traces below TRACES, by default of the examples
 	$(BIN)/python benchmarks/hta_compare.py $(or $(TRACES),examples/traces)
 
-bench-service: $(STAMP)  ## the service under load, on loopback: throughput beside the command alone, latency, memory
+bench-service: $(STAMP)  ## the service under load, on loopback: throughput beside the command alone, latency, memory; crowds and kills
 	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/service_load.py
 
 wheels: $(STAMP) ## wheels of all platforms into dist/, inspected; run where this machine can (qemu-user, Wine)
 	$(BIN)/python -m building.wheels

@@ -71,12 +71,18 @@ class Load:
 class Server:
     """A server in a process of its own; its workers are its children."""
 
-    def __init__(self, state: Path) -> None:
-        command = [sys.executable, "-m", "augment", "serve", "--listen", "127.0.0.1:0", "--state-dir", str(state)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:4])}
+    def __init__(self, state: Path, *flags: str) -> None:
+        self.state, self._flags = state, flags
+        self.address = "127.0.0.1:0"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 # close() closes it
+        self.start()
+
+    def start(self) -> None:
+        """Start it, from the second time on with the same address."""
+        command = [sys.executable, "-m", "augment", "serve", "--listen", self.address, "--state-dir", str(self.state)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:4])}
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self._log, encoding="utf-8", env=environment
+            [*command, *self._flags], stdout=subprocess.PIPE, stderr=self._log, encoding="utf-8", env=environment
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -94,12 +100,28 @@ class Server:
         sizes = [_rss(pid) for pid in self._tree()]
         return sizes[0], sum(sizes[1:])
 
-    def close(self) -> None:
+    def workers(self) -> list[int]:
+        """The processes that do the work."""
+        return self._tree()[1:]
+
+    def stop(self) -> None:
         """End it."""
         self._process.send_signal(signal.SIGTERM)
+        self._ended()
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self._process.kill()
+        self._ended()
+
+    def _ended(self) -> None:
         self._process.wait(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    def close(self) -> None:
+        """End it, and let go of what it said."""
+        self.stop()
         self._log.close()
 
     def _tree(self) -> list[int]:

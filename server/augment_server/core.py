@@ -83,6 +83,7 @@ class Core:
 
     async def close(self) -> None:
         """Stop, and let go of the directory."""
+        self._retention.stopping = True
         if self._sweeping:
             self._sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):

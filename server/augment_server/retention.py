@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
+from augment_server.clock import Clock
 from augment_server.errors import Refusal
 from augment_server.jobs import FINAL, QUEUED, RUNNING
 from augment_server.limits import Limits
 from augment_server.storage import Storage, now_ns, remove
 
 FRESH_S = 600.0  #: what was touched within this time does not go for want of room
+T = TypeVar("T")
+_TOGETHER = 200  #: jobs or uploads that are removed in one transaction
+_MOST_SWEPT = 20_000  #: of each in one sweep, so that others are not kept waiting
 _OPEN = f"FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # our own numbers
 _NEEDED = f"SELECT content {_OPEN} UNION ALL SELECT content FROM controls WHERE job IN (SELECT id {_OPEN})"  # noqa: S608
 _FINAL = ", ".join(map(str, FINAL))
@@ -21,6 +27,10 @@ class Retention:
 
     def __init__(self, storage: Storage, limits: Limits) -> None:
         self._storage, self._limits = storage, limits
+        saved = storage.row("SELECT ns FROM clock")
+        self.clock = Clock(saved["ns"] if saved else None)
+        self.stopping = False  #: a sweep under way leaves the rest to the next
+        self.removed: Counter[tuple[str, str]] = Counter()  #: jobs and uploads, by why: ``age``, ``number``, ``room``
 
     def recover(self) -> list[str]:
         """After a start: complete what was begun, queue again what ran, drop what nobody will ask for.
@@ -57,29 +67,39 @@ class Retention:
 
     def sweep(self, busy: Collection[str]) -> None:
         """Remove what is too old, or too much; not the uploads in ``busy``, whose bytes arrive now."""
-        limits, now = self._limits, now_ns()
-        for job in self._old_jobs(now - int(limits.artifact_life_s * 1e9)):
-            self.remove_job(job)
-        old = now - int(limits.upload_life_s * 1e9)
-        for upload, touched in self._old_uploads(old):
-            if upload not in busy:
-                self._remove_upload(upload, touched)
-        self._fit("", 0, busy)
-        self._drop_contents()
+        limits, now = self._limits, self.clock.now_ns()
+        for why, jobs in self._old_jobs(now - int(limits.artifact_life_s * 1e9)).items():
+            for some in self._some(jobs):
+                self._remove_jobs(some, why)
+        for why, uploads in self._old_uploads(now - int(limits.upload_life_s * 1e9)).items():
+            for several in self._some([one for one in uploads if one[0] not in busy]):
+                self._remove_uploads(several, why)
+        if not self.stopping:
+            self._fit("", 0, busy)
+            self._drop_contents()
+        self._update("INSERT OR REPLACE INTO clock VALUES (0, ?)", self.clock.now_ns())
 
-    def _old_jobs(self, old: int) -> list[str]:
+    def _some(self, all_: list[T]) -> Iterator[list[T]]:
+        """What is removed in one transaction, as long as the server is not being stopped."""
+        for at in range(0, min(len(all_), _MOST_SWEPT), _TOGETHER):
+            if self.stopping:
+                return
+            yield all_[at : at + _TOGETHER]
+
+    def _old_jobs(self, old: int) -> dict[str, list[str]]:
         """Final jobs that ended before ``old``, and those beyond the number that is kept."""
         ended = f"SELECT id FROM jobs WHERE state IN ({_FINAL}) "  # noqa: S608
         rows = self._storage.rows(ended + "AND ended_ns < ?", old)
         more = self._storage.rows(ended + "ORDER BY ended_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
-        return [row["id"] for row in (*rows, *more)]
+        return {"age": [row["id"] for row in rows], "number": [row["id"] for row in more]}
 
-    def _old_uploads(self, old: int) -> list[tuple[str, int]]:
+    def _old_uploads(self, old: int) -> dict[str, list[tuple[str, int]]]:
         """The same of uploads, and when each was touched."""
         kept = "SELECT id, touched_ns FROM uploads WHERE "
         rows = self._storage.rows(kept + "touched_ns < ?", old)
         more = self._storage.rows(kept + "complete ORDER BY touched_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
-        return [(row["id"], row["touched_ns"]) for row in (*rows, *more)]
+        found = {"age": rows, "number": more}
+        return {why: [(row["id"], row["touched_ns"]) for row in of] for why, of in found.items()}
 
     def make_room(self, client: str, size: int, busy: Collection[str]) -> None:
         """See to it that ``client`` may store so many bytes more.
@@ -99,9 +119,9 @@ class Retention:
             return True
         for kind, name, touched in self._to_go(client, size):
             if kind == "job":
-                self.remove_job(name)
+                self._remove_jobs([name], "room")
             elif name not in busy:
-                self._remove_upload(name, touched)
+                self._remove_uploads([(name, touched)], "room")
             if self.stored_bytes() <= room:
                 break
         self._drop_contents()
@@ -139,19 +159,40 @@ class Retention:
 
     def remove_job(self, job: str) -> None:
         """Remove a job that is final, and what it made."""
-        with self._storage.lock:
-            self._update("DELETE FROM jobs WHERE id = ?", job)
-            remove(self._storage.artifacts(job))
+        self._remove_jobs([job], "asked")
 
-    def _remove_upload(self, upload: str, touched: int) -> None:
-        """Remove an upload, unless it was touched again since: whoever was told that it is there may rely on it."""
+    def remove_upload(self, upload: str) -> None:
+        """Remove an upload, and its bytes unless a job or another upload has them, too."""
+        row = self._storage.row("SELECT sha256, touched_ns FROM uploads WHERE id = ?", upload)
+        if row:
+            self._remove_uploads([(upload, row["touched_ns"])], "asked")
+            self._drop_content(row["sha256"])
+
+    def _remove_jobs(self, jobs: Sequence[str], why: str) -> None:
+        with self._storage.lock:
+            with self._storage.writing() as db:
+                gone = [job for job in jobs if db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount]
+            for job in jobs:
+                remove(self._storage.artifacts(job))
+        self.removed["job", why] += len(gone)
+
+    def _remove_uploads(self, uploads: Sequence[tuple[str, int]], why: str) -> None:
+        """Remove uploads, but none that was touched again since: whoever was told that it is there may rely on it."""
+        change = "DELETE FROM uploads WHERE id = ? AND touched_ns = ?"
+        with self._storage.lock:
+            with self._storage.writing() as db:
+                gone = [one for one in uploads if db.execute(change, one).rowcount]
+            for upload, _ in gone:
+                remove(self._storage.part(upload))
+        self.removed["upload", why] += len(gone)
+
+    def _drop_content(self, sha256: str) -> None:
         storage = self._storage
+        complete = "SELECT 1 FROM uploads WHERE sha256 = ?1 AND complete"
+        needed = f"{complete} UNION ALL SELECT 1 WHERE ?1 IN ({_NEEDED}) LIMIT 1"
         with storage.lock:
-            with storage.writing() as db:
-                change = "DELETE FROM uploads WHERE id = ? AND touched_ns = ?"
-                gone = db.execute(change, (upload, touched)).rowcount
-            if gone:
-                remove(storage.part(upload))
+            if sha256 and not storage.row(needed, sha256):
+                remove(storage.blob(sha256))
 
     def _drop_contents(self) -> None:
         """Contents that neither an upload nor a job that waits or runs has any more."""

@@ -79,6 +79,7 @@ CREATE TABLE IF NOT EXISTS artifacts (
     sha256 TEXT NOT NULL,
     PRIMARY KEY (job, position)
 );
+CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY, ns INTEGER NOT NULL);  -- by which ages are counted
 """
 #: what an upload takes of its client's room: what was announced, from the start; equal bytes once
 _TAKEN = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cutting import proxy
-from in_process import eventually, touched
+from in_process import eventually
 from in_process import serving as in_process
 from serving_process import Server, serving
 
@@ -280,7 +280,7 @@ def test_waiting_says_what_for(trace: Path, tmp_path: Path) -> None:
 
         def waiting(what: str) -> None:
             told.append(what)
-            server.core._retention._remove_upload(other.name.partition("/")[2], touched(server, other.name))
+            server.core._retention.remove_upload(other.name.partition("/")[2])
 
         with Client(server.address, waiting=waiting) as client:
             client.augment(trace, out=tmp_path / "out")
@@ -293,7 +293,7 @@ def test_an_upload_that_is_gone_is_begun_anew(trace: Path, tmp_path: Path, monke
 
         def late(self: Upload, there: resources_pb2.Upload, *more: Any) -> resources_pb2.Upload:
             if not begun:
-                server.core._retention._remove_upload(there.name.partition("/")[2], touched(server, there.name))
+                server.core._retention.remove_upload(there.name.partition("/")[2])
             begun.append(there.name)
             return rest(self, there, *more)
 

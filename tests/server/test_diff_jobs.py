@@ -151,7 +151,7 @@ def test_a_control_that_is_needed_stays(traces: tuple[Path, Path], tmp_path: Pat
         job = create(server, uploaded(server, control), uploaded(server, traces[1]))
         blobs = tmp_path / "state" / "blobs"
         for upload in server.core._storage.rows("SELECT id, touched_ns FROM uploads"):
-            server.core._retention._remove_upload(upload["id"], upload["touched_ns"])
+            server.core._retention.remove_upload(upload["id"])
         server.core._retention._drop_contents()
         assert len(list(blobs.iterdir())) == 2
         for pid in frozen:

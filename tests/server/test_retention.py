@@ -6,17 +6,19 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from in_process import Server, eventually, refused, serving, touched, trace
+from in_process import Server, eventually, refused, serving, trace
 
 from augment.errors import AugmentError
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server.clock import Clock
 from augment_server.storage import Storage
 
 
@@ -216,6 +218,81 @@ def test_bytes_that_were_damaged_are_healed_by_an_upload(tmp_path: Path) -> None
             server.read(job.artifacts[0].name)
 
 
+class Times:
+    """A machine's clocks, in seconds."""
+
+    def __init__(self) -> None:
+        self.of_day, self.since_start = 1_000_000.0, 50.0
+
+    def clock(self, saved: int | None = None) -> Clock:
+        return Clock(saved, lambda: int(self.of_day * 1e9), lambda: int(self.since_start * 1e9))
+
+    def go_on(self, seconds: float) -> None:
+        self.of_day += seconds
+        self.since_start += seconds
+
+
+DAY = 86400.0
+
+
+def test_ages_do_not_jump_with_the_clock() -> None:
+    times = Times()
+    clock = times.clock()
+    times.go_on(100)
+    assert clock.now_ns() == times.of_day * 1e9
+    times.of_day += 8 * DAY
+    before = clock.now_ns()
+    times.go_on(1000)
+    assert clock.now_ns() - before == 1100 * 10**9  # it comes closer
+    times.of_day -= 9 * DAY
+    assert clock.now_ns() == times.of_day * 1e9  # and is never ahead
+    times.go_on(5)
+    assert clock.now_ns() == times.of_day * 1e9
+
+
+def test_a_day_at_most_passes_between_two_servers() -> None:
+    times = Times()
+    saved = times.clock().now_ns()
+    times.go_on(DAY / 2)
+    assert times.clock(saved).now_ns() - saved == DAY / 2 * 1e9
+    times.go_on(8 * DAY)
+    assert times.clock(saved).now_ns() - saved == DAY * 1e9
+    times.of_day = 0.0
+    assert times.clock(saved).now_ns() == 0
+
+
+def test_a_jump_of_the_clock_removes_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
+        sweep(server)
+        retention = server.core._retention
+        retention.clock._time_of_day = lambda: time.time_ns() + int(8 * DAY * 1e9)
+        sweep(server)
+        assert server.get(job.name) == job
+    with serving(tmp_path / "state") as server:
+        saved = server.core._storage.row("SELECT ns FROM clock")
+        assert saved
+        assert abs(saved["ns"] - time.time_ns()) < DAY * 1e9
+        retention = server.core._retention
+        retention.clock = Clock(saved["ns"], lambda: time.time_ns() + int(8 * DAY * 1e9))
+        sweep(server)
+        assert server.get(job.name) == job
+
+
+def test_a_sweep_ends_with_its_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", upload_life_s=100.0) as server:
+        uploads = [server.upload(trace(tmp_path / "a.json", count=n)) for n in range(1, 4)]
+        age(server, "UPDATE uploads SET touched_ns = touched_ns - ?", 101 * 10**9)
+        retention = server.core._retention
+        retention.stopping = True
+        sweep(server)
+        assert len(server.core._storage.rows("SELECT id FROM uploads")) == len(uploads)
+        retention.stopping = False
+        sweep(server)
+        assert retention.removed == {("upload", "age"): 3}
+        assert files(tmp_path / "state", "blobs") == []
+
+
 def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at what is old and its removal, a client may have been told that it is there."""
     with serving(tmp_path / "state") as server:
@@ -223,7 +300,7 @@ def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.Monk
         upload = server.upload(path)
         age(server, "UPDATE uploads SET touched_ns = 5")
         retention = server.core._retention
-        removal = retention._remove_upload
+        removal = retention._remove_uploads
 
         def late(*found: Any) -> None:
             sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -231,7 +308,7 @@ def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.Monk
             assert server.stub.StartUpload(request).upload.name == upload
             removal(*found)
 
-        monkeypatch.setattr(retention, "_remove_upload", late)
+        monkeypatch.setattr(retention, "_remove_uploads", late)
         sweep(server)
         assert server.wait(server.create(upload).name).state == v1.Job.STATE_SUCCEEDED
 
@@ -244,7 +321,7 @@ def test_an_upload_that_goes_while_its_bytes_come(tmp_path: Path) -> None:
             yield calls.UploadTraceRequest(resume=calls.ResumeUpload(name=started))
             yield calls.UploadTraceRequest(chunk=b"ab")
             eventually(lambda: server.core._uploads._writers)
-            server.core._retention._remove_upload(started.removeprefix("uploads/"), touched(server, started))
+            server.core._retention.remove_upload(started.removeprefix("uploads/"))
             yield calls.UploadTraceRequest(chunk=b"cd")
 
         with refused("NOT_FOUND", "NOT_FOUND"):

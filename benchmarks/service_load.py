@@ -1,0 +1,301 @@
+"""The service under crowds and kills, on loopback. For Linux. Exits 1 if something was lost.
+
+    python benchmarks/service_load.py [--uploads 200x10] [--cancelled 10000] [--kept 100000] [--jobs 2000] [--kills 20]
+
+- uploads: that many clients send that many files each, all at once, as one host: how many arrive.
+- cancelled: calls of CreateJob that are cancelled within milliseconds: how many jobs are left waiting.
+- kept: GetJob while 8 clients upload, on a server that keeps so many jobs.
+- jobs: so many small jobs by 8 clients, while 192 more connections watch: GetJob meanwhile, memory.
+- kills: ``kill -9`` of the server, and as often of a worker, while 4 clients have traces augmented: what was lost.
+
+0 leaves one out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / part) for part in ("", "server", "examples", "benchmarks")]
+
+import grpc  # noqa: E402
+from bench import cache  # noqa: E402
+from service import Asking, Server  # noqa: E402
+
+from augment.client import Client  # noqa: E402
+from augment.client.connection import Deadline  # noqa: E402
+from augment.errors import AugmentError  # noqa: E402
+from augment.v1 import resources_pb2, service_pb2  # noqa: E402
+
+QUICK = ["temporal_breakdown"]
+CLIENTS, WATCHERS, KILLED_CLIENTS = 8, 192, 4
+WAITING = (resources_pb2.Job.STATE_QUEUED, resources_pb2.Job.STATE_RUNNING)
+DRAIN_S = 1200.0
+MANY = ("--max-client-jobs", "100000", "--max-queued-jobs", "100000")
+
+
+def small_trace(path: Path, number: int, more_bytes: int = 0) -> Path:
+    """A trace of twenty kernels, in bytes of its own."""
+    kernels = [
+        {"ph": "X", "cat": "kernel", "name": f"k{i}", "ts": i * 10, "dur": 5, "pid": 0, "tid": 7} for i in range(20)
+    ]
+    mark = {"ph": "i", "name": str(number), "ts": 1, "pid": 0, "tid": 7}
+    path.write_text(json.dumps({"traceEvents": [*kernels, mark]}) + " " * more_bytes)
+    return path
+
+
+@contextlib.contextmanager
+def serving(*flags: str, state: Path | None = None) -> Iterator[tuple[Server, Path]]:
+    """A server, and a folder for inputs and outputs."""
+    with tempfile.TemporaryDirectory(dir=cache()) as name:
+        folder = Path(name)
+        server = Server(state or folder / "state", *flags)
+        try:
+            yield server, folder
+        finally:
+            server.close()
+
+
+def upload(client: Client, path: Path) -> str:
+    """Send a file: the upload's name."""
+    return client._upload(str(path), Deadline(None, str(path)), lambda *_: None)
+
+
+def create(upload_name: str, request_id: str = "") -> service_pb2.CreateJobRequest:
+    """A request of a quick job."""
+    spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload_name), only=QUICK)
+    return service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec), request_id=request_id)
+
+
+def waiting_jobs(stub: Any) -> int:
+    """How many jobs wait or run, up to a page."""
+    return len(stub.ListJobs(service_pb2.ListJobsRequest(states=WAITING, page_size=1000)).jobs)
+
+
+def uploads(clients: int, each: int) -> list[str]:
+    """All files of all clients at once."""
+    told: Counter[str] = Counter()
+    with serving() as (server, folder), contextlib.ExitStack() as stack:
+        made = [stack.enter_context(Client(server.address)) for _ in range(clients)]
+        files = [small_trace(folder / f"rank{n}.json", n, 100_000) for n in range(clients * each)]
+
+        def one(number: int) -> None:
+            try:
+                upload(made[number % clients], files[number])
+                told["done"] += 1
+            except AugmentError as error:
+                told[str(error).rpartition(": ")[2]] += 1
+
+        began = time.perf_counter()
+        with ThreadPoolExecutor(clients * each) as pool:
+            list(pool.map(one, range(clients * each)))
+        seconds = time.perf_counter() - began
+    print(f"uploads     {clients} clients x {each} at once: {told['done']} of {clients * each} done in {seconds:.0f} s")
+    return [f"uploads: {count} failed: {what}" for what, count in told.items() if what != "done"]
+
+
+def cancelled(count: int) -> list[str]:
+    """Calls that are cancelled about when the job is accepted."""
+    pauses = random.Random(0)
+    with serving(*MANY) as (server, folder), Client(server.address) as client:
+        stub, name = client._stub, upload(client, small_trace(folder / "a.json", 0))
+        for number in range(count):
+            call = stub.CreateJob.future(create(name, f"cancelled {number}"))
+            time.sleep(pauses.uniform(0, 0.004))
+            call.cancel()
+        accepted = sum(state_counts(server).values())
+        left = drained(lambda: waiting_jobs(stub))
+    print(f"cancelled   {count} calls of CreateJob: {accepted} jobs were accepted, {left} left behind")
+    return [f"cancelled: {left} jobs are left behind"] if left else []
+
+
+def state_counts(server: Server) -> dict[int, int]:
+    """How many jobs the database has, by state."""
+    with contextlib.closing(sqlite3.connect(server.state / "state.db")) as database:
+        return dict(database.execute("SELECT state, COUNT(*) FROM jobs GROUP BY state"))
+
+
+def drained(left: Callable[[], int]) -> int:
+    """How many are left when no more end."""
+    until = time.monotonic() + DRAIN_S
+    while (now := left()) and time.monotonic() < until:
+        time.sleep(1)
+    return now
+
+
+def kept(count: int, seconds: float = 20.0) -> list[str]:
+    """GetJob on a server that keeps many jobs and takes uploads."""
+    with serving() as (server, folder), Client(server.address) as client:
+        job = client._stub.CreateJob(create(upload(client, small_trace(folder / "a.json", 0)))).job.name
+        list(client._stub.WatchJob(service_pb2.WatchJobRequest(name=job)))
+        server.stop()
+        fill(server.state, count)
+        server.start()
+        end = time.monotonic() + seconds
+        sent = [0] * CLIENTS
+
+        def send(number: int) -> None:
+            with Client(server.address) as sender:
+                while time.monotonic() < end:
+                    path = folder / f"sent{number}.json"
+                    upload(sender, small_trace(path, 1000 * number + sent[number], 1_000_000))
+                    sent[number] += 1
+
+        with Asking(server.address, folder / "a.json") as asking, ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(send, range(CLIENTS)))
+    print(
+        f"kept        {count} jobs kept, {CLIENTS} clients sent {sum(sent)} MB: GetJob p50 {asking.at(0.5):.1f} ms,"
+        f" p99 {asking.at(0.99):.1f} ms, longest {asking.at(1.0):.1f} ms, of {len(asking.latencies_s)}"
+    )
+    return []
+
+
+def fill(state: Path, count: int) -> None:
+    """Copies of the job and the upload that are there, as a busy month leaves them."""
+    now = time.time_ns()
+    with contextlib.closing(sqlite3.connect(state / "state.db")) as database, database:
+        for table in ("jobs", "uploads"):
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            row = dict(zip(columns, database.execute(f"SELECT * FROM {table} LIMIT 1").fetchone(), strict=True))
+            fixed: dict[str, Any] = {**row, "request_id": "", "number": None}
+            rows = (
+                [
+                    now - (n + 1) * 10**9
+                    if column.endswith("_ns")
+                    else f"{n:020x}"
+                    if column == "id"
+                    else fixed[column]
+                    for column in columns
+                ]
+                for n in range(count)
+            )
+            marks = ", ".join("?" * len(columns))
+            database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        made = (
+            (f"{n:020x}", position, name, 1000, "0" * 64)
+            for n in range(count)
+            for position, name in enumerate(("a.augmented.json", "a.metrics.json"))
+        )
+        database.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", made)
+
+
+def jobs(count: int) -> list[str]:
+    """Small jobs of some clients, while many more watch."""
+    with serving("--max-client-jobs", "1000") as (server, folder), contextlib.ExitStack() as stack:
+        failed: Counter[str] = Counter()
+        watchers = [watcher(stack, server.address) for _ in range(WATCHERS)]
+        before = server.rss()[0]
+
+        def send(number: int) -> None:
+            with Client(server.address) as client:
+                for at in range(number, count, CLIENTS):
+                    path = small_trace(folder / f"rank{at}.json", at)
+                    try:
+                        client.augment(path, only=QUICK, out=folder / "out")
+                    except AugmentError as error:
+                        failed[str(error).rpartition(": ")[2]] += 1
+
+        began = time.perf_counter()
+        with Asking(server.address, small_trace(folder / "a.json", -1)) as asking, ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(send, range(CLIENTS)))
+        seconds = time.perf_counter() - began
+        made = len(list((folder / "out").glob("*.metrics.json")))
+        after = server.rss()[0]
+        alive = sum(one.is_active() for one in watchers)
+    print(
+        f"jobs        {count} by {CLIENTS} clients, {WATCHERS} more connections: {made} done, {made / seconds:.1f}/s;"
+        f" GetJob p50 {asking.at(0.5):.1f} ms, p99 {asking.at(0.99):.1f} ms; server {before >> 20} -> {after >> 20} MB"
+    )
+    if alive < WATCHERS:
+        failed[f"{WATCHERS - alive} of those that watch were cut off"] += 1
+    return [f"jobs: {times} failed: {what}" for what, times in failed.items()]
+
+
+def watcher(stack: contextlib.ExitStack, address: str) -> Any:
+    """A call, over a connection of its own, that stays: it watches the server's health."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channel = stack.enter_context(grpc.insecure_channel(address, options))
+    call = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+    next(call)
+    return call
+
+
+def kills(count: int) -> list[str]:
+    """The server and its workers killed, again and again, under clients that go on."""
+    chance, stopped = random.Random(0), threading.Event()
+    told: Counter[str] = Counter()
+    flags = ("--max-job-attempts", "1000", "--max-running-jobs", "2")
+    with serving(*flags) as (server, folder):
+
+        def use(number: int) -> None:
+            with Client(server.address, patience_s=300) as client:
+                while not stopped.is_set():
+                    path = small_trace(folder / f"client{number}.json", told["asked"], 200_000)
+                    told["asked"] += 1
+                    try:
+                        made = client.augment(path, out=folder / "out")
+                        told["done" if made.metrics["analyses"] else "empty"] += 1
+                    except AugmentError as error:
+                        if "died, and died again" in str(error):  # as it must be, after two deaths of workers
+                            told["given up"] += 1
+                            continue
+                        told[f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"] += 1
+
+        with ThreadPoolExecutor(KILLED_CLIENTS) as pool:
+            running = [pool.submit(use, number) for number in range(KILLED_CLIENTS)]
+            for _ in range(count):
+                time.sleep(chance.uniform(0.3, 1.5))
+                with contextlib.suppress(ProcessLookupError, IndexError):
+                    os.kill(chance.choice(server.workers()), signal.SIGKILL)
+                time.sleep(chance.uniform(0.3, 1.5))
+                server.kill()
+                server.start()
+            time.sleep(2)
+            stopped.set()
+            for one in running:
+                one.result()
+        left = sum(number for state, number in state_counts(server).items() if state in WAITING)
+    lost = {what: times for what, times in told.items() if what not in ("asked", "done", "given up")}
+    print(
+        f"kills       {count} of the server, {count} of workers, {KILLED_CLIENTS} clients: {told['done']} of"
+        f" {told['asked']} jobs done, {told['given up']} given up after two deaths of workers, {left} left waiting"
+    )
+    failures = [f"kills: {times} failed: {what}" for what, times in lost.items()]
+    return failures + ([f"kills: {left} jobs are left waiting"] if left else [])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--uploads", default="200x10", metavar="CLIENTSxEACH")
+    for name, default in (("cancelled", 10_000), ("kept", 100_000), ("jobs", 2_000), ("kills", 20)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    chosen = parser.parse_args(arguments)
+    clients, _, each = chosen.uploads.partition("x")
+    failures = uploads(int(clients), int(each)) if int(clients) else []
+    for measure, count in (
+        (cancelled, chosen.cancelled), (kept, chosen.kept), (jobs, chosen.jobs), (kills, chosen.kills)
+    ):  # fmt: skip
+        failures += measure(count) if count else []
+    for failure in failures:
+        print(f"FAIL: {failure}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

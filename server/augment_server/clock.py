@@ -1,0 +1,41 @@
+"""The time by which ages are counted: no jump of the system's clock makes everything old at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+MOST_PAUSE_NS = 24 * 3600 * 10**9  #: of the time between two servers, at most so much counts
+_CATCH_UP = 10  #: while it is behind the time of day, it gains a tenth
+
+
+class Clock:
+    """Goes on as the machine's monotonic clock does, and is never ahead of the time of day.
+
+    A time of day that jumps ahead, or that a machine starts with, may be wrong. So this clock approaches it slowly:
+    what is kept is then kept longer, never shorter by more than a day and a tenth of its life.
+
+    Args:
+        saved_ns: what it said when it was last saved; None if it never was.
+        time_of_day: the system's, in ns.
+        monotonic: of the system, in ns.
+    """
+
+    def __init__(
+        self, saved_ns: int | None, time_of_day: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], int] = time.monotonic_ns,
+    ) -> None:  # fmt: skip
+        self._time_of_day, self._monotonic = time_of_day, monotonic
+        now = time_of_day()
+        self._now = now if saved_ns is None else min(now, saved_ns + MOST_PAUSE_NS)
+        self._asked = monotonic()
+        self._lock = threading.Lock()
+
+    def now_ns(self) -> int:
+        """The time."""
+        with self._lock:
+            monotonic = self._monotonic()
+            passed, self._asked = monotonic - self._asked, monotonic
+            self._now = min(self._now + passed + passed // _CATCH_UP, self._time_of_day())
+            return self._now

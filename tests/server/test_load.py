@@ -1,0 +1,49 @@
+"""Crowds, smaller than those of benchmarks/service_load.py."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from in_process import eventually, serving, trace
+
+from augment.client import Client
+from augment.client.connection import Deadline
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+
+WAITING = (v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING)
+
+
+def test_creates_that_are_cancelled_leave_nothing_behind(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_client_jobs=1000) as server:
+        spec = v1.AugmentSpec(only=["temporal_breakdown"])
+        spec.input.upload = server.upload(trace(tmp_path / "a.json"))
+        for number in range(100):
+            request = calls.CreateJobRequest(spec=v1.JobSpec(augment=spec), request_id=f"cancelled {number}")
+            call = server.stub.CreateJob.future(request)
+            time.sleep(0.0004 * (number % 10))
+            call.cancel()
+        server.core._scheduler._wake.clear()  # what nobody told is found out, too
+        eventually(lambda: not server.stub.ListJobs(calls.ListJobsRequest(states=WAITING)).jobs)
+
+
+def test_all_uploads_of_a_crowd_arrive(tmp_path: Path) -> None:
+    """Those of one host, beyond the number that may be open at once, wait for each other."""
+    clients, each = 10, 8
+    with serving(tmp_path / "state", max_open_uploads=8) as server:
+        files = [trace(tmp_path / f"rank{n}.json", count=20 + n) for n in range(clients * each)]
+        together = threading.Barrier(clients * each)
+        made = [Client(server.address) for _ in range(clients)]
+
+        def send(number: int) -> str:
+            together.wait()
+            return made[number % clients]._upload(str(files[number]), Deadline(None, ""), lambda *_: None)
+
+        with ThreadPoolExecutor(clients * each) as pool:
+            names = list(pool.map(send, range(clients * each)))
+        for one in made:
+            one.close()
+        assert len(set(names)) == clients * each
