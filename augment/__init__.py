@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from augment.execution_trace import link_execution_trace, with_execution_trace
     from augment.findings import AugmentedTrace, Findings, Skipped
     from augment.frames import frames
+    from augment.graph_capture import with_graph_capture
     from augment.memory_timeline import read_memory_timeline, with_memory_timeline
     from augment.pipeline import augment
     from augment.readers import read
@@ -53,6 +54,7 @@ _HOMES = {
     "Diff": "augment.comparison",
     "link_execution_trace": "augment.execution_trace",
     "with_execution_trace": "augment.execution_trace",
+    "with_graph_capture": "augment.graph_capture",
     "read_memory_timeline": "augment.memory_timeline",
     "with_memory_timeline": "augment.memory_timeline",
     "with_tables": "augment.tables",
@@ -95,6 +97,7 @@ __all__ = [
     "read",
     "read_memory_timeline",
     "with_execution_trace",
+    "with_graph_capture",
     "with_memory_timeline",
     "with_tables",
     "within",

@@ -22,6 +22,7 @@ class Evidence:
 
     execution_trace: str | None = None
     memory_timeline: str | None = None
+    graph_capture: str | None = None
 
     @property
     def paths(self) -> dict[str, str]:
@@ -72,9 +73,14 @@ class Evidence:
             AugmentError: a file cannot be used.
         """
         from augment.execution_trace import with_execution_trace
+        from augment.graph_capture import with_graph_capture
         from augment.memory_timeline import with_memory_timeline
 
-        adding = {"execution_trace": with_execution_trace, "memory_timeline": with_memory_timeline}
+        adding = {
+            "execution_trace": with_execution_trace,
+            "memory_timeline": with_memory_timeline,
+            "graph_capture": with_graph_capture,
+        }
         for kind, path in self.of(trace.rank).items():
             trace = adding[kind](trace, path)
         return trace

@@ -286,6 +286,8 @@ class Trace:
     execution_nodes: Sequence[dict[str, Any]] | None = None
     #: from the memory timeline recorded with the trace, if given
     memory_changes: MemoryChanges | None = None
+    #: the recording of the capture of its CUDA graphs, if given
+    graph_capture: Trace | None = None
     #: the user's own tables by key: rows that come before the package's (augment/tables.py)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)

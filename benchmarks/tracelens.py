@@ -17,8 +17,9 @@ from collections import Counter
 from typing import Any
 
 import augment
+from augment.derived.operators.counted_operators import formula_of
 from augment.derived.operators.operator_calls import Call, Unrecorded
-from augment.derived.operators.operator_work import formula_of, operator_work
+from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.work_model import Work
 from augment.trace import Trace
 

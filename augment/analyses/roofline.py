@@ -6,6 +6,11 @@ bytes, each operand read once and each result written once. A multiply-add is tw
 operator with a formula counts, and an operator without one has no row: it is unknown, not zero. Formulas for operators
 of your own, and peaks of devices, are given in [tables](tables.md).
 
+Kernels of a CUDA graph have no operators. Those of the graph's capture count, if the capture is in the trace or given
+beside it (``--graph-capture FILE``): the n-th captured launch is the n-th kernel of the graph. Where names of kernels
+were captured (ROCm), all must be equal; else number, stream and kinds of work must fit. What does not fit is not
+covered (diagnostic ``graph_not_joined``).
+
 Operations equal those of TraceLens (``benchmarks/tracelens.py``) on the recorded runs that were compared, except where
 its models differ: it adds one operation for each element of the result where ``addmm`` or ``baddbmm`` adds an operand,
 takes half of all pairs of a causal mask (here those that see each other: n (n + 1) / 2), and counts gradients that the
@@ -40,6 +45,7 @@ from augment.arrays import intervals
 from augment.arrays.ordering import combinations, each, numbered
 from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work, sort_key
+from augment.derived.operators.graph_capture import graph_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks, why_unknown
 from augment.derived.operators.roofs import Bound, Floats, roofs
@@ -142,6 +148,9 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
     for device, peak in device_peaks(trace).items():
         if peak is None:
             yield Diagnostic("no_peak", 1, f"{why_unknown(trace, device)}; so there is no roof")
+    if reasons := graph_work(trace).reasons:
+        why = "; ".join(dict.fromkeys(reasons))
+        yield Diagnostic("graph_not_joined", len(reasons), f"launches of graphs whose operators are not known: {why}")
     if own.beyond.any():
         why = "a formula counts more bytes than the kernels move; they have no roof"
         yield Diagnostic("bytes_not_moved", int(own.beyond.sum()), f"operators beyond the rate of memory: {why}")

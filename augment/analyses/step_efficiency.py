@@ -160,7 +160,7 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
     if covered < COVERED:
         share = f"operations are counted of {100 * covered:.1f} % of the time of matrix products alone"
         why = "the others have no operator (as in CUDA graphs), no shapes, or no formula"
-        return f"{share}; {why}: [[flops]] in --tables FILE"
+        return f"{share}; {why}: --graph-capture FILE, or [[flops]] in --tables FILE"
     return None
 
 

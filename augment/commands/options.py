@@ -73,7 +73,7 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
         def command(*args: Any, **values: Any) -> Any:
             return function(*args, request=_request({name: values.pop(name) for name in names}), **values)
 
-        names = ["only", "skip", "options", "steps", "tables", "peaks", "execution_trace", "memory_timeline"]
+        names = ["only", "skip", "options", "steps", "tables", "peaks", *_EVIDENCE]
         options = [*_REQUEST]
         if formats:
             names.append("formats")
@@ -85,6 +85,7 @@ def requesting(*, formats: bool = False) -> Callable[[Function], Function]:
     return decorated
 
 
+_EVIDENCE = ("execution_trace", "memory_timeline", "graph_capture")
 _TABLES = click.option(
     "--tables",
     metavar="FILE",
@@ -111,6 +112,11 @@ _REQUEST: tuple[Callable[..., Any], ...] = (
         "--memory-timeline",
         metavar="FILE",
         help="The *.raw.json.gz of export_memory_timeline for the trace; {rank} as above.",
+    ),
+    click.option(
+        "--graph-capture",
+        metavar="FILE",
+        help="A trace of the capture of the trace's CUDA graphs, whose operators have shapes; {rank} as above.",
     ),
     click.option(
         "--execution-trace",
@@ -154,5 +160,5 @@ def _request(values: dict[str, Any]) -> Request:
     from augment.evidence import Evidence
     from augment.request import Request, option_values
 
-    evidence = Evidence(values.pop("execution_trace"), values.pop("memory_timeline"))
+    evidence = Evidence(**{name: values.pop(name) for name in _EVIDENCE})
     return Request(**{**values, "options": option_values(values["options"])}, evidence=evidence)

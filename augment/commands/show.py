@@ -75,6 +75,7 @@ def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:
         "--peak": request.peaks,
         "--execution-trace": evidence.execution_trace,
         "--memory-timeline": evidence.memory_timeline,
+        "--graph-capture": evidence.graph_capture,
     }
     if given := next((name for name, value in needs_trace.items() if value), None):
         raise UsageError(f"{given}: these metrics are already computed; name the trace to compute them again")

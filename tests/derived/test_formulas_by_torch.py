@@ -130,7 +130,7 @@ def test_what_the_profiler_records_of_a_model_is_counted_as_the_counter_does(tmp
 def leaf_flops(path: Path) -> int:
     """The operations of all operators that hold no other with any, CPU's or not."""
     import augment
-    from augment.derived.operators.operator_work import counted_operators
+    from augment.derived.operators.counted_operators import counted_operators
 
     return sum(work.flops or 0 for _, work in counted_operators(augment.read(path)))
 

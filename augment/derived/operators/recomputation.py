@@ -31,7 +31,7 @@ def recomputed(trace: Trace) -> Bools:
     """Whether each operator of ``operator_work`` is recomputation."""
     found = operator_work(trace)
     stacks, ops = call_stacks(trace), places_of(trace, Category.CPU_OP)
-    own = stacks.place_of[found.row].astype(np.intp)
+    own = stacks.place_of[found.row].astype(np.intp)  # kernels of graphs: the launch of the graph, in no operator
     nodes = ops.where(lambda name: name.startswith(_NODE))
     if not len(nodes) or not len(own):
         return np.zeros(len(own), np.bool_)

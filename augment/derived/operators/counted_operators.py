@@ -1,0 +1,119 @@
+"""Which operators count: those with a formula, and what each has to do.
+
+An operator counts only if none below it counts: of ``linear`` and the ``addmm`` in it the latter. What only moves bytes
+takes nothing from a matrix product around it: a convolution that first copies its input counts, and so does the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from augment.annotations import Texts
+from augment.arrays.ordering import combinations
+from augment.arrays.types import Bools, Int32s, Int64s, Places
+from augment.derived.host.call_stacks import call_stacks, places_of
+from augment.derived.host.enclosing import directly_around
+from augment.derived.operators.formulas_attention import ATTENTION
+from augment.derived.operators.formulas_convolution import CONVOLUTION
+from augment.derived.operators.formulas_custom import CustomFormula, formulas_of, shipped_formulas
+from augment.derived.operators.formulas_matmul import MATMUL
+from augment.derived.operators.formulas_memory import memory_formula
+from augment.derived.operators.operator_calls import Call, Unrecorded
+from augment.derived.operators.work_model import Work
+from augment.derived.source.arg_columns import arg_columns
+from augment.trace import Category, Trace, derived
+
+Formula = Callable[[Call], Work]
+_ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
+
+
+def formula_of(trace: Trace, operator: str) -> Formula | None:
+    """The formula for an operator: the user's, the package's for what libraries have, then PyTorch's own."""
+    for one in (*_own_formulas(trace), *shipped_formulas()):
+        if one.pattern.search(operator):
+            return one
+    return MATMUL.get(operator) or CONVOLUTION.get(operator) or ATTENTION.get(operator) or memory_formula(operator)
+
+
+@derived
+def _own_formulas(trace: Trace) -> list[CustomFormula]:
+    return formulas_of(trace.tables.get("flops", ()))
+
+
+def counted_operators(trace: Trace) -> Iterator[tuple[int, Work]]:
+    """The row and the work of each operator that counts, whether or not it launched anything: also of a CPU's trace."""
+    place, kind, _, works = counted(trace)
+    rows = call_stacks(trace).row[place]
+    yield from zip(rows.tolist(), (works[number] for number in kind.tolist()), strict=True)
+
+
+@derived
+def counted(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
+    """The places in the call stacks of the operators that count, ascending; of each the index of its call and work."""
+    place, kind, calls, works = _modelled(trace)
+    counts = _counting(trace, place, np.array([work.is_product for work in works], np.bool_)[kind])
+    return place[counts], kind[counts], calls, works
+
+
+def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Work, ...]]:
+    """The places of the call stacks that have a formula and what it asks for, and the work of each."""
+    stacks = call_stacks(trace)
+    formulas: dict[int, Formula] = {}
+    named = places_of(trace, Category.CPU_OP)
+    for code in np.unique(named.name).tolist():
+        if formula := formula_of(trace, trace.strings[code]):
+            formulas[code] = formula
+    known = np.zeros(len(trace.strings), np.bool_)
+    known[list(formulas)] = True
+    own = np.flatnonzero(known[named.name])
+    place, name = named.place[own], named.name[own]
+    columns = [_codes(trace, arg, stacks.row[place]) for arg in _ARGS]
+    keys, code = combinations(name, *(one.codes for one in columns))
+    calls: list[Call] = []
+    works: list[Work] = []
+    kind = np.full(len(keys[0]), -1, np.int32)
+    for number, (operator, *texts) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
+        text = [one.values[at] if at >= 0 else "" for one, at in zip(columns, texts, strict=True)]
+        call = Call.parsed(trace.strings[operator], *text)
+        found = None if call is None else _asked(formulas[operator], call)
+        if call is not None and found is not None:
+            kind[number] = len(calls)
+            calls.append(call)
+            works.append(found)
+    modelled = kind[code] >= 0
+    return place[modelled], kind[code][modelled], tuple(calls), tuple(works)
+
+
+def _asked(formula: Formula, call: Call) -> Work | None:
+    try:
+        found = formula(call)
+    except (Unrecorded, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
+        return None  # another shape or schema than the formula knows: unknown
+    return found if found.flops is not None or found.bytes is not None else None
+
+
+def _codes(trace: Trace, arg: str, rows: Int64s) -> Texts:
+    found, texts = arg_columns(trace).texts(arg)
+    codes = np.full(len(rows), -1, np.int32)
+    if len(found):
+        at = np.minimum(np.searchsorted(found, rows), len(found) - 1)
+        codes = np.where(found[at] == rows, texts.codes[at], np.int32(-1))
+    return Texts(codes, texts.values)
+
+
+def _counting(trace: Trace, place: Places, is_product: Bools) -> Bools:
+    """Which operators count: products without a product in them, others without anything in them that has a formula."""
+    counts = ~_has_inner(trace, place) | is_product
+    products = np.flatnonzero(is_product)
+    counts[products[_has_inner(trace, place[products])]] = False
+    return counts
+
+
+def _has_inner(trace: Trace, place: Places) -> Bools:
+    """Whether each of ``place`` encloses another."""
+    around = directly_around(trace, place)
+    found = np.zeros(len(place), np.bool_)
+    found[around[around >= 0]] = True
+    return found

@@ -1,0 +1,206 @@
+"""The operators behind the kernels of CUDA graphs: those that launched the same kernels while the graph was captured.
+
+A capture records calls that launch kernels, and operators with shapes around them, but nothing runs; a replay runs the
+kernels, and no operator is around them. They are joined by the order of nodes: the n-th captured launch of a kernel is
+the n-th kernel of a launch of the graph. The capture is in the trace itself, or in a trace given beside it
+(``Trace.graph_capture``).
+
+Nothing is joined by chance. ROCm records names of captured kernels: all must be equal. CUDA does not: then the number
+of kernels must be equal, all run on one stream, each operator of a matrix product must have a kernel whose name is not
+of other work, and captures that fit must agree in their operators. Else the reason is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Int32s, Int64s, Places
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.host.call_stacks import call_stacks
+from augment.derived.host.enclosing import enclosing
+from augment.derived.names.kernel_types import KernelType
+from augment.derived.operators.counted_operators import counted
+from augment.derived.operators.operator_calls import Call
+from augment.derived.operators.work_model import Work
+from augment.trace import LAUNCHES, Category, Trace, derived
+
+_GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+_KERNEL = re.compile(r"(cuda|cu|hip)\w*LaunchKernel")
+_BEGIN, _END = (re.compile(rf"(cuda|cu|hip)Stream{word}Capture") for word in ("Begin", "End"))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphWork:
+    """The operators of graphs' kernels.
+
+    Equal-length columns: ``row`` int64, of the launch of the graph; ``kind`` int32, an index into ``calls`` and
+    ``works``. ``owner`` int32, of each place of ``gpu_work`` the place in these columns, -1 where there is none.
+    ``reasons``: for each launch of a graph whose kernels were not joined, why.
+    """
+
+    row: Int64s
+    kind: Int32s
+    calls: tuple[Call, ...]
+    works: tuple[Work, ...]
+    owner: Int32s
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """One capture. Of each captured kernel: ``operator``, the place of its operator among those that count, -1 without;
+    ``names``, empty where they are not recorded. ``kind`` is of each operator that counts."""
+
+    operator: Int64s
+    names: tuple[str, ...]
+    kind: Int32s
+    calls: tuple[Call, ...]
+    works: tuple[Work, ...]
+
+    def content(self) -> tuple[object, ...]:
+        """What of it is joined: equal for captures that are as good as each other."""
+        _, which = np.unique(self.operator, return_inverse=True)
+        calls = [self.calls[self.kind[at]] if at >= 0 else None for at in self.operator.tolist()]
+        told = [call and (call.operator, str(call.dims), tuple(call.types)) for call in calls]
+        return which.tolist(), told
+
+
+@derived
+def graph_work(trace: Trace) -> GraphWork:
+    """The operators of all launches of graphs; nothing without a capture."""
+    work = gpu_work(trace)
+    owner = np.full(len(work), -1, np.int32)
+    rows: list[int] = []
+    kinds: list[int] = []
+    calls: list[Call] = []
+    works: list[Work] = []
+    reasons: list[str] = []
+    first_kind: dict[int, int] = {}
+    known: dict[bytes, _Section | str] = {}
+    sections = list(_sections(trace)) if _has_graphs(trace) else []
+    for launch, places in _launches(trace) if sections else ():
+        key = trace.events.name[work.row[places]].tobytes()
+        if key not in known:
+            known[key] = _fitting(trace, places, sections)
+        section = known[key]
+        if isinstance(section, str):
+            reasons.append(section)
+            continue
+        if id(section) not in first_kind:
+            first_kind[id(section)] = len(calls)
+            calls += section.calls
+            works += section.works
+        operators, which = np.unique(section.operator, return_inverse=True)
+        place = np.where(section.operator >= 0, len(rows) + which - int(operators[0] < 0), -1)
+        owner[places] = np.where(work.type[places] == KernelType.COMPUTATION, place, -1)
+        own = operators[operators >= 0]
+        rows += [launch] * len(own)
+        kinds += (section.kind[own] + first_kind[id(section)]).tolist()
+    return GraphWork(np.array(rows, np.int64), np.array(kinds, np.int32), tuple(calls), tuple(works), owner,
+                     tuple(reasons))  # fmt: skip
+
+
+def _has_graphs(trace: Trace) -> bool:
+    return any(map(_GRAPH.match, trace.strings))
+
+
+def _launches(trace: Trace) -> Iterator[tuple[int, Places]]:
+    """Each launch of a graph, and the places of its kernels in the order in which they began."""
+    work, events = gpu_work(trace), trace.events
+    is_graph = np.array([bool(_GRAPH.match(name)) for name in trace.strings], np.bool_)
+    places = np.flatnonzero((work.launch != NO_ROW) & (events.category[work.row] == Category.KERNEL))
+    places = places[is_graph[events.name[work.launch[places]]]]
+    places = places[np.lexsort((work.ts[places], work.launch[places]))]
+    launch = work.launch[places]
+    starts = np.flatnonzero(np.diff(launch, prepend=-1))
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(places)], strict=True):
+        yield int(launch[start]), places[start:stop]
+
+
+def _sections(trace: Trace) -> Iterator[_Section]:
+    """The captures in the trace given beside this one, and in this one."""
+    if trace.graph_capture is not None:
+        yield from _captures(trace.graph_capture, alone=True)
+    yield from _captures(trace, alone=False)
+
+
+def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
+    """The captures in a trace: its launches without work, from the begin to the end of each capture.
+
+    Of a trace of nothing but a capture (``alone``), these calls need not be recorded.
+    """
+    events = trace.events
+    host = events.slices_of(*LAUNCHES)
+    names = events.name[host]
+
+    def named(pattern: re.Pattern[str]) -> Int64s:
+        is_named = np.array([bool(pattern.match(name)) for name in trace.strings], np.bool_)
+        found: Int64s = host[is_named[names]]
+        return found
+
+    launches = named(_KERNEL)
+    launches = launches[~np.isin(launches, gpu_work(trace).launch)]
+    begin, end = events.ts[named(_BEGIN)], events.ts[named(_END)]
+    if len(begin) and len(begin) == len(end):
+        for first, last in zip(np.sort(begin).tolist(), np.sort(end).tolist(), strict=True):
+            yield from _section(trace, launches[(events.ts[launches] >= first) & (events.ts[launches] < last)])
+    elif alone:
+        yield from _section(trace, launches)
+
+
+def _section(trace: Trace, launches: Int64s) -> Iterator[_Section]:
+    if not len(launches):
+        return
+    place, kind, calls, works = counted(trace)
+    around = np.append(enclosing(trace, place), -1) if len(place) else np.array([-1], np.int32)
+    at = call_stacks(trace).place_of[launches] if len(place) else np.full(len(launches), -1)
+    operator = np.where(at >= 0, around[at], -1).astype(np.int64)
+    names = [args.get("kernel") for args in trace.args_of(launches)]
+    told = tuple(name for name in names if isinstance(name, str))
+    yield _Section(operator, told if len(told) == len(names) else (), kind, calls, works)
+
+
+def _fitting(trace: Trace, places: Places, sections: Sequence[_Section]) -> _Section | str:
+    """The capture of these kernels of a graph, or why none is taken."""
+    work = gpu_work(trace)
+    names = tuple(trace.names_of(work.row[places]))
+    same = [one for one in sections if len(one.operator) == len(places)]
+    if not same:
+        return f"no capture has {len(places)} kernels"
+    equal = [one for one in same if one.names == names]
+    if equal:
+        return _agreed(equal)
+    same = [one for one in same if not one.names]
+    if not same:
+        return "the kernels of the capture have other names"
+    stream = np.searchsorted([one.start for one in work.streams], places, side="right")
+    if (stream != stream[0]).any():
+        return "the kernels run on several streams, and the capture has no names of kernels: their order is not known"
+    likely = [one for one in same if _is_likely(trace, places, one)]
+    return _agreed(likely) if likely else "the capture's operators are of other work than the kernels' names say"
+
+
+def _agreed(sections: Sequence[_Section]) -> _Section | str:
+    first = sections[0]
+    if all(one.content() == first.content() for one in sections[1:]):
+        return first
+    return "several captures fit, and differ in their operators"
+
+
+def _is_likely(trace: Trace, places: Places, section: _Section) -> bool:
+    """Whether each matrix product has a kernel that may be one by its name, and no other operator has a sure one."""
+    families = kernel_families(trace)
+    names = np.array(families.names)[families.family[places]]
+    for operator in np.unique(section.operator[section.operator >= 0]).tolist():
+        own = set(names[section.operator == operator].tolist())
+        products = own & set(MATRIX_FAMILIES)
+        is_product = section.works[section.kind[operator]].is_product
+        if not (products or UNKNOWN in own) if is_product else products:
+            return False
+    return True

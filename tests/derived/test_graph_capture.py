@@ -1,0 +1,121 @@
+"""Kernels of CUDA graphs and the operators of the graph's capture."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import augment
+from augment.analyses import roofline
+from augment.derived.operators.graph_capture import graph_work
+from augment.derived.operators.operator_work import operator_work
+from augment.findings import Findings
+from augment.trace import Trace
+from tables import Event, call, kernel, op, shaped, trace_of
+
+GEMM, ADD = "nvjet_hsh_128x256", "vectorized_elementwise_kernel"
+NODES = [GEMM, ADD, GEMM]
+
+
+def captured(shapes: tuple[int, int] = (64, 32), *, calls: bool = False, at: int = 0, last: bool = True) -> list[Event]:
+    """A capture of two products with an elementwise operator between them: launches without kernels."""
+    events = [call("cudaStreamBeginCapture_v2", at, at + 1)] if calls else []
+    for place, (name, size) in enumerate((("aten::mm", shapes[0]), ("aten::add", 16), ("aten::mm", shapes[1]))):
+        if place < 2 or last:
+            start = at + 10 + 20 * place
+            dims = shaped([size, size], [size, size], types="c10::BFloat16")
+            events += [op(name, start, start + 10, args=dims),
+                       call("cudaLaunchKernel", start + 2, start + 4, correlation=at + 100 + place)]  # fmt: skip
+    return [*events, call("cudaStreamEndCapture", at + 80, at + 81)] if calls else events
+
+
+def replayed(nodes: list[str], at: int = 10_000, *, streams: tuple[int, ...] = (7,), number: int = 1) -> list[Event]:
+    """A launch of the graph, and its kernels one after another."""
+    kernels = [
+        kernel(
+            name, at + 100 + 50 * place, at + 140 + 50 * place, correlation=number, stream=streams[place % len(streams)]
+        )
+        for place, name in enumerate(nodes)
+    ]
+    return [call("cudaGraphLaunch", at, at + 20, correlation=number), *kernels]
+
+
+def joined(trace: Trace) -> list[str | None]:
+    """Of each kernel the operator with its first shape."""
+    found = operator_work(trace)
+    told = [f"{call.operator} {call.dims[0][0]}" for call in found.calls]
+    return [told[found.kind[owner]] if owner >= 0 else None for owner in found.owner.tolist()]
+
+
+EXPECTED = ["aten::mm 64", "aten::add 16", "aten::mm 32"]
+
+
+def test_kernels_have_the_operators_of_the_capture_beside_the_trace() -> None:
+    trace = trace_of(*replayed(NODES), *replayed(NODES, 20_000, number=2))
+    assert joined(trace) == [None] * 6
+    beside = replace(trace, graph_capture=trace_of(*captured()), facts={})
+    assert joined(beside) == EXPECTED * 2
+    assert not graph_work(beside).reasons
+    assert len(operator_work(beside)) == 6  # each launch of the graph has its own
+    found = roofline.analyze(beside)
+    assert isinstance(found, Findings)
+    products = sorted((row.count, row.flops) for row in found.rows if row.flops)
+    assert products == [(2, 4 * 32**3), (2, 4 * 64**3)]
+
+
+def test_a_capture_in_the_trace_itself() -> None:
+    trace = trace_of(*captured(calls=True), *captured((8, 8), calls=True, at=1000, last=False), *replayed(NODES))
+    assert joined(trace) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("capture", "nodes", "streams", "reason"),
+    [
+        (captured(last=False), NODES, (7,), "no capture has 3 kernels"),
+        (captured(), NODES, (7, 8), "several streams"),
+        (captured(), [ADD, GEMM, GEMM], (7,), "of other work"),
+        (captured(calls=True) + captured((8, 8), calls=True, at=1000), NODES, (7,), "differ in their operators"),
+    ],
+)
+def test_what_does_not_fit_is_not_joined(
+    capture: list[Event], nodes: list[str], streams: tuple[int, ...], reason: str
+) -> None:
+    trace = replace(trace_of(*replayed(nodes, streams=streams)), graph_capture=trace_of(*capture))
+    assert joined(trace) == [None] * 3
+    (told,) = graph_work(trace).reasons
+    assert reason in told
+
+
+def test_captures_that_agree_are_one() -> None:
+    capture = captured(calls=True) + captured(calls=True, at=1000)
+    assert joined(replace(trace_of(*replayed(NODES)), graph_capture=trace_of(*capture))) == EXPECTED
+
+
+SGLANG = "sglang_mi300_tracelens"
+
+
+def test_a_recorded_graph_and_its_capture(shared_traces: Path) -> None:
+    """Against the capture's own text: the operations of its products are those of the graph's kernels."""
+    folder = shared_traces / SGLANG
+    trace = augment.with_graph_capture(
+        augment.read(folder / "qwen3_8b_decode.json.gz"), folder / "capture_bs32_rank0.json.gz"
+    )
+    found = roofline.analyze(trace)
+    assert isinstance(found, Findings)
+    events = json.loads(gzip.decompress((folder / "capture_bs32_rank0.json.gz").read_bytes()))["traceEvents"]
+    shapes = [one["args"]["Input Dims"] for one in events if one.get("name") == "aten::mm"]
+    expected = sum(2 * left[0] * left[1] * right[1] for left, right in shapes)
+    assert sum(row.flops or 0 for row in found.rows if row.operator == "aten::mm") == expected > 0
+    assert sum(row.count for row in found.rows if row.operator == "aten::mm") == len(shapes)
+    assert not any(one.code in ("graph_not_joined", "above_peak") for one in found.diagnostics)
+
+
+def test_another_runs_capture_is_refused(shared_traces: Path) -> None:
+    other = shared_traces / "vllm_mi300_tracelens" / "decode_full_capture.pt.trace.json.gz"
+    trace = augment.with_graph_capture(augment.read(shared_traces / SGLANG / "qwen3_8b_decode.json.gz"), other)
+    (reason,) = graph_work(trace).reasons
+    assert reason == "no capture has 544 kernels"
