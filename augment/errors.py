@@ -96,19 +96,33 @@ class ServiceError(AugmentError):
 
 
 def expect_known(name: str, known: Collection[str], what: str) -> None:
-    """Refuse an unknown name; the message suggests the nearest name and lists all.
+    """Refuse an unknown name; the message suggests the nearest name, or lists all if none is near.
 
     Raises:
         UsageError: ``name`` is not in ``known``.
     """
     if name in known:
         return
+    if near := nearest(name, known):
+        raise UsageError(f"no {what} is called {name!r}; did you mean {near}?")
+    names = f"known: {', '.join(known)}" if known else "it has none"
+    raise UsageError(f"no {what} is called {name!r} ({names})")
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Of ``known`` the name that ``name`` most likely stands for: its beginning, its spelling, or a part of it."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, known, 1)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    names = f"known: {', '.join(known)}" if known else "it has none"
-    raise UsageError(f"no {what} is called {name!r}{meant} ({names})")
+    begins = [one for one in known if name and one.startswith(name)]
+    near = begins[:1] or get_close_matches(name, known, 1) or [one for one in known if name and name in one][:1]
+    return near[0] if near else None
+
+
+def unabridged(name: str, known: Collection[str]) -> str:
+    """The only one of ``known`` that begins with ``name``; ``name`` itself if it is known, or not the beginning of
+    exactly one."""
+    begins = [one for one in known if name and one.startswith(name)]
+    return begins[0] if name not in known and len(begins) == 1 else name
 
 
 def expect_regular(path: str) -> None:

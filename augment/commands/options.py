@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from augment.commands.names import analyses_of, complete_analysis, complete_format, formats_of
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -138,8 +139,22 @@ _REQUEST: tuple[Callable[..., Any], ...] = (
         metavar="ANALYSIS.NAME=VALUE",
         help="Set an option of an analysis (see augment list); repeatable.",
     ),
-    click.option("--skip", multiple=True, metavar="NAME,…", callback=listed, help="Leave these analyses out."),
-    click.option("--only", multiple=True, metavar="NAME,…", callback=listed, help="Run only these analyses."),
+    click.option(
+        "--skip",
+        multiple=True,
+        metavar="NAME,…",
+        callback=listed,
+        shell_complete=complete_analysis,
+        help="Leave these analyses out.",
+    ),
+    click.option(
+        "--only",
+        multiple=True,
+        metavar="NAME,…",
+        callback=listed,
+        shell_complete=complete_analysis,
+        help="Run only these analyses.",
+    ),
 )
 _FORMATS = click.option(
     "--to",
@@ -147,6 +162,7 @@ _FORMATS = click.option(
     multiple=True,
     metavar="FORMAT,…",
     callback=listed,
+    shell_complete=complete_format,
     help="Output formats (see augment list).  [default: the format of each input]",
 )
 
@@ -160,5 +176,8 @@ def _request(values: dict[str, Any]) -> Request:
     from augment.evidence import Evidence
     from augment.request import Request, option_values
 
+    values["only"], values["skip"] = analyses_of(values["only"]), analyses_of(values["skip"])
+    if "formats" in values:
+        values["formats"] = formats_of(values["formats"])
     evidence = Evidence(**{name: values.pop(name) for name in _EVIDENCE})
     return Request(**{**values, "options": option_values(values["options"])}, evidence=evidence)

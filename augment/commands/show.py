@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from augment.commands.names import analyses_of, complete_analysis
 from augment.commands.options import debug, requesting, row_limit
 
 if TYPE_CHECKING:
@@ -16,14 +17,30 @@ if TYPE_CHECKING:
     from augment.sidecars import Sidecar
 
 ROWS = 20  #: rows of a table by default
+TABLES = 5  #: so many tables without names
+#: the tables that matter, in this order
+MAIN = (
+    "diagnosis",
+    "temporal_breakdown",
+    "steps",
+    "critical_path",
+    "kernel_family_breakdown",
+    "kernel_breakdown",
+    "idle_time_breakdown",
+    "user_annotation_breakdown",
+    "memory_profile",
+)
 
 
 @click.command("show", short_help="Show metrics as tables.")
 @click.argument("source", metavar="INPUT|METRICS.json")
-@click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]")
+@click.argument("analyses", nargs=-1, metavar="[ANALYSIS…]", shell_complete=complete_analysis)
 @requesting()
 @row_limit(ROWS)
-@click.option("--json", "as_json", is_flag=True, help="Print the analyses in the metrics file as JSON, with all rows.")
+@click.option("--all", "whole", is_flag=True, help="Show every table, not just the main ones.")
+@click.option("--json", "form", flag_value="json", help="Print the analyses as JSON, with all rows.")
+@click.option("--csv", "form", flag_value="csv", help="Print the table of the one ANALYSIS as CSV, with all rows.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print Markdown tables.")
 @click.option("--parquet", metavar="DIR", help="Write ANALYSIS.parquet for each analysis, with all rows (pyarrow).")
 @debug
 def command(
@@ -31,32 +48,87 @@ def command(
     analyses: tuple[str, ...],
     request: Request,
     limit: int,
-    as_json: bool,
+    whole: bool,
+    form: str | None,
     parquet: str | None,
 ) -> None:
     """Show metrics as tables, from a metrics file or from a trace, which is then analysed.
 
-    Nothing is written, but with --parquet, which also takes a folder of metrics: one file for each analysis, in which
-    the columns run, trace and rank tell where a row is from.
+    Without names: the verdict, and the five tables that matter most. The beginning of a name will do. Nothing is
+    written, but with --parquet, which also takes a folder of metrics: one file for each analysis, in which the columns
+    run, trace and rank tell where a row is from.
     """
-    from augment.commands.terminal import emit
     from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
 
-    request = replace(request, only=(*analyses, *request.only))
     if parquet is not None and os.path.isdir(source):
+        request = replace(request, only=(*analyses_of(analyses), *request.only))
         _write_parquet([replace(one, content=_chosen(one.content, request)) for one in sidecars_in([source])], parquet)
         return
-    sidecar = _chosen(read_sidecar(source), request) if is_sidecar(source) else analysed(source, request)
+    known = read_sidecar(source) if is_sidecar(source) else None
+    only = analyses_of(analyses, None if known is None else known["analyses"])
+    request = replace(request, only=(*only, *request.only))
+    sidecar = analysed(source, request) if known is None else _chosen(known, request)
     if parquet is not None:
         _write_parquet([Sidecar.of(source, sidecar)], parquet)
-    elif as_json:
+    elif form == "csv":
+        _print_csv(sidecar)
+    elif form == "json":
         import json
+
+        from augment.commands.terminal import emit
 
         emit(json.dumps(sidecar["analyses"], indent=1, ensure_ascii=False))
     else:
-        from augment.commands.tables import print_sidecar
+        from augment.commands.tables import print_markdown, print_sidecar
 
-        print_sidecar(sidecar, limit)
+        shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
+        (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
+
+
+def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
+    """The sidecar with the first five tables of :data:`MAIN` that have rows, and the number of the others; unchanged
+    if it has none of these, as that of a job. Of the diagnosis only what was found is shown."""
+    analyses = dict(sidecar["analyses"])
+    if "diagnosis" in analyses:
+        columns = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
+        found = [row for row in analyses["diagnosis"]["rows"] if row["status"] == "found"]
+        rows = [{name: row[name] for name in columns} for row in found]
+        analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
+    chosen = [name for name in MAIN if analyses.get(name, {}).get("rows")][:TABLES]
+    if not chosen:
+        return sidecar
+    shown = {name: analyses[name] for name in chosen}
+    others = sum(bool(one["rows"]) for one in sidecar["analyses"].values()) - len(chosen)
+    return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}
+
+
+def _print_csv(sidecar: dict[str, Any]) -> None:
+    """Print the rows of the only analysis as CSV.
+
+    Raises:
+        UsageError: there are several.
+    """
+    import csv
+    import io
+
+    from augment.commands.terminal import emit
+    from augment.errors import UsageError
+
+    if len(sidecar["analyses"]) != 1:
+        raise UsageError("--csv: name one analysis, such as augment show FILE temporal_breakdown --csv")
+    ((_, analysis),) = sidecar["analyses"].items()
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    rows = analysis["rows"]
+    if rows:
+        table.writerow(rows[0])
+        table.writerows([_cell(value) for value in row.values()] for row in rows)
+    for line in text.getvalue().splitlines():
+        emit(line)
+
+
+def _cell(value: Any) -> Any:
+    return " → ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _chosen(sidecar: dict[str, Any], request: Request) -> dict[str, Any]:

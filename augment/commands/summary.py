@@ -84,14 +84,34 @@ def _one(result: Result) -> Iterator[str]:
     if rows:
         yield from _table([["  device", *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)
     yield from waterfall(sidecar["analyses"])
-    skipped: dict[str, list[str]] = {}
-    for name, one in sidecar["analyses"].items():
-        if one["status"] == "skipped":
-            skipped.setdefault(one["reason"], []).append(name)
-    for reason, names in skipped.items():
-        yield f"  skipped: {', '.join(names)} ({reason})"
+    yield from not_recorded(sidecar)
     for one in sidecar["diagnostics"]:
         yield f"  {one['code']}: {one['count']:,} ({one['message']})"
+
+
+#: what records what, as reasons of skipped analyses and rules without data name it
+_RECORDED_BY = (
+    ("record_shapes=True", "shapes of operators"),
+    ("profile_memory=True", "memory"),
+    ("with_stack=True", "Python stacks"),
+    ("step()", "steps (call the profiler's step() after each)"),
+)
+
+
+def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
+    """One line: what the profiler did not record, and the options that record it. Nothing about files that may be
+    given beside a trace, or about work that the run does not do."""
+    analyses = sidecar["analyses"]
+    reasons = [one["reason"] for one in analyses.values() if one["status"] == "skipped"]
+    rows = analyses.get("diagnosis", {}).get("rows", [])
+    reasons += [row["advice"] or "" for row in rows if row["status"] == "no_data"]
+    missing = [
+        what if "(" in what else f"{what} ({flag})"
+        for flag, what in _RECORDED_BY
+        if any(flag in reason for reason in reasons)
+    ]
+    if missing:
+        yield f"  not recorded: {', '.join(missing)}"
 
 
 def _many(augmented: Sequence[Result]) -> Iterator[str]:

@@ -52,6 +52,23 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
         print_rows("Skipped", [{"analysis": name, "reason": why} for name, why in skipped.items()])
     if sidecar["diagnostics"]:
         print_rows("Diagnostics", sidecar["diagnostics"])
+    if sidecar.get("others"):
+        emit("")
+        emit(f"{counted(sidecar['others'], 'more table')}: --all shows them")
+
+
+def print_markdown(sidecar: dict[str, Any], limit: int) -> None:
+    """Print the same as :func:`print_sidecar` as Markdown; numbers are those of the sidecar."""
+    emit(f"# {source_line(sidecar['source']).splitlines()[0]}")
+    for sentence in sidecar.get("verdict", {}).get("text", ()):
+        emit(f"\n{sentence}")
+    for name, analysis in sidecar["analyses"].items():
+        if rows := analysis["rows"]:
+            emit(f"\n## {name}\n")
+            emit(f"| {' | '.join(rows[0])} |")
+            emit(f"|{' --- |' * len(rows[0])}")
+            for row in rows[:limit] if limit else rows:
+                emit(f"| {' | '.join(_text(value).replace('|', chr(92) + '|') for value in row.values())} |")
 
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -44,7 +44,7 @@ def busy(trace: Trace) -> str:
     """What the devices did in the steps, as shares: ``GPU 93 % busy: …; idle …``."""
     windows, devices = measure(trace).windows, type_coverage(trace)
     if not devices or not len(windows):
-        return "No GPU work was recorded: only the host can be judged."
+        return "There is no GPU work in this recording: only the host can be judged."
     span = int((windows.end - windows.start).sum()) * len(devices)
     parts = dict.fromkeys((*_PARTS, *_IDLE.values()), 0)
     for place, device in enumerate(devices):

@@ -6,7 +6,7 @@ import os
 from typing import Protocol
 
 from augment.errors import UnknownFormat
-from augment.readers import chrome, containers, perfetto, stage_timeline
+from augment.readers import chrome, containers, foreign, perfetto, stage_timeline
 from augment.readers.containers import OpenText, open_text
 from augment.readers.limits import UNLIMITED, Limits
 from augment.trace import Trace
@@ -65,6 +65,8 @@ def read(path: str | os.PathLike[str], *, limits: Limits = UNLIMITED, threads: i
             head += more
         if not head:
             raise UnknownFormat(path, text.damage or "the file is empty")
+        if known := foreign.described(path, head):
+            raise UnknownFormat(path, known)
         if threads > 1:
             text.read_ahead()
         for reader in READERS:

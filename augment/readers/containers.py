@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Protocol
 
 from augment.arrays.types import Int32s, Int64s
 from augment.errors import InputError, UnknownFormat, expect_regular
+from augment.readers.foreign import of_archive
 from augment.readers.limits import UNLIMITED, Limits
 
 CHUNK = 1 << 18  #: bytes asked of the file and of the decompressor; larger ones make malloc map and unmap each
@@ -157,6 +158,8 @@ class ZipText:
             archive = zipfile.ZipFile(file)
             members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith(("__MACOSX", "."))]
             if len(members) != 1:
+                if known := of_archive([member.filename for member in members]):
+                    raise UnknownFormat(path, known)
                 raise UnknownFormat(path, f"a zip of {len(members)} files; only one with a single trace can be read")
             self._member = archive.open(members[0])
         except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:

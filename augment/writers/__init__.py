@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from augment.errors import UsageError
+from augment.errors import UsageError, expect_known, unabridged
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Trace
 from augment.writers import bundle, chrome, metrics, perfetto
@@ -42,15 +42,19 @@ WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
 
 
 def writer_named(name: str) -> Writer:
-    """The writer with this name.
+    """The writer with this name, the beginning of it, or what its files end with (``pftrace``).
 
     Raises:
         UsageError: there is none.
     """
     for writer in WRITERS:
-        if name == writer.NAME:
+        if name == writer.NAME or (name and writer.SUFFIX.endswith((f".{name}", f".{name}.gz"))):
             return writer
-    raise UsageError(f"no writer is called {name!r}; there are: {', '.join(w.NAME for w in WRITERS)}")
+    for writer in WRITERS:
+        if unabridged(name, [one.NAME for one in WRITERS]) == writer.NAME:
+            return writer
+    expect_known(name, [writer.NAME for writer in WRITERS], "writer")
+    raise UsageError(f"no writer is called {name!r}")
 
 
 def own_format(trace: Trace) -> str:

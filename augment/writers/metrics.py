@@ -41,10 +41,16 @@ def document(augmented: AugmentedTrace, more: Sequence[Diagnostic] = ()) -> dict
         "schema_version": SCHEMA_VERSION,
         "tool": tool(),
         "source": source_of(augmented.trace, augmented.window),
-        "verdict": {"text": augmented.verdict.text, "rows": augmented.verdict.rows},
+        **_verdict(augmented),
         "analyses": {name: analysis_of(outcome) for name, outcome in augmented.outcomes.items()},
         "diagnostics": [*augmented.diagnostics, *more],
     }
+
+
+def _verdict(augmented: AugmentedTrace) -> dict[str, Any]:
+    """The verdict, if an analysis that may give one ran."""
+    verdict = augmented.verdict
+    return {} if not verdict.text else {"verdict": {"text": verdict.text, "rows": verdict.rows}}
 
 
 def encode(sidecar: dict[str, Any]) -> bytes:

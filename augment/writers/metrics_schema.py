@@ -28,7 +28,7 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
             rows.
     """
     verdict = {"verdict": verdict_schema(rows[_JUDGING], closed)} if _JUDGING in rows else {}
-    return {
+    whole = {
         "$schema": _DIALECT,
         "title": "kineto-augment metrics",
         **_record(
@@ -48,6 +48,8 @@ def schema(rows: Mapping[str, type[Any]], *, closed: bool = False, more: Mapping
             closed,
         ),
     }
+    whole["required"] = [name for name in whole["required"] if name != "verdict"]  # only if the analysis ran
+    return whole
 
 
 def verdict_schema(row: type[Any], closed: bool) -> Schema:

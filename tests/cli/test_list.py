@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import jsonschema
-from running import Augment
+from running import Augment, environment
 
 import augment as package
 from augment.analyses import ANALYSES, options_of
@@ -45,3 +48,18 @@ def test_without_arguments_comes_help(augment: Augment) -> None:
 
 def test_version(augment: Augment) -> None:
     assert package.__version__ in augment("--version").out
+
+
+def test_the_shell_completes_names(tmp_path: Path) -> None:
+    asked = {
+        "augment show x.json temp": "temporal_breakdown",
+        "augment run --only steps,crit": "steps,critical_path",
+        "augment run --to per": "perfetto",
+    }
+    for words, wanted in asked.items():
+        more = {"_AUGMENT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        command = [sys.executable, "-m", "augment"]
+        ended = subprocess.run(
+            command, env=environment(**more), capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        assert f"plain,{wanted}\n" in ended.stdout

@@ -51,7 +51,7 @@ def test_analyses_may_be_chosen(tmp_path: Path, augment: Augment) -> None:
 
 
 def test_skipped_analyses_say_why(tmp_path: Path, augment: Augment) -> None:
-    shown = augment("show", write_trace(tmp_path / "a.json", op()))
+    shown = augment("show", write_trace(tmp_path / "a.json", op()), "--all")
     assert "Skipped" in shown.lines
     assert "no event of category kernel, gpu_memcpy or gpu_memset" in shown.out
 
@@ -144,3 +144,38 @@ def test_a_column_that_tells_nothing_is_left_out(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.splitlines()[2:] == ["name  count", "a         1", "b         0"]
     print_rows("One", rows[:1])
     assert capsys.readouterr().out.splitlines()[2].split() == ["name", "host", "size", "count"]
+
+
+def test_without_names_come_the_verdict_and_the_main_tables(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "rank3.json")
+    few, every = augment("show", trace).out, augment("show", trace, "--all").out
+    assert "the GPU is" in few
+    assert (
+        sum(
+            line.startswith(("Diagnosis", "Temporal", "Kernel", "Critical", "Idle", "Steps"))
+            for line in few.splitlines()
+        )
+        == 5
+    )
+    assert "more tables: --all shows them" in few
+    assert len(every.splitlines()) > 2 * len(few.splitlines())
+
+
+def test_the_beginning_of_a_name_will_do(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "rank3.json")
+    short = augment("show", trace, "temporal")
+    assert short.out == augment("show", trace, "temporal_breakdown").out
+    assert "temporal: did you mean temporal_breakdown? It is taken as that" in short.err
+    unclear = augment("show", trace, "step_")
+    assert unclear.code == 2
+    assert "did you mean step_variation?" in unclear.err
+
+
+def test_csv_and_markdown(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "rank3.json")
+    head, row = augment("show", trace, "temporal_breakdown", "--csv").lines
+    assert dict(zip(head.split(","), row.split(","), strict=True))["busy_ns"] == "20000"
+    assert augment("show", trace, "--csv").code == 2
+    lines = augment("show", trace, "temporal_breakdown", "--markdown").lines
+    assert lines[0] == "# rank3.json: 6 events, 100.000 µs, rank 3, 1 step"
+    assert "| rank | device | span_ns" in "\n".join(lines)

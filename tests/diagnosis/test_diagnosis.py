@@ -57,7 +57,8 @@ def test_the_sidecar_has_the_verdict() -> None:
     assert sidecar["verdict"]["text"] == list(augmented.verdict.text)
     assert sidecar["verdict"]["rows"][0]["rule"] == "data_loading"
     other = augment.augment(trace_of(SLOW), only=["steps"])
-    assert json.loads(metrics.encode(metrics.document(other)))["verdict"] == {"text": [], "rows": []}
+    assert not other.verdict.text
+    assert "verdict" not in json.loads(metrics.encode(metrics.document(other)))
 
 
 def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
@@ -83,4 +84,4 @@ def test_the_track_holds_nested_slices_with_advice_and_arrows() -> None:
 def test_a_trace_without_gpu_work_is_judged_by_its_host() -> None:
     events = [op("aten::add", 10 * place, 10 * place + 5) for place in range(4)]
     augmented = augment.augment(made_of(*events), only=["diagnosis"])
-    assert augmented.verdict.text[0] == "No GPU work was recorded: only the host can be judged."
+    assert augmented.verdict.text[0] == "There is no GPU work in this recording: only the host can be judged."

@@ -278,8 +278,8 @@ def test_what_breaks_after_the_events_does_not_cost_them(reading: Any) -> None:
     ("text", "error", "says"),
     [
         ("", UnknownFormat, "the file is empty"),
-        ("   \n", UnknownFormat, "neither Chrome JSON"),
-        ("hello", UnknownFormat, "neither Chrome JSON"),
+        ("   \n", UnknownFormat, "nor Chrome JSON"),
+        ("hello", UnknownFormat, "nor Chrome JSON"),
         ('{"nodes": []}', UnknownFormat, "(its members: nodes); an execution trace? --execution-trace"),
         ("[[1, 2]]", UnknownFormat, "not of events; a memory timeline? --memory-timeline"),
         ("[1, 2]", UnknownFormat, "a JSON array, but not of events"),
