@@ -121,7 +121,11 @@ def cli() -> str:
     top = program.make_context(
         "augment", [], resilient_parsing=True, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH
     )
-    contexts = [top, *(click.Context(one, top, info_name=one.name) for one in COMMANDS)]
+    contexts = [top]
+    for one in COMMANDS:
+        contexts.append(click.Context(one, top, info_name=one.name))
+        if isinstance(one, click.Group):
+            contexts += [click.Context(each, contexts[-1], info_name=name) for name, each in one.commands.items()]
     return "\n\n".join(f"## {one.command_path}\n\n```text\n{one.get_help().rstrip()}\n```" for one in contexts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from augment import __version__
-from augment.commands import check, diagnose, diff, doctor, merge, query, run, serve, show
+from augment.commands import check, diagnose, diff, doctor, history, merge, query, run, serve, show
 from augment.commands import list as listing
 from augment.commands import open as opening
 
@@ -15,6 +15,7 @@ COMMANDS: tuple[click.Command, ...] = (
     show.command,
     diff.command,
     check.command,
+    history.command,
     merge.command,
     opening.command,
     query.command,

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.options import debug
-from augment.errors import InputError, UsageError
+from augment.commands.options import debug, labels_option
+from augment.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from augment.commands.terminal import Bar
-    from augment.comparison.regions import Regions
-    from augment.comparison.totals import Samples
+    from augment.comparison.gate import Limits, Line
 
 UNCERTAIN = 4  #: the exit code where no figure fails for certain, and some may
 
@@ -24,10 +25,16 @@ UNCERTAIN = 4  #: the exit code where no figure fails for certain, and some may
 @click.argument("test", metavar="TEST")
 @click.option(
     "--baseline",
-    required=True,
     metavar="CONTROL|METRICS.json",
     help="The baseline: a trace, a folder of ranks, or metrics that augment run wrote.",
 )
+@click.option(
+    "--against-history",
+    "store",
+    metavar="STORE",
+    help="In place of --baseline: many runs, as augment history stores them.",
+)
+@labels_option("Only runs with this label, of a history; repeatable.")
 @click.option("--max-regress", metavar="5%", help="By how much a figure may get worse.  [default: 5%]")
 @click.option(
     "--metric",
@@ -59,7 +66,9 @@ UNCERTAIN = 4  #: the exit code where no figure fails for certain, and some may
 @debug
 def command(
     test: str,
-    baseline: str,
+    baseline: str | None,
+    store: str | None,
+    labels: dict[str, str],
     max_regress: str | None,
     metrics: tuple[str, ...],
     parts: bool,
@@ -77,24 +86,23 @@ def command(
     memory, and more on request. Each gets a line with the confidence interval of its change, from the variation of the
     steps; other figures get one if they explain the change. If an interval is too wide to decide, the exit code is 4,
     and the line says how many more steps are needed. If nothing is worse, it is 0.
+
+    With --against-history the baseline is many runs, and the interval comes from how they differ. Runs before the last
+    change of a figure do not count.
     """
-    from augment.commands.runs import label_of
     from augment.commands.terminal import bar, complain, emit
     from augment.comparison import gate, gate_files
-    from augment.comparison.first_step import without_outlying_first_step
-    from augment.comparison.regions import offer
 
+    if (baseline is None) == (store is None):
+        raise UsageError("name one of --baseline and --against-history")
+    if labels and store is None:
+        raise UsageError("--label and --branch choose runs of --against-history")
     limits = gate.limits_of(_config(config), max_regress, dict(_pair(text) for text in metrics), parts=parts)
     with bar(1, quiet=quiet) as shown:
-        (before, offered), (after, found) = _samples(baseline, region, shown), _samples(test, region, shown)
-    notes = []
-    if min(len(before["step_ns"]), len(after["step_ns"])) < 2 and (note := offer(offered, found)):
-        notes.append(note)
-    before, after, note = without_outlying_first_step(before, after)
-    if note:
-        notes.append(note)
-    lines = gate.check(before, after, limits)
-    names = label_of(baseline), label_of(test)
+        if store is not None:
+            lines, names, notes = _against_runs(store, labels, test, region, limits, shown)
+        else:
+            lines, names, notes = _against_steps(baseline or "", test, region, limits, shown)
     if markdown:
         _write(markdown, gate_files.markdown(lines, *names, notes))
     if junit:
@@ -113,34 +121,50 @@ def command(
     return {"tell": UNCERTAIN, "pass": 0, "fail": 1}[uncertain] if "uncertain" in statuses else 0
 
 
-def _samples(path: str, region: str | None, shown: Bar) -> tuple[Samples, Regions]:
-    """The figures of each step of a run, from traces or metrics, and the regions in the traces."""
-    import os
+_Outcome = tuple["Sequence[Line]", tuple[str, str], list[str]]  #: lines, names of baseline and test, notes
 
-    from augment.commands.runs import traces_of
-    from augment.comparison.baseline import samples_of_sidecar
-    from augment.comparison.regions import regions_of
-    from augment.comparison.steps import windows_in
-    from augment.comparison.totals import mean_of_ranks, samples_of
-    from augment.sidecars import is_sidecar, read_sidecar
 
-    if not os.path.exists(path):
-        raise InputError(path, "no such file or folder")
-    sidecars = [] if not os.path.isdir(path) else sorted(map(str, Path(path).glob("*.metrics.json")))
-    sidecars = [path for path in sidecars if not path.endswith(("job.metrics.json", ".diff.metrics.json"))]
-    if not os.path.isdir(path) and is_sidecar(path):
-        sidecars = [path]
-    if sidecars:
-        return mean_of_ranks([samples_of_sidecar(path, read_sidecar(path)) for path in sidecars]), {}
-    samples = []
-    regions: Regions = {}
-    for trace in traces_of(path, shown):
-        windows = windows_in(trace, region)
-        if not len(windows):
-            raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
-        samples.append(samples_of(trace, windows))
-        regions = regions or regions_of(trace)
-    return mean_of_ranks(samples), regions
+def _against_steps(baseline: str, test: str, region: str | None, limits: Limits, shown: Bar) -> _Outcome:
+    """Compare the steps of two runs."""
+    from augment.commands.runs import label_of, recording_of
+    from augment.comparison import gate
+    from augment.comparison.first_step import without_outlying_first_step
+    from augment.comparison.regions import offer
+
+    control, changed = recording_of(baseline, region, shown), recording_of(test, region, shown)
+    before, after = control.samples, changed.samples
+    notes = []
+    if min(len(before["step_ns"]), len(after["step_ns"])) < 2 and (note := offer(control.regions, changed.regions)):
+        notes.append(note)
+    before, after, note = without_outlying_first_step(before, after)
+    if note:
+        notes.append(note)
+    return gate.check(before, after, limits), (label_of(baseline), label_of(test)), notes
+
+
+def _against_runs(
+    store: str, labels: dict[str, str], test: str, region: str | None, limits: Limits, shown: Bar
+) -> _Outcome:
+    """Compare a run with those of a history that have the labels, and ran on as many such devices."""
+    from augment.commands.history import change_text
+    from augment.commands.runs import label_of, recording_of, run_of
+    from augment.commands.units import counted
+    from augment.history import Store, gate
+
+    run = run_of(recording_of(test, region, shown), label_of(test), labels)
+    shown.stage(f"reading {store}")
+    runs = [one for one in Store(store).runs(run.labels) if one.digest != run.digest]
+    alike = [one for one in runs if one.rank_count == run.rank_count]
+    baselines = gate.baselines(alike)
+    notes = [
+        f"{figure.name} {change_text(known.change, figure.name)} at {known.runs[0].name}; compared with the runs since"
+        for figure, known in baselines.items()
+        if known.change and limits.of(figure)
+    ]
+    if not alike:
+        wanted = ", ".join(f"{key}={value}" for key, value in run.labels.items())
+        notes.append(f"{store} holds no run of {counted(run.rank_count, 'rank')} with {wanted or 'any label'}")
+    return gate.check(baselines, run, limits), (f"{counted(len(alike), 'run')} of {store}", label_of(test)), notes
 
 
 def _config(path: str | None) -> dict[str, Any]:

@@ -34,6 +34,28 @@ def listed(_context: click.Context, _parameter: click.Parameter, values: Sequenc
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def labels_option(text: str) -> Callable[[Function], Function]:
+    """``--label KEY=VALUE``, and ``--branch`` for the label of that name; the command gets ``labels``, a dict."""
+
+    def decorated(function: Function) -> Function:
+        @functools.wraps(function)
+        def command(*args: Any, label: Sequence[str], branch: str | None, **values: Any) -> Any:
+            labels = dict(map(_label, label)) | ({} if branch is None else {"branch": branch})
+            return function(*args, labels=labels, **values)
+
+        command = click.option("--branch", metavar="NAME", help="The same as --label branch=NAME.")(command)
+        return click.option("--label", multiple=True, metavar="KEY=VALUE", help=text)(command)  # type: ignore[return-value]
+
+    return decorated
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"--label {text}: must be KEY=VALUE, such as branch=main")
+    return key.strip(), value.strip()
+
+
 def first_and_last(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
     """The numbers in ``3-5``, or in ``4``."""
     if value is None:

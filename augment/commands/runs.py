@@ -1,15 +1,20 @@
-"""The traces of one run of a comparison: a file, or a folder with one file per rank."""
+"""The recordings of one run: a file, or a folder with one file per rank; traces or metrics."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from augment.errors import InputError, UnknownFormat
 
 if TYPE_CHECKING:
     from augment.commands.terminal import Bar
+    from augment.comparison.regions import Regions
+    from augment.comparison.totals import Samples
+    from augment.history import Run
     from augment.trace import Trace
 
 
@@ -54,3 +59,84 @@ def _files(path: str) -> Iterator[tuple[str, bool]]:
         raise error
     for item in made.inputs:
         yield item.path, item.named
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The figures of each step of a run, the regions in its traces, and of each rank ``source`` of its sidecar."""
+
+    samples: Samples
+    regions: Regions
+    sources: Sequence[Mapping[str, Any]]
+
+
+def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
+    """The run at ``path``, from the metrics there if there are any, else from the traces.
+
+    Raises:
+        InputError: there is nothing, or nothing to compare.
+    """
+    from augment.comparison.baseline import samples_of_sidecar
+    from augment.comparison.totals import mean_of_ranks
+    from augment.sidecars import is_sidecar, read_sidecar
+
+    if not os.path.exists(path):
+        raise InputError(path, "no such file or folder")
+    names = [] if not os.path.isdir(path) else sorted(map(str, Path(path).glob("*.metrics.json")))
+    names = [name for name in names if not name.endswith(("job.metrics.json", ".diff.metrics.json"))]
+    if not os.path.isdir(path) and is_sidecar(path):
+        names = [path]
+    if not names:
+        return _from_traces(path, region, shown)
+    sidecars = [read_sidecar(name) for name in names]
+    samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
+    return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars])
+
+
+def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
+    from augment.comparison.regions import regions_of
+    from augment.comparison.steps import windows_in
+    from augment.comparison.totals import mean_of_ranks, samples_of
+    from augment.writers.metrics import source_of
+
+    samples, sources = [], []
+    regions: Regions = {}
+    for trace in traces_of(path, shown):
+        windows = windows_in(trace, region)
+        if not len(windows):
+            raise InputError(trace.source.path, "holds no operator, launch or GPU work that could be compared")
+        samples.append(samples_of(trace, windows))
+        sources.append(source_of(trace))
+        regions = regions or regions_of(trace)
+    return Recording(mean_of_ranks(samples), regions, sources)
+
+
+def run_of(recording: Recording, name: str, labels: Mapping[str, str], time_ns: int | None = None) -> Run:
+    """The run of a history: with the device as a label; called after its commit if that is a label.
+
+    Args:
+        recording: its figures.
+        name: what it is called otherwise.
+        labels: given by the user.
+        time_ns: when it was recorded; by default as the trace tells, or now.
+    """
+    import time
+
+    from augment.history import Run, RunFigure
+    from augment.history.store import digest_of
+
+    devices = [device["name"] for source in recording.sources for device in source["devices"]]
+    labels = {**({"device": devices[0]} if devices else {}), **labels}
+    starts = [source["start_ns"] for source in recording.sources if (source["start_ns"] or 0) > _SINCE_2015_NS]
+    recorded = min(starts) if starts else time.time_ns()
+    return Run(
+        name=labels.get("run") or labels.get("commit") or name,
+        time_ns=recorded if time_ns is None else time_ns,
+        labels=labels,
+        rank_count=len(recording.sources),
+        figures={name: RunFigure.of(values) for name, values in recording.samples.items()},
+        digest=digest_of([source["sha256"] for source in recording.sources], labels),
+    )
+
+
+_SINCE_2015_NS = 1_420_070_400 * 10**9  #: clocks of older traces begin with the machine

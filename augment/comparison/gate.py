@@ -85,6 +85,7 @@ class Line:
     high: float | None = None
     confidence: float | None = None
     paired: bool = False
+    run_count: int | None = None  #: of a baseline of many runs; None where steps of one run were compared
 
 
 def check(control: Samples, test: Samples, limits: Limits | None = None) -> list[Line]:

@@ -68,6 +68,7 @@ def text_of(line: Line) -> str:
     before, after, change, interval = figures_of(line)
     if interval and line.confidence is not None:
         how = "pairs of steps" if line.paired else "independent steps"
+        how = how if line.run_count is None else f"{line.run_count} runs"
         interval = f" (with noise {interval}: {100 * line.confidence:g} % confidence interval, {how})"
     limit = f" limit {limit_text(line.limit, line.figure)};" if line.limit else ""
     return f"{line.figure.name}: {before} → {after}, {change}{interval};{limit} {line.reason}"

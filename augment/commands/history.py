@@ -1,0 +1,168 @@
+"""``augment history``: figures of many runs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import debug, labels_option, row_limit
+from augment.errors import UsageError, expect_known
+
+if TYPE_CHECKING:
+    from augment.history import Change, Run
+
+_STORE = click.option(
+    "--store", required=True, metavar="DIR|URL", help="The folder of the runs, or a URL that fsspec knows."
+)
+_LATEST = "The latest runs to show; 0: all."
+
+
+@click.group("history", short_help="Figures over many runs: add a run, list them, show when a figure changed.")
+def command() -> None:
+    """Keep the figures of many runs in a folder of small Parquet files (extra [history]).
+
+    augment check --against-history compares a run with them.
+    """
+
+
+@command.command("add")
+@click.argument("sources", nargs=-1, required=True, metavar="DIR|METRICS.json|TRACE…")
+@_STORE
+@labels_option("A label of the run, such as branch=main or commit=1a2b3c; repeatable.")
+@click.option("--time", "when", metavar="ISO", help="When it was recorded.  [default: as the trace tells, or now]")
+@debug
+def add(sources: tuple[str, ...], store: str, labels: dict[str, str], when: str | None) -> None:
+    """Add each source as a run: a folder of all ranks' metrics (or traces), or one file.
+
+    A run is called after its labels run or commit, else after its folder or file. Its GPU becomes the label device. A
+    run that is added again, with the same labels, replaces itself.
+    """
+    from augment.commands.runs import label_of, recording_of, run_of
+    from augment.commands.terminal import bar, emit
+    from augment.history import Store
+
+    time_ns = None if when is None else _time_ns(when)
+    opened = Store(store)
+    with bar(len(sources), quiet=False) as shown:
+        for source in sources:
+            run = run_of(recording_of(source, None, shown), label_of(source), labels, time_ns)
+            opened.add(run)
+            emit(run.name)
+
+
+@command.command("list")
+@_STORE
+@labels_option("Only runs with this label; repeatable.")
+@row_limit(50, _LATEST)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per run, with all figures.")
+@debug
+def list_runs(store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
+    """List the runs, the oldest first."""
+    from augment.commands.tables import print_rows
+    from augment.commands.terminal import emit
+    from augment.history import Store
+
+    runs = Store(store).runs(labels)
+    if as_json:
+        for run in runs[-limit:]:
+            emit(_as_json(run))
+    elif runs:
+        print_rows(f"{len(runs)} runs", [_row(run) for run in runs[-limit:]])
+    else:
+        emit("no run")
+
+
+@command.command("show")
+@click.argument("figure", default="step_ns")
+@_STORE
+@labels_option("Only runs with this label; repeatable.")
+@row_limit(50, _LATEST)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per run.")
+@debug
+def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: bool) -> None:
+    """Show FIGURE (by default step_ns) of each run, and the runs where its level changed.
+
+    The figure of a run is the median of its steps. Runs with different devices or numbers of ranks are apart.
+    """
+    from augment.commands.terminal import emit
+    from augment.history import Store
+
+    runs = Store(store).runs(labels)
+    expect_known(figure, dict.fromkeys(name for run in runs for name in run.figures), "figure of these runs")
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        if figure in run.figures:
+            groups.setdefault((run.labels.get("device", ""), run.rank_count), []).append(run)
+    for (device, ranks), members in groups.items():
+        of = ", ".join(filter(None, (device, f"{ranks} ranks" if ranks > 1 else "")))
+        rows, told = _trend(members, figure)
+        if as_json:
+            import json
+
+            for row in rows[-limit:]:
+                emit(json.dumps({**row, "device": device, "rank_count": ranks}, ensure_ascii=False))
+            continue
+        from augment.commands.tables import print_rows
+
+        print_rows(f"{figure}{f' · {of}' if of else ''}", rows[-limit:])
+        for line in told:
+            emit(line)
+
+
+def change_text(change: Change, figure: str) -> str:
+    """``changed from 80.123 ms to 84.012 ms (+4.9 %)``."""
+    from augment.comparison.totals import FIGURES
+    from augment.comparison.values import value_text
+
+    unit = next(one.unit for one in FIGURES if one.name == figure)
+    percent = "" if change.ratio is None or unit == "ratio" else f" ({100 * change.ratio:+.1f} %)"
+    return f"changed from {value_text(change.before, unit)} to {value_text(change.after, unit)}{percent}"
+
+
+def _trend(runs: list[Run], figure: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row for each run, and a line for each change."""
+    import numpy as np
+
+    from augment.history import changes
+
+    values = np.array([run.figures[figure].median for run in runs], np.float64)
+    found = {change.first: change for change in changes(values)}
+    stem, _, unit = figure.rpartition("_")
+    level = float(np.median(values[: min(found, default=len(values))]))
+    rows = []
+    for place, run in enumerate(runs):
+        change = found.get(place)
+        level = change.after if change else level
+        row = {"run": run.name, "recorded": _time(run), figure: run.figures[figure].median, f"level_{unit}": level}
+        rows.append({**row, "steps": run.figures[figure].step_count, "changed": "←" if change else None})
+    told = [f"{figure} {change_text(change, figure)} at {runs[place].name}" for place, change in sorted(found.items())]
+    return rows, told or [f"no change of {stem} was found"]
+
+
+def _row(run: Run) -> dict[str, Any]:
+    step = run.figures["step_ns"]
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(run.labels.items()))
+    row = {"run": run.name, "recorded": _time(run), "labels": labels, "ranks": run.rank_count}
+    return {**row, "steps": step.step_count, "step_ns": step.median}
+
+
+def _as_json(run: Run) -> str:
+    import dataclasses
+    import json
+
+    return json.dumps(dataclasses.asdict(run), ensure_ascii=False)
+
+
+def _time(run: Run) -> str:
+    return datetime.fromtimestamp(run.time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+def _time_ns(text: str) -> int:
+    try:
+        when = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise UsageError(f"--time {text}: must be a time such as 2026-01-31T12:00:00Z") from error
+    when = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+    return int(when.timestamp()) * 10**9

@@ -1,0 +1,179 @@
+"""The store: a folder, or a URL of one, with a small Parquet file for each run. Nothing else is kept, nothing runs.
+
+A file has a row for each figure. Its name is a digest of the recordings and the labels: a run that is added again
+replaces itself. Files are written and read whole, so any number of jobs can add runs at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.errors import InputError, OutputError, UsageError
+from augment.parquet import pyarrow
+from augment.writers.files import replacing
+
+_SUFFIX = ".run.parquet"
+_COLUMNS = ("run", "time_ns", "labels", "rank_count", "figure", "median", "mean", "std", "step_count")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigure:
+    """A figure of a run: over its steps, each the mean over ranks and devices."""
+
+    median: float
+    mean: float
+    std: float
+    step_count: int
+
+    @classmethod
+    def of(cls, samples: npt.NDArray[np.float64]) -> RunFigure:
+        """The figure of one value for each step."""
+        return cls(float(np.median(samples)), float(samples.mean()), float(samples.std()), len(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run. ``time_ns`` is when it was recorded, since 1970; ``digest`` that of its recordings and labels."""
+
+    name: str
+    time_ns: int
+    labels: Mapping[str, str]
+    rank_count: int
+    figures: Mapping[str, RunFigure]
+    digest: str
+
+    def has(self, labels: Mapping[str, str]) -> bool:
+        """Whether the run has all of ``labels``."""
+        return all(self.labels.get(key) == value for key, value in labels.items())
+
+
+def digest_of(recordings: Sequence[str], labels: Mapping[str, str]) -> str:
+    """The digest of a run from the digests of its recordings."""
+    text = json.dumps([sorted(recordings), sorted(labels.items())])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+class Store:
+    """A folder of runs.
+
+    Args:
+        place: a folder, or a URL that fsspec knows, such as ``s3://bucket/runs``.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self.place = os.fspath(place)
+        self._folder: _Folder = _Remote(self.place) if "://" in self.place else _Local(Path(self.place))
+
+    def add(self, run: Run) -> None:
+        """Add a run, or replace it.
+
+        Raises:
+            UsageError: pyarrow or fsspec is not installed.
+            OutputError: the store cannot be written.
+        """
+        arrow = pyarrow()
+        rows = [
+            (run.name, run.time_ns, json.dumps(dict(run.labels), sort_keys=True), run.rank_count, figure, one.median,
+             one.mean, one.std, one.step_count)
+            for figure, one in run.figures.items()
+        ]  # fmt: skip
+        columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
+        file = io.BytesIO()
+        arrow.parquet.write_table(arrow.table({name: list(values) for name, values in columns.items()}), file)
+        self._folder.write(run.digest + _SUFFIX, file.getvalue())
+
+    def runs(self, labels: Mapping[str, str] | None = None) -> list[Run]:
+        """The runs that have all of ``labels``, the oldest first.
+
+        Raises:
+            UsageError: pyarrow or fsspec is not installed.
+            InputError: there is no such folder, or a file in it is damaged.
+        """
+        names = [name for name in self._folder.names() if name.endswith(_SUFFIX)]
+        runs = [self._read(name) for name in names]
+        return sorted((run for run in runs if run.has(labels or {})), key=lambda run: (run.time_ns, run.digest))
+
+    def _read(self, name: str) -> Run:
+        arrow = pyarrow()
+        try:
+            columns = arrow.parquet.read_table(io.BytesIO(self._folder.read(name))).to_pydict()
+            figures = zip(*(columns[column] for column in _COLUMNS[4:]), strict=True)
+            run, time_ns, labels, rank_count = (columns[column][0] for column in _COLUMNS[:4])
+            made = {figure: RunFigure(*values) for figure, *values in figures}
+            return Run(run, time_ns, json.loads(labels), rank_count, made, name.removesuffix(_SUFFIX))
+        except (arrow.ArrowException, KeyError, IndexError, ValueError) as error:
+            raise InputError(f"{self.place}/{name}", f"no run of augment history: {error}") from error
+
+
+class _Folder(Protocol):
+    def names(self) -> list[str]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def write(self, name: str, content: bytes) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Local:
+    path: Path
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path))
+        except OSError as error:
+            raise InputError.of(str(self.path), error) from error
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        with replacing(self.path / name) as file:
+            file.write(content)
+
+
+class _Remote:
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise UsageError(f"{url}: needs fsspec: pip install 'kineto-augment[remote]'") from error
+        try:
+            self._files, self._path = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"{url}: {error}") from error
+        self._url = url
+
+    def names(self) -> list[str]:
+        """The names of the files; none of a folder that does not exist, which most stores cannot tell from an empty."""
+        try:
+            self._files.invalidate_cache()
+            found: list[Any] = self._files.ls(self._path, detail=False)
+        except FileNotFoundError:
+            return []
+        except Exception as error:  # each store has its own
+            raise InputError(self._url, str(error)) from error
+        return sorted(name.rpartition("/")[2] for name in found)
+
+    def read(self, name: str) -> bytes:
+        try:
+            content: bytes = self._files.cat_file(f"{self._path.rstrip('/')}/{name}")
+        except Exception as error:
+            raise InputError(f"{self._url}/{name}", str(error)) from error
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        try:
+            self._files.makedirs(self._path, exist_ok=True)
+            self._files.pipe_file(f"{self._path.rstrip('/')}/{name}", content)
+        except Exception as error:
+            raise OutputError(f"{self._url}/{name}: cannot be written: {error}") from error

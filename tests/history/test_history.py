@@ -1,0 +1,202 @@
+"""The store of runs, its commands, and the gate against it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import augment
+from augment.cli import main
+from augment.comparison.gate import Limits, limit_of
+from augment.errors import InputError, UsageError
+from augment.history import Run, RunFigure, Store, gate
+from augment.writers.metrics import document, encode
+from traces import SIMULATED
+
+needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
+DAY_NS = 86_400 * 10**9
+
+
+def run(number: int, step_ns: float, **more: float) -> Run:
+    """The run of a day."""
+    figures = {name: RunFigure(value, value, 0.0, 5) for name, value in {"step_ns": step_ns, **more}.items()}
+    labels = {"branch": "main", "commit": f"c{number}"}
+    return Run(f"c{number}", number * DAY_NS, labels, 1, figures, f"digest{number}")
+
+
+def usual(count: int, *, shift: float = 1.0, since: int = 99, **more: float) -> list[Run]:
+    noise = np.random.default_rng(7).normal(0, 0.01, count)
+    return [run(at, 80e6 * float(np.exp(one)) * (shift if at >= since else 1), **more) for at, one in enumerate(noise)]
+
+
+def judged(runs: list[Run], test: Run, limits: Limits | None = None) -> dict[str, tuple[str, str]]:
+    lines = gate.check(gate.baselines(runs), test, limits or Limits())
+    return {line.figure.name: (line.status, line.reason) for line in lines}
+
+
+def test_a_run_like_those_before_passes() -> None:
+    assert judged(usual(12), run(99, 80.4e6))["step_ns"] == ("pass", "as the runs before")
+
+
+def test_a_run_that_is_slower_than_the_limit_fails() -> None:
+    assert judged(usual(12), run(99, 92e6))["step_ns"][0] == "fail"
+    assert judged(usual(12), run(99, 70e6))["step_ns"] == ("pass", "better than the runs before")
+
+
+def test_slower_by_less_than_the_limit_passes() -> None:
+    status, reason = judged(usual(12), run(99, 84e6), Limits(max_regress=limit_of("20%")))["step_ns"]
+    assert (status, reason) == ("pass", "worse than the runs before, but by less than the limit")
+
+
+def test_runs_that_differ_more_than_the_limit_cannot_tell() -> None:
+    noise = np.random.default_rng(3).normal(0, 0.1, 12)
+    runs = [run(at, 80e6 * float(np.exp(one))) for at, one in enumerate(noise)]
+    status, reason = judged(runs, run(99, 88e6))["step_ns"]
+    assert status == "uncertain"
+    assert reason.startswith("cannot tell 5 %: runs differ by ±")
+
+
+def test_the_baseline_begins_where_the_figure_last_changed() -> None:
+    runs = usual(20, shift=1.2, since=10)
+    assert [one.name for one in gate.baselines(runs)[gate.FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
+    assert judged(runs, run(99, 96e6))["step_ns"][0] == "pass"
+    assert judged(runs[:13], run(99, 96e6))["step_ns"] == (
+        "uncertain", "3 runs since c10, where it changed; 5 make a baseline",
+    )  # fmt: skip
+
+
+def test_few_runs_are_no_baseline_but_a_bound_is() -> None:
+    assert judged(usual(4), run(99, 92e6))["step_ns"] == ("uncertain", "4 runs; 5 make a baseline")
+    assert judged([], run(99, 92e6))["step_ns"] == ("uncertain", "0 runs; 5 make a baseline")
+    limits = Limits(figures={"step_ns": limit_of("90ms")})
+    assert judged([], run(99, 92e6), limits)["step_ns"] == ("fail", "beyond its bound")
+
+
+def test_other_figures_that_are_not_as_usual_explain() -> None:
+    told = judged(usual(12, idle_ns=5e6, work_count=100), run(99, 92e6, idle_ns=17e6, work_count=100))
+    assert told["idle_ns"] == ("info", "unlike the runs before; not gated")
+    assert "work_count" not in told
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_the_store_keeps_runs_in_order_of_time(place: str, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs" if place == "folder" else "memory://augment-history/runs")
+    runs = usual(5, memory_peak_bytes=1e9)
+    for one in reversed(runs):
+        store.add(one)
+    store.add(runs[2])  # once more
+    other = replace(run(9, 80e6), labels={"branch": "other"})
+    store.add(other)
+    assert store.runs() == [*runs, other]
+    assert store.runs({"branch": "main", "commit": "c3"}) == [runs[3]]
+
+
+@needs_pyarrow
+def test_what_is_no_store_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        Store(tmp_path / "nothing").runs()
+    (tmp_path / "x.run.parquet").write_bytes(b"not parquet")
+    with pytest.raises(InputError, match=r"x.run.parquet: no run of augment history"):
+        Store(tmp_path).runs()
+    with pytest.raises(UsageError, match="nothing://"):
+        Store("nothing://x")
+
+
+def test_without_pyarrow_the_store_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"kineto-augment\[history\]"):
+        Store(tmp_path).add(run(1, 80e6))
+
+
+@pytest.fixture(scope="module")
+def sidecars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Sidecars of a trace, and of traces whose times are longer; the last ones by a tenth."""
+    made = document(augment.augment(augment.read(SIMULATED[0]), only=["step_figures"]))
+    original: dict[str, Any] = json.loads(encode(made))
+    folder = tmp_path_factory.mktemp("metrics")
+    noise = np.random.default_rng(5).normal(0, 0.004, 16)
+    paths = []
+    for number, one in enumerate(noise):
+        sidecar = json.loads(json.dumps(original))
+        sidecar["source"]["sha256"] = f"{number:064x}"
+        factor = float(np.exp(one)) * (1.1 if number >= 8 else 1.0)
+        for row in sidecar["analyses"]["step_figures"]["rows"]:
+            row["step_ns"] = int(row["step_ns"] * factor)
+        paths.append(folder / f"run{number}.metrics.json")
+        paths[-1].write_text(json.dumps(sidecar))
+    return paths
+
+
+def augment_(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with patch("sys.argv", ["augment", *map(str, arguments)]):
+        code = main()
+    return code, *capsys.readouterr()
+
+
+@needs_pyarrow
+def test_runs_are_added_listed_shown_and_a_run_is_checked(
+    sidecars: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ("--store", tmp_path / "runs")
+    for number, path in enumerate(sidecars[:15]):
+        labels = ("--branch", "main", "--label", f"commit=c{number}", "--time", f"2026-11-{number + 1:02}T12:00:00Z")
+        assert augment_(capsys, "history", "add", path, *store, *labels) == (0, f"c{number}\n", "")
+    _, out, _ = augment_(capsys, "history", "list", *store, "--json")
+    listed = [json.loads(line) for line in out.splitlines()]
+    assert [one["name"] for one in listed] == [f"c{number}" for number in range(15)]
+    device = json.loads(sidecars[0].read_text())["source"]["devices"][0]["name"]
+    assert listed[0]["labels"] == {"branch": "main", "commit": "c0", "device": device}
+
+    _, out, _ = augment_(capsys, "history", "show", "step_ns", *store, "--branch", "main")
+    assert "step_ns changed from" in out.splitlines()[-1]
+    assert out.splitlines()[-1].endswith("at c8")
+    _, out, _ = augment_(capsys, "history", "show", *store, "--json")
+    assert [json.loads(line)["run"] for line in out.splitlines() if json.loads(line)["changed"]] == ["c8"]
+
+    against = ("--against-history", tmp_path / "runs", "--branch", "main")
+    code, out, err = augment_(capsys, "check", sidecars[15], *against)
+    assert code == 0, out
+    assert "confidence interval, 7 runs" in out
+    assert "at c8; compared with the runs since" in err
+    code, out, _ = augment_(capsys, "check", sidecars[0], *against)  # 10 % faster
+    assert code == 0
+    assert "better than the runs before" in out
+    code, out, _ = augment_(capsys, "check", sidecars[15], *against, "--max-regress", "1%", "--metric", "step_ns=1ns")
+    assert code == 1
+
+
+@needs_pyarrow
+def test_a_history_without_such_runs_cannot_tell(
+    sidecars: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    augment_(capsys, "history", "add", sidecars[0], "--store", tmp_path, "--branch", "main")
+    code, out, err = augment_(capsys, "check", sidecars[1], "--against-history", tmp_path, "--branch", "other")
+    assert code == 4
+    assert "0 runs; 5 make a baseline" in out
+    assert "holds no run of 1 rank with" in err
+    assert augment_(capsys, "check", sidecars[1], "--against-history", tmp_path, "--uncertain", "pass")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["check", "x"], "name one of --baseline and --against-history"),
+        (["check", "x", "--baseline", "y", "--against-history", "z"], "name one of"),
+        (["check", "x", "--baseline", "y", "--branch", "main"], "choose runs of --against-history"),
+        (["history", "list", "--store", "x", "--label", "main"], "must be KEY=VALUE"),
+        (["history", "add", "x", "--store", "y", "--time", "soon"], "must be a time such as"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = augment_(capsys, *arguments)
+    assert code == 2
+    assert why in err
