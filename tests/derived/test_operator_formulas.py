@@ -192,6 +192,7 @@ def test_paged_keys_are_unknown() -> None:
         ("aten::sum", [[4, 5]], 4 * 20),
         ("aten::native_layer_norm", [[4, 5]], 4 * 40),
         ("aten::_softmax_backward_data", [[4, 5]], 4 * 60),
+        ("aten::_embedding_bag", [[10, 4], [6], [3]], 4 * (6 * 4 + 3 * 4 + 6 + 3)),
         ("triton_poi_fused_add_3", [[4, 5], [4, 5], [4, 5]], 4 * 60),
     ],
 )
@@ -223,6 +224,13 @@ def test_a_tensor_of_no_recorded_shape_makes_the_work_unknown() -> None:
 
 
 # --- formulas of users ---
+
+
+def test_the_last_offset_of_bags_may_be_the_end() -> None:
+    formula = memory_formula("aten::_embedding_bag")
+    assert formula is not None
+    call = called("aten::_embedding_bag", [10, 4], [6], [3], values={7: "True"})
+    assert formula(call).bytes == 4 * (6 * 4 + 2 * 4 + 6 + 3)
 
 
 def test_a_formula_of_a_user() -> None:

@@ -70,7 +70,7 @@ def memory_formula(operator: str) -> Formula | None:
         return _all_operands
     if name in _PASSES:
         return _passes(_PASSES[name])
-    return {"embedding": _embedding, "embedding_dense_backward": _embedding_backward}.get(name)
+    return _EMBEDDINGS.get(name)
 
 
 def _elementwise(in_place: bool, in_bools: bool, operands: int) -> Formula:
@@ -127,3 +127,18 @@ def _embedding_backward(call: Call) -> Work:
     if rows is None:
         raise Unrecorded
     return Work(bytes=call.bytes_of(0) + call.bytes_of(1) + rows * width * call.type_of(0)[1])
+
+
+def _embedding_bag(call: Call) -> Work:
+    """A row of the weight for each index; their sum, or the like, for each bag."""
+    (_, width), (count,), (bags,) = call.shape(0, 2), call.shape(1, 1), call.shape(2, 1)
+    bags -= call.flag(7) is True  # the last offset is the end
+    return Work(bytes=(count + bags) * width * call.type_of(0)[1] + call.bytes_of(1) + call.bytes_of(2))
+
+
+_EMBEDDINGS: dict[str, Formula] = {
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "_embedding_bag": _embedding_bag,
+    "_embedding_bag_forward_only": _embedding_bag,
+}
