@@ -60,6 +60,7 @@ class Client:
         patience_s: for how long to try again when a server that has answered before does not (it may be restarting),
             or says that it is full or busy.
         waiting: called before each pause with what is waited for.
+        forget: remove each trace from the server as soon as its job has it; else the server keeps it for a while.
 
     Raises:
         UsageError: a file of ``tls`` cannot be used, or ``token`` cannot be sent.
@@ -67,14 +68,14 @@ class Client:
 
     def __init__(
         self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = PATIENCE_S,
-        waiting: Callable[[str], object] = lambda _: None,
+        waiting: Callable[[str], object] = lambda _: None, forget: bool = False,
     ) -> None:  # fmt: skip
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit()):
             raise UsageError(f"{address}: a server is named HOST:PORT, such as 127.0.0.1:50051")
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise UsageError("a token is of printable ASCII characters, and not empty")
-        self.address = address
+        self.address, self._forgets = address, forget
         self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
         self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
         self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
@@ -191,6 +192,7 @@ class Client:
         request = service_pb2.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))
         job = self._connection.ask(self._stub.CreateJob, request, deadline, path).job
         with self._cancelling(job.name):
+            self._forget_uploads(spec, deadline, path)
             done = self._follow(job, deadline, tell, path, control)
             made = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
         self._forget(job.name)
@@ -254,6 +256,17 @@ class Client:
         except BaseException:
             self._try(self._stub.CancelJob, service_pb2.CancelJobRequest(name=job))
             raise
+
+    def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
+        """Remove what the job was made of, if that is wanted; the job goes on."""
+        inputs = (spec.augment.input, spec.diff.control, spec.diff.test) if self._forgets else ()
+        for name in {one.upload for one in inputs if one.upload}:
+            request = service_pb2.DeleteUploadRequest(name=name)
+            try:
+                self._connection.ask(self._stub.DeleteUpload, request, deadline, path)
+            except ServiceError as error:
+                if error.code != "NOT_FOUND":
+                    raise
 
     def _forget(self, job: str) -> None:
         """Remove the job and its artifacts, which are here now; the server's retention does it if this fails."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,9 @@ from augment.writers.files import replacing
 
 CHUNK = 1 << 20
 _TOLD_EVERY_S = 0.1
+
+#: control characters, ends of lines, and marks of direction: no server takes them in names
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 Moved = Callable[[int, int], None]  #: told how many bytes are there, and of how many
 
@@ -167,5 +171,5 @@ class Download:
 
 
 def sent_name(path: str) -> str:
-    """The file's name as text that any program can read."""
-    return os.fsencode(os.path.basename(path)).decode("utf-8", "replace")
+    """The file's name as text that any program can read, and shows as it is."""
+    return _UNSEEN.sub("_", os.fsencode(os.path.basename(path)).decode("utf-8", "replace"))

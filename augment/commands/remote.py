@@ -20,7 +20,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def server_options(function: Function) -> Function:
-    """``--server``, ``--patience``, ``--token-file``, ``--tls`` and its files."""
+    """``--server``, ``--forget``, ``--patience``, ``--token-file``, ``--tls`` and its files."""
     for option in (
         click.option("--tls-key", type=_FILE, metavar="FILE", help="The key of the client certificate, PEM."),
         click.option("--tls-cert", type=_FILE, metavar="FILE", help="Client certificate, if the server requires one."),
@@ -33,6 +33,7 @@ def server_options(function: Function) -> Function:
             metavar="SECONDS",
             help="How long to wait for a server that is full, busy or being restarted.  [default: 600]",
         ),
+        click.option("--forget", is_flag=True, help="Have the server remove each trace as soon as its job is done."),
         click.option("--server", metavar="HOST:PORT", help="Run on this server (augment serve)."),
     ):
         function = option(function)
@@ -42,6 +43,7 @@ def server_options(function: Function) -> Function:
 @contextlib.contextmanager
 def client_of(
     server: str | None,
+    forget: bool,
     patience: float | None,
     token_file: Path | None,
     tls: bool,
@@ -55,6 +57,7 @@ def client_of(
         UsageError: an option without ``--server``, an unusable file, or gRPC is not installed.
     """
     given = {
+        "--forget": forget,
         "--patience": patience is not None,
         "--token-file": token_file,
         "--tls": tls,
@@ -79,7 +82,8 @@ def client_of(
             said.add(what)
             say(f"augment: {server}: {what}; waiting for up to {patience_s:g} s")
 
-    with Client(server, token=_token(token_file), tls=secured, patience_s=patience_s, waiting=waiting) as client:
+    token = _token(token_file)
+    with Client(server, token=token, tls=secured, patience_s=patience_s, waiting=waiting, forget=forget) as client:
         yield client
 
 

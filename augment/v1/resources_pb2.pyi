@@ -687,3 +687,136 @@ class AnalysisOption(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["default_value", b"default_value", "name", b"name", "type", b"type"]) -> None: ...
 
 global___AnalysisOption = AnalysisOption
+
+@typing.final
+class ServerInfo(google.protobuf.message.Message):
+    """A server: what it is, takes and keeps."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: builtins.int
+    INPUT_FORMATS_FIELD_NUMBER: builtins.int
+    OUTPUT_FORMATS_FIELD_NUMBER: builtins.int
+    ANALYSES_FIELD_NUMBER: builtins.int
+    METRICS_SCHEMA_VERSION_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
+    RETENTION_FIELD_NUMBER: builtins.int
+    version: builtins.str
+    """The version of kineto-augment."""
+    metrics_schema_version: builtins.str
+    """The version of the metrics' schema, as "schema_version" of a sidecar."""
+    @property
+    def input_formats(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the formats that it reads."""
+
+    @property
+    def output_formats(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the formats that it writes, as in AugmentSpec.formats."""
+
+    @property
+    def analyses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of its analyses, in the order in which they run; ListAnalyses tells more."""
+
+    @property
+    def limits(self) -> global___ServerLimits:
+        """What it takes."""
+
+    @property
+    def retention(self) -> global___ServerRetention:
+        """For how long it keeps what."""
+
+    def __init__(
+        self,
+        *,
+        version: builtins.str = ...,
+        input_formats: collections.abc.Iterable[builtins.str] | None = ...,
+        output_formats: collections.abc.Iterable[builtins.str] | None = ...,
+        analyses: collections.abc.Iterable[builtins.str] | None = ...,
+        metrics_schema_version: builtins.str = ...,
+        limits: global___ServerLimits | None = ...,
+        retention: global___ServerRetention | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["limits", b"limits", "retention", b"retention"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "input_formats", b"input_formats", "limits", b"limits", "metrics_schema_version", b"metrics_schema_version", "output_formats", b"output_formats", "retention", b"retention", "version", b"version"]) -> None: ...
+
+global___ServerInfo = ServerInfo
+
+@typing.final
+class ServerLimits(google.protobuf.message.Message):
+    """What a server takes of a client."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_UPLOAD_BYTES_FIELD_NUMBER: builtins.int
+    MAX_TEXT_BYTES_FIELD_NUMBER: builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
+    MAX_OPEN_UPLOADS_FIELD_NUMBER: builtins.int
+    MAX_CLIENT_JOBS_FIELD_NUMBER: builtins.int
+    MAX_CLIENT_CALLS_FIELD_NUMBER: builtins.int
+    JOB_DEADLINE_FIELD_NUMBER: builtins.int
+    max_upload_bytes: builtins.int
+    """Largest trace file."""
+    max_text_bytes: builtins.int
+    """Most that a trace may decompress to."""
+    max_message_bytes: builtins.int
+    """Largest message."""
+    max_open_uploads: builtins.int
+    """Uploads of one client that may be under way."""
+    max_client_jobs: builtins.int
+    """Jobs of one client that may wait or run."""
+    max_client_calls: builtins.int
+    """Calls of one client at once that send or receive streams."""
+    @property
+    def job_deadline(self) -> google.protobuf.duration_pb2.Duration:
+        """Longest that work on a job may take."""
+
+    def __init__(
+        self,
+        *,
+        max_upload_bytes: builtins.int = ...,
+        max_text_bytes: builtins.int = ...,
+        max_message_bytes: builtins.int = ...,
+        max_open_uploads: builtins.int = ...,
+        max_client_jobs: builtins.int = ...,
+        max_client_calls: builtins.int = ...,
+        job_deadline: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job_deadline", b"job_deadline"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job_deadline", b"job_deadline", "max_client_calls", b"max_client_calls", "max_client_jobs", b"max_client_jobs", "max_message_bytes", b"max_message_bytes", "max_open_uploads", b"max_open_uploads", "max_text_bytes", b"max_text_bytes", "max_upload_bytes", b"max_upload_bytes"]) -> None: ...
+
+global___ServerLimits = ServerLimits
+
+@typing.final
+class ServerRetention(google.protobuf.message.Message):
+    """For how long a server keeps what. What there is no room for any more goes sooner."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UPLOAD_LIFE_FIELD_NUMBER: builtins.int
+    ARTIFACT_LIFE_FIELD_NUMBER: builtins.int
+    MAX_KEPT_FIELD_NUMBER: builtins.int
+    MAX_STORED_BYTES_FIELD_NUMBER: builtins.int
+    max_kept: builtins.int
+    """Most final jobs, and most complete uploads, of all clients."""
+    max_stored_bytes: builtins.int
+    """Most bytes, of all clients."""
+    @property
+    def upload_life(self) -> google.protobuf.duration_pb2.Duration:
+        """An upload that no job uses, from when it was last touched."""
+
+    @property
+    def artifact_life(self) -> google.protobuf.duration_pb2.Duration:
+        """A job that is final, and its artifacts, from its end."""
+
+    def __init__(
+        self,
+        *,
+        upload_life: google.protobuf.duration_pb2.Duration | None = ...,
+        artifact_life: google.protobuf.duration_pb2.Duration | None = ...,
+        max_kept: builtins.int = ...,
+        max_stored_bytes: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["artifact_life", b"artifact_life", "upload_life", b"upload_life"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["artifact_life", b"artifact_life", "max_kept", b"max_kept", "max_stored_bytes", b"max_stored_bytes", "upload_life", b"upload_life"]) -> None: ...
+
+global___ServerRetention = ServerRetention

@@ -104,6 +104,82 @@ class GetUploadResponse(google.protobuf.message.Message):
 global___GetUploadResponse = GetUploadResponse
 
 @typing.final
+class ListUploadsRequest(google.protobuf.message.Message):
+    """Which uploads."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """At most so many; 0 leaves it to the server. At most 1000 come."""
+    page_token: builtins.str
+    """The next_page_token of the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___ListUploadsRequest = ListUploadsRequest
+
+@typing.final
+class ListUploadsResponse(google.protobuf.message.Message):
+    """A page of uploads."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UPLOADS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """For the next page; empty after the last."""
+    @property
+    def uploads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[augment.v1.resources_pb2.Upload]:
+        """The newest first."""
+
+    def __init__(
+        self,
+        *,
+        uploads: collections.abc.Iterable[augment.v1.resources_pb2.Upload] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "uploads", b"uploads"]) -> None: ...
+
+global___ListUploadsResponse = ListUploadsResponse
+
+@typing.final
+class DeleteUploadRequest(google.protobuf.message.Message):
+    """Which upload."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"uploads/ID"."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+
+global___DeleteUploadRequest = DeleteUploadRequest
+
+@typing.final
+class DeleteUploadResponse(google.protobuf.message.Message):
+    """It is gone."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___DeleteUploadResponse = DeleteUploadResponse
+
+@typing.final
 class UploadTraceRequest(google.protobuf.message.Message):
     """A part of a trace. The first message says of which; the following ones carry bytes."""
 
@@ -592,6 +668,39 @@ class ListAnalysesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["analyses", b"analyses"]) -> None: ...
 
 global___ListAnalysesResponse = ListAnalysesResponse
+
+@typing.final
+class GetServerInfoRequest(google.protobuf.message.Message):
+    """Ask for it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___GetServerInfoRequest = GetServerInfoRequest
+
+@typing.final
+class GetServerInfoResponse(google.protobuf.message.Message):
+    """The server."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: builtins.int
+    @property
+    def info(self) -> augment.v1.resources_pb2.ServerInfo:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        info: augment.v1.resources_pb2.ServerInfo | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["info", b"info"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["info", b"info"]) -> None: ...
+
+global___GetServerInfoResponse = GetServerInfoResponse
 
 @typing.final
 class AugmentRequest(google.protobuf.message.Message):

@@ -53,6 +53,16 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.UploadTraceRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.UploadTraceResponse.FromString,
                 _registered_method=True)
+        self.ListUploads = channel.unary_unary(
+                '/augment.v1.AugmentService/ListUploads',
+                request_serializer=augment_dot_v1_dot_service__pb2.ListUploadsRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.ListUploadsResponse.FromString,
+                _registered_method=True)
+        self.DeleteUpload = channel.unary_unary(
+                '/augment.v1.AugmentService/DeleteUpload',
+                request_serializer=augment_dot_v1_dot_service__pb2.DeleteUploadRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.DeleteUploadResponse.FromString,
+                _registered_method=True)
         self.CreateJob = channel.unary_unary(
                 '/augment.v1.AugmentService/CreateJob',
                 request_serializer=augment_dot_v1_dot_service__pb2.CreateJobRequest.SerializeToString,
@@ -103,6 +113,11 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.ListAnalysesRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.ListAnalysesResponse.FromString,
                 _registered_method=True)
+        self.GetServerInfo = channel.unary_unary(
+                '/augment.v1.AugmentService/GetServerInfo',
+                request_serializer=augment_dot_v1_dot_service__pb2.GetServerInfoRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.GetServerInfoResponse.FromString,
+                _registered_method=True)
         self.Augment = channel.stream_stream(
                 '/augment.v1.AugmentService/Augment',
                 request_serializer=augment_dot_v1_dot_service__pb2.AugmentRequest.SerializeToString,
@@ -133,6 +148,20 @@ class AugmentServiceServicer(object):
 
     def UploadTrace(self, request_iterator, context):
         """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUploads(self, request, context):
+        """The caller's uploads, the newest first, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUpload(self, request, context):
+        """Remove an upload. Jobs that were made of it go on; with the last of them its bytes go.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,6 +237,13 @@ class AugmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetServerInfo(self, request, context):
+        """What this server is, takes and keeps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Augment(self, request_iterator, context):
         """All in one call, for scripts: send a trace, receive progress, then the files. If the caller goes away, the job is
         cancelled.
@@ -233,6 +269,16 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.UploadTrace,
                     request_deserializer=augment_dot_v1_dot_service__pb2.UploadTraceRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.UploadTraceResponse.SerializeToString,
+            ),
+            'ListUploads': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUploads,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.ListUploadsRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.ListUploadsResponse.SerializeToString,
+            ),
+            'DeleteUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUpload,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.DeleteUploadRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.DeleteUploadResponse.SerializeToString,
             ),
             'CreateJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateJob,
@@ -283,6 +329,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.ListAnalyses,
                     request_deserializer=augment_dot_v1_dot_service__pb2.ListAnalysesRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.ListAnalysesResponse.SerializeToString,
+            ),
+            'GetServerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerInfo,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.GetServerInfoRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.GetServerInfoResponse.SerializeToString,
             ),
             'Augment': grpc.stream_stream_rpc_method_handler(
                     servicer.Augment,
@@ -375,6 +426,60 @@ class AugmentService(object):
             '/augment.v1.AugmentService/UploadTrace',
             augment_dot_v1_dot_service__pb2.UploadTraceRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.UploadTraceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUploads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/ListUploads',
+            augment_dot_v1_dot_service__pb2.ListUploadsRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.ListUploadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/DeleteUpload',
+            augment_dot_v1_dot_service__pb2.DeleteUploadRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.DeleteUploadResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -645,6 +750,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/ListAnalyses',
             augment_dot_v1_dot_service__pb2.ListAnalysesRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.ListAnalysesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/GetServerInfo',
+            augment_dot_v1_dot_service__pb2.GetServerInfoRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.GetServerInfoResponse.FromString,
             options,
             channel_credentials,
             insecure,

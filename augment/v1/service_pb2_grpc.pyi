@@ -43,6 +43,18 @@ class AugmentServiceStub:
     ]
     """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there."""
 
+    ListUploads: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.ListUploadsRequest,
+        augment.v1.service_pb2.ListUploadsResponse,
+    ]
+    """The caller's uploads, the newest first, in pages."""
+
+    DeleteUpload: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.DeleteUploadRequest,
+        augment.v1.service_pb2.DeleteUploadResponse,
+    ]
+    """Remove an upload. Jobs that were made of it go on; with the last of them its bytes go."""
+
     CreateJob: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.CreateJobRequest,
         augment.v1.service_pb2.CreateJobResponse,
@@ -103,6 +115,12 @@ class AugmentServiceStub:
     ]
     """The analyses that this server knows."""
 
+    GetServerInfo: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.GetServerInfoRequest,
+        augment.v1.service_pb2.GetServerInfoResponse,
+    ]
+    """What this server is, takes and keeps."""
+
     Augment: grpc.StreamStreamMultiCallable[
         augment.v1.service_pb2.AugmentRequest,
         augment.v1.service_pb2.AugmentResponse,
@@ -135,6 +153,18 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.UploadTraceResponse,
     ]
     """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there."""
+
+    ListUploads: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.ListUploadsRequest,
+        augment.v1.service_pb2.ListUploadsResponse,
+    ]
+    """The caller's uploads, the newest first, in pages."""
+
+    DeleteUpload: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.DeleteUploadRequest,
+        augment.v1.service_pb2.DeleteUploadResponse,
+    ]
+    """Remove an upload. Jobs that were made of it go on; with the last of them its bytes go."""
 
     CreateJob: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.CreateJobRequest,
@@ -196,6 +226,12 @@ class AugmentServiceAsyncStub:
     ]
     """The analyses that this server knows."""
 
+    GetServerInfo: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.GetServerInfoRequest,
+        augment.v1.service_pb2.GetServerInfoResponse,
+    ]
+    """What this server is, takes and keeps."""
+
     Augment: grpc.aio.StreamStreamMultiCallable[
         augment.v1.service_pb2.AugmentRequest,
         augment.v1.service_pb2.AugmentResponse,
@@ -234,6 +270,22 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.UploadTraceResponse, collections.abc.Awaitable[augment.v1.service_pb2.UploadTraceResponse]]:
         """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there."""
+
+    @abc.abstractmethod
+    def ListUploads(
+        self,
+        request: augment.v1.service_pb2.ListUploadsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.ListUploadsResponse, collections.abc.Awaitable[augment.v1.service_pb2.ListUploadsResponse]]:
+        """The caller's uploads, the newest first, in pages."""
+
+    @abc.abstractmethod
+    def DeleteUpload(
+        self,
+        request: augment.v1.service_pb2.DeleteUploadRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.DeleteUploadResponse, collections.abc.Awaitable[augment.v1.service_pb2.DeleteUploadResponse]]:
+        """Remove an upload. Jobs that were made of it go on; with the last of them its bytes go."""
 
     @abc.abstractmethod
     def CreateJob(
@@ -314,6 +366,14 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.ListAnalysesResponse, collections.abc.Awaitable[augment.v1.service_pb2.ListAnalysesResponse]]:
         """The analyses that this server knows."""
+
+    @abc.abstractmethod
+    def GetServerInfo(
+        self,
+        request: augment.v1.service_pb2.GetServerInfoRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.GetServerInfoResponse, collections.abc.Awaitable[augment.v1.service_pb2.GetServerInfoResponse]]:
+        """What this server is, takes and keeps."""
 
     @abc.abstractmethod
     def Augment(

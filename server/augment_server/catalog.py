@@ -9,11 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from augment import __version__
 from augment.errors import UsageError
 from augment.messages import request_of
 from augment.request import Request
 from augment.v1 import resources_pb2 as v1
+from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.errors import Refusal
+from augment_server.limits import Limits
 
 ROWS_BYTES = 1 << 20  #: of rows in one message
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
@@ -81,6 +84,33 @@ def analyses() -> list[v1.Analysis]:
         )
         for one in everything()["analyses"]
     ]
+
+
+def server_info(limits: Limits) -> v1.ServerInfo:
+    """What this server is, takes and keeps."""
+    from augment.commands.list import everything
+
+    names = {kind: [one["name"] for one in of] for kind, of in everything().items()}
+    told = v1.ServerInfo(
+        version=__version__,
+        input_formats=names["readers"],
+        output_formats=names["writers"],
+        analyses=names["analyses"],
+        metrics_schema_version=SCHEMA_VERSION,
+        limits=v1.ServerLimits(
+            max_upload_bytes=min(limits.max_upload_bytes, limits.max_stored_bytes),
+            max_text_bytes=limits.max_text_bytes,
+            max_message_bytes=limits.max_message_bytes,
+            max_open_uploads=limits.max_open_uploads,
+            max_client_jobs=limits.max_client_jobs,
+            max_client_calls=limits.max_client_calls,
+        ),
+        retention=v1.ServerRetention(max_kept=limits.max_kept, max_stored_bytes=limits.max_stored_bytes),
+    )
+    told.limits.job_deadline.FromMicroseconds(round(limits.job_deadline_s * 1e6))
+    told.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))
+    told.retention.artifact_life.FromMicroseconds(round(limits.artifact_life_s * 1e6))
+    return told
 
 
 def check(spec: v1.AugmentSpec) -> None:

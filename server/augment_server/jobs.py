@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +10,13 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
 from augment_server.limits import Limits
 from augment_server.names import new_id
+from augment_server.pages import page
 from augment_server.storage import Storage, now_ns
 from augment_server.uploads import Caller
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
-MOST_PAGE, PAGE = 1000, 100
-PAGE_BYTES = 1 << 20  #: about so much in one answer, well under what gRPC takes
 _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".zip": "application/zip"}
 
 
@@ -119,21 +117,9 @@ class Jobs:
         Raises:
             Refusal: this is no token.
         """
-        if size < 0 or not re.fullmatch(r"[0-9]{0,18}", token):
-            raise Refusal("INVALID_REQUEST", "page_token must be a next_page_token, page_size not negative")
-        size = min(size or PAGE, MOST_PAGE)
         wanted = [one for one in (QUEUED, RUNNING, *FINAL) if one in states or not states]
-        query = f"SELECT * FROM jobs WHERE realm = ? AND number < ? AND state IN ({_marks(wanted)})"  # noqa: S608
-        before = int(token) if token else 2**62
-        rows = self._storage.rows(f"{query} ORDER BY number DESC LIMIT ?", caller.realm, before, *wanted, size + 1)
-        jobs: list[v1.Job] = []
-        left = PAGE_BYTES
-        for row in rows[:size]:
-            if left <= 0:
-                break
-            jobs.append(self._message(row))
-            left -= jobs[-1].ByteSize()
-        return jobs, str(rows[len(jobs) - 1]["number"]) if len(rows) > len(jobs) else ""
+        query = f"SELECT * FROM jobs WHERE realm = ? AND state IN ({_marks(wanted)})"  # noqa: S608
+        return page(self._storage, query, (caller.realm, *wanted), size, token, self._message)
 
     def artifacts(self, job: str) -> list[v1.Artifact]:
         """What a job has made."""

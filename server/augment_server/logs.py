@@ -15,7 +15,7 @@ from augment_server.interception import Call
 from augment_server.observer import Observer
 
 _LOGGER = "augment_server"
-_TOLD = ("UploadTrace", "CreateJob", "CancelJob", "DeleteJob", "Augment")  #: what changes something
+_TOLD = ("UploadTrace", "CreateJob", "CancelJob", "DeleteJob", "DeleteUpload", "Augment")  #: what changes something
 
 
 class Logs(Observer):

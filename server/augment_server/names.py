@@ -9,7 +9,8 @@ from augment_server.errors import Refusal
 
 MOST_FILE_NAME_BYTES = 180  #: outputs add up to 40, and file systems take 255
 _ID = re.compile(r"[0-9a-z]{1,40}")
-_NOT_IN_FILE_NAMES = re.compile(r"[\x00-\x1f\x7f]")
+#: control characters, ends of lines, and marks that turn the direction in which a name is shown
+_NOT_IN_FILE_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def new_id() -> str:
@@ -51,7 +52,7 @@ def safe_file_name(given: str) -> str:
     if base in ("", ".", ".."):
         raise Refusal("INVALID_REQUEST", "file_name: give the trace's file name, such as rank0.pt.trace.json.gz")
     if _NOT_IN_FILE_NAMES.search(base):
-        raise Refusal("INVALID_REQUEST", "file_name: has control characters; rename the file")
+        raise Refusal("INVALID_REQUEST", "file_name: has control characters or marks of direction; rename the file")
     if len(base.encode()) > MOST_FILE_NAME_BYTES:
         raise Refusal("INVALID_REQUEST", f"file_name: longer than {MOST_FILE_NAME_BYTES} bytes; rename the file")
     return base

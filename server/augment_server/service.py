@@ -106,6 +106,21 @@ class Service(AugmentServiceServicer):
         return calls.UploadTraceResponse(upload=self._uploads.get(caller, upload))
 
     @answering
+    async def ListUploads(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A page of uploads."""
+        page = request.page_size, request.page_token
+        uploads, more = await self._apart(self._uploads.page, self._caller(context), *page)
+        return calls.ListUploadsResponse(uploads=uploads, next_page_token=more)
+
+    @answering
+    async def DeleteUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Remove an upload."""
+        upload = id_of(request.name, "uploads")
+        self._uploads.get(self._caller(context), upload)
+        await self._apart(self._retention.remove_upload, upload)
+        return calls.DeleteUploadResponse()
+
+    @answering
     async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept a job."""
         caller = self._caller(context)
@@ -190,6 +205,11 @@ class Service(AugmentServiceServicer):
     async def ListAnalyses(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """The analyses."""
         return calls.ListAnalysesResponse(analyses=await self._apart(catalog.analyses))
+
+    @answering
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
+        """The server."""
+        return calls.GetServerInfoResponse(info=await self._apart(catalog.server_info, self._limits))
 
     @answering
     async def Augment(self, request: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802

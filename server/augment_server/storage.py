@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS uploads (
 );
 DROP INDEX IF EXISTS uploads_by_content;  -- of earlier versions
 CREATE INDEX IF NOT EXISTS uploads_by_bytes ON uploads (sha256, realm, file_name);
+CREATE INDEX IF NOT EXISTS uploads_by_time ON uploads (realm, created_ns, id);
 CREATE INDEX IF NOT EXISTS uploads_begun ON uploads (client, touched_ns) WHERE NOT complete;
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which they came
@@ -65,7 +66,8 @@ CREATE TABLE IF NOT EXISTS jobs (
 );
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_by_request ON jobs (realm, request_id) WHERE request_id != '';
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
-CREATE INDEX IF NOT EXISTS jobs_by_realm ON jobs (realm, number);
+DROP INDEX IF EXISTS jobs_by_realm;  -- of earlier versions
+CREATE INDEX IF NOT EXISTS jobs_by_time ON jobs (realm, created_ns, id);
 CREATE TABLE IF NOT EXISTS controls (  -- of jobs that compare: the other input
     job TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
     file_name TEXT NOT NULL,

@@ -14,6 +14,7 @@ from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
 from augment_server.limits import Limits
 from augment_server.names import new_id
+from augment_server.pages import page
 from augment_server.storage import Storage, now_ns, remove, sync_folder
 
 FRESH_S = 60.0  #: an upload that was begun, or from which bytes came, within this time is somebody's
@@ -59,6 +60,8 @@ class Uploads:
                 upload = known
             else:
                 upload = self._insert(db, caller, announced)
+        if announced.size == 0 and (writer := self.open(caller, upload, 0)):
+            writer.finish()  # there is nothing to wait for
         return self.get(caller, upload)
 
     def _expect_intact(self, db: sqlite3.Connection, sha256: str) -> None:
@@ -124,9 +127,20 @@ class Uploads:
         Raises:
             Refusal: there is none of this id that the caller may see.
         """
-        row = self._row(caller, upload)
-        writer = self._writers.get(upload)
+        return self._as_it_stands(self._row(caller, upload))
+
+    def _as_it_stands(self, row: sqlite3.Row) -> v1.Upload:
+        writer = self._writers.get(row["id"])
         return self._message(row, writer.received if writer and not row["complete"] else row["received"])
+
+    def page(self, caller: Caller, size: int, token: str) -> tuple[list[v1.Upload], str]:
+        """Uploads from the newest on, and the token of the next page.
+
+        Raises:
+            Refusal: this is no token.
+        """
+        query = "SELECT * FROM uploads WHERE realm = ?"
+        return page(self._storage, query, (caller.realm,), size, token, self._as_it_stands)
 
     def _row(self, caller: Caller, upload: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM uploads WHERE id = ? AND realm = ?", upload, caller.realm)

@@ -345,7 +345,7 @@ def test_what_a_job_that_runs_does_not_offer(tmp_path: Path) -> None:
 
 
 def test_pages_are_no_larger_than_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment_server.jobs.PAGE_BYTES", 1000)
+    monkeypatch.setattr("augment_server.pages.PAGE_BYTES", 1000)
     with serving(tmp_path / "state") as server:
         upload = server.upload(trace(tmp_path / "a.json"))
         made = [server.create(upload, skip=["steps"] * 50).name for _ in range(6)]
