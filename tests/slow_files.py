@@ -6,7 +6,7 @@ SLOW = {
     "batch/test_going_on.py", "batch/test_merging.py", "cli/test_diff.py", "cli/test_odd_inputs.py",
     "cli/test_open.py", "cli/test_processes.py", "cli/test_query.py", "cli/test_remote.py",
     "comparison/test_diff_truth.py", "comparison/test_gate_truth.py", "derived/test_arg_columns.py",
-    "derived/test_critical_graph.py", "job/test_dimensions.py", "job/test_pipeline_bubbles.py",
+    "derived/test_critical_graph.py", "job/test_buckets.py", "job/test_dimensions.py", "job/test_pipeline_bubbles.py",
     "job/test_path.py", "job/test_path_truth.py", "history/test_changes.py", "job/test_truth.py",
     "diagnosis/test_rules.py", "kernels/test_native.py", "readers/test_event_scanner.py",
     "readers/test_perfetto_args.py",

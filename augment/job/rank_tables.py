@@ -4,9 +4,10 @@ Each table is a dictionary of equal-length int64 columns by name. ``collectives`
 collectives: ``phase``, the :class:`Phase` that launched it, -1 if unknown; ``unit``, an index into the summary's texts
 (the module of the FSDP range that launched it; -1 none); ``ready``, the end of the last work on the main stream that
 was launched before it, and ``launched``, both in ns (-1 unknown); ``received``, bytes (-1 unknown); ``expert``, 1 for
-kernels of libraries of expert parallelism. ``limiter`` are the waits of FSDP's rate limiter in steps: ``dur``, ns.
-``device`` has one row: the ``index`` of the rank's
-device and the ``count`` of devices on its node. ``actions`` are the passes of :mod:`augment.job.pipeline_actions`.
+kernels of libraries of expert parallelism. ``device`` has one row: the ``index`` of the rank's device and the ``count``
+of devices on its node. ``actions`` are the passes of :mod:`augment.job.pipeline_actions`. ``gradients`` are those of
+parameters in the order in which they were ready: ``bytes``, ``step`` and ``ready``, as above. ``limiter`` are the waits
+of FSDP's rate limiter in steps: ``dur``, ns.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.kernel_types import KernelType
 from augment.findings import Window
+from augment.job.gradients import gradient_bytes, gradient_rows
 from augment.job.phases import phases
 from augment.job.pipeline_actions import MOST, pipeline_actions, step_at
 from augment.trace import Category, Trace
@@ -50,6 +52,7 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
         inside = (actions.step >= window.first_step) & (actions.step <= window.last_step)
     actions = actions.take(np.flatnonzero(inside)[:MOST])
     tables = {"collectives": of_collectives, "device": _device(trace), "actions": actions.columns()}
+    tables["gradients"] = _gradients(trace, window)
     tables["limiter"] = _limiter(trace, window)
     return tables, {"unit": units}
 
@@ -69,10 +72,17 @@ def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:
 
 def _ready(trace: Trace, launch: Int64s) -> Int64s:
     """When the work was done that was on the main stream when each collective was launched: DDP and FSDP let the
-    stream of communication wait for it. The main stream is that with the most kernels that compute."""
+    stream of communication wait for it."""
+    known = launch != NO_ROW
+    return np.where(known, _done_before(trace, trace.events.ts[launch]), UNKNOWN)
+
+
+def _done_before(trace: Trace, moments: Int64s) -> Int64s:
+    """When the work was done that had been launched on the main stream before each moment; -1 without any. The main
+    stream is that with the most kernels that compute."""
     work, events = gpu_work(trace), trace.events
     counts = [np.count_nonzero(work.type[stream.places] == KernelType.COMPUTATION) for stream in work.streams]
-    ready = np.full(len(launch), UNKNOWN, np.int64)
+    ready = np.full(len(moments), UNKNOWN, np.int64)
     if not any(counts):
         return ready
     main = work.streams[int(np.argmax(counts))]
@@ -80,8 +90,8 @@ def _ready(trace: Trace, launch: Int64s) -> Int64s:
     of_main = of_main[(work.launch[of_main] != NO_ROW) & (work.type[of_main] != KernelType.COMMUNICATION)]
     launched = events.ts[work.launch[of_main]]
     order = np.argsort(launched, kind="stable")
-    place = np.searchsorted(launched[order], events.ts[launch], side="left") - 1
-    known = (launch != NO_ROW) & (place >= 0)
+    place = np.searchsorted(launched[order], moments, side="left") - 1
+    known = place >= 0
     ready[known] = work.end[of_main[order[place[known]]]]
     return ready
 
@@ -95,6 +105,16 @@ def _device(trace: Trace) -> dict[str, Int64s]:
         "index": np.array([index if isinstance(index, int) else UNKNOWN], np.int64),
         "count": np.array([count or UNKNOWN], np.int64),
     }
+
+
+def _gradients(trace: Trace, window: Window | None) -> dict[str, Int64s]:
+    rows = gradient_rows(trace)
+    ts = trace.events.ts[rows]
+    step = step_at(trace, ts)
+    if window is not None:
+        inside = (step >= window.first_step) & (step <= window.last_step)
+        rows, ts, step = rows[inside], ts[inside], step[inside]
+    return {"bytes": gradient_bytes(trace, rows), "step": step, "ready": _done_before(trace, ts)}
 
 
 def _limiter(trace: Trace, window: Window | None) -> dict[str, Int64s]:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import prod
 
 from simulator import kernels
 from simulator.builder import StepBuilder, dims_text
@@ -28,6 +29,7 @@ class Communication:
     collectives: int = 0
     met: Counter[object] = field(default_factory=Counter)  #: collectives of each group, messages of each pair
     waiting: list[int] = field(default_factory=list)  #: what the next compute kernel waits for
+    bucket_elements: int = 0  #: gradients that the open bucket has
 
     def collective(self, kind: str, *, after_compute: bool) -> int | None:
         """A collective of the data-parallel group on its stream; see :meth:`meet`."""
@@ -37,6 +39,23 @@ class Communication:
             return None
         whole = LAYER_PARAMETERS >> (2 * (number % 4) if self.options.uneven_buckets else 0)
         return self.meet(kind, self.place.data, whole, after_compute=after_compute)
+
+    def accumulate(self, shape: tuple[int, ...]) -> int | None:
+        """The gradient of a parameter goes into the open bucket of DDP, which is reduced once it reaches its cap."""
+        elements = prod(shape)
+        with (
+            self.b.op("torch::autograd::AccumulateGrad", dims=dims_text(shape)),
+            self.b.op("torch::distributed::reducer::mul_out", dims=dims_text(shape)),
+        ):
+            ns = 2 * elements / GPUS[self.options.gpu].device_copy_gbps + 1000
+            self.b.launch("Memcpy DtoD (Device -> Device)", ns, COMPUTE, category="gpu_memcpy", size=2 * elements)
+        self.bucket_elements += elements
+        return self.reduce_bucket() if 2 * self.bucket_elements >= self.options.bucket_mib * (1 << 20) else None
+
+    def reduce_bucket(self) -> int | None:
+        """The all-reduce of the open bucket; nothing for an empty one."""
+        whole, self.bucket_elements = self.bucket_elements, 0
+        return self.meet("allreduce", self.place.data, whole, after_compute=True) if whole else None
 
     def meet(
         self, kind: str, group: Group, whole: int, *, after_compute: bool, stream: int = COLLECTIVE, peer: int = -1

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from simulator import kernels
 from simulator.builder import AUTOGRAD, MAIN, StepBuilder, dims_text
-from simulator.communication import COMPUTE, HIDDEN, TOKENS, Communication
+from simulator.communication import COMPUTE, HIDDEN, TOKENS
 from simulator.options import GPUS, JobOptions
 from simulator.parallel import Place
 from simulator.program import Program, Slot
+from simulator.schedules import Schedules
 
 COPY, SIDE = 20, 30
 #: of AdamW on one parameter
 _SINGLE = ("aten::mul_", "aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::sqrt", "aten::div_", "aten::add_",
            "aten::addcdiv_")  # fmt: skip
 HEAD = 128  #: numbers of a head of attention
+#: the parameters whose gradients end with these nodes
+PARAMETERS: dict[str, tuple[int, ...]] = {
+    "down": (HIDDEN, 4 * HIDDEN),
+    "up": (4 * HIDDEN, HIDDEN),
+    "norm2": (HIDDEN,),
+    "out": (HIDDEN, HIDDEN),
+    "qkv": (3 * HIDDEN, HIDDEN),
+    "norm1": (HIDDEN,),
+}
 SDPA = "_scaled_dot_product_flash_attention"
 _QKV = [(1, HIDDEN // HEAD, TOKENS, HEAD)] * 3
 ATTENTION = dims_text(*_QKV, values=["0.", "True", "False"])  #: dropout, causal, a mask to debug
@@ -25,13 +34,12 @@ ATTENTION_BACKWARD = dims_text(*_QKV[:1], *_QKV, *_QKV[:1], (1, HIDDEN // HEAD, 
 
 
 @dataclass(kw_only=True)
-class _Model(Communication):
+class _Model(Schedules):
     """One rank's step while it is played."""
 
     speed: float
     waits: bool  #: the host waits for the device at the end of the step
     batch: int = 0  #: the microbatch that is at work
-    final: int = 0  #: the last microbatch of the backward
     sequences: dict[tuple[int, str], tuple[Slot, Slot]] = field(default_factory=dict)
     activations: list[tuple[int, Slot]] = field(default_factory=list)
 
@@ -243,6 +251,8 @@ class _Model(Communication):
             if key == "down":
                 self.route("dispatch")
             self.backward_node(f"{layer}.{key}", node, launched)
+            if self.options.bucket_mib and key in PARAMETERS and self.batch == self.final:
+                self.accumulate(PARAMETERS[key])
             if key == "up":
                 self.route("combine")
             if key in ("up", "qkv"):
@@ -294,6 +304,8 @@ class _Model(Communication):
                 self.await_op(self.meet("allreduce", group, 4096, after_compute=True))
             if batch == self.final:
                 sent.append(self.average())
+        if self.options.bucket_mib and batch == self.final:
+            sent.append(self.reduce_bucket())
         if sends:
             self.message("send", -1)
         self.await_op(next((index for index in reversed(sent) if index is not None), None))
@@ -302,6 +314,8 @@ class _Model(Communication):
 
     def average(self) -> int | None:
         """Data parallelism: a layer's gradients."""
+        if self.options.bucket_mib:
+            return None
         if self.options.collectives == "ddp":
             self.bucket()
             return self.collective("allreduce", after_compute=True)
@@ -335,48 +349,6 @@ class _Model(Communication):
         with b.op("aten::item"), b.op("aten::_local_scalar_dense"):
             b.launch("Memcpy DtoH (Device -> Pinned)", 1400, COMPUTE, category="gpu_memcpy", size=4)
             b.synchronize(COMPUTE)
-
-    def label(self, what: str, batch: int) -> AbstractContextManager[object]:
-        """The range of a program around the ``forward`` or ``backward`` of a microbatch."""
-        if self.options.stage_labels == "torch":
-            return self.b.annotation(f"{what.capitalize()} {batch}")
-        if self.options.stage_labels == "megatron":
-            line = {"forward": 225, "backward": 379}[what]
-            return self.b.frame(f"megatron/core/pipeline_parallel/schedules.py({line}): {what}_step")
-        return nullcontext()
-
-    def run_schedule(self) -> None:
-        """Forward and backward of all microbatches.
-
-        By 1F1B (arXiv 1806.03377), a stage goes forward as often as there are stages after it, then once forward and
-        once backward in turn, then backward. Between two of these it receives before it sends, as Megatron does in one
-        call: else two neighbours would wait for each other.
-        """
-        many = self.options.microbatches
-        ahead = many if self.options.schedule == "gpipe" else min(self.place.stages - 1 - self.place.stage, many)
-        self.final = 0 if self.options.schedule == "gpipe" else many - 1
-        for batch in range(ahead):
-            with self.label("forward", batch):
-                self.forward(batch)
-        for batch in range(ahead, many):
-            with self.label("forward", batch):
-                self.forward(batch, receives=batch == ahead)
-            last = batch == many - 1
-            self.run_backward(batch - ahead, sends=last)
-            if not last:
-                self.message("recv", -1)
-                self.message("send", -1)
-        rest = reversed(range(many)) if self.options.schedule == "gpipe" else range(many - ahead, many)
-        for batch in rest:
-            self.run_backward(batch)
-
-    def run_backward(self, batch: int, *, sends: bool = True) -> None:
-        """The backward of a microbatch, as the engine runs it."""
-        with (
-            self.label("backward", batch),
-            self.b.frame("torch/autograd/__init__.py(354): _engine_run_backward"),
-        ):
-            self.backward(batch, sends=sends)
 
     def step(self) -> None:
         """One ``ProfilerStep#n``."""

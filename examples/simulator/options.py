@@ -103,6 +103,7 @@ class JobOptions:
     ep: int = 1  #: data-parallel ranks that share experts: a DeepEP dispatch and combine a layer
     microbatches: int = 1  #: of a step: all forward, then all backward
     schedule: Schedule = "gpipe"  #: "1f1b": of each stage but the last, backward begins while others go forward
+    bucket_mib: float = 0.0  #: DDP's cap of buckets; 0: a bucket for each layer
     stage_labels: StageLabels = "none"  #: ranges around each microbatch, of torch.distributed.pipelining, or Megatron's
     stretch: float = 1.0  #: factor on all times of the written job
     faults: tuple[str, ...] = ()  #: of :data:`FAULTS`: what a diagnosis should find
@@ -140,6 +141,8 @@ class JobOptions:
             raise ValueError("ranks must be a multiple of tp times pp; all of them and microbatches at least 1")
         if self.dp % self.ep or self.layers % self.pp:
             raise ValueError("ranks / (tp * pp) must be a multiple of ep, layers one of pp")
+        if self.bucket_mib < 0 or (self.bucket_mib and self.collectives != "ddp"):
+            raise ValueError("bucket_mib must be at least 0, and goes with collectives ddp")
         if self.schedule not in ("gpipe", "1f1b") or self.stage_labels not in ("none", "torch", "megatron"):
             raise ValueError("schedule must be gpipe or 1f1b, stage_labels none, torch or megatron")
         if self.pp > 1 and self.collectives == "none":

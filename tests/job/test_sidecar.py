@@ -29,7 +29,7 @@ from job_summaries import summary_of
 from simulator import JobOptions, simulate
 from traces import kernel, write_trace
 
-OF_OTHER_JOBS = {"pipeline", "expert_parallel"}  #: this one is fully sharded
+OF_OTHER_JOBS = {"pipeline", "expert_parallel", "ddp_buckets", "ddp_caps"}  #: this one is fully sharded
 
 
 @pytest.fixture(scope="module")

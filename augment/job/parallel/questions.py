@@ -8,12 +8,13 @@ from typing import Any
 from augment.findings import Findings, Outcome, Skipped
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
-from augment.job.parallel import comparison, dimensions, experts, heat, pipeline, sharding, volumes
+from augment.job.parallel import buckets, caps, comparison, dimensions, experts, heat, pipeline, sharding, volumes
 from augment.job.parallel.names import UNKNOWN
 from augment.job.parallel.rank_steps import rank_steps
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 
+NO_BUCKETS = "no gradients were averaged by several all-reduces in backward"
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
     "parallel_dimensions": dimensions.Row,
@@ -23,6 +24,8 @@ ROWS: dict[str, type[Any]] = {
     "dimension_links": comparison.LinkRow,
     "dimension_places": comparison.PlaceRow,
     "pipeline": pipeline.Row,
+    "ddp_buckets": buckets.Row,
+    "ddp_caps": caps.Row,
     "sharding": sharding.Row,
     "expert_parallel": experts.Row,
     "step_heat": heat.Row,
@@ -43,6 +46,8 @@ def outcomes(
     stages = pipeline.pipeline(summaries, clocks, matched, dims.pipelines)
     if not any(len(summary.column("ts")) for summary in summaries):
         return dict.fromkeys(ROWS, Skipped("no rank recorded collectives")) | {"pipeline": stages, "step_heat": cells}
+    found = buckets.buckets(dims, matched, parted, clocks, summaries)
+    averaged = list(buckets.rows(found, matched, parted))
     groups, links = comparison.compared(dims, matched, parted, summaries)
     spots = comparison.places(dims, matched, parted, steps, summaries)
     unclear = "collectives whose dimension is unknown; --parallelism tp=4,pp=2,dp=2 states the sizes"
@@ -58,6 +63,8 @@ def outcomes(
         if spots
         else Skipped("no dimension has coordinates, and no two nodes are known"),
         "pipeline": stages,
+        "ddp_buckets": Findings(averaged) if averaged else Skipped(NO_BUCKETS),
+        "ddp_caps": caps.caps(found),
         "sharding": sharding.sharding(dims, matched, parted, summaries),
         "expert_parallel": experts.experts(dims, matched, parted, summaries),
         "step_heat": cells,

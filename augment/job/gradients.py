@@ -1,0 +1,40 @@
+"""When the gradient of each parameter was ready, and how large it is: what DDP's buckets are made of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.derived.collectives.collectives import UNKNOWN
+from augment.derived.names.collective_kinds import element_bytes
+from augment.job.pipeline_actions import step_at
+from augment.trace import Category, Trace
+
+MOST = 20_000  #: limit for a summary: the first are kept
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+def gradient_rows(trace: Trace) -> Int64s:
+    """The rows of the operators that accumulate a parameter's gradient in steps, at most :data:`MOST`."""
+    events = trace.events
+    rows = np.sort(events.slices_of(Category.CPU_OP))
+    named = np.array([name == _ACCUMULATE for name in trace.strings], np.bool_)
+    rows = rows[named[events.name[rows]]]
+    return rows[step_at(trace, events.ts[rows]) >= 0][:MOST]
+
+
+def gradient_bytes(trace: Trace, rows: Int64s) -> Int64s:
+    """The size of each gradient, from the shape that ``record_shapes`` records; -1 without."""
+    return np.array([_bytes(args) for args in trace.args_of(rows)] if len(rows) else [], np.int64)
+
+
+def _bytes(args: object) -> int:
+    if not isinstance(args, dict):
+        return UNKNOWN
+    dims, kinds = args.get("Input Dims"), args.get("Input type")
+    if not (isinstance(dims, list) and dims and isinstance(kinds, list) and kinds):
+        return UNKNOWN
+    shape, size = dims[0], element_bytes(str(kinds[0]))
+    if size is None or not isinstance(shape, list) or not all(isinstance(extent, int) for extent in shape):
+        return UNKNOWN
+    return int(np.prod(shape, dtype=np.int64)) * size

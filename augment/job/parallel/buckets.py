@@ -1,0 +1,271 @@
+"""DDP's buckets: when each was ready and reduced, and how long a step would take with other caps.
+
+DDP fills a bucket with gradients in the order in which they become ready, and reduces it when its size reaches the cap
+(``bucket_cap_mb``); the first may have a smaller cap, the last is what remains. So the cap is at most the size of the
+buckets between, and greater than a bucket's size less its last gradient. Gradients and their sizes are those of
+``AccumulateGrad`` (recorded with ``record_shapes``).
+
+The prediction plays the buckets of another cap: a bucket is ready with its last gradient, as recorded; all-reduces
+follow each other, and each takes ``alpha + bytes/beta``, from the group's own all-reduces. Without sizes of gradients
+only recorded buckets can be joined: then caps below the recorded ones are unknown. That computation is slowed down by
+communication beside it, and more with other buckets, is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.types import Int64s, Places
+from augment.derived.collectives.collectives import UNKNOWN
+from augment.derived.names.collective_kinds import ALL_REDUCE
+from augment.findings import column
+from augment.job.alignment import Clock
+from augment.job.bandwidth_fit import Fit, fit
+from augment.job.matching import Matched
+from augment.job.parallel.dimensions import Dimensions
+from augment.job.parallel.names import DATA_PARALLEL
+from augment.job.phases import Phase
+from augment.job.summary import RankSummary
+from augment.job.waits import Waits
+
+MOST_GROUPS = 20  #: groups whose buckets are listed, those whose all-reduces took longest
+MOST_BUCKETS = 500
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One bucket of one group; means over the ranks and steps that have the usual buckets."""
+
+    group: str = column("The name of the process group; empty if the traces do not name it.")
+    bucket: int = column("Which one of the step, from 0.")
+    step_count: int = column("Steps with the usual buckets.", "count")
+    bytes: int | None = column("Its size; null if unknown.", "bytes")
+    ready_ns: float = column("From the start of the step until its gradients were ready.", "ns")
+    start_ns: float = column("Until its all-reduce began.", "ns")
+    reduced_ns: float = column("Until its all-reduce ended.", "ns")
+    delay_ns: float = column("From ready to the beginning of the all-reduce.", "ns")
+    wait_ns: float = column("The all-reduce waits for the last rank.", "ns")
+    transfer_ns: float = column("It moves data.", "ns")
+    exposed_ns: float = column("The part of the all-reduce in which the device computes nothing.", "ns")
+    tail_ns: float = column("How long it ends after the gradients of the last bucket are ready.", "ns")
+    least_cap_bytes: int | None = column("The cap that was recorded is greater than this; null if unknown.", "bytes")
+    most_cap_bytes: int | None = column("The cap is at most this; null if unknown.", "bytes")
+    largest_gradient_bytes: int | None = column("The largest gradient; null if unknown.", "bytes")
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets of one group.
+
+    ``instances`` are the numbers of collectives, by step and bucket. So are ``ready``, ``arrival`` (of the last rank)
+    and ``end``, ns since the step's start. ``step_ns`` are the lengths of steps. ``grads`` are the sizes of gradients
+    in order, ``grads_ready`` by step and gradient.
+    """
+
+    group: int
+    name: str
+    steps: tuple[int, ...]
+    sizes: Int64s
+    instances: Places
+    ready: Int64s
+    arrival: Int64s
+    end: Int64s
+    step_ns: Int64s
+    grads: Int64s
+    grads_ready: Int64s
+    fit: Fit | None
+
+    @property
+    def tail(self) -> Int64s:
+        """How long each step's last all-reduce ends after the last gradients are ready."""
+        tail: Int64s = self.end.max(axis=1) - self.ready.max(axis=1)
+        return tail
+
+    @property
+    def last_gradient(self) -> Int64s | None:
+        """The last gradient of each bucket; None if sizes are unknown, or do not fit the buckets."""
+        bounds = np.searchsorted(np.cumsum(self.grads), np.cumsum(self.sizes))
+        if not len(self.grads) or (self.grads < 0).any() or bounds[-1] >= len(self.grads):
+            return None
+        whole = np.array_equal(np.cumsum(self.grads)[bounds], np.cumsum(self.sizes))
+        return self.grads[bounds] if whole and bounds[-1] == len(self.grads) - 1 else None
+
+    @property
+    def cap(self) -> tuple[int | None, int | None]:
+        """The interval of the recorded cap: greater than the first, at most the second."""
+        last = self.last_gradient
+        between = self.sizes[1:-1]
+        least = None if last is None else int((self.sizes - last)[1:].max(initial=0)) or None
+        return least, int(between.min()) if len(between) and (between > 0).all() else None
+
+
+def buckets(
+    dims: Dimensions, matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries: Sequence[RankSummary]
+) -> list[Buckets]:
+    """The buckets of each group that averages gradients by all-reduces in backward, the longest first."""
+    phase = _of_first(matched, summaries)
+    kinds = [number for number, kind in enumerate(matched.kinds) if kind == ALL_REDUCE]
+    chosen = np.isin(matched.kind, kinds) & (phase == Phase.BACKWARD) & (matched.step >= 0)
+    groups = [
+        group for group in np.unique(matched.group[chosen]).tolist() if dims.of(group, ALL_REDUCE) in DATA_PARALLEL
+    ]
+    moving = {group: int(parted.moving_ns[chosen & (matched.group == group)].sum()) for group in groups}
+    groups = sorted(groups, key=lambda group: -moving[group])[:MOST_GROUPS]
+    found = (
+        _of_group(group, np.flatnonzero(chosen & (matched.group == group)), matched, parted, clocks, summaries)
+        for group in groups
+    )
+    return [each for each in found if each is not None]
+
+
+def rows(found: Sequence[Buckets], matched: Matched, parted: Waits) -> Iterator[Row]:
+    """The rows of each group, buckets in their order."""
+    for of in found:
+        least, most = of.cap
+        last_ready = of.ready.max(axis=1)
+        for number, size in enumerate(of.sizes.tolist()[:MOST_BUCKETS]):
+            parts = np.concatenate([_parts(matched, instance) for instance in of.instances[:, number].tolist()])
+            begin = of.arrival[:, number]
+            yield Row(
+                group=of.name,
+                bucket=number,
+                step_count=len(of.steps),
+                bytes=size if size >= 0 else None,
+                ready_ns=float(of.ready[:, number].mean()),
+                start_ns=float(begin.mean()),
+                reduced_ns=float(of.end[:, number].mean()),
+                delay_ns=float((begin - of.ready[:, number]).mean()),
+                wait_ns=float(parted.wait_ns[parts].mean()),
+                transfer_ns=float(parted.transfer_ns[parts].mean()),
+                exposed_ns=float(matched.exposed_ns[parts].mean()),
+                tail_ns=float((of.end[:, number] - last_ready).mean()),
+                least_cap_bytes=least,
+                most_cap_bytes=most,
+                largest_gradient_bytes=int(of.grads.max()) if of.last_gradient is not None else None,
+            )
+
+
+def _of_group(
+    group: int,
+    instances: Places,
+    matched: Matched,
+    parted: Waits,
+    clocks: Sequence[Clock],
+    summaries: Sequence[RankSummary],
+) -> Buckets | None:
+    """The buckets of one group; None without a usual sequence of at least two."""
+    order = np.lexsort((matched.ts[matched.first[instances]], matched.step[instances]))
+    instances = instances[order]
+    by_step = {step: instances[matched.step[instances] == step] for step in np.unique(matched.step[instances]).tolist()}
+    usual, _ = Counter(tuple(matched.bytes[of].tolist()) for of in by_step.values()).most_common(1)[0]
+    kept = {step: of for step, of in by_step.items() if tuple(matched.bytes[of].tolist()) == usual}
+    if len(usual) < 2:
+        return None
+    times = _Times(matched, clocks, summaries)
+    table = np.array(list(kept.values()))
+    begun = {step: times.start(_parts(matched, of[0]), step) for step, of in kept.items()}
+    if any(start is None for start in begun.values()):
+        return None
+    base = np.array([[start[0]] for start in begun.values() if start])
+    columns = [times.last(values, table) - base for values in (times.ready, matched.ts, matched.end)]
+    member = int(matched.member[matched.first[table[0, 0]]])
+    grads, ready = _gradients(summaries[member], times, member, list(kept), base[:, 0])
+    return Buckets(
+        group=group,
+        name=matched.groups[group].name,
+        steps=tuple(kept),
+        sizes=np.array(usual, np.int64),
+        instances=table,
+        ready=columns[0],
+        arrival=columns[1],
+        end=columns[2],
+        step_ns=np.array([start[1] for start in begun.values() if start], np.int64),
+        grads=grads,
+        grads_ready=ready,
+        fit=fit(matched.bytes[instances], parted.moving_ns[instances]),
+    )
+
+
+class _Times:
+    """Times of parts on one clock: the job's, if the clocks of all ranks are comparable, else each rank's own since the
+    beginning of its step."""
+
+    def __init__(self, matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> None:
+        self._matched, self._clocks, self._summaries = matched, clocks, summaries
+        self.common = all(clock.comparable for clock in clocks)
+        self.ready = matched.ts.copy()
+        for member, summary in enumerate(summaries):
+            place = matched.rows_of(member)
+            ready = summary.table_column("collectives", "ready")
+            if ready is not None:
+                known = ready[matched.place[place]]
+                self.ready[place] = np.where(known == UNKNOWN, matched.ts[place], known)
+        self._begin = {
+            (member, int(number)): (int(start), int(end))
+            for member, summary in enumerate(summaries)
+            for number, start, end in zip(
+                *(summary.step_column(name).tolist() for name in ("number", "start", "end")), strict=True
+            )
+        }
+
+    def of(self, values: Int64s, member: int, step: int) -> Int64s:
+        """Times of a member in a step."""
+        if self.common:
+            return self._clocks[member].to_common(values)
+        begin: int = self._begin[member, step][0]
+        return values - begin
+
+    def start(self, parts: Places, step: int) -> tuple[int, int] | None:
+        """The start of a step and its length, on the first of the members; None if one did not record it."""
+        members = self._matched.member[parts].tolist()
+        if any((member, step) not in self._begin for member in members):
+            return None
+        spans = [self.of(np.array(self._begin[member, step], np.int64), member, step).tolist() for member in members]
+        return min(begin for begin, _ in spans), max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+    def last(self, values: Int64s, table: Places) -> Int64s:
+        """The latest of the parts' ``values`` of each collective in ``table``."""
+        out = np.empty(table.shape, np.int64)
+        for place, instance in np.ndenumerate(table):
+            step = int(self._matched.step[instance])
+            parts = _parts(self._matched, int(instance))
+            times = [self.of(values[part : part + 1], int(self._matched.member[part]), step)[0] for part in parts]
+            out[place] = max(times)
+        return out
+
+
+def _gradients(
+    summary: RankSummary, times: _Times, member: int, steps: Sequence[int], base: Int64s
+) -> tuple[Int64s, Int64s]:
+    """The sizes of a rank's gradients and when they were ready, by step and gradient; empty if steps differ."""
+    none = np.empty(0, np.int64), np.empty((len(steps), 0), np.int64)
+    columns = [summary.table_column("gradients", name) for name in ("bytes", "step", "ready")]
+    if any(values is None for values in columns):
+        return none
+    size, step, ready = (values for values in columns if values is not None)
+    places = [np.flatnonzero(step == number) for number in steps]
+    sizes = {tuple(size[of].tolist()) for of in places}
+    if len(sizes) != 1 or not len(places[0]):
+        return none
+    table = [times.of(ready[of], member, number) - start for of, number, start in zip(places, steps, base, strict=True)]
+    return size[places[0]], np.array(table)
+
+
+def _of_first(matched: Matched, summaries: Sequence[RankSummary]) -> Int64s:
+    """The phase of the first part of each collective."""
+    phase = np.full(len(matched.member), UNKNOWN, np.int64)
+    for member, summary in enumerate(summaries):
+        rows, known = matched.rows_of(member), summary.table_column("collectives", "phase")
+        if known is not None:
+            phase[rows] = known[matched.place[rows]]
+    return phase[matched.first] if len(matched) else phase
+
+
+def _parts(matched: Matched, instance: int) -> Places:
+    stop = matched.first[instance + 1] if instance + 1 < len(matched) else len(matched.member)
+    return np.arange(matched.first[instance], stop)
