@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from augment.commands.options import debug
+
+if TYPE_CHECKING:
+    from augment.errors import AugmentError
 
 Report = dict[str, Any]
 _ANALYSIS = "diagnosis"
@@ -26,36 +30,90 @@ def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None,
 
     The verdict comes first, then what the rules found (!), what they looked at and found to be fine (✓), and what the
     trace has no data for (–), with the option of the profiler that records it. Rules about what the run does not do are
-    left out.
+    left out. Of several ranks in a folder, the job's verdict comes first, then what is grave in each of them.
     """
     from augment.commands.terminal import complain, emit
-    from augment.errors import AugmentError
     from augment.jsontext import json_line
 
-    grave = _LEVELS.get(fail_on or "", ())
-    reports: list[Report] = []
-    failed: AugmentError | None = None
-    names, refused = _named(inputs)
-    for error in refused:
+    names, failures = _named(inputs)
+    reports, unread = _reports(names)
+    failures += unread
+    for error in failures:
         complain(str(error))
-        failed = error
+    if failures and not reports:
+        return failures[0].exit_code
+    several = len(reports) > 1
+    shown = [*_of_jobs(reports), *reports]
+    for place, report in enumerate(shown):
+        if form == "json":
+            emit(json_line({name: report[name] for name in ("input", "verdict", "rows")}))
+            continue
+        for line in _lines(report, form == "markdown", brief=several):
+            emit(line)
+        if place < len(shown) - 1:
+            emit("")
+    grave = _LEVELS.get(fail_on or "", ())
+    return 1 if failures or any(row.get("severity") in grave for one in shown for row in one["rows"]) else 0
+
+
+def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[AugmentError]]:
+    """The reports on all that can be read, and why files cannot that the user named."""
+    from augment.errors import AugmentError
+
+    reports, failures = [], []
     for name, is_named in names:
         try:
-            report = _report(name)
-        except AugmentError as error:
-            if is_named:
-                complain(str(error))
-                failed = error
+            reports.append(_report(name))
+        except AugmentError as error:  # noqa: PERF203
+            failures += [error] if is_named else []
+    return reports, failures
+
+
+def _of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
+    """The report on each job: the ranks in one folder that communicate with each other."""
+    from augment.job.answer import answer
+    from augment.job.sidecar import document
+
+    folders: dict[str, list[Report]] = {}
+    for report in reports:
+        if report["summary"]:
+            folders.setdefault(os.path.dirname(report["input"]) or ".", []).append(report)
+    for folder, ranks in folders.items():
+        if len(ranks) < 2:
             continue
-        reports.append(report)
-        for line in [json_line(report)] if form == "json" else _lines(report, form == "markdown", len(reports) == 1):
-            emit(line)
-    if failed and not reports:
-        return failed.exit_code
-    return 1 if failed or any(row["severity"] in grave for one in reports for row in one["rows"]) else 0
+        result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
+        job = document(result, os.path.basename(os.path.abspath(folder)))
+        verdict = job.get("verdict") or {"text": list(_latest(job["analyses"]["stragglers"]["rows"])), "rows": []}
+        yield {"input": f"job {job['source']['name']}, {len(ranks)} traces", "verdict": verdict["text"], "rows": []}
 
 
-def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[Any]]:
+def _latest(rows: Sequence[Any]) -> Iterator[str]:
+    """Sentences on the rank that costs the others most."""
+    from augment.commands.units import duration
+
+    charged = sum(row.charged_ns for row in rows)
+    if not charged:
+        yield "No rank comes later to collectives than others."
+        return
+    worst = max(rows, key=lambda row: row.charged_ns)
+    who = worst.trace if worst.rank is None else f"rank {worst.rank}"
+    yield (
+        f"Of what ranks cost each other by coming late to collectives ({duration(charged)}), "
+        f"{100 * worst.charged_ns / charged:.0f} % is due to {who}, which is last in {100 * worst.last_ratio:.0f} % of "
+        f"{worst.count:,}; cause: {_CAUSES.get(worst.cause, worst.cause or 'unknown')}."
+    )
+
+
+#: causes as people say them
+_CAUSES = {
+    "gpu": "its device works longer",
+    "host": "its host launches late",
+    "queued": "its device idles though work is launched",
+    "before_recording": "it was late before the recording began",
+}
+
+
+def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:
     """The paths that ``inputs`` stand for, each with whether the user named that very file; and what is no input."""
     from augment.batch.inputs import plan
     from augment.errors import AugmentError
@@ -74,42 +132,64 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[Any]]:
 
 
 def _report(path: str) -> Report:
-    """The verdict and the answers of all rules about one trace or metrics file.
+    """The verdict and the answers of all rules about one trace or metrics file, and a trace's summary for its job.
 
     Raises:
         InputError: it cannot be read, or the metrics have no diagnosis.
     """
-    from augment.commands.show import analysed
     from augment.errors import UnknownFormat
-    from augment.request import Request
     from augment.sidecars import is_sidecar, read_sidecar
 
-    sidecar = read_sidecar(path) if is_sidecar(path) else analysed(path, Request(only=(_ANALYSIS,)))
-    if "verdict" not in sidecar:
+    sidecar, summary = (read_sidecar(path), None) if is_sidecar(path) else _judged(path)
+    analysis = sidecar["analyses"].get(_ANALYSIS)
+    if "verdict" not in sidecar and analysis is None:
         raise UnknownFormat(path, "these metrics have no verdict: name the trace, or make them again with augment run")
-    answers = sidecar["analyses"].get(_ANALYSIS, {"rows": sidecar["verdict"]["rows"]})
-    text = sidecar["verdict"]["text"] or [f"Nothing could be judged: {answers.get('reason', 'no rule ran')}."]
-    return {"input": path, "verdict": text, "rows": answers["rows"]}
+    verdict = sidecar.get("verdict", {"text": [], "rows": []})
+    rows = verdict["rows"] if analysis is None else analysis["rows"]
+    text = verdict["text"] or [f"Nothing could be judged: {(analysis or {}).get('reason', 'no rule ran')}."]
+    return {"input": path, "verdict": text, "rows": rows, "summary": summary}
 
 
-def _lines(report: Report, markdown: bool, first: bool) -> Iterator[str]:
-    if not first:
-        yield ""
+def _judged(path: str) -> tuple[dict[str, Any], bytes]:
+    """The sidecar of a trace with the diagnosis alone, and its summary."""
+    import msgspec
+
+    from augment.commands.terminal import bar
+    from augment.job.summary import summarize
+    from augment.pipeline import augment
+    from augment.readers import read
+    from augment.writers.metrics import document, encode
+
+    with bar(1, quiet=False) as shown:
+        shown.stage(f"reading {path}")
+        trace = read(path)
+        shown.stage(_ANALYSIS)
+        augmented = augment(trace, only=[_ANALYSIS])
+    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
+    return decoded, summarize(augmented)
+
+
+def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
+    """A report; ``brief``: without what is fine, not there or small."""
     yield f"## {report['input']}" if markdown else f"{report['input']}:"
     yield ""
     yield " ".join(report["verdict"]) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
-    yield ""
-    for row in report["rows"]:
-        if row.get("status", "found") in _SIGNS:
-            yield from _markdown(row) if markdown else _text(row)
+    shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
+    if brief:
+        told = " ".join(report["verdict"])
+        shown = [row for row in shown if row.get("severity") in _LEVELS["warning"] and row["title"] not in told]
+    if shown:
+        yield ""
+    for row in shown:
+        yield from _markdown(row) if markdown else _text(row, brief)
 
 
-def _text(row: Report) -> Iterator[str]:
+def _text(row: Report, brief: bool) -> Iterator[str]:
     status = row.get("status", "found")
     severity = f"{row['severity']}: " if status == "found" else ""
     title = f"{row['title']} ({row['advice']} records it)" if status == "no_data" and row["advice"] else row["title"]
     yield f"  {_SIGNS[status]} {severity}{title}"
-    if status == "found":
+    if status == "found" and not brief:
         for one in row.get("evidence", []):
             yield f"      {one}"
         yield f"      → {row['advice']}"

@@ -67,3 +67,12 @@ def test_metrics_are_read_as_they_are(folder: Path, tmp_path: Path, augment: Aug
 def test_list_names_the_rules(augment: Augment) -> None:
     rules = json.loads(augment("list", "--json").out)["rules"]
     assert {"data_loading", "launch_bound"} <= {rule["name"] for rule in rules}
+
+
+def test_of_several_ranks_the_job_comes_first(tmp_path: Path, augment: Augment) -> None:
+    simulate(JobOptions(ranks=3, steps=3, layers=2, straggler=1, straggler_factor=1.6), tmp_path)
+    lines = augment("diagnose", tmp_path).lines
+    assert lines[0].startswith("job ")
+    assert "due to rank 1" in "\n".join(lines[:5])
+    assert sum("rank0.pt.trace.json.gz" in line for line in lines) == 1
+    assert not any("✓" in line for line in lines)
