@@ -11,7 +11,7 @@ SLOW = {
     "diagnosis/test_rules.py", "kernels/test_native.py", "readers/test_event_scanner.py",
     "readers/test_perfetto_args.py",
     "readers/test_perfetto_damage.py", "readers/test_perfetto_round_trip.py", "test_browser.py", "test_fuzz.py",
-    "test_reference_figures.py", "test_simulator_causes.py", "test_torch.py", "writers/test_adding.py",
+    "test_costs.py", "test_reference_figures.py", "test_simulator_causes.py", "test_torch.py", "writers/test_adding.py",
     "writers/test_perfetto_annotations.py", "writers/test_perfetto_encoding.py", "writers/test_perfetto_lanes.py",
     "writers/test_perfetto_several.py", "writers/test_perfetto_source.py", "writers/test_perfetto_time.py",
     "writers/test_render.py",

@@ -1,0 +1,164 @@
+"""What work costs, counted: bytes that are decompressed and compressed, and bytes of memory for each event.
+
+Unlike times, these are the same in every run. A bound is what was measured with some room: who lowers a cost lowers
+its bound, and who must raise one says why.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from augment.analyses import ANALYSES
+from augment.commands import group
+from augment.findings import AugmentedTrace
+from augment.pipeline import augment
+from augment.readers import containers, read
+from augment.trace import Trace
+from augment.writers import chrome, compression, metrics
+from traces import Event, copy, kernel, launch, op, step
+
+STEPS, LAUNCHES = 16, 1000
+#: most bytes at the peak of each stage beyond what is held before, and of the columns that reading leaves
+MOST = {"reading": 30_500_000, "columns": 2_500_000, "analyses": 20_000_000, "writing": 6_300_000}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of 16 steps of 1000 launches, with operators, runtime calls, kernels and copies: flushed once, too."""
+    events: list[Event] = []
+    for number in range(STEPS):
+        begin = number * 40 * LAUNCHES
+        events.append(step(number, begin, 40 * LAUNCHES))
+        for one in range(LAUNCHES):
+            ts, correlation = begin + 40 * one, number * LAUNCHES + one + 1
+            events.append(op(f"aten::op{one % 17}", ts + 1, 20))
+            if one % 10:
+                events.append(launch("cudaLaunchKernel", ts + 5, 8, correlation=correlation))
+                events.append(kernel(f"kernel{one % 29}", ts + 15, 25, correlation=correlation))
+            else:
+                events.append(launch("cudaMemcpyAsync", ts + 5, 8, correlation=correlation))
+                events.append(copy("Memcpy HtoD", ts + 15, 20, correlation=correlation))
+    found = tmp_path_factory.mktemp("costs") / "t.json.gz"
+    with gzip.open(found, "wt", encoding="utf-8", compresslevel=1) as file:
+        file.write(json.dumps({"traceEvents": events}))
+    return found
+
+
+class Counted:
+    """A compressor or decompressor that counts what it gives or gets."""
+
+    def __init__(self, inner: Any, count: Callable[[int], None]) -> None:
+        self._inner, self._count = inner, count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def decompress(self, *args: Any) -> bytes:
+        data: bytes = self._inner.decompress(*args)
+        self._count(len(data))
+        return data
+
+    def compress(self, data: Any) -> Any:
+        self._count(len(data))
+        return self._inner.compress(data)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The bytes of text that are decompressed ("in") and compressed ("out") from now on."""
+    done: Counter[str] = Counter()
+    decompressor, fastest = containers._gzip_decompressor, compression.fastest
+
+    def inflating() -> Any:
+        make = decompressor()
+        return lambda: Counted(make(), lambda size: done.update({"in": size}))
+
+    def deflating(bits: int) -> Any:
+        crc32, compressor = fastest(bits)
+        return crc32, Counted(compressor, lambda size: done.update({"out": size}))
+
+    monkeypatch.setattr(containers, "_gzip_decompressor", inflating)
+    monkeypatch.setattr(compression, "fastest", deflating)
+    return done
+
+
+@pytest.mark.parametrize("only", [(), ("temporal_breakdown",)])
+def test_the_text_is_decompressed_once_and_only_its_end_compressed_again(
+    path: Path, work: Counter[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, only: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(chrome, "SPLICED_FROM", 0)
+    trace = read(str(path))
+    augmented = augment(trace, only=only)
+    chrome.write(augmented, tmp_path / "out")
+    size = trace.source.text_bytes
+    assert work["in"] == size
+    assert work["out"] - (len(gzip.decompress((tmp_path / "out").read_bytes())) - size) < 1 << 20
+
+
+def peak(work: Callable[[], Any]) -> tuple[Any, int]:
+    """The result of ``work``, and the most memory that it took beyond what was held before."""
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    result = work()
+    return result, tracemalloc.get_traced_memory()[1] - held
+
+
+def column_bytes(value: Any) -> int:
+    """The size of all arrays in a table of events."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    parts = value.values() if isinstance(value, dict) else [getattr(value, s) for s in getattr(value, "__slots__", ())]
+    return sum(map(column_bytes, parts))
+
+
+def test_memory_for_each_event(path: Path, tmp_path: Path) -> None:
+    augment(read(str(path)))  # what is loaded at the first call is not counted
+    tracemalloc.start()
+    try:
+        trace, reading = peak(lambda: read(str(path)))
+        augmented, analysing = peak(lambda: augment(trace))
+        _, writing = peak(lambda: written(augmented, tmp_path))
+    finally:
+        tracemalloc.stop()
+    found = {"reading": reading, "columns": column_bytes(trace.events), "analyses": analysing, "writing": writing}
+    assert len(trace.events) == STEPS * (3 * LAUNCHES + 1)
+    assert all(found[name] <= MOST[name] for name in MOST), found
+
+
+def written(augmented: AugmentedTrace, folder: Path) -> None:
+    chrome.write(augmented, folder / "chrome")
+    metrics.write(augmented, folder / "metrics")
+
+
+def test_showing_a_sidecar_reads_no_trace(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sidecar = tmp_path / "t.metrics.json"
+    metrics.write(augment(read(str(path)), only=("temporal_breakdown",)), sidecar)
+
+    def refuse(*_: Any, **__: Any) -> Trace:
+        raise AssertionError("a trace is read")
+
+    monkeypatch.setattr("augment.readers.read", refuse)
+    monkeypatch.setattr("augment.pipeline.augment", refuse)
+    shown = CliRunner().invoke(group(), ["show", str(sidecar), "--json"], standalone_mode=False)
+    assert not shown.exception
+    assert "temporal_breakdown" in json.loads(shown.stdout)
+
+
+def test_a_cheap_analysis_makes_no_dear_facts(path: Path) -> None:
+    """Neither the critical path nor the args of operators are made for what needs neither."""
+    trace = read(str(path))
+    augment(trace, only=("temporal_breakdown", "kernel_type_breakdown", "queue_length"))
+    dear = ("critical", "diagnosis", "operators", "memory", "source.arg_columns", "host.")
+    made = [name for name in trace.facts if any(f".{part}" in name for part in dear)]
+    assert not made
+    assert len(ANALYSES) > 3
