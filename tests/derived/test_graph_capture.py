@@ -7,11 +7,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import augment
 from augment.analyses import roofline
-from augment.derived.operators.graph_capture import graph_work
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.operators.graph_capture import graph_launches, graph_work
 from augment.derived.operators.operator_work import operator_work
 from augment.findings import Findings
 from augment.trace import Trace
@@ -119,3 +121,24 @@ def test_another_runs_capture_is_refused(shared_traces: Path) -> None:
     trace = augment.with_graph_capture(augment.read(shared_traces / SGLANG / "qwen3_8b_decode.json.gz"), other)
     (reason,) = graph_work(trace).reasons
     assert reason == "no capture has 544 kernels"
+
+
+def test_a_recorded_cuda_graph_with_its_capture_in_the_trace(shared_traces: Path) -> None:
+    """CUDA records no names of captured kernels: each kernel's own name says what its operator must be."""
+    trace = augment.read(shared_traces / "a100_torch_compile_ao" / "quantize_vit_bfloat16.json.gz")
+    work, found = gpu_work(trace), graph_work(trace)
+    assert not found.reasons
+    in_graph = [places for _, places in graph_launches(trace)]
+    assert [len(places) for places in in_graph] == [124] * 5
+    for place in np.concatenate(in_graph).tolist():
+        name = trace.strings[trace.events.name[work.row[place]]]
+        owner = found.owner[place]
+        operator = found.calls[found.kind[owner]].operator if owner >= 0 else ""
+        if "flash_fwd" in name:
+            assert operator == "aten::_flash_attention_forward"
+        elif "convolve" in name:
+            assert operator == "aten::cudnn_convolution"
+        elif "gemm_bf16" in name or "splitK" in name:
+            assert operator in ("aten::mm", "aten::addmm")
+        elif name.startswith("triton"):
+            assert operator == ""

@@ -84,7 +84,7 @@ def graph_work(trace: Trace) -> GraphWork:
     first_kind: dict[int, int] = {}
     known: dict[bytes, _Section | str] = {}
     sections = list(_sections(trace)) if _has_graphs(trace) else []
-    for launch, places in _launches(trace) if sections else ():
+    for launch, places in graph_launches(trace) if sections else ():
         key = trace.events.name[work.row[places]].tobytes()
         if key not in known:
             known[key] = _fitting(trace, places, sections)
@@ -110,7 +110,7 @@ def _has_graphs(trace: Trace) -> bool:
     return any(map(_GRAPH.match, trace.strings))
 
 
-def _launches(trace: Trace) -> Iterator[tuple[int, Places]]:
+def graph_launches(trace: Trace) -> Iterator[tuple[int, Places]]:
     """Each launch of a graph, and the places of its kernels in the order in which they began."""
     work, events = gpu_work(trace), trace.events
     is_graph = np.array([bool(_GRAPH.match(name)) for name in trace.strings], np.bool_)
@@ -146,24 +146,38 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
 
     launches = named(_KERNEL)
     launches = launches[~np.isin(launches, gpu_work(trace).launch)]
-    begin, end = events.ts[named(_BEGIN)], events.ts[named(_END)]
+    begin, end = np.sort(events.ts[named(_BEGIN)]), np.sort(events.ts[named(_END)])
+    ts = events.ts[launches]
     if len(begin) and len(begin) == len(end):
-        for first, last in zip(np.sort(begin).tolist(), np.sort(end).tolist(), strict=True):
-            yield from _section(trace, launches[(events.ts[launches] >= first) & (events.ts[launches] < last)])
-    elif alone:
-        yield from _section(trace, launches)
-
-
-def _section(trace: Trace, launches: Int64s) -> Iterator[_Section]:
-    if not len(launches):
+        bounds = list(zip(np.searchsorted(ts, begin).tolist(), np.searchsorted(ts, end).tolist(), strict=True))
+    else:
+        bounds = [(0, len(launches))] if alone else []
+    if not len(launches) or not bounds:
         return
-    place, kind, calls, works = counted(trace)
-    around = np.append(enclosing(trace, place), -1) if len(place) else np.array([-1], np.int32)
-    at = call_stacks(trace).place_of[launches] if len(place) else np.full(len(launches), -1)
-    operator = np.where(at >= 0, around[at], -1).astype(np.int64)
+    operator, kernels = _operators(trace, launches), _names(trace, launches)
+    _, kind, calls, works = counted(trace)
+    for first, last in bounds:
+        if first < last:
+            yield _Section(operator[first:last], kernels[first:last], kind, calls, works)
+
+
+def _operators(trace: Trace, launches: Int64s) -> Int64s:
+    """The place of the operator around each launch among those that count, -1 without."""
+    place, *_ = counted(trace)
+    if not len(place):
+        return np.full(len(launches), -1, np.int64)
+    at = call_stacks(trace).place_of[launches]
+    found: Int64s = np.where(at >= 0, np.append(enclosing(trace, place), -1)[at], -1).astype(np.int64)
+    return found
+
+
+def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:
+    """The name of the kernel of each launch, which ROCm records; nothing where any is missing."""
+    if not all(name.startswith("hip") for name in {*trace.names_of(launches)}):
+        return ()
     names = [args.get("kernel") for args in trace.args_of(launches)]
     told = tuple(name for name in names if isinstance(name, str))
-    yield _Section(operator, told if len(told) == len(names) else (), kind, calls, works)
+    return told if len(told) == len(names) else ()
 
 
 def _fitting(trace: Trace, places: Places, sections: Sequence[_Section]) -> _Section | str:
