@@ -6,7 +6,7 @@
 
     trace = augment.read("rank0.json.gz")
     augmented = augment.augment(trace)
-    augment.write(augmented)  # rank0.augmented.json.gz and rank0.metrics.json, beside the input
+    augment.write(augmented)  # rank0.augmented.pftrace and rank0.metrics.json, beside the input
 
 Importing this package loads nothing else. Each public name is loaded on first use.
 """
@@ -113,7 +113,7 @@ def write(
     Args:
         augmented: the result of :func:`augment`.
         folder: the output folder; by default the folder of the input.
-        formats: names of writers, as ``augment list`` shows them; by default the input's own format.
+        formats: names of writers, as ``augment list`` shows them; by default Perfetto's own.
 
     Returns:
         The paths of the files written; the metrics come last.

@@ -30,7 +30,7 @@ class Request:
         skip: names of analyses to leave out.
         options: values of the analyses' options, as ``augment list`` shows them.
         steps: the numbers of the first and last step to analyse; None means all.
-        formats: names of writers, as ``augment list`` shows them; empty means the trace's own format.
+        formats: names of writers, as ``augment list`` shows them; empty means Perfetto's own.
         evidence: files recorded with the trace.
         tables: paths of the user's own tables, as :func:`augment.with_tables` takes them.
         peaks: single figures of devices, as :func:`augment.with_tables` takes them.

@@ -251,7 +251,7 @@ def _folder_cpu_s(folder: Path, what: str, count: int) -> float | None:
 def expect_equal(there: Path, here: Path, inputs: Sequence[Path]) -> None:
     """The service made what the command made."""
     for one in inputs:
-        for suffix in (".augmented.json.gz", ".metrics.json"):
+        for suffix in (".augmented.pftrace", ".metrics.json"):
             name = one.name.removesuffix(".json.gz") + suffix
             if (there / name).read_bytes() != (here / name).read_bytes():
                 raise SystemExit(f"{name}: the service made another file than the command")

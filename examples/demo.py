@@ -28,12 +28,12 @@ TABLES = (
     "queue_length",
 )
 LOOK = """
-Look at it:
+Look at it: augment open {trace}, or
   1. open https://ui.perfetto.dev in a browser (the file stays on this machine)
   2. "Open trace file": {trace}
-  3. expand the process "python 0": below the streams of the GPU lie the added tracks
+  3. expand the process "python 4200" and in it "GPU 0": above the streams lie the added tracks
   4. to have them at the top: type > into the search box, choose "Pin tracks by regex", enter
-     ^Idle|Queue Length|bandwidth|Exposed|[Cc]ritical path
+     ^(Diagnosis|Steps|GPU state|Critical path|Idle|Exposed communication)$
   5. on the track "Idle", click on the long host_wait at about {moment_ms:.0f} ms: its args name the Python function
      that kept the device waiting for {wait_ms:.1f} ms
 All figures, for programs: {metrics}
@@ -74,7 +74,7 @@ def main() -> int:
     except subprocess.CalledProcessError as failed:
         return failed.returncode
     moment_ms, wait_ms = longest_wait(job / "rank0.truth.json")
-    trace, metrics = (augmented / f"rank0.{ending}" for ending in ("augmented.json.gz", "metrics.json"))
+    trace, metrics = (augmented / f"rank0.{ending}" for ending in ("augmented.pftrace", "metrics.json"))
     print(LOOK.format(trace=trace.resolve(), metrics=metrics, moment_ms=moment_ms, wait_ms=wait_ms))
     return 0
 

@@ -159,7 +159,7 @@ def test_snippets_run(page: str, traces: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out
     if page in ("README.md", "docs/quickstart.md"):
         assert {path.name for path in (traces / "augmented").iterdir()} == {
-            "rank0.augmented.json.gz",
+            "rank0.augmented.pftrace",
             "rank0.metrics.json",
         }
 

@@ -62,7 +62,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any],
     folder = tmp_path_factory.mktemp("job")
     options = JobOptions(ranks=1, steps=3, layers=2, stacks=True, memory=True, jitter=0.05, seed=5, host_stall_us=3000)
     ((path, truth),) = simulate(options, folder)
-    subprocess.run([sys.executable, "-m", "augment", "run", str(path), "--quiet"], check=True, capture_output=True)
+    command = [sys.executable, "-m", "augment", "run", str(path), "--quiet", "--to", "chrome"]
+    subprocess.run(command, check=True, capture_output=True)
     sidecar = json.loads((folder / "rank0.metrics.json").read_text())
     return folder / "rank0.augmented.json.gz", sidecar, truth
 

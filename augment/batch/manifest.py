@@ -22,6 +22,7 @@ from augment.batch.inputs import Input
 from augment.batch.journal import journal
 from augment.batch.results import File, Result
 from augment.tables import read_tables
+from augment.writers import DEFAULT
 from augment.writers.files import MANIFEST, is_manifest
 
 _FORM = 2  #: version of summaries and seams; inputs recorded with another are converted again
@@ -33,7 +34,7 @@ def digest_of(settings: Settings) -> str:
     request = settings.request
     relevant = [
         _FORM,
-        request.formats,
+        request.formats or (DEFAULT,),
         sorted(request.only),
         sorted(request.skip),
         request.options,

@@ -110,7 +110,7 @@ class Client:
 
         Args:
             path: of the trace.
-            request: what is asked for; None means all analyses and the trace's own format.
+            request: what is asked for; None means all analyses and Perfetto's own format.
             summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``), and have told
                 where its tracks can be added to the files.
             out: the folder to write into; the trace's own if it is not given.
@@ -159,7 +159,7 @@ class Client:
             region: the annotation whose occurrences are the steps, or a pattern with ``*`` and ``?``.
             short_names: call operators and kernels by HTA's short names.
             functions: match Python functions, too.
-            formats: names of writers; empty means the test's own format.
+            formats: names of writers; empty means Perfetto's own.
             overlay: write both traces into one file, too.
             label: what to call the control on the timeline; empty means its STEM.
             min_delta_us: differences of fewer microseconds are not drawn.

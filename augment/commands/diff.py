@@ -44,7 +44,7 @@ ROWS = 10  #: rows of a table by default
     multiple=True,
     metavar="FORMAT,…",
     callback=listed,
-    help="Formats of the annotated test (see augment list).  [default: the test's own]",
+    help="Formats of the annotated test (see augment list).  [default: perfetto]",
 )
 @click.option("--overlay", is_flag=True, help="Also write both traces into one file in Perfetto's native format.")
 @click.option("--label", default="", metavar="TEXT", help="Name of the control on the timeline.")
@@ -95,7 +95,7 @@ def command(
     """Compare TEST with CONTROL: what differs, where the difference comes from, and whether it exceeds the noise.
 
     Each is a trace, or a folder with a trace of each rank. Steps are compared in order, as many as both have; ranks by
-    their number. The tables are printed. STEM.diff.json.gz (or .pftrace; STEM of the test) is the test's trace with the
+    their number. The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
     differences on its timeline; STEM.diff.metrics.json is the whole comparison. A server compares two traces, not
     folders.
     """

@@ -185,7 +185,7 @@ _FORMATS = click.option(
     metavar="FORMAT,…",
     callback=listed,
     shell_complete=complete_format,
-    help="Output formats (see augment list).  [default: the format of each input]",
+    help="Output formats (see augment list).  [default: perfetto]",
 )
 
 

@@ -13,7 +13,7 @@ from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
 from augment.comparison.timeline import MIN_DELTA_NS, drawn
 from augment.errors import OutputError
 from augment.trace import Diagnostic
-from augment.writers import own_format, writer_named
+from augment.writers import DEFAULT, writer_named
 from augment.writers.files import output_path, stem
 
 
@@ -21,7 +21,7 @@ from augment.writers.files import output_path, stem
 class Drawing:
     """What to draw, and how.
 
-    ``formats`` are names of writers; empty means the test's own format. ``label`` names the control; empty means its
+    ``formats`` are names of writers; empty means Perfetto's own. ``label`` names the control; empty means its
     STEM. Differences below ``min_delta_ns`` are not drawn. ``arrow_count`` limits the arrows between the traces of an
     ``overlay``.
     """
@@ -74,7 +74,7 @@ def _write_pair(pair: Pair, folder: Path, drawing: Drawing) -> list[tuple[Path, 
     label = drawing.label or stem(pair.control.trace.source.label)
     augmented = drawn(pair, label, drawing.min_delta_ns)
     written = []
-    for name in drawing.formats or [own_format(pair.test.trace)]:
+    for name in drawing.formats or (DEFAULT,):
         path = output_path(source.name, folder, suffix_of(name))
         written.append((path, writer_named(name).write(augmented, path)))
     if drawing.overlay:

@@ -147,7 +147,7 @@ class AugmentSpec(google.protobuf.message.Message):
 
     @property
     def formats(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The formats to write, by name: "chrome", "perfetto", …. Empty means the trace's own."""
+        """The formats to write, by name: "chrome", "perfetto", …. Empty means Perfetto's own."""
 
     @property
     def only(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -244,7 +244,7 @@ class DiffSpec(google.protobuf.message.Message):
 
     @property
     def formats(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The formats of the annotated test, by name: "chrome", "perfetto", …. Empty means the test's own."""
+        """The formats of the annotated test, by name: "chrome", "perfetto", …. Empty means Perfetto's own."""
 
     @property
     def steps(self) -> global___StepPair:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 
 from augment.errors import UsageError, expect_known, unabridged
 from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic, Trace
+from augment.trace import Diagnostic
 from augment.writers import bundle, chrome, metrics, perfetto
 from augment.writers.files import output_path
 from augment.writers.seams import Addable, Described, Written, described
@@ -39,6 +39,7 @@ class Writer(Protocol):
 
 
 WRITERS: tuple[Writer, ...] = (chrome, perfetto, bundle)
+DEFAULT = perfetto.NAME  #: the format of outputs if none is asked for: the best view in the Perfetto UI
 
 
 def writer_named(name: str) -> Writer:
@@ -57,15 +58,10 @@ def writer_named(name: str) -> Writer:
     raise UsageError(f"no writer is called {name!r}")
 
 
-def own_format(trace: Trace) -> str:
-    """The name of the writer that keeps the format of the source."""
-    return perfetto.NAME if trace.source.insert_at is None else chrome.NAME
-
-
 def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = ()) -> list[Path]:
-    """Write the trace in each of ``formats``, none means its own, and the sidecar into ``folder``, under its STEM.
+    """Write the trace in each of ``formats``, by default :data:`DEFAULT`, and the sidecar into ``folder``.
 
-    The sidecar comes last, for it also tells what the writers had to change.
+    All are called by the STEM of the input. The sidecar comes last, for it also tells what the writers had to change.
 
     Returns:
         The files written, the sidecar last.
@@ -80,7 +76,7 @@ def write_seamed(
     name = augmented.trace.source.name
     files: list[tuple[Path, Described | None]] = []
     diagnostics: list[Diagnostic] = []
-    for writer in [writer_named(format_name) for format_name in formats or [own_format(augmented.trace)]]:
+    for writer in [writer_named(format_name) for format_name in formats or (DEFAULT,)]:
         path = output_path(name, folder, writer.SUFFIX)
         written = writer.write_seamed(augmented, path)
         diagnostics += written.diagnostics
@@ -90,4 +86,4 @@ def write_seamed(
     return files
 
 
-__all__ = ["WRITERS", "Writer", "own_format", "write_all", "write_seamed", "writer_named"]
+__all__ = ["DEFAULT", "WRITERS", "Writer", "write_all", "write_seamed", "writer_named"]

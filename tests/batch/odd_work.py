@@ -12,7 +12,7 @@ from augment.batch.results import Result
 
 def dies_of_some(one: Input) -> Result:
     """Work that kills its process when the input is called so, having begun to write."""
-    half = Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp")
+    half = Path(one.folder, f".{one.path}.augmented.pftrace.0123456789ab.tmp")
     half.write_bytes(b"half")
     if one.path.startswith("deadly"):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -57,7 +57,7 @@ def test_a_summary_that_is_gone_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "in" / "rank0.count.summary").unlink()
     (result,), _ = batch(tmp_path / "in", tmp_path / "in")
     assert result.status == "augmented"
-    assert [Path(path).name for path in result.outputs] == ["rank0.augmented.json.gz", "rank0.metrics.json"]
+    assert [Path(path).name for path in result.outputs] == ["rank0.augmented.pftrace", "rank0.metrics.json"]
 
 
 def test_of_jobs_in_the_cloud(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_manifest_tells_all(job: Path, tmp_path: Path, augment: Augment) -> 
     assert first["size"] == source.stat().st_size
     assert first["sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
     assert (first["status"], first["rank"]) == ("augmented", 0)
-    assert [one["path"] for one in first["outputs"]] == ["rank0.augmented.json.gz", "rank0.metrics.json"]
+    assert [one["path"] for one in first["outputs"]] == ["rank0.augmented.pftrace", "rank0.metrics.json"]
     for one in first["outputs"]:
         content = (out / one["path"]).read_bytes()
         assert (one["size"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
@@ -85,7 +85,7 @@ def test_what_changed_is_done_again(job: Path, augment: Augment) -> None:
     assert again() == ["rank2.json.gz"]
     (job / "rank0.metrics.json").unlink()
     assert again() == ["rank0.json.gz"]
-    with open(job / "rank0.augmented.json.gz", "ab") as file:
+    with open(job / "rank0.augmented.pftrace", "ab") as file:
         file.write(b"more")
     assert again() == ["rank0.json.gz"]
     assert again("--skip", "queue_length") == everything
@@ -166,8 +166,8 @@ def test_what_cannot_be_drawn_is_told(tmp_path: Path, augment: Augment, monkeypa
 
 
 def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) -> None:
-    half = job / ".rank1.augmented.json.gz.0123456789ab.tmp"
-    others = [job / ".rank7.augmented.json.gz.0123456789ab.tmp", job / ".rank1.notes.0123456789ab.tmp"]
+    half = job / ".rank1.augmented.pftrace.0123456789ab.tmp"
+    others = [job / ".rank7.augmented.pftrace.0123456789ab.tmp", job / ".rank1.notes.0123456789ab.tmp"]
     for path in (half, *others):
         path.write_bytes(b"half")
     augment("run", job)

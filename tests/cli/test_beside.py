@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
     ended = augment("run", job / "rank1.json", "--memory-timeline", memory_of(tmp_path, 1))
     assert ended.code == 0
     assert found_in(job, 1) == {"total": 109, "Parameter": 101, "Activation": 8}
-    assert b"Memory timeline Activation" in gzip.decompress((job / "rank1.augmented.json.gz").read_bytes())
+    assert b"Memory timeline Activation" in (job / "rank1.augmented.pftrace").read_bytes()
     assert "not used" not in ended.err
     shown = augment("show", job / "rank0.json", "memory_timeline", "--memory-timeline", memory_of(tmp_path, 0))
     assert "Parameter" in shown.out

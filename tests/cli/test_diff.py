@@ -96,7 +96,7 @@ def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
     crossed = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--quiet",
                   "--control-rank", "0", "--test-rank", "1", "--step", "0:2")  # fmt: skip
     assert crossed.stdout.split() == [
-        str(tmp_path / f"{stem}") for stem in ("rank1.diff.json.gz", "test.diff.metrics.json")
+        str(tmp_path / f"{stem}") for stem in ("rank1.diff.pftrace", "test.diff.metrics.json")
     ]
     (pair,) = json.loads((tmp_path / "test.diff.metrics.json").read_text())["compared"]
     assert (pair["control"]["rank"], pair["test"]["rank"], pair["control"]["steps"], pair["test"]["steps"]) == (

@@ -294,7 +294,7 @@ def test_what_lies_beside_and_is_newer_is_taken(trace: Path, tmp_path: Path) -> 
     beside = write_all(augmented(read(str(trace))), tmp_path)[0]
     assert newer_beside(trace) == beside
     assert prepare(str(trace), tmp_path / "no", told.append, told.append).path.name == "a.augmented.pftrace"
-    assert "opening a.augmented.json.gz, which lies beside a.json and is newer" in told
+    assert "opening a.augmented.pftrace, which lies beside a.json and is newer" in told
     shutil.copy(made.path, tmp_path)  # the better one of both
     assert newer_beside(trace) == tmp_path / "a.augmented.pftrace"
     os.utime(beside, ns=(0, 0))

@@ -40,10 +40,10 @@ def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apar
 
 def dies_of_some(one: Input) -> Result:
     """Work that kills its process when the input is called so, having begun to write."""
-    Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp").write_bytes(b"half")
+    Path(one.folder, f".{one.path}.augmented.pftrace.0123456789ab.tmp").write_bytes(b"half")
     if one.path.startswith("deadly"):
         os.kill(os.getpid(), signal.SIGKILL)
-    Path(one.folder, f".{one.path}.augmented.json.gz.0123456789ab.tmp").unlink()
+    Path(one.folder, f".{one.path}.augmented.pftrace.0123456789ab.tmp").unlink()
     return Result(one.path, "augmented")
 
 
@@ -72,7 +72,7 @@ def test_an_interrupt_ends_it_and_leaves_no_half(tmp_path: Path, jobs: int, numb
         list(map(str, command)), stdout=pipe, stderr=pipe, encoding="utf-8", env=environment()
     ) as process:
         assert process.stdout
-        assert process.stdout.readline().endswith("a.augmented.json.gz\n")
+        assert process.stdout.readline().endswith("a.augmented.pftrace\n")
         assert process.stdout.readline().endswith("a.metrics.json\n")
         while not held.exists():
             assert process.poll() is None
@@ -82,7 +82,7 @@ def test_an_interrupt_ends_it_and_leaves_no_half(tmp_path: Path, jobs: int, numb
     assert process.returncode == code
     assert "Traceback" not in err
     assert sorted(path.name for path in folder.iterdir()) == [
-        "a.augmented.json.gz", "a.json", "a.metrics.json", "a.ranks.summary", "held.json"
+        "a.augmented.pftrace", "a.json", "a.metrics.json", "a.ranks.summary", "held.json"
     ]  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def test_beside_remote_inputs_and_between(memory: str, job: Path, tmp_path: Path
 
 def test_ranks_of_remote_files(memory: str, augment: Augment) -> None:
     ended = augment("run", memory, "-o", "memory://bucket/out", "--ranks", "1")
-    assert [Path(line).name for line in ended.lines] == ["rank1.augmented.json.gz", "rank1.metrics.json"]
+    assert [Path(line).name for line in ended.lines] == ["rank1.augmented.pftrace", "rank1.metrics.json"]
 
 
 def test_a_web_server(web: str, job: Path, tmp_path: Path, spools: Path, augment: Augment) -> None:
@@ -167,7 +167,7 @@ def test_several_processes_and_another_file_system(
 
 def test_a_file_url_is_a_path(job: Path, tmp_path: Path, augment: Augment) -> None:
     ended = augment("run", f"file://{job}", "-o", f"file://{tmp_path}/out")
-    assert ended.lines[0] == str(tmp_path / "out" / "rank0.augmented.json.gz")
+    assert ended.lines[0] == str(tmp_path / "out" / "rank0.augmented.pftrace")
 
 
 def test_paths_load_no_fsspec(job: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from running import Augment
 
+from augment.readers import read
 from execution_traces import write_execution_trace
 from traces import kernel, launch, op, trace_text, write_trace
 
@@ -26,15 +27,22 @@ def metrics(path: Path) -> dict[str, Any]:
     return sidecar
 
 
+def test_chrome_json_is_written_on_request(tmp_path: Path, augment: Augment) -> None:
+    trace = write_trace(tmp_path / "rank0.pt.trace.json.gz")
+    ended = augment("run", trace, "--to", "chrome")
+    assert ended.lines == [str(tmp_path / "rank0.augmented.json.gz"), str(tmp_path / "rank0.metrics.json")]
+    assert gzip.decompress((tmp_path / "rank0.augmented.json.gz").read_bytes()).startswith(b'{\n"traceEvents"')
+
+
 def test_outputs_lie_beside_the_input(tmp_path: Path, augment: Augment) -> None:
     trace = write_trace(tmp_path / "rank0.pt.trace.json.gz")
     before = trace.read_bytes()
     ended = augment("run", trace)
     assert ended.code == 0
-    assert ended.lines == [str(tmp_path / "rank0.augmented.json.gz"), str(tmp_path / "rank0.metrics.json")]
-    assert files(tmp_path) == ["rank0.augmented.json.gz", "rank0.metrics.json", "rank0.pt.trace.json.gz"]
+    assert ended.lines == [str(tmp_path / "rank0.augmented.pftrace"), str(tmp_path / "rank0.metrics.json")]
+    assert files(tmp_path) == ["rank0.augmented.pftrace", "rank0.metrics.json", "rank0.pt.trace.json.gz"]
     assert trace.read_bytes() == before
-    assert gzip.decompress((tmp_path / "rank0.augmented.json.gz").read_bytes()).startswith(b'{\n"traceEvents"')
+    assert read(ended.lines[0]).source.format == "perfetto"
     assert "rank0.pt.trace.json.gz: 6 events, 100.000 µs, rank 0, 1 step" in ended.err
     assert "30.000 µs  66.7 %     33.3 %" in ended.err
     assert f"augment open {ended.lines[0]}; all figures: augment show {ended.lines[-1]}" in ended.err
@@ -54,7 +62,7 @@ def test_json_has_an_object_an_input(tmp_path: Path, augment: Augment) -> None:
     assert {name: one["status"] for name, one in told.items()} == {
         "a.json": "augmented", "b.json": "passed_over", "c.json": "failed"
     }  # fmt: skip
-    assert told["a.json"]["outputs"] == [str(tmp_path / "a.augmented.json.gz"), str(tmp_path / "a.metrics.json")]
+    assert told["a.json"]["outputs"] == [str(tmp_path / "a.augmented.pftrace"), str(tmp_path / "a.metrics.json")]
     assert "byte" in told["c.json"]["message"]
     assert ended.code == 1
 
@@ -68,9 +76,9 @@ def test_folder_is_kept_below_the_output_folder(tmp_path: Path, augment: Augment
     assert augment("run", tmp_path / "job", "-o", tmp_path / "out").code == 0
     assert files(tmp_path / "out") == [
         "job.job.metrics.json",
-        "node0/rank0.augmented.json.gz", "node0/rank0.metrics.json", "node0/rank0.ranks.summary",
-        "node1/rank0.augmented.json.gz", "node1/rank0.metrics.json", "node1/rank0.ranks.summary",
-        "top.augmented.json.gz", "top.metrics.json", "top.ranks.summary",
+        "node0/rank0.augmented.pftrace", "node0/rank0.metrics.json", "node0/rank0.ranks.summary",
+        "node1/rank0.augmented.pftrace", "node1/rank0.metrics.json", "node1/rank0.ranks.summary",
+        "top.augmented.pftrace", "top.metrics.json", "top.ranks.summary",
     ]  # fmt: skip
 
 
@@ -84,7 +92,7 @@ def test_own_outputs_are_no_inputs(tmp_path: Path, augment: Augment) -> None:
     assert (everything.out, everything.code) == (first.out, 0)
     assert "3 passed over" in everything.err
     assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == content
-    alone = augment("run", tmp_path / "a.augmented.json.gz")
+    alone = augment("run", tmp_path / "a.augmented.pftrace")
     assert alone.code == 3
     assert "was written by augment itself" in alone.err
 
@@ -307,7 +315,7 @@ def test_an_execution_trace(tmp_path: Path, augment: Augment) -> None:
     executed(tmp_path, 1)
     ended = augment("run", tmp_path / "rank0.json", "--execution-trace", tmp_path / "et" / "et_0.json.gz")
     assert (ended.code, node_of(tmp_path, 0)) == (0, 70)
-    assert b"augment.execution_trace" in gzip.decompress((tmp_path / "rank0.augmented.json.gz").read_bytes())
+    assert b"augment.execution_trace" in (tmp_path / "rank0.augmented.pftrace").read_bytes()
 
 
 def test_it_is_shown_without_writing_anything(tmp_path: Path, augment: Augment) -> None:

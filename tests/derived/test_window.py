@@ -133,7 +133,7 @@ def test_outputs_hold_the_whole_source_and_annotations_of_the_window(tmp_path: P
     assert told["steps"] == [0, 1, 2]
     assert augmented.window is not None
     assert told["window"] == {"first_step": 1, "last_step": 1, "start_ns": augmented.window.start_ns}
-    again = augment.read(str(tmp_path / "rank0.augmented.json.gz"))
+    again = augment.read(str(tmp_path / "rank0.augmented.pftrace"))
     added = [again.strings[code].startswith("augment.") for code in again.events.category_name.tolist()]
     assert len(added) - sum(added) == len(trace.events)
     place = steps(trace).number.tolist().index(1)

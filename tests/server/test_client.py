@@ -42,7 +42,7 @@ def trace(tmp_path: Path) -> Path:
     return write_trace(tmp_path / "rank0.pt.trace.json.gz")
 
 
-def locally(trace: Path, out: Path, *, formats: tuple[str, ...] = ("chrome",), **asked: Any) -> list[Path]:
+def locally(trace: Path, out: Path, *, formats: tuple[str, ...] = (), **asked: Any) -> list[Path]:
     return augment.write(augment.augment(augment.read(trace), **asked), out, formats=formats)
 
 
@@ -349,7 +349,7 @@ def test_a_name_that_is_no_text(client: Client, tmp_path: Path) -> None:
         pytest.skip("this file system wants names to be text")
     assert sent_name(str(trace)) == "rank\ufffd.json"
     assert [one.name for one in client.augment(trace).files] == [
-        name.replace(".json", ".augmented.json.gz"),
+        name.replace(".json", ".augmented.pftrace"),
         name.replace(".json", ".metrics.json"),
     ]
 

@@ -55,7 +55,7 @@ def test_the_files_are_the_commands(server: Server, traces: tuple[Path, Path], t
     inputs = [uploaded(server, path) for path in traces]
     plain = server.wait(create(server, *inputs).name)
     made = {one.file_name: server.read(one.name) for one in plain.artifacts}
-    assert list(made) == ["rank0.diff.json.gz", "rank0.diff.metrics.json"]
+    assert list(made) == ["rank0.diff.pftrace", "rank0.diff.metrics.json"]
     assert made == by_the_command(traces, tmp_path / "plain")
     flags = ("--to", "perfetto", "--overlay", "--label", "before", "--min-delta-us", 0, "--arrows", 3, "--step", "0:1",
              "--short-names", "--functions")  # fmt: skip

@@ -60,7 +60,7 @@ def test_tables_and_files(both: Command, traces: tuple[Path, Path]) -> None:
     assert code == 0
     assert "Where the difference comes from" in out
     assert "written: " in err
-    assert sorted(written) == ["rank0.diff.json.gz", "rank0.diff.metrics.json"]
+    assert sorted(written) == ["rank0.diff.metrics.json", "rank0.diff.pftrace"]
 
 
 def test_every_option_goes_there(both: Command, traces: tuple[Path, Path]) -> None:

@@ -26,7 +26,7 @@ class Ended:
 
 
 Command = Callable[..., Ended]
-OUTPUTS = ("augmented.json.gz", "metrics.json", "ranks.summary")
+OUTPUTS = ("augmented.pftrace", "metrics.json", "ranks.summary")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_ranks_of_a_job(both: Command, server: Server, run: Command, tmp_path: P
     assert ended.out.splitlines()[-1] == str(tmp_path / "out" / "job.metrics.json")
     assert both(tmp_path / "job", "--steps", "1", "--only", "collectives", "--to", "perfetto").code == 0
     assert run(tmp_path / "job", "-o", tmp_path / "out", "--server", server.address).code == 0
-    assert drawn(tmp_path / "out") == {f"rank{rank}.augmented.json.gz" for rank in (0, 1)}
+    assert drawn(tmp_path / "out") == {f"rank{rank}.augmented.pftrace" for rank in (0, 1)}
 
 
 def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_path: Path) -> None:

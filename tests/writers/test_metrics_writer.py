@@ -158,4 +158,4 @@ def test_sidecars_of_whole_traces_are_valid(tmp_path: Path, name: str | Path) ->
 
 def test_writing_leaves_only_the_outputs(tmp_path: Path) -> None:
     write_all(augmented(chrome_trace(path="rank0.pt.trace.json.gz")), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.augmented.json.gz", "rank0.metrics.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.augmented.pftrace", "rank0.metrics.json"]
