@@ -14,6 +14,9 @@ Any other work without a known launch counts as ``unknown``: a lost launch, or a
 looks the same.
 
 The work is drawn on a track ``Before the recording stream N``: one slice per stream, from its first piece to its last.
+
+**What to do**: give the profiler's schedule a warm-up step, or call ``torch.cuda.synchronize()`` before the recording
+begins, so that no work of earlier steps is in it.
 """
 
 from __future__ import annotations

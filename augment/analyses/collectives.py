@@ -16,6 +16,10 @@ it is a lower bound of what the links carried. The figures of a whole job (``job
 bus bandwidth of each group is drawn on a track ``Bus bandwidth LABEL``, where LABEL is the group's description, or its
 name if it has none.
 
+**What to do**: a low bus bandwidth with large messages: look at the link and at NCCL's choice (``NCCL_DEBUG=INFO``);
+with small messages: join them. Long collectives of equal size wait for a late rank: compare the ranks of the
+[job](jobs.md).
+
 Options:
     link_gbps: what a rank's link can carry in one direction, GB/s, for comparison with ``bus_gbps``; 0: not known.
 """

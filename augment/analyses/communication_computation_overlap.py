@@ -9,8 +9,8 @@ For each device::
 nothing meanwhile. It is drawn on a track ``Exposed communication``. Each slice has the name of a communication kernel
 that runs when the slice begins. A device without communication has no ratio.
 
-How HTA's ``get_comm_comp_overlap`` differs: it gives the ratio alone (NaN without communication), and for the process
-instead of the device. It takes RCCL, NVSHMEM and custom all-reduce kernels for computation.
+**What to do**: a low ratio with much communication: start collectives earlier (DDP: smaller first bucket; FSDP:
+prefetch), and give them a stream of their own.
 """
 
 from __future__ import annotations

@@ -49,11 +49,8 @@ event that it leaves (the launch, or the work waited for) to the slice of the pa
 pieces of one kind within one outermost operator are one slice. A stretch outside operators is one slice, too. Its
 ``source`` is the annotation or Python function that was innermost for most of it, or ``nothing recorded``.
 
-How HTA's ``critical_path_analysis`` differs: it takes the longest path through one annotation, which leaves out the
-times between operators and may begin and end anywhere. It does not know CUDA graphs, full queues, or waits between
-streams that are not recorded. It ignores waits for blocking copies and waits by polling. It rounds times to
-microseconds. Its ``cpu_bound`` covers our first, second and fourth kind, ``gpu_kernel_kernel_overhead`` is kernel_gap,
-and ``gpu_kernel_launch_overhead`` is launch_delay.
+**What to do**: only what is on the path can make the run shorter. Follow it on the timeline from its longest pieces;
+what bounds the time tells whom to ask: the host, a kernel, a collective.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ is an estimate, because a trace does not record all dependencies.
 ``slack_ns`` is about occurrences *off* the path: how much longer the occurrence with the least slack could have taken
 without making the recording longer.
 
+**What to do**: begin with the greatest ``saved_ns``, not with the greatest time.
+
 Options:
     name_count: the number of names per step that have a row.
 

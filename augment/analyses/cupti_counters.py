@@ -15,8 +15,7 @@ extreme is taken, and for any other (averages, percentages) the mean over the ra
 ``fmul``, ``hadd``, ``hmul``, ``dadd`` and ``dmul``, plus twice those of ``ffma``, ``hfma`` and ``dfma`` (HTA's
 ``CUDA_SASS_INSTRUCTION_COUNTER_FLOPS``). It includes recorded counters only, and never the work of tensor cores.
 
-How HTA's ``get_cupti_counter_data_with_operators`` differs: it knows ``cudaLaunchKernel`` alone. Where the numbers
-differ, it returns nothing and gives no reason.
+**What to do**: compare counted operations with those that the shapes imply, as `roofline` does.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ id, its parent's id, the schema, and the shapes, types and tensors of inputs and
 data dependencies between operators, also across threads: each leads from the outermost operator that last returned a
 tensor to an outermost operator that takes it as input. A tensor is identified by its id and the id of its storage.
 
-How HTA's ``correlate_execution_trace`` differs: it adds columns to a frame, trusts ids even where names differ, and
-needs a package that is on no index.
+**What to do**: use the links to replay single operators, or to look up their inputs.
 """
 
 from __future__ import annotations

@@ -12,10 +12,8 @@ The work of these patterns is marked on a track ``Frequent kernel patterns strea
 after the operator covers the work of each occurrence; its ``pattern`` is the pattern's place among the rows. Other work
 in between splits it into several slices. Work that belongs to several patterns is marked as the most frequent one's.
 
-How HTA's ``get_frequent_cuda_kernel_sequences`` differs: it requires an operator. Of the slices with that name it takes
-those at the least call-stack depth (here with ``at_minimum_depth``), so that calls from deeper code do not count. It
-orders the kernels by their start, and fails on most traces with nanoseconds. It marks the pattern by removing the args
-and names of everything else.
+**What to do**: patterns of short kernels with a high count are candidates for fusion: ``torch.compile``, a fused
+operator, or a kernel of your own.
 
 Options:
     operator: text that the name must contain; empty for every operator.

@@ -8,8 +8,7 @@ enclose the whole launch. Annotations that cross are counted in the diagnostics.
 The durations of a device's rows add up to the sum of the durations of all its work. The row without an annotation has
 the work that belongs to none. Steps (``ProfilerStep#n``) enclose everything, so they count only on request.
 
-How HTA's ``get_gpu_kernels_with_user_annotations`` differs: it gives the kernels, not the sums. It knows annotations of
-the GPU only, so that older traces have none. It loses kernels shorter than a microsecond. Its steps count.
+**What to do**: the annotation with most exposed or idle time is where to look first.
 
 Options:
     include_steps: whether steps count as annotations.

@@ -9,6 +9,8 @@ sequence number.
 ``gpu_ns`` covers the module and all modules in it, ``self_gpu_ns`` the module alone. Over the rows of a device,
 ``self_gpu_ns`` adds up to the sum of the durations of all its work. The row without a module has the work that belongs
 to none.
+
+**What to do**: the modules with most time are those to compile, to fuse or to shard first.
 """
 
 from __future__ import annotations

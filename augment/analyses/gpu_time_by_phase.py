@@ -15,6 +15,9 @@ Each kernel, copy and memset belongs to the phase of its launch on the host. The
 In a trace without ``fwdbwd`` flows, the sequence numbers of the operators take their place. The durations of a device's
 rows add up to the sum of the durations of all its work, so communication and computation that run at the same time both
 count.
+
+**What to do**: a backward of more than about twice the forward hints at recomputation or at unfused gradients; a long
+optimizer at one that is not fused.
 """
 
 from __future__ import annotations

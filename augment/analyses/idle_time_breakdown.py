@@ -57,14 +57,13 @@ owner's slice that took most of the time; without an owner, at the function's sl
 stream N`` this arrow is drawn only if the stream's own work ends the gap. For ``other_stream_busy`` it begins at the
 work ``waited_for``.
 
+**What to do**: ``host_wait``: make launching cheaper (CUDA graphs, ``torch.compile``) or remove what holds the host
+up: data loading, ``.item()``, garbage collection; the owner of the longest gaps names it. ``kernel_wait``: fewer,
+larger kernels. ``other``: look at the event or stream that was waited for.
+
 Options:
     consecutive_kernel_delay_ns: a shorter gap between work launched in time is kernel_wait; 30,000 as in HTA.
     arrow_min_gap_ns: slices shorter than this get no arrow.
-
-How HTA's ``get_idle_time_breakdown`` differs: it compares each kernel only with the one before it, so that overlapping
-kernels give negative gaps. It keys streams by number, which mixes devices. It counts kernels without a launch as
-launched by the first event of the file. Of the kernels of one CUDA graph launch, all but one lose their launch. Times
-are rounded to microseconds. It does not say what made the device wait.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ matrix product, by the name of the kernel:
 - ``not_used``: not used; the type of number or the device is not known;
 - ``unknown``: the name does not tell.
 
-How HTA's ``get_gpu_kernel_breakdown`` differs: it puts kernels beyond its ``num_kernels`` into a row "others" and then
-aggregates the sums once more. So minimum, maximum and mean of every kernel become its sum, and the deviation becomes 0.
-Its durations are rounded to microseconds. Here every name has its row, with its own figures.
+**What to do**: start with the kernels with the greatest sum. Many calls of short kernels can be fused; one long
+kernel is worth a better algorithm, type of number or shape.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ of the family run. Families that run at the same time both count it.
 did the work. ``matrix_not_used_ns`` is the time of those whose names say that they did not; ``matrix_eligible_ns`` is
 that part of it in which they could have: ``eligible`` as in [kernel_breakdown](#kernel_breakdown), known where shapes
 were recorded. Names that do not tell count in none.
+
+**What to do**: much time in ``elementwise``, ``norm`` or ``copy_transpose``: ``torch.compile`` or fused operators.
+``gemm`` without matrix units: TF32 or BF16. ``unknown``: teach the families your kernels (``--tables``).
 """
 
 from __future__ import annotations

@@ -5,10 +5,7 @@ several of them, such as ``COMMUNICATION overlapping COMPUTATION`` (names in alp
 add up to its ``busy_ns`` in the temporal breakdown, the ratios to 1. Combinations that do not occur have no row. A
 table in ``augment/derived/names/kernel_types.py`` decides the type of each kernel.
 
-How HTA's ``get_gpu_kernel_breakdown`` differs: its fourth type OTHER has no row, so its percentages are not shares of
-the busy time. Kernels with "Sync" or "dma" in their names fall into OTHER. RCCL, NVSHMEM and custom all-reduces are
-computation there, and every name that starts with "hip" is communication. It adds up the ranks; here each device has
-its own rows.
+**What to do**: much ``COMMUNICATION`` alone: overlap it. Much ``MEMORY`` alone: avoid copies, or hide them.
 """
 
 from __future__ import annotations

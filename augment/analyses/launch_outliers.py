@@ -13,8 +13,8 @@ several kinds.
 Each row is drawn, named after its ``kind``. A track ``Launch outliers`` under the thread has a slice over each call
 that took long. A track ``Launch outliers stream N`` has a slice over each piece of work that began late.
 
-How HTA's ``get_cuda_kernel_launch_stats`` differs: it draws histograms of the three kinds, and returns no lists or
-names.
+**What to do**: look at the operator around each outlier, and at what the device did: delays after a launch are waits
+on the device, long calls are waits on the host.
 
 Options:
     runtime_cutoff_ns: a longer call is a runtime outlier.

@@ -14,10 +14,8 @@ the work: ``cudaLaunchKernel``, ``cuLaunchKernelEx``, cooperative launches, ``cu
 `launch_outliers` lists them. Each piece of work counts as a launch. The pieces of a CUDA graph share one call, so each
 counts with the whole call's ``cpu_ns``, and waits for the pieces before it. ``call_count`` is the number of calls.
 
-How HTA's ``get_cuda_kernel_launch_stats`` differs: it knows ``cudaLaunchKernel``, ``cudaLaunchKernelExC``,
-``cudaMemcpyAsync`` and ``cudaMemsetAsync`` alone. So it has nothing on AMD, and misses Triton, CUDA graphs and
-cooperative launches. It draws the three kinds and does not return them. Its short kernels are only those whose call
-took no longer than its ``runtime_cutoff``.
+**What to do**: many kernels shorter than their launch: CUDA graphs or fusion. Long calls: an allocator that asks the
+driver, a full queue, or an interrupted host.
 
 Options:
     runtime_cutoff_ns: a longer call is a runtime outlier.

@@ -10,6 +10,9 @@ rest of what was allocated at the peak. The rows of a device add up to its ``pea
 [`memory_profile`](#memory_profile), unless the allocator's total and its events disagree.
 
 The analysis is skipped without ``[memory]`` instants or without addresses, as in traces of 2021. HTA has no equivalent.
+
+**What to do**: the operators with most bytes at the peak are those to checkpoint or to shard; what was allocated
+before the recording is parameters and states.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ Traces of 2021 have neither totals nor addresses. *Allocated* is then a lower bo
 recording, and the status is ``partial``.
 
 The analysis is skipped without such instants. HTA does not read them.
+
+**What to do**: a peak near the capacity: activation checkpointing, smaller batches, sharding; much more reserved than
+allocated: ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ frees have a ``[memory]`` instant at their time. These instants also identify th
 trace without them the file is accepted if its times overlap the trace's, and the tracks lie under the first device.
 
 HTA plots such a file by itself.
+
+**What to do**: a large share of activations: checkpointing. Of optimizer states: shard them (FSDP, ZeRO), or a
+lighter optimizer.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ Parameters and tokens are those of this rank's share: what the rank computes in 
 denominator is one device's peak for ``peak_number``, and the step's window. So ``mfu_ratio`` holds all operations
 against one peak, where step_efficiency holds each type of number against its own.
 
+**What to do**: compare with published figures of the same model only if the convention and the peak are the same.
+
 Options:
     flops_per_step_count: operations of a step on this rank; 0 is not given.
     parameters_count: parameters that a token goes through on this rank; 0 is not given.

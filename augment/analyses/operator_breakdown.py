@@ -14,6 +14,9 @@ diagnostics; a slice is never inside one that ends earlier.
 
 These are the figures of ``torch.profiler``'s ``key_averages(group_by_input_shape=True)``, with one difference: there,
 runtime calls are operators, too, and so not part of ``self_cpu_ns``.
+
+**What to do**: operators with much time of their own on the host, and little on the device, are overhead: compile
+them or call them less.
 """
 
 from __future__ import annotations

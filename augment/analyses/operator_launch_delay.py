@@ -11,10 +11,8 @@ where the work began before its launch, by the clocks. ``kernel_sequence`` is in
 begin at one moment, in the order of their correlations), the work of a CUDA graph in the order in which it began. Work
 launched outside of any operator is counted in the diagnostics.
 
-How HTA's ``get_aten_op_kernels_and_delay`` differs: it knows only operators whose name begins with ``aten::`` (here
-``operator_prefix``) and only some launching calls. It ignores threads, so that a launch may count for an operator of
-another thread. It adds the ranks before to each rank. It takes seconds, because it compares each launch with each
-operator.
+**What to do**: operators that launch late spend time on the host first: shape checks, Python, dispatch. Compile them,
+or capture them in a CUDA graph.
 
 Options:
     operator_prefix: prefix of the names of operators; operators with other names are ignored.

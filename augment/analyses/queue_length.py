@@ -9,9 +9,8 @@ counter track ``Queue Length stream N``.
 All statistics are weighted by time, from the first change to the last. A stream whose queue changes at only one moment
 has none. A percentile is the least length that the queue does not exceed for that share of the time.
 
-How HTA's ``get_queue_length_summary`` differs: it describes the *events*, so a length that held for a second has the
-weight of one that held for a microsecond. It knows only certain launching calls, so it misses CUDA graphs. It mixes
-devices that have the same stream number. Of several streams with a full queue it reports the last.
+**What to do**: a queue that is mostly empty means that the host is the bottleneck: see `idle_time_breakdown`. A full
+queue (1024) makes launches wait, which does no harm.
 """
 
 from __future__ import annotations

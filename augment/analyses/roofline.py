@@ -30,6 +30,10 @@ not explain it, the bytes are not believed: there is no roof (diagnostic ``bytes
 
 A device whose peak is not known has neither roof nor ``bound``. The rates are drawn as counters, ``Achieved TFLOP/s``
 and ``Modelled GB/s``, and each operator with a roof as a slice on ``Roofline``.
+
+**What to do**: begin with the shapes of greatest ``lost_ns``. Bound by memory: fuse with neighbours. Bound by
+computation, yet far below the roof: align sizes to 64, enlarge the batch, tune (``mode="max-autotune"``). Bound by
+latency: launch fewer.
 """
 
 from __future__ import annotations

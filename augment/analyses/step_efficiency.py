@@ -31,6 +31,9 @@ what to do. ``overlap_ratio`` is the communication hidden behind computation by 
 both times.
 
 The sentence on the track ``Step efficiency`` is the row in short.
+
+**What to do**: the largest part that is not useful computation is the first to shorten; the [diagnosis](diagnosis.md)
+says how.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ to the start of its work. The memory peak is the greatest sum that PyTorch's all
 
 ``augment check`` uses these rows as samples, so a sidecar with them is a baseline. The analysis is skipped without any
 operator, launch or GPU work.
+
+**What to do**: they are what `augment diff` and `augment check` compare; keep the metrics of a good run as a
+baseline.
 """
 
 from __future__ import annotations

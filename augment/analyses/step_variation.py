@@ -3,6 +3,9 @@
 The row describes the host's length of all steps of the trace: mean, spread and extremes, ``variation_ratio`` (standard
 deviation over mean), and the number of outliers as defined by [`steps`](#steps). The first step of a recording often
 contains one-time work; it counts like any other.
+
+**What to do**: a part that varies much between equal steps is where to look: data loading, other ranks, the
+allocator, another job on the host.
 """
 
 from __future__ import annotations

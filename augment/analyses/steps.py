@@ -20,8 +20,7 @@ The track ``Steps`` shows the windows of the steps, which do not overlap: from t
 earlier work on the device if that is later, to the end on the host, or of the work launched by then. ``wall_ns`` is
 the length on the host, and ``backlog_ns`` how long the device still had earlier work when the step began there.
 
-How HTA differs: it drops the last step, counts ``ProfilerStep`` annotations of the device as steps, too, and leaves
-work on AMD's stream 0 without a step.
+**What to do**: look at the steps whose part grew; leave warm-up steps out (``--steps``).
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ The track ``GPU state`` shows the division: from the first to the last work of a
 ``exposed communication``, ``exposed copy``, and ``idle: CAUSE``, with the causes of ``idle_time_breakdown`` (by its
 default options). The slices of each name add up to the figure.
 
-How HTA's ``get_temporal_breakdown`` differs: it counts everything that carries a stream number as busy, also the
-``cuda_sync`` rows that mark the host's waiting. It rounds each event to whole microseconds (dropping shorter ones),
-mixes the devices of a process, leaves out the last profiler step, and does not divide the non-compute time. Here only
-GPU work counts, in nanoseconds, for each device, over the whole trace.
+**What to do**: idle time: see `idle_time_breakdown` for its cause. Exposed communication: `collectives` names the
+group and kind; prefetch, or larger buckets. Exposed memory: copy from pinned memory on a stream of its own. A device
+that computes all the time needs faster kernels: `kernel_family_breakdown`, `roofline`.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ deviation of its durations (the deviation of a sample, over n - 1; 0 for one). N
 
 `gpu_time_by_annotation` gives the GPU time of the work launched in them.
 
-How HTA's ``get_gpu_user_annotation_breakdown`` differs: it puts names beyond its ``num_kernels`` into a row "others"
-and aggregates the sums once more. So minimum, maximum and mean of every name become its sum, and the deviation becomes
-0. Its durations are rounded to microseconds.
+**What to do**: annotate phases (``torch.profiler.record_function``) until the time that you look for has a name;
+compare the host's time with the device's.
 """
 
 from __future__ import annotations
