@@ -135,12 +135,23 @@ def _typed(analysis: str, option: str, text: str) -> Any:
         if isinstance(default, bool):
             return _SWITCHES[text.lower()]
         if isinstance(default, int):
-            return int(text.replace("_", ""))
+            return _whole(text.replace("_", ""))
         if isinstance(default, float):
             return float(text)
     except (ValueError, KeyError) as error:
         raise _wrong_type(analysis, option, default, text) from error
     return text
+
+
+def _whole(text: str) -> int:
+    """The integer in ``text``, which may be written as ``7e9``."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
 
 
 def _check_options(analysis: Analysis, values: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from augment.analyses import ANALYSES, idle_time_breakdown, options_of, queue_le
 from augment.errors import UsageError
 from augment.findings import Findings, Skipped
 from augment.pipeline import augment
+from augment.request import option_values
 from augment.trace import Trace
 from tables import call, copy, kernel, op, trace_of
 
@@ -38,6 +39,13 @@ def test_the_reason_names_the_group_that_is_missing() -> None:
     assert outcome == Skipped("no event of category kernel, gpu_memcpy or gpu_memset")
     outcome = augment(trace_of(kernel("a", 0, 1)), only=["queue_length"]).outcomes["queue_length"]
     assert outcome == Skipped("no event of category cuda_runtime or cuda_driver")
+
+
+def test_whole_numbers_may_have_exponents() -> None:
+    assert option_values(["model_flops.parameters_count=7e9"]) == {"model_flops": {"parameters_count": 7_000_000_000}}
+    for text in ("7e-1", "x", "nan", "inf", "1e999"):
+        with pytest.raises(UsageError, match="parameters_count must be of type int"):
+            option_values([f"model_flops.parameters_count={text}"])
 
 
 def test_options_reach_their_analysis() -> None:
