@@ -14,6 +14,7 @@ import numpy as np
 from augment.annotations import Annotation, ArgColumn, CounterTrack, Ends, Flows, InstantTrack, SliceTrack, Texts
 from augment.annotations import row_count as rows_of
 from augment.arrays.joining import Joined, joined, longest, peaks
+from augment.arrays.ordering import numbered
 from augment.arrays.types import Bools, Int64s, Places
 from augment.findings import Findings
 from augment.trace import Diagnostic
@@ -114,10 +115,10 @@ def _joined(track: SliceTrack, found: Joined) -> SliceTrack:
     several = found.count > 1
     args: dict[str, ArgColumn] = dict(_taken(track, found.longest).args)
     args["joined_count"] = np.where(several, found.count, -1)
-    names = np.unique(track.names.codes)
+    names, kind = numbered(track.names.codes)
     if len(names) <= _MOST_KINDS:
-        for code in names.tolist():
-            ns = np.add.reduceat(np.where(track.names.codes == code, track.dur, 0), found.first)
+        times = found.times(track.dur, kind.astype(np.int32), len(names))
+        for code, ns in zip(names.tolist(), times, strict=True):
             args[f"{_word(track.names, code)}_ns"] = np.where(several & (ns > 0), ns, -1)
     last = found.first + found.count - 1
     dur = track.ts[last] + track.dur[last] - track.ts[found.first]

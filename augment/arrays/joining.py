@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augment.arrays.ordering import combinations, run_starts, sums
-from augment.arrays.types import Int64s, Places
+from augment.arrays.ordering import numbered, run_starts
+from augment.arrays.types import Int32s, Int64s, Places
+from augment.kernels.native import native
 
 _LEAST_NS, _CELL = 256, 8  #: the first limit; short pieces within so many limits are joined
 
@@ -35,6 +36,12 @@ class Joined:
         """For each original piece, which of the joined ones it is in."""
         return np.repeat(np.arange(len(self.first)), self.count)
 
+    def times(self, dur: Int64s, kind: Int32s, kinds: int) -> Int64s:
+        """How long the pieces of each kind in ``range(kinds)`` last: a row for each kind, a column for each group."""
+        found = np.zeros(kinds * len(self), np.int64)
+        native("joining.times")(self.first, dur, kind, found)
+        return found.reshape(kinds, len(self))
+
 
 def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joined:
     """Join short pieces that touch until there are at most ``most``, if that is possible.
@@ -58,19 +65,15 @@ def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joi
         begins[1:] = ~(touching & short[1:] & short[:-1] & (cell[1:] == cell[:-1]))
         first = np.flatnonzero(begins)
     count = np.diff(first, append=len(start)).astype(np.int64)
-    return Joined(first, count, first if len(first) == len(start) else _longest(first, count, dur, kind))
+    return Joined(first, count, first if len(first) == len(start) else _longest(first, dur, kind))
 
 
-def _longest(first: Places, count: Int64s, dur: Int64s, kind: npt.NDArray[Any]) -> Places:
+def _longest(first: Places, dur: Int64s, kind: npt.NDArray[Any]) -> Places:
     """Of each group, the longest piece of the kind that takes most of its time."""
-    group = np.repeat(np.arange(len(first)), count)
-    (of, which), pair = combinations(group, kind)
-    order = np.lexsort((which, -sums(pair, dur, len(of)), of))
-    best = which[order[run_starts(of[order])]]
-    places = np.flatnonzero(kind == best[group])
-    order = places[np.lexsort((places, -dur[places], group[places]))]
-    longest: Places = order[run_starts(group[order])]
-    return longest
+    kinds, code = numbered(kind)
+    found = np.empty(len(first), np.int64)
+    native("joining.longest")(first, dur, code.astype(np.int32), np.zeros(len(kinds), np.int64), found)
+    return found
 
 
 def longest(dur: Int64s, most: int) -> Places:

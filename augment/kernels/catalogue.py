@@ -39,6 +39,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "encode_packets.columns_to_args": 6 * (INT,),
     "encode_packets.encode_rows": 13 * (INT,),
     "host_segments.divide": (INTS, INTS, INT32S, INTS, INT32S, INTS, INT32S),
+    "joining.longest": (INTS, INTS, INT32S, INTS, INTS),
+    "joining.times": (INTS, INTS, INT32S, INTS),
     "json_scan.scan": 6 * (INT,),
     "json_tables.fill_place_slots": 4 * (INT,),
     "lanes.walk": (INTS, INT32S, INTS, INTS, INTS, INT32S, INTS, INTS, *5 * (INT32S,), INTS),

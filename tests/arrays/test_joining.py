@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from augment.arrays.joining import joined, longest, peaks
+from oracles import plain_kernels
 
 PIECES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 10**5), st.integers(0, 3)), min_size=1, max_size=60)
 
@@ -52,3 +53,18 @@ def test_a_counter_keeps_its_ends_and_its_greatest_value(points: list[tuple[int,
 def test_the_longest_come_first_of_equal_ones_the_first() -> None:
     assert longest(np.array([3, 5, 3, 1]), 2).tolist() == [0, 1]
     assert longest(np.array([3, 5]), 7).tolist() == [0, 1]
+
+
+@given(PIECES, st.integers(1, 60))
+def test_times_of_kinds_are_those_of_each_piece(pieces: list[tuple[int, int, int]], most: int) -> None:
+    gap, dur, kind = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
+    found = joined(np.cumsum(gap + dur) - dur, dur, kind, most)
+    times = found.times(dur, kind.astype(np.int32), 4)
+    expected = np.zeros((4, len(found)), np.int64)
+    for group, ns, one in zip(found.group.tolist(), dur.tolist(), kind.tolist(), strict=True):
+        expected[one, group] += ns
+    assert times.tolist() == expected.tolist()
+    with plain_kernels():
+        again = joined(np.cumsum(gap + dur) - dur, dur, kind, most)
+        assert again.longest.tolist() == found.longest.tolist()
+        assert again.times(dur, kind.astype(np.int32), 4).tolist() == times.tolist()
