@@ -15,4 +15,5 @@ SLOW = {
     "test_torch.py", "writers/test_adding.py", "writers/test_perfetto_annotations.py",
     "writers/test_perfetto_encoding.py", "writers/test_perfetto_lanes.py", "writers/test_perfetto_several.py",
     "writers/test_perfetto_source.py", "writers/test_perfetto_time.py", "writers/test_render.py",
+    "job/test_verdict.py",
 }  # fmt: skip

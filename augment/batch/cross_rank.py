@@ -40,4 +40,5 @@ def conclude(job: Job, summaries: Sequence[tuple[Member, bytes]], request: Reque
     result = answer(contents, paths, request.parallelism, trust_clocks=request.trust_clocks)
     files = {sidecar.SUFFIX: sidecar.content(result, job.name, job.window, job.world_size)}
     members = range(len(summaries))
-    return Conclusion(files, [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in members])
+    tracks = [partial(result.annotations, rank) if result.is_drawn(rank) else None for rank in members]
+    return Conclusion(files, tracks, result.verdict.text)

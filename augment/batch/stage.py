@@ -19,11 +19,12 @@ class Conclusion:
     """The answer of a stage for one job.
 
     ``files``: contents by the suffix that follows the job's stem in the file name (``.metrics.json``). ``tracks``: for
-    each rank with a summary, a function that makes its tracks, or None.
+    each rank with a summary, a function that makes its tracks, or None. ``verdict``: sentences about the job.
     """
 
     files: Mapping[str, bytes]
     tracks: Sequence[Tracks | None] = ()
+    verdict: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

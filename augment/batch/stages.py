@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from augment.batch import cross_rank, locations
 from augment.batch.inputs import Input
 from augment.batch.job_tracks import Errand, job_digest
-from augment.batch.jobs import Member, jobs_of
+from augment.batch.jobs import Job, Member, jobs_of
 from augment.batch.stage import Conclusion, Stage
 
 if TYPE_CHECKING:
@@ -32,12 +32,15 @@ STAGES: tuple[Stage, ...] = (
 class Concluded:
     """The outcome for a job: the files about it, and the tracks still to be drawn into its ranks' outputs.
 
-    ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them.
+    ``seamless`` counts the ranks whose outputs have no seam to draw at: an old server converted them. ``verdict``:
+    sentences about the job.
     """
 
+    job: Job
     written: Sequence[str]
     errands: Sequence[Errand]
     seamless: int
+    verdict: Sequence[str] = ()
 
 
 def conclude(
@@ -56,6 +59,7 @@ def conclude(
     for job in jobs_of(inputs, results) if stages else []:
         written: list[str] = []
         errands: list[Errand] = []
+        verdict: list[str] = []
         for stage in stages:
             paths = [(member, _summary(results[member.input.path], stage)) for member in job.members]
             summaries = [(member, locations.read(path)) for member, path in paths if path]
@@ -66,8 +70,9 @@ def conclude(
                 written.append(locations.join(job.folder, job.stem + suffix))
                 _write(written[-1], content)
             errands += _errands(summaries, conclusion, results)
+            verdict += conclusion.verdict
         possible = [errand for errand in errands if errand.size]
-        yield Concluded(written, possible, len(errands) - len(possible))
+        yield Concluded(job, written, possible, len(errands) - len(possible), verdict)
 
 
 def _errands(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from augment.batch.execution import Manner
     from augment.batch.inputs import Input, Plan
     from augment.batch.job_tracks import Errand
+    from augment.batch.jobs import Job
     from augment.batch.results import Result
     from augment.commands.terminal import Bar
     from augment.request import Request
@@ -102,6 +103,7 @@ class _Run:
         self._merge, self._as_json, self._quiet = merge, as_json, quiet
         self._results: list[Result] = []
         self._job_files: list[str] = []
+        self._verdicts: list[tuple[Job, Sequence[str]]] = []
 
     def all(self) -> int:
         """Convert, print the results, and return the exit code."""
@@ -145,6 +147,8 @@ class _Run:
             for path in job.written:
                 self._tell(path)
                 self._job_files.append(path)
+            if job.verdict:
+                self._verdicts.append((job.job, job.verdict))
             self._draw(job.errands, shown)
             if job.seamless:
                 shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
@@ -187,13 +191,13 @@ class _Run:
 
     def _close(self) -> int:
         """Print the summary and the failures; return the exit code."""
-        from augment.commands.summary import jobs, next_steps, summary
+        from augment.commands.summary import jobs, next_steps, summary, verdicts
         from augment.commands.terminal import complain, say
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
             told = summary(self._results), jobs(self._plan.inputs, self._results)
-            for lines in (*told, next_steps(self._results, self._job_files)):
+            for lines in (*told, next_steps(self._results, self._job_files), verdicts(self._verdicts)):
                 for line in lines:
                     say(line)
         for result in failed:

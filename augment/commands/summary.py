@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from augment.batch.results import Result
 from augment.commands.step_waterfall import waterfall
 from augment.commands.tables import source_line
 from augment.commands.units import duration, share
+
+if TYPE_CHECKING:
+    from augment.batch.jobs import Job
 
 SHOWN = 40  #: limit for listed devices, and for listed files
 
@@ -29,7 +32,7 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         yield from _many(augmented)
     if len(results) > 1:
         partial = [result for result in augmented if result.partial]
-        yield from _listed("passed over", [result.message for result in passed_over])
+        yield from _listed("passed over", _grouped(passed_over))
         yield from _listed("read in part", [f"{result.path}: {result.partial}" for result in partial])
         failed = len(results) - len(augmented) - len(passed_over)
         before = sum(result.status == "done_before" for result in augmented)
@@ -37,6 +40,17 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         in_part = f"; {len(partial)} read in part" if partial else ""
         passed = f"{len(passed_over)} passed over"
         yield f"{len(augmented) - before} augmented, {done_before}{passed}, {failed} failed{in_part}"
+
+
+def _grouped(results: Sequence[Result]) -> list[str]:
+    """The messages of files; those of one reason as one, with the first of its files."""
+    by_reason: dict[str, list[str]] = {}
+    for result in results:
+        by_reason.setdefault(result.message.removeprefix(f"{result.path}: "), []).append(result.path)
+    return [
+        f"{paths[0]}: {reason}" if len(paths) == 1 else f"{len(paths):,} × {reason}: {paths[0]}, …"
+        for reason, paths in by_reason.items()
+    ]
 
 
 def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -66,14 +80,29 @@ def jobs(inputs: Sequence[Input], results: Sequence[Result]) -> Iterator[str]:
     from augment.batch.selection import spans
 
     several = [job for job in jobs_of(inputs, {result.path: result for result in results}) if len(job.members) > 1]
-    for job in several[:SHOWN]:
+    names = _names_of_jobs(several)
+    for job, name in zip(several[:SHOWN], names, strict=False):
         ranks = sorted({member.rank for member in job.members if member.rank is not None})
-        window = f", window {job.window}" if job.window else ""
         of = f" of {job.world_size}" if job.world_size else ""
         there = f"ranks {spans(ranks)}{of}" if ranks else f"{len(job.members)} traces of unknown rank"
-        yield f"job {job.name}{window}: {there}"
+        yield f"{name}: {there}"
     if len(several) > SHOWN:
         yield f"… and {len(several) - SHOWN} more jobs"
+
+
+def verdicts(concluded: Sequence[tuple[Job, Sequence[str]]]) -> Iterator[str]:
+    """What is said of each job."""
+    names = _names_of_jobs([job for job, _ in concluded])
+    for (_, sentences), name in zip(concluded[:SHOWN], names, strict=False):
+        if len(concluded) > 1:
+            yield f"{name}:"
+        yield from (f"  {sentence}" if len(concluded) > 1 else sentence for sentence in sentences)
+
+
+def _names_of_jobs(jobs: Sequence[Job]) -> list[str]:
+    """The names of jobs, with their folders where names are equal."""
+    plain = [f"job {job.name}{f', window {job.window}' if job.window else ''}" for job in jobs]
+    return [f"{name} in {job.folder}" if plain.count(name) > 1 else name for job, name in zip(jobs, plain, strict=True)]
 
 
 def _one(result: Result) -> Iterator[str]:

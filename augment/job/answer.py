@@ -11,7 +11,7 @@ import numpy as np
 
 from augment.annotations import CounterTrack, SliceTrack
 from augment.arrays.types import Int64s
-from augment.findings import Findings, Outcome, Skipped
+from augment.findings import Findings, Outcome, Skipped, Verdict
 from augment.job import aggregates, alignment, collectives, path_drawing, path_figures, step_parts, stragglers, tracks
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
@@ -19,6 +19,8 @@ from augment.job.parallel import questions
 from augment.job.path import Path, path_of
 from augment.job.summary import RankSummary, read_summary
 from augment.job.untold_groups import ABOUT
+from augment.job.verdict import Judgement
+from augment.job.verdict_rows import WhatIfRow
 from augment.job.waits import Waits, apart, waits
 from augment.trace import Diagnostic
 
@@ -33,6 +35,7 @@ ROWS: dict[str, type[Any]] = {
     "job_step_efficiency": step_parts.Row,
     "cross_rank_critical_path": path_figures.Row,
     "cross_rank_handovers": path_figures.HandoverRow,
+    "job_what_if": WhatIfRow,
     **questions.ROWS,
     "aggregates": aggregates.Row,
 }
@@ -70,9 +73,20 @@ class Answer:
             "load_imbalance": Findings(steps) if steps else Skipped("no rank recorded a step"),
             "job_step_efficiency": step_parts.step_parts(self.matched, self.parted, self.summaries),
             **self._of_path(),
+            "job_what_if": self.judgement.what_if,
             **questions.outcomes(self.summaries, self.clocks, self.matched, self.parted, self.parallelism),
             "aggregates": aggregates.aggregates(self.summaries),
         }
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Who holds the job up, and what would be gained."""
+        return Judgement(self.matched, self.clocks, self.summaries)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The answer in sentences and rows."""
+        return self.judgement.verdict
 
     @cached_property
     def path(self) -> Path | Skipped:

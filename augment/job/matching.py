@@ -251,9 +251,14 @@ def _joined(parts: Sequence[Int64s]) -> Int64s:
 def _key(table: _Table) -> tuple[Int64s, Bools]:
     """A key of rows that are told apart by number or order, and whether by order."""
     counted = table.seq == UNKNOWN
+    of = table.group, table.kind, table.source, table.target, counted.astype(np.int64)
     number = np.where(counted, table.step, table.seq)
-    _, key = combinations(table.group, table.kind, table.source, table.target, counted.astype(np.int64), number)
-    return key, counted
+    _, key = combinations(*of, number)
+    _, whole = combinations(*of)
+    # a late host may launch the last ones after the step: equally many in all, but not in each step
+    uneven = counted & _uneven(key, table.member)
+    across = np.isin(whole, whole[uneven]) & ~_uneven(whole, table.member)
+    return combinations(*of, np.where(across, UNKNOWN, number))[1], counted
 
 
 def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:

@@ -6,9 +6,10 @@ from typing import Any
 
 from augment.findings import Findings
 from augment.job.answer import ROWS, Answer
+from augment.job.verdict_rows import Row as VerdictRow
 from augment.jsontext import storable
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, tool
-from augment.writers.metrics_schema import Schema, schema
+from augment.writers.metrics_schema import Schema, schema, verdict_schema
 
 SUFFIX = ".metrics.json"
 
@@ -35,6 +36,7 @@ def document(result: Answer, name: str, window: str = "", world_size: int | None
                 {"name": summary.name, "sha256": summary.sha256, "rank": summary.rank} for summary in result.summaries
             ],
         },
+        "verdict": {"text": list(result.verdict.text), "rows": list(result.verdict.rows)},
         "analyses": {question: analysis_of(outcome) for question, outcome in result.outcomes.items()},
         "diagnostics": [*result.diagnostics, *more],
     }
@@ -47,7 +49,8 @@ def content(result: Answer, name: str, window: str = "", world_size: int | None 
 
 def job_schema(*, closed: bool = False) -> Schema:
     """The JSON Schema of the sidecar of a job."""
-    whole = schema(ROWS, closed=closed) | {"title": "kineto-augment job"}
+    more = {"verdict": verdict_schema(VerdictRow, closed)}
+    whole = schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment job"}
     rank = {"type": ["integer", "null"]}
     trace = _record({"name": {"type": "string"}, "sha256": {"type": "string"}, "rank": rank}, closed)
     whole["properties"]["source"] = _record(

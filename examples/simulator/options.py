@@ -73,6 +73,8 @@ class JobOptions:
     uneven_buckets: bool = False  #: collectives of four sizes, each a quarter of the one before
     straggler: int | None = None  #: a rank whose kernels run slower
     straggler_factor: float = 1.4
+    slow_link: int | None = None  #: a rank whose collectives and messages move data slower
+    slow_link_factor: float = 3.0
     host_stall_us: float = 0.0  #: the data loader takes this much longer
     host_stall_step: int | None = None  #: in this step only
     slow_kernel: str | None = None  #: kernels whose name contains this ...

@@ -99,15 +99,17 @@ class Clock:
                 at[rank] = self._go_on(plays[rank], answer)
         return [one for one in at.values() if isinstance(one, StepTimes)]
 
-    @staticmethod
-    def _answers(met: dict[int, _Meeting]) -> dict[int, _Answer]:
+    def _answers(self, met: dict[int, _Meeting]) -> dict[int, _Answer]:
         """The ends of those collectives at which all their ranks are."""
         out: dict[int, _Answer] = {}
         for rank, one in met.items():
             there = {other: met[other] for other in one.members if other in met and met[other].key == one.key}
             if len(there) == len(one.members):
                 last = max(there, key=lambda other: there[other].start)
-                out[rank] = there[last].start + there[min(there)].length, last, there[last].op
+                length = there[min(there)].length
+                if self.options.slow_link in one.members:
+                    length = round(length * self.options.slow_link_factor)
+                out[rank] = there[last].start + length, last, there[last].op
         return out
 
     @staticmethod

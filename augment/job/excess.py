@@ -1,0 +1,106 @@
+"""By how much each rank's own work exceeds that of its peers, whether that is more than chance, and why.
+
+The excess of a rank is the sum over its stretches between collectives, each beside the median of the ranks between the
+same collectives; so ranks of another stage or group are no measure. Its noise is what such a sum would be by chance:
+from how the same stretch varies from step to step, from the stretches of the other ranks, or from its own usual
+stretches, whichever is least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, each, sums
+from augment.arrays.statistics import grouped_medians
+from augment.arrays.types import Int64s
+from augment.job.matching import Floats
+from augment.job.progress import Progress, Stretches, beside_peers
+
+FEWEST_STEPS = 3  #: to judge by how a stretch varies from step to step
+FEWEST_STRETCHES = 8  #: to judge by the usual ones
+FEWEST_RANKS = 4  #: to judge by the other ranks
+#: the causes, and the parts of a stretch that each consists of
+CAUSES = {
+    "compute": ("compute", "memory"),
+    "host": ("host",),
+    "queued": ("queued",),
+    "before_recording": ("before",),
+    "unknown": ("unknown",),
+}
+
+
+@dataclass(frozen=True)
+class Excess:
+    """``by_stretch``: int64 ns, parallel to ``stretches``. By member: the sum ``total_ns`` and its ``noise_ns``;
+    ``causes``: the part of the sum that is due to each cause; ``worst_share``: the share of the sum in the step with
+    the most; ``step_count``: its steps."""
+
+    stretches: Stretches
+    by_stretch: Int64s
+    total_ns: Int64s
+    noise_ns: Floats
+    causes: dict[str, Int64s]
+    worst_share: Floats
+    step_count: Int64s
+
+
+def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
+    """The excess of all members."""
+    matched = progress.matched
+    by_stretch, has_peers = beside_peers(stretches, stretches.own_ns, matched)
+    total = sums(stretches.member, by_stretch, members)
+    causes = {}
+    for cause, names in CAUSES.items():
+        spent = sum((getattr(stretches.parts, name) for name in names), np.zeros(len(by_stretch), np.int64))
+        causes[cause] = sums(stretches.member, beside_peers(stretches, spent, matched)[0], members)
+    step = matched.step[matched.instance[stretches.row]]
+    worst, steps = _worst_step(stretches.member, step, by_stretch, total)
+    noise = np.minimum(
+        _noise(stretches.member, step, by_stretch, members),
+        _usual(stretches.member[has_peers], by_stretch[has_peers], members),
+    )
+    return Excess(stretches, by_stretch, total, noise, causes, worst, steps)
+
+
+def _worst_step(member: Int64s, step: Int64s, excess: Int64s, total: Int64s) -> tuple[Floats, Int64s]:
+    """The share of each member's sum that its worst step has, and the number of its steps."""
+    (members, _), which = combinations(member, step)
+    in_step = sums(which, excess, len(members))
+    most, count = np.zeros(len(total), np.int64), np.bincount(members, minlength=len(total))
+    np.maximum.at(most, members, in_step)
+    return most / np.maximum(total, 1), count
+
+
+def _usual(member: Int64s, excess: Int64s, members: int) -> Floats:
+    """The noise by a member's usual stretches, so that a single long one does not hide itself; infinite for few."""
+    noise = np.full(members, np.inf)
+    for place, rows in each(member, members):
+        if len(rows) >= FEWEST_STRETCHES:
+            values = excess[rows].astype(np.float64)
+            noise[place] = 1.4826 * np.median(np.abs(values - np.median(values))) * np.sqrt(len(rows))
+    return noise
+
+
+def _noise(member: Int64s, step: Int64s, excess: Int64s, members: int) -> Floats:
+    """What each member's sum would be by chance, ns."""
+    squares: Floats = np.sqrt(np.bincount(member, excess.astype(np.float64) ** 2, members))
+    noise: Floats = squares.copy()
+    present = np.flatnonzero(np.bincount(member, minlength=members))
+    if len(present) >= FEWEST_RANKS:
+        noise[present] = np.minimum(noise[present], np.median(squares[present]))
+    (owner, _), which = combinations(member, step)
+    of_step = np.bincount(owner, minlength=members)
+    order = np.argsort(which, kind="stable")
+    starts = np.searchsorted(which[order], np.arange(len(owner)))
+    place = np.empty(len(member), np.int64)
+    place[order] = np.arange(len(member)) - starts[which[order]]
+    (keys, _), same = combinations(member, place)
+    order = np.argsort(same, kind="stable")
+    bounds = np.searchsorted(same[order], np.arange(len(keys) + 1))
+    usual = grouped_medians(excess[order], same[order], bounds)[same] if len(keys) else np.empty(0)
+    varying = np.sqrt(np.bincount(member, (excess - usual) ** 2, members))
+    judged = of_step >= FEWEST_STEPS
+    noise[judged] = np.minimum(noise, 1.3 * varying)[judged]  # the median leaves out a part of the variation
+    return noise

@@ -1,0 +1,202 @@
+"""The own work of each rank between its collectives, apart from waiting for others.
+
+On a rank, time is own work except while its device only communicates: it then waits for others, or data move. So the
+own work needs no common clock. The *anchor* of a collective is the last
+one before its start that the rank had to wait for, on any stream, or just before it on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, run_starts
+from augment.arrays.types import Bools, Int64s
+from augment.derived.collectives.rank_progress import NONE, SOON_NS
+from augment.job.alignment import Clock
+from augment.job.matching import Matched
+from augment.job.states import Parts
+from augment.job.summary import SPENT, RankSummary
+
+ROUNDING_NS = 1000  #: recorded times are rounded to a microsecond at worst
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Own work by part of a collective: int64 columns, ns, parallel to the rows of ``matched``; clocks are own ones.
+
+    ``matched`` are the collectives that tell of waits, on ranks with comparable clocks. ``start`` and ``end``: on the
+    job's clock. ``anchor``: the row of the anchor, -1 for none. ``local``: from the anchor's end (else the rank's
+    begin, which may be later) to the start. ``overlap``: from there to ``stopped``, when the rank began to wait for
+    this one. By member: ``begin`` and ``finish`` of the recorded steps; ``common_begin``, on the job's clock;
+    ``tail_anchor`` and ``tail``, the last anchor and the time from there to the finish.
+    """
+
+    matched: Matched
+    start: Int64s
+    end: Int64s
+    anchor: Int64s
+    local: Int64s
+    overlap: Int64s
+    stopped: Int64s
+    begin: Int64s
+    finish: Int64s
+    common_begin: Int64s
+    tail_anchor: Int64s
+    tail: Int64s
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Own work between successive starts of collectives of a rank: equal-length columns, by member, then time.
+
+    ``row``: the row in ``matched`` of the collective at the end of the stretch. ``before``: a code of what is at its
+    start: equal for the n-th collective of equal kind, size and sort of group in a step; -1 for the first step's begin.
+    ``ts``: its end on the rank's clock. ``own_ns``: its length less the time of communication alone. ``parts``: what
+    all of it consists of.
+    """
+
+    member: Int64s
+    row: Int64s
+    before: Int64s
+    ts: Int64s
+    own_ns: Int64s
+    parts: Parts
+
+
+def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Progress:
+    """The progress of the ranks with comparable clocks."""
+    usable = np.array(
+        [clock.comparable and len(summary.steps["end"]) > 0 for clock, summary in zip(clocks, summaries, strict=True)]
+    )
+    tells = (matched.is_synchronous() | matched.is_pair()) & np.logical_and.reduceat(
+        usable[matched.member], matched.first
+    )
+    matched = matched.take(tells)
+    rows, members = len(matched.instance), len(summaries)
+    start, end, anchor = np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.full(rows, NONE, np.int64)
+    local, overlap = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    stopped = np.clip(matched.end - matched.exposed_ns, matched.ts, matched.end)
+    begin, finish, common_begin = (np.zeros(members, np.int64) for _ in range(3))
+    tail_anchor, tail = np.full(members, NONE, np.int64), np.zeros(members, np.int64)
+    for member in np.flatnonzero(usable).tolist():
+        summary, clock, own = summaries[member], clocks[member], matched.rows_of(member)
+        begin[member], finish[member] = summary.step_column("start")[0], summary.step_column("end")[-1]
+        common_begin[member] = clock.to_common(begin[member : member + 1])[0]
+        start[own], end[own] = clock.to_common(matched.ts[own]), clock.to_common(matched.end[own])
+        anchors, last = _anchors(matched, summary, own, int(finish[member]))
+        since = np.where(anchors == NONE, begin[member], matched.end[anchors])
+        anchor[own], local[own] = anchors, matched.ts[own] - since
+        overlap[own] = stopped[own] - since
+        tail_anchor[member] = last
+        tail[member] = finish[member] - (begin[member] if last == NONE else matched.end[last])
+    return Progress(
+        matched, start, end, anchor, local, overlap, stopped, begin, finish, common_begin, tail_anchor, tail
+    )
+
+
+def _anchors(matched: Matched, summary: RankSummary, rows: Int64s, finish: int) -> tuple[Int64s, int]:
+    """The anchor of each of a member's ``rows``, and of its finish."""
+    row_of = np.full(len(summary.column("ts")) + 1, NONE, np.int64)
+    row_of[matched.place[rows]] = rows
+    holding = rows[summary.column("held")[matched.place[rows]] != 0]
+    holding = holding[np.argsort(matched.end[holding], kind="stable")]
+    ends = matched.end[holding]
+    place = np.searchsorted(ends, matched.ts[rows] + ROUNDING_NS, side="right") - 1
+    anchors = np.where(place >= 0, np.append(holding, NONE)[place], NONE)
+    follows = row_of[summary.column("follows")[matched.place[rows]]]
+    for before, possible in ((follows, follows != NONE), _just_before(matched, summary, rows)):
+        near = possible & (matched.end[before] <= matched.ts[rows] + ROUNDING_NS)
+        near &= (anchors == NONE) | (matched.end[before] > matched.end[anchors])
+        anchors = np.where(near, before, anchors)
+    anchors[anchors == rows] = NONE
+    last = int(np.searchsorted(ends, finish, side="right")) - 1
+    return anchors, int(holding[last]) if last >= 0 else NONE
+
+
+def _just_before(matched: Matched, summary: RankSummary, rows: Int64s) -> tuple[Int64s, Bools]:
+    """The last collective to end before each of ``rows`` starts, on any stream; and whether that may have waited for
+    it: it began soon after, and the device computed neither at the end of that collective nor since."""
+    order = rows[np.argsort(matched.end[rows], kind="stable")]
+    place = np.searchsorted(matched.end[order], matched.ts[rows] + ROUNDING_NS, side="right") - 1
+    before = order[np.maximum(place, 0)]
+    (at_start,), (at_end,) = SPENT["ts"][:1], SPENT["end"][:1]
+    since = summary.column(at_start)[matched.place[rows]] - summary.column(at_end)[matched.place[before]]
+    soon = matched.ts[rows] - matched.end[before] <= SOON_NS
+    possible: Bools = (place >= 0) & soon & (since <= ROUNDING_NS) & (matched.exposed_ns[before] > 0)
+    return before, possible
+
+
+def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches:
+    """The stretches of all members; of collectives alone, as sends part them differently on different ranks."""
+    matched = progress.matched
+    together = ~matched.is_pair()[matched.instance] if len(matched) else np.empty(0, np.bool_)
+    sort = _sorts(matched)
+    columns: list[list[Int64s]] = []
+    parts: list[Parts] = []
+    for member, summary in enumerate(summaries):
+        rows = matched.rows_of(member)
+        if not len(rows):
+            continue
+        own = rows[together[rows]]
+        own = own[np.argsort(matched.ts[own], kind="stable")]
+        ts = matched.ts[own]
+        begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
+        since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
+        spent = summary.states.parts(since, ts)
+        before = np.concatenate(([NONE], _numbered(sort[matched.instance[own]])))[:-1]
+        columns.append([np.full(len(own), member), own, before, ts, ts - since - spent.communication])
+        parts.append(spent)
+    if not columns:
+        none = np.empty(0, np.int64)
+        return Stretches(none, none, none, none, none, Parts(*[none] * len(Parts._fields)))
+    member_of, row, begins, ts, own_ns = (
+        np.concatenate(column).astype(np.int64) for column in zip(*columns, strict=True)
+    )
+    spent_all = Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Stretches(member_of, row, begins, ts, own_ns, spent_all)
+
+
+def _sorts(matched: Matched) -> Int64s:
+    """A number for each collective: equal for equal step, kind, bytes, and description and size of the group."""
+    labels: dict[tuple[str, int], int] = {}
+    of_group = np.array(
+        [labels.setdefault((group.description, group.size), len(labels)) for group in matched.groups], np.int64
+    )
+    if not len(matched):
+        return np.empty(0, np.int64)
+    return combinations(of_group[matched.group], matched.kind, matched.bytes, matched.step)[1]
+
+
+def _numbered(sort: Int64s) -> Int64s:
+    """A code for each of a rank's collectives, in order: its sort, and how many of that sort came before."""
+    order = np.argsort(sort, kind="stable")
+    starts = run_starts(sort[order])
+    ordinal = np.empty(len(sort), np.int64)
+    ordinal[order] = np.arange(len(sort)) - np.repeat(starts, np.diff(np.append(starts, len(sort))))
+    return sort << 32 | ordinal
+
+
+def beside_peers(stretches: Stretches, values: Int64s, matched: Matched) -> tuple[Int64s, Bools]:
+    """By how much each stretch's value exceeds the median of its peers'; and whether it has peers.
+
+    Peers are the stretches of other ranks between the same two collectives. Without peers the excess is 0.
+    """
+    instance = matched.instance[stretches.row]
+    order = np.lexsort((values, stretches.before, instance))
+    ordered = values[order]
+    same = np.zeros(len(order), np.bool_)
+    same[1:] = (np.diff(instance[order]) == 0) & (np.diff(stretches.before[order]) == 0)
+    starts = np.flatnonzero(~same)
+    lengths = np.diff(np.append(starts, len(order)))
+    first, count = np.repeat(starts, lengths), np.repeat(lengths, lengths)
+    position = np.arange(len(order)) - first
+    others = np.maximum(count - 1, 1)
+    low, high = ((others - 1) // 2, others // 2)
+    low, high = (np.minimum(first + bound + (bound >= position), len(order) - 1) for bound in (low, high))
+    middle = ordered[low] + (ordered[high] - ordered[low]) // 2
+    excess, has_peers = np.zeros(len(order), np.int64), np.zeros(len(order), np.bool_)
+    excess[order], has_peers[order] = np.where(count > 1, ordered - middle, 0), count > 1
+    return excess, has_peers

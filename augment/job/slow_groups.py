@@ -1,0 +1,96 @@
+"""Process groups that move equal data for much longer than the other groups of their dimension."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, each
+from augment.arrays.types import Int64s
+from augment.derived.collectives.collectives import Group
+from augment.job.parallel.names import dimension_told
+from augment.job.replay import Replay
+
+FEWEST = 3  #: collectives of a group to compare
+SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only other one
+
+
+@dataclass(frozen=True)
+class SlowGroup:
+    """What is slow: ``moving`` is for how long each collective would move data if it were as in the other groups.
+
+    ``member``: the only rank that all slow groups have in common, if there are several.
+    """
+
+    dimension: str
+    member: int | None
+    charged_ns: int
+    moving: Int64s
+    evidence: str
+
+
+def slow_groups(replay: Replay) -> Iterator[SlowGroup]:
+    """The slow groups of all dimensions as one, if they share one rank; else each dimension's."""
+    matched = replay.progress.matched
+    labels = [_label(group) for group in matched.groups]
+    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    of_group = np.array([codes[label] for label in labels], np.int64)
+    _, which = combinations(of_group[matched.group], matched.kind, matched.bytes, matched.members)
+    usual = replay.moving.copy()
+    slow: dict[int, list[float]] = defaultdict(list)
+    for _, chosen in each(which, int(which.max(initial=-1)) + 1):
+        medians = {
+            group: float(np.median(replay.moving[chosen[places]]))
+            for group, places in each(matched.group[chosen], len(matched.groups))
+            if len(places) >= FEWEST
+        }
+        for group, median in medians.items():
+            others = [value for other, value in medians.items() if other != group]
+            middle = float(np.median(others)) if others else 0.0
+            if middle > 0 and median > (SLOW if len(others) > 1 else SLOW_OF_TWO) * middle:
+                inside = chosen[matched.group[chosen] == group]
+                usual[inside] = np.minimum(usual[inside], int(middle))
+                slow[group].append(median / middle)
+    if slow:
+        yield from _grouped(replay, usual, slow, labels)
+
+
+def _grouped(replay: Replay, usual: Int64s, slow: dict[int, list[float]], labels: list[str]) -> Iterator[SlowGroup]:
+    matched = replay.progress.matched
+    in_group = {
+        group: set(matched.member[np.isin(matched.group[matched.instance], [group])].tolist()) for group in slow
+    }
+    common = set.intersection(*in_group.values())
+    whole = len(slow) > 1 and len(common) == 1
+    parts = (
+        [list(slow)]
+        if whole
+        else [
+            [group for group in slow if labels[group] == label]
+            for label in dict.fromkeys(labels[group] for group in slow)
+        ]
+    )
+    for groups in parts:
+        inside = np.isin(matched.group, groups)
+        moving = np.where(inside, usual, replay.moving)
+        ratio = float(np.median([value for group in groups for value in slow[group]]))
+        names = ", ".join(_name(matched.groups[group]) for group in groups[:3])
+        more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
+        yield SlowGroup(
+            dimension="" if len({labels[group] for group in groups}) > 1 else labels[groups[0]],
+            member=common.copy().pop() if whole else None,
+            charged_ns=int((replay.moving - moving).sum()),
+            moving=moving,
+            evidence=f"group {names}{more}: moves data {ratio:.1f} times as long as the other groups of its dimension",
+        )
+
+
+def _label(group: Group) -> str:
+    return dimension_told(group.description) or group.description
+
+
+def _name(group: Group) -> str:
+    return f"{group.name} {group.ranks}".strip()

@@ -1,0 +1,255 @@
+"""Who holds the job up, why, and what would be gained: the answer in a few sentences, and as rows.
+
+A rank is named if its own work exceeds its peers' by more than chance and more than a hundredth of the job's time, and
+if the job would gain as much were the rank like the median of its peers (``replay.py``). A process group is named if it
+moves equal data for much longer than the other groups of its dimension, and the job would gain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from augment.arrays.types import Int64s
+from augment.findings import Findings, Skipped, Verdict
+from augment.job import verdict_text
+from augment.job.alignment import Clock
+from augment.job.excess import Excess, excess_of
+from augment.job.matching import Matched
+from augment.job.parallel.names import dimension_told
+from augment.job.progress import progress_of, stretches
+from augment.job.replay import Replay, Shift, replay_of
+from augment.job.slow_groups import slow_groups
+from augment.job.stragglers import is_sparse
+from augment.job.summary import RankSummary
+from augment.job.verdict_rows import Row, WhatIfRow
+
+LEAST = 0.01  #: share of the job's time that is worth a name
+LEAST_ONCE = 0.05  #: the same, if one step has most of it
+ONCE = 0.5  #: share of one step that makes an excess a single event
+CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
+MOST_NAMED = 8
+LEAST_SHARE = 0.5  #: of the excess, to call a cause the cause
+MOST_ERROR = 0.01  #: of the replay of the unchanged job
+
+
+class Judgement:
+    """The verdict of a job, and what it rests on."""
+
+    def __init__(self, matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> None:
+        self._matched, self._clocks, self._summaries = matched, clocks, summaries
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The sentences and rows."""
+        reason = self._why_not
+        doubts = verdict_text.doubts(self._summaries, self._clocks, self._seen)
+        if reason:
+            return Verdict((f"Cannot tell who holds the job up: {reason}.", *doubts), ())
+        rows = self._rank_rows + self._group_rows
+        if not rows:
+            largest = float(self._excess.total_ns.max(initial=0)) / max(self._replay.recorded_ns, 1)
+            chance = "" if largest < LEAST else ", no more than chance, or without gain"
+            text = f"No rank stands out (largest charge {100 * max(largest, 0.0):.1f} %{chance})."
+            return Verdict((text, *doubts), ())
+        texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
+        return Verdict((*texts, *self._together, *doubts), rows)
+
+    @property
+    def recorded_ns(self) -> int:
+        """The job's time, from the first rank's begin to the last one's finish; 0 if no ranks are joined."""
+        return self._found_replay.recorded_ns if self._found_replay else 0
+
+    @property
+    def what_if(self) -> Findings | Skipped:
+        """The replayed scenarios, those with the largest gain first."""
+        if not len(self._matched):
+            return Skipped("no collective was found on two ranks")
+        if self._found_replay is None:
+            return Skipped("no collective joins two ranks with comparable clocks")
+        rows = sorted(self._scenarios(), key=lambda row: -row.gain_ns)
+        return Findings([self._scenario("unchanged", self._unchanged), *rows])
+
+    @cached_property
+    def _progress(self) -> tuple[Replay | None, Excess]:
+        progress = progress_of(self._matched, self._clocks, self._summaries)
+        excess = excess_of(progress, stretches(progress, self._summaries), len(self._summaries))
+        return replay_of(progress), excess
+
+    @property
+    def _found_replay(self) -> Replay | None:
+        return self._progress[0] if len(self._matched) else None
+
+    @property
+    def _replay(self) -> Replay:
+        assert self._found_replay is not None
+        return self._found_replay
+
+    @property
+    def _excess(self) -> Excess:
+        return self._progress[1]
+
+    @cached_property
+    def _unchanged(self) -> int:
+        return self._replay.time_ns()
+
+    @property
+    def _time(self) -> int:
+        return max(self._replay.recorded_ns, 1)
+
+    @property
+    def _error(self) -> float:
+        return abs(self._unchanged - self._time) / self._time
+
+    @property
+    def _members(self) -> Int64s:
+        return self._replay.members
+
+    @cached_property
+    def _step_time(self) -> tuple[float, int]:
+        """The mean time of a step, ns, and the number of steps; 0 steps where none was recorded."""
+        numbers = self._summaries[int(self._members[0])].step_column("number")
+        count = int(np.count_nonzero(numbers >= 0))
+        return (self._time / count if count else 0.0), count
+
+    @cached_property
+    def _seen(self) -> tuple[int, int]:
+        """The ranks with traces, and the ranks of the job (as many, if unknown)."""
+        return len(self._summaries), max(self._matched.world, len(self._summaries))
+
+    @cached_property
+    def _why_not(self) -> str:
+        """Why there is no verdict; empty if there is one."""
+        if not len(self._matched):
+            return "no collective was found on two ranks"
+        seen, world = self._seen
+        if is_sparse(self._matched).mean() > ONCE:
+            return (
+                f"these are {seen} of {world} ranks, and the late one may be among the others"
+                if world > seen
+                else ("most collectives have traces of at most half of their ranks")
+            )
+        if self._found_replay is None:
+            return next((clock.refused for clock in self._clocks if clock.refused and not clock.comparable), "") or (
+                "no collective joins two ranks with comparable clocks"
+            )
+        if self._error > MOST_ERROR:
+            return f"the replay of the job misses its time by {100 * self._error:.0f} %"
+        return ""
+
+    def _shift(self, members: Int64s) -> Shift:
+        chosen = np.isin(self._excess.stretches.member, members)
+        return Shift(self._excess.stretches, np.where(chosen, -self._excess.by_stretch, 0))
+
+    def _gain(self, members: Int64s) -> int:
+        return self._unchanged - self._replay.time_ns(shift=self._shift(members))
+
+    @cached_property
+    def _candidates(self) -> Int64s:
+        """The members whose excess is beyond chance and large, the largest first."""
+        total, noise = self._excess.total_ns, self._excess.noise_ns
+        least = np.where(self._excess.worst_share > ONCE, LEAST_ONCE, LEAST) if self._step_time[1] > 2 else LEAST
+        limit = CLEARLY + 0.5 * math.log2(max(len(self._members) / 2, 1))
+        clear = (total > limit * noise) & (total >= least * self._time)
+        chosen = np.flatnonzero(clear)
+        return chosen[np.argsort(-total[chosen], kind="stable")]
+
+    @cached_property
+    def _gains(self) -> Mapping[int, int]:
+        """The gain of each of the first candidates alone."""
+        return {member: self._gain(np.array([member])) for member in self._candidates[: 2 * MOST_NAMED].tolist()}
+
+    @cached_property
+    def _all_gain(self) -> int:
+        return self._gain(self._candidates) if len(self._candidates) else 0
+
+    @cached_property
+    def _rank_rows(self) -> list[Row]:
+        alone = [member for member, gain in self._gains.items() if gain >= LEAST * self._time]
+        if not alone and self._all_gain >= LEAST * self._time:
+            alone = list(self._gains)
+        alone.sort(key=lambda member: -self._gains[member])
+        return [self._rank_row(member) for member in alone[:MOST_NAMED]]
+
+    @property
+    def _together(self) -> tuple[str, ...]:
+        """A sentence where several ranks must change for the job to gain."""
+        alone = max(self._gains.values(), default=0)
+        if len(self._candidates) < 2 or self._all_gain < alone + LEAST * self._time:
+            return ()
+        share = 100 * self._all_gain / self._time
+        hosts = {self._summaries[member].host for member in self._candidates.tolist()}
+        where = f", all on host {hosts.pop()}" if len(hosts) == 1 and hosts != {""} else ""
+        return (f"All {len(self._candidates)} late ranks{where} like the median would save {share:.0f} % of the time.",)
+
+    def _rank_row(self, member: int) -> Row:
+        summary, total = self._summaries[member], int(self._excess.total_ns[member])
+        causes = {cause: int(values[member]) for cause, values in self._excess.causes.items()}
+        cause = max(causes, key=lambda each: causes[each])
+        share = causes[cause] / total if total else 0.0
+        cause = cause if share >= LEAST_SHARE else "unknown"
+        evidence = verdict_text.evidence(cause, causes, member, self._excess, self._summaries)
+        if self._step_time[1] > 2 and self._excess.worst_share[member] > ONCE:
+            evidence += ", most of it in one step"
+        unnamed = not any(group.name for group in self._matched.groups)
+        sure = share >= 0.75 and not summary.partial and self._seen[0] == self._seen[1]
+        return Row(
+            rank=summary.rank,
+            host=summary.host,
+            dimension=self._dimension_of(member),
+            cause=cause,
+            charged_ns=total,
+            gain_ns=self._gains[member],
+            confidence="low" if unnamed or cause == "unknown" else "high" if sure else "medium",
+            evidence=evidence,
+        )
+
+    def _dimension_of(self, member: int) -> str:
+        """The dimension in which the rank's excess showed most."""
+        stretches = self._excess.stretches
+        chosen = stretches.member == member
+        matched = self._replay.progress.matched
+        group = matched.group[matched.instance[stretches.row[chosen]]]
+        totals = np.bincount(group, self._excess.by_stretch[chosen], len(matched.groups))
+        named = matched.groups[int(totals.argmax())]
+        return dimension_told(named.description) or ""
+
+    @cached_property
+    def _group_rows(self) -> list[Row]:
+        rows = []
+        for found in slow_groups(self._replay):
+            gain = self._unchanged - self._replay.time_ns(moving=found.moving)
+            if gain >= LEAST * self._time:
+                rank = self._summaries[found.member].rank if found.member is not None else None
+                host = self._summaries[found.member].host if found.member is not None else ""
+                rows.append(
+                    Row(rank, host, found.dimension, "communication", found.charged_ns, gain, "medium", found.evidence)
+                )
+        return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]
+
+    def _scenario(self, name: str, time: int, rank: int | None = None, dimension: str = "") -> WhatIfRow:
+        gain = self._unchanged - time
+        error = (self._unchanged - self._time) / self._time
+        return WhatIfRow(name, rank, dimension, time, gain, gain / max(self._unchanged, 1), error)
+
+    def _scenarios(self) -> list[WhatIfRow]:
+        excess, replay = self._excess, self._replay
+        rows = []
+        largest = np.argsort(-excess.total_ns, kind="stable")[:MOST_NAMED]
+        for member in largest[excess.total_ns[largest] > 0].tolist():
+            rank, chosen = self._summaries[member].rank, excess.stretches.member == member
+            like = Shift(excess.stretches, np.where(chosen, -excess.by_stretch, 0))
+            rows.append(self._scenario("the rank is like the median of its peers", replay.time_ns(shift=like), rank))
+            quick = Shift(excess.stretches, np.where(chosen, -excess.stretches.parts.host, 0))
+            rows.append(self._scenario("the rank's device never waits for its host", replay.time_ns(shift=quick), rank))
+        matched = replay.progress.matched
+        names = [dimension_told(group.description) or group.description or group.name for group in matched.groups]
+        for name in sorted({names[group] for group in np.unique(matched.group).tolist()}):
+            inside = np.array([each == name for each in names], np.bool_)[matched.group]
+            for label, factor in (("links twice as fast", 0.5), ("communication takes no time", 0.0)):
+                moving = np.where(inside, np.rint(replay.moving * factor), replay.moving).astype(np.int64)
+                rows.append(self._scenario(label, replay.time_ns(moving=moving), None, name))
+        return rows

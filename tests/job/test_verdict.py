@@ -1,0 +1,114 @@
+"""Who holds a job up: the rank, the cause, and what would be gained, beside simulated truth; and nobody otherwise."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import verdicts
+
+import layered_job
+from augment.findings import AugmentedTrace, Findings
+from augment.job.answer import Answer, answer
+from augment.job.progress import progress_of, stretches
+from augment.job.replay import Shift, replay_of
+from augment.job.summary import summarize
+from augment.readers import read
+from simulator import JobOptions
+
+POINTS = 0.05  #: by which a predicted gain may miss
+
+
+def answered(paths: list[Path]) -> Answer:
+    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
+    return answer(contents, [path.name for path in paths])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_rank_and_the_cause_are_named_and_the_gain_is_true(seed: int) -> None:
+    kind = verdicts.KINDS[seed % len(verdicts.KINDS)]
+    right, result, options = verdicts.judged(seed, kind)
+    assert right, result.verdict
+    healthy = replace(
+        options, straggler=None, host_stall_rank=None, host_stall_us=0.0, host_stall_step=None, slow_link=None
+    )
+    before = result.judgement.recorded_ns
+    true = (before - verdicts.job(healthy).judgement.recorded_ns) / before
+    gain = result.verdict.rows[0].gain_ns
+    assert gain / before == pytest.approx(true, abs=POINTS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_is_named_in_a_healthy_job(seed: int) -> None:
+    right, result, _ = verdicts.judged(seed, "")
+    assert right, result.verdict
+    assert result.verdict.text[0].startswith("No rank stands out (largest charge ")
+
+
+@pytest.mark.parametrize(
+    ("variant", "late"), [("seq", "gpu"), ("p2p", "host"), ("coalesced", "gpu"), ("noseq", "host")]
+)
+def test_a_job_of_several_dimensions(tmp_path: Path, variant: str, late: str) -> None:
+    result = answered(layered_job.make(tmp_path, variant, 4, late))
+    rows = result.verdict.rows
+    assert [(row.rank, row.cause, row.dimension) for row in rows] == [
+        (layered_job.SLOW, {"gpu": "compute", "host": "host"}[late], "tp")
+    ]
+    outcome = result.outcomes["job_what_if"]
+    assert isinstance(outcome, Findings)
+    assert outcome.rows[0].scenario == "unchanged"
+    assert outcome.rows[0].error_ratio == pytest.approx(0, abs=0.001)
+
+
+def test_ranks_that_nothing_joins_are_named(tmp_path: Path) -> None:
+    text = answered(layered_job.make(tmp_path, "seq", 4, "gpu")).verdict.text
+    assert any(sentence.startswith("Not compared with the others: ranks 8 to 15 (") for sentence in text)
+
+
+def test_what_cannot_be_told_is_not_told(tmp_path: Path, shared_traces: Path) -> None:
+    paths = sorted((shared_traces / "hta_sampled_2_of_128").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    verdict = answered(paths).verdict
+    assert not verdict.rows
+    assert verdict.text[0] == (
+        "Cannot tell who holds the job up: these are 2 of 128 ranks, and the late one may be among the others."
+    )
+
+
+def test_a_recorded_job_that_slept(shared_traces: Path) -> None:
+    paths = sorted((shared_traces / "v100_4rank_pair_torchrec" / "sst_long_a2a_optimizer").glob("*.json.gz"))
+    if not paths:
+        pytest.skip("the job is not at hand")
+    (row,) = answered(paths).verdict.rows
+    assert (row.rank, row.cause) == (2, "host")
+    assert "outside operators in `# running sparse arch`" in row.evidence
+    assert row.charged_ns == pytest.approx(3.0e9, rel=0.02)
+
+
+def test_replay_is_exact_and_shifts_do_what_they_say(tmp_path: Path) -> None:
+    options = JobOptions(ranks=4, steps=3, layers=3, seed=4, jitter=0.05)
+    result = verdicts.job(options)
+    progress = progress_of(result.matched, result.clocks, result.summaries)
+    replay = replay_of(progress)
+    assert replay is not None
+    assert replay.time_ns() == replay.recorded_ns
+    own = stretches(progress, result.summaries)
+    last = own.member == 3
+    longer = np.where(last & (np.arange(len(last)) == np.flatnonzero(last)[-1]), 10_000_000, 0)
+    assert replay.time_ns(shift=Shift(own, longer)) - replay.recorded_ns == pytest.approx(10_000_000, abs=300_000)
+    none = replay.time_ns(moving=np.zeros_like(replay.moving))
+    assert none <= replay.recorded_ns
+
+
+def test_parts_of_a_stretch_add_up(tmp_path: Path) -> None:
+    result = verdicts.job(JobOptions(ranks=4, steps=3, layers=3, tp=2))
+    own = stretches(progress_of(result.matched, result.clocks, result.summaries), result.summaries)
+    assert (sum(own.parts) - own.parts.communication == own.own_ns).all()
+    assert (own.own_ns >= 0).all()
