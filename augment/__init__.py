@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from augment.tabular import Table
     from augment.trace import Trace
     from augment.version import __version__
+    from augment.viewer.notebook import show
 
 #: the module of each public name
 _HOMES = {
@@ -59,6 +60,7 @@ _HOMES = {
     "with_memory_timeline": "augment.memory_timeline",
     "with_tables": "augment.tables",
     "frames": "augment.frames",
+    "show": "augment.viewer.notebook",
     "Table": "augment.tabular",
     "Trace": "augment.trace",
     "AugmentedTrace": "augment.findings",
@@ -96,6 +98,7 @@ __all__ = [
     "link_execution_trace",
     "read",
     "read_memory_timeline",
+    "show",
     "with_execution_trace",
     "with_graph_capture",
     "with_memory_timeline",

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import importlib
 import inspect
 import json
 import re
@@ -48,6 +50,7 @@ from augment_server.limits import Limits  # noqa: E402
 from simulator import JobOptions, simulate  # noqa: E402
 
 HELP_WIDTH = 100
+API = ("augment", "augment.torch", "augment.history", "augment.client")  #: modules whose public names have a page
 SCHEMA = "metrics.schema.json"
 DIFF_SCHEMA = "diff.schema.json"
 JOB_SCHEMA = "job.schema.json"
@@ -139,6 +142,82 @@ def job() -> str:
     return "\n\n".join(f"### {name}\n\n{columns(row)}" for name, row in JOB_ROWS.items())
 
 
+def api() -> str:
+    """The public names of the library."""
+    return "\n\n".join(part for name in API for part in _module(importlib.import_module(name)))
+
+
+def _module(module: Any) -> Iterator[str]:
+    """A module's docstring, its functions and classes; errors are a table."""
+    yield f"## {module.__name__}"
+    yield markdown(re.sub("^::$", "Example::", inspect.getdoc(module) or "", flags=re.MULTILINE))
+    errors = []
+    for name in sorted(module.__all__, key=str.lower):
+        one = getattr(module, name)
+        if inspect.isclass(one) and issubclass(one, Exception):
+            errors.append((f"`{name}`", question(one)))
+        elif inspect.isclass(one):
+            yield from _class(one)
+        elif inspect.isfunction(one):
+            yield from _function(one, f"{module.__name__}.{name}")
+    if errors:
+        yield table(("error", "when"), errors)
+
+
+def _class(one: type[Any]) -> Iterator[str]:
+    """A class, and a row for each of its properties and methods."""
+    yield f"### {one.__name__}"
+    yield _documented(one)
+    rows = []
+    for name, member in vars(one).items():
+        if isinstance(member, (property, functools.cached_property)) and not name.startswith("_"):
+            rows.append((f"`{name}`", question(member)))
+        function = member.__func__ if isinstance(member, classmethod) else member
+        if inspect.isfunction(function) and (not name.startswith("_") or name == "__getitem__") and function.__doc__:
+            rows.append((f"`{_signature(function, name)}`", question(function)))
+    if rows:
+        yield table(("member", "what"), rows)
+
+
+def _function(one: Callable[..., Any], name: str) -> Iterator[str]:
+    yield f"### {name}"
+    yield f"```text\n{_signature(one, name)}\n```"
+    yield _documented(one)
+
+
+def _signature(one: Callable[..., Any], name: str) -> str:
+    """The call without types, which the text tells."""
+    parts, stars = [], False
+    for each in inspect.signature(one).parameters.values():
+        if each.name in ("self", "cls"):
+            continue
+        if each.kind is each.KEYWORD_ONLY and not stars:
+            parts.append("*")
+        stars = stars or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
+        mark = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        known = isinstance(each.default, (str, int, float, tuple, NoneType))
+        default = "" if each.default is each.empty else f"={each.default!r}" if known else "=…"
+        parts.append(mark + each.name + default)
+    return f"{name}({', '.join(parts)})"
+
+
+def _documented(one: object) -> str:
+    """A docstring, its sections as lists."""
+    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", inspect.getdoc(one) or "")
+    text, *sections = re.split(r"^(Args|Returns|Raises):\n", text, flags=re.MULTILINE)
+    parts = [markdown(text)]
+    for head, body in zip(sections[::2], sections[1::2], strict=True):
+        entries = re.findall(r"^    (\S.*(?:\n        .*)*)", body, re.MULTILINE)
+        texts = [" ".join(entry.split()) for entry in entries]
+        if head == "Returns":
+            parts.append(markdown(f"Returns: {' '.join(texts)}"))
+        else:
+            named = (re.sub(r"^(\w+): ", r"`\1`: ", entry) for entry in texts)
+            title = "Arguments" if head == "Args" else head
+            parts.append(markdown(f"{title}:\n\n" + "\n".join(f"- {entry}" for entry in named)))
+    return "\n\n".join(parts)
+
+
 def dialects() -> str:
     """What other years and vendors call the categories."""
     foreign = [(name, category.name.lower()) for name, category in CATEGORIES.items()]
@@ -207,6 +286,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     for block in (
         analyses,
         rules,
+        api,
         cli,
         comparison,
         job,

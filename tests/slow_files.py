@@ -2,6 +2,7 @@
 
 #: files whose tests take more than 5 s together, or compare recorded traces with what is known of them
 SLOW = {
+    "test_notebook_frame.py", "test_notebooks.py",
     "analyses/test_execution_trace_nodes.py", "batch/test_cluster.py", "batch/test_going_on.py",
     "batch/test_job_tracks.py", "batch/test_merging.py", "cli/test_diff.py", "cli/test_odd_inputs.py",
     "cli/test_open.py", "cli/test_processes.py", "cli/test_query.py", "cli/test_remote.py",

@@ -12,9 +12,13 @@ _NUMBER = r"( \(?\d+\)?)?"  #: that the UI puts behind the name of a track that 
 _EXPAND = "dev.perfetto.ExpandTracksByRegex"
 
 
-def ui_link(ui: str, trace_url: str, view: View) -> str:
-    """The link to the UI at ``ui`` with the trace: added tracks pinned, devices expanded, zoomed in."""
-    arguments = {"url": trace_url, "startupCommands": json.dumps(commands(view), separators=(",", ":"))}
+def ui_link(ui: str, trace_url: str | None, view: View) -> str:
+    """The link to the UI at ``ui`` with the trace: added tracks pinned, devices expanded, zoomed in.
+
+    Without ``trace_url`` the UI waits for a trace that its opener hands over.
+    """
+    arguments = {} if trace_url is None else {"url": trace_url}
+    arguments["startupCommands"] = json.dumps(commands(view), separators=(",", ":"))
     if view.window:
         arguments["visStart"], arguments["visEnd"] = map(str, view.window)
     return f"{ui}/#!/?{urllib.parse.urlencode(arguments, quote_via=urllib.parse.quote)}"

@@ -87,11 +87,17 @@ def _augmented(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
     trace = read(name)
     augmented = augment(trace, progress=lambda analysis, _done, _of: stage(analysis))
     stage("writing")
-    path = write_all(augmented, folder, (_writers()[0].NAME,))[0]
+    prepared = augmented_into(augmented, folder)
     say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")
     for line in what_is_missing(augmented):
         say(line)
-    return Prepared(path, view_of(trace))
+    return prepared
+
+
+def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:
+    """An augmented trace, written into ``folder``."""
+    path = write_all(augmented, folder, (_writers()[0].NAME,))[0]
+    return Prepared(path, view_of(augmented.trace))
 
 
 def what_is_missing(augmented: AugmentedTrace) -> list[str]:

@@ -39,7 +39,9 @@ _TYPES = {
 }
 
 #: the UI must work without any other machine, and has no reason to speak to one
-_UI_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; frame-ancestors 'none'"
+_UI_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; frame-ancestors "
+#: pages that may show the UI in a frame, if the user asked for one: notebooks on this machine or through its ports
+_FRAMERS = "http://127.0.0.1:* http://localhost:* https://127.0.0.1:* https://localhost:* vscode-webview:"
 
 
 class TraceServer:
@@ -62,8 +64,12 @@ class TraceServer:
             raise AugmentError(f"port {port} is taken, {who}: end that, or use --offline --port 0") from error
         self.port: int = self._http.server_address[1]
 
-    def offer(self, trace: Path, ui: Path | None = None) -> str:
-        """Serve ``trace``, and the UI in the folder ``ui``, from now on; the address of the trace."""
+    def offer(self, trace: Path, ui: Path | None = None, *, framed: bool = False) -> str:
+        """Serve ``trace``, and the UI in the folder ``ui``, from now on; the address of the trace.
+
+        With ``framed``, notebooks may show the UI in a frame.
+        """
+        self._http.framers = _FRAMERS if framed else "'none'"
         quoted = urllib.parse.quote(os.fsencode(trace.name))
         self._http.files = dict(_ui_files(ui)) if ui else {}
         self._http.files[f"/{trace.name}"] = self._http.trace = trace
@@ -124,6 +130,7 @@ class _Http(ThreadingHTTPServer):
         self.files: dict[str, Path] = {}
         self.trace: Path | None = None
         self.hosts: set[str] = set()
+        self.framers = "'none'"
         self.origins: set[str] = set()
         self.seen = _Seen()
         super().__init__(*args)
@@ -186,7 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
         if path == self.server.trace:
             return {"Content-Type": "application/octet-stream"}
         headers = {"Content-Type": _TYPES.get(path.suffix, "application/octet-stream")}
-        return {**headers, "Content-Security-Policy": _UI_POLICY} if path.suffix == ".html" else headers
+        return (
+            {**headers, "Content-Security-Policy": _UI_POLICY + self.server.framers}
+            if path.suffix == ".html"
+            else headers
+        )
 
     def _refused(self) -> bool:
         origin = self.headers.get("Origin")

@@ -1,0 +1,146 @@
+"""A trace in a notebook: the Perfetto UI in a frame, with the added tracks pinned."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from augment.errors import AugmentError, UsageError
+from augment.findings import AugmentedTrace
+from augment.trace import Trace
+from augment.viewer.link import ui_link
+from augment.viewer.packages import ui_folder
+from augment.viewer.preparing import Prepared, augmented_into, prepare
+from augment.viewer.server import PERFETTO_UI, PORT, TraceServer
+
+MOST_EMBEDDED_BYTES = 32 << 20
+HEIGHT = 700  #: pixels
+
+#: gives the trace to the UI once that answers; no other origin gets it
+_HAND_OVER = """
+(() => {
+  const frame = document.getElementById(ID), text = document.getElementById(ID + '-trace').textContent;
+  const buffer = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
+  const asking = setInterval(() => frame.contentWindow?.postMessage('PING', ORIGIN), 200);
+  const answered = (message) => {
+    if (message.source !== frame.contentWindow || message.data !== 'PONG') return;
+    clearInterval(asking);
+    window.removeEventListener('message', answered);
+    frame.contentWindow.postMessage({perfetto: {buffer, title: NAME, fileName: NAME}}, ORIGIN);
+  };
+  window.addEventListener('message', answered);
+})();
+"""
+
+
+class Shown:
+    """What :func:`show` returns: a notebook displays it."""
+
+    def __init__(self, prepared: Prepared, folder: Path, *, embed: bool, offline: bool, height: int) -> None:
+        self._height, self._folder, self._name = height, folder, prepared.path.name
+        self._server: TraceServer | None = None
+        atexit.register(self.close)
+        ui, address = PERFETTO_UI, None
+        if offline or not embed:
+            self._server = TraceServer(0 if offline else PORT)
+            address = self._server.offer(prepared.path, ui_folder() if offline else None, framed=True)
+            ui = f"http://127.0.0.1:{self._server.port}" if offline else PERFETTO_UI
+        self.link = ui_link(ui, None if embed else address, prepared.view)
+        self._origin = ui
+        self._trace = prepared.path.read_bytes() if embed else None
+
+    def close(self) -> None:
+        """Serve the trace no longer, and remove what was made for it."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    def __repr__(self) -> str:
+        return f"<Shown {self._name}: {self.link.partition('#')[0]}>"
+
+    def _repr_html_(self) -> str:
+        """The frame."""
+        import html
+
+        number = f"augment-{id(self)}"
+        title = html.escape(f"Perfetto: {self._name}")
+        style = f"width:100%;height:{self._height}px;border:1px solid #8888"
+        link = html.escape(f"{self.link}&mode=embedded")
+        frame = f"<iframe id='{number}' title='{title}' src='{link}' style='{style}' allow='clipboard-write'></iframe>"
+        if self._trace is None:
+            tab = f"<a href='{html.escape(self.link)}' target='_blank' rel='noopener'>in a tab of its own</a>"
+            return f"<div>{frame}<div style='font-size:90%'>{html.escape(self._name)}, {tab}</div></div>"
+        values = {"ID": number, "ORIGIN": self._origin, "NAME": self._name}
+        script = _HAND_OVER
+        for name, value in values.items():
+            text = json.dumps(value).replace("<", "\\u003c")
+            script = script.replace(name, text) if name != "ID" else script.replace("(ID", f"({text}")
+        content = base64.b64encode(self._trace).decode()
+        held = f"<script type='text/plain' id='{number}-trace'>{content}</script>"
+        return f"<div>{frame}{held}<script>{script}</script></div>"
+
+
+def show(
+    what: str | os.PathLike[str] | Trace | AugmentedTrace,
+    *,
+    embed: bool = False,
+    offline: bool | None = None,
+    height: int = HEIGHT,
+) -> Shown:
+    """Show a trace in the Perfetto UI within a notebook, with the added tracks pinned.
+
+    Args:
+        what: a file, raw or augmented, a trace, or an augmented trace.
+        embed: whether the trace is part of the output. Otherwise this process serves it on 127.0.0.1, which the browser
+            must reach: on the same machine, or through a forwarded port.
+        offline: whether the UI itself is served, too (extra ``ui``), on any free port. By default if it is installed,
+            unless the trace is embedded. If not, the UI is https://ui.perfetto.dev, which fetches from port 9001 only.
+        height: of the frame, in pixels.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: the trace is too large to be embedded, or the UI is not installed, or cannot be used with ``embed``.
+        AugmentError: the port is taken.
+    """
+    if embed and offline:
+        raise UsageError("an embedded trace is shown by https://ui.perfetto.dev: leave out embed or offline")
+    folder = Path(tempfile.mkdtemp(prefix="augment-show-"))
+    try:
+        prepared = _prepared(what, folder)
+        size = prepared.path.stat().st_size
+        if embed and size > MOST_EMBEDDED_BYTES:
+            why = f"{size:,} bytes are too many for a notebook: show some steps, augment.within(trace, 3, 5)"
+            raise UsageError(f"{prepared.path.name}: {why}")
+        offline = _is_there(embed) if offline is None else offline
+        return Shown(prepared, folder, embed=embed, offline=offline, height=height)
+    except AugmentError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _prepared(what: str | os.PathLike[str] | Trace | AugmentedTrace, folder: Path) -> Prepared:
+    if isinstance(what, Trace):
+        from augment.pipeline import augment
+
+        what = augment(what)
+    if isinstance(what, AugmentedTrace):
+        return augmented_into(what, folder)
+    return prepare(os.fspath(what), folder, lambda _: None, lambda _: None)
+
+
+def _is_there(embed: bool) -> bool:
+    """Whether the UI is installed and wanted."""
+    if embed:
+        return False
+    try:
+        ui_folder()
+    except UsageError:
+        return False
+    return True
