@@ -48,7 +48,8 @@ class Failure:
         if self.code == "INTERNAL":  # a proxy or a server that died has cut the stream
             return not self.reason and "RST_STREAM" in self.message
         full = self.code == "RESOURCE_EXHAUSTED" and "Concurrent RPC limit" in self.message
-        return self.code == "UNAVAILABLE" or self.reason == "UPLOAD_TAKEN_OVER" or full
+        dropped = self.code == self.message == "CANCELLED" and not self.reason  # by a server with too many calls
+        return dropped or self.code == "UNAVAILABLE" or self.reason == "UPLOAD_TAKEN_OVER" or full
 
     def error(self, address: str, path: str) -> AugmentError:
         """The exception that says it: of a bad trace the same as without a server."""

@@ -37,6 +37,7 @@ from augment_server.tracing import tracing_to
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
 _LAST_CALLS_S = 5.0  #: for calls under way once the jobs are settled
 _FILES = 65_536  #: open at once; each connection is one
+_PENDING = 20_000  #: calls that have arrived and not begun
 _PING_S = 10  #: clients may ask so often whether the connection still stands
 
 
@@ -182,6 +183,9 @@ def _grpc_server(settings: Settings, arounds: list[Around], known_by: Callable[[
         # plain messages alone: before 1.84 gRPC inflates a megabyte to a gigabyte before it looks at the size
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        # beyond 1,000 calls that have not begun gRPC ends some by chance, with nothing that says why: --max-calls does
+        ("grpc.server.max_pending_requests", _PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING),
         ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word is found out
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -7,12 +7,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from in_process import eventually, serving, trace
+import grpc
+from in_process import PATIENCE_S, eventually, serving, trace
+from serving_process import serving as serving_apart
 
 from augment.client import Client
 from augment.client.connection import Deadline
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
 
 WAITING = (v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING)
 
@@ -28,6 +31,16 @@ def test_creates_that_are_cancelled_leave_nothing_behind(tmp_path: Path) -> None
             call.cancel()
         server.core._scheduler._wake.clear()  # what nobody told is found out, too
         eventually(lambda: not server.stub.ListJobs(calls.ListJobsRequest(states=WAITING)).jobs)
+
+
+def test_calls_in_a_burst_are_answered(tmp_path: Path) -> None:
+    """None ends without a reason: with its own settings, gRPC drops some of more than a thousand."""
+    with serving_apart(tmp_path / "state") as server, grpc.insecure_channel(server.address) as channel:
+        stub = AugmentServiceStub(channel)
+        burst = [stub.ListJobs.future(calls.ListJobsRequest(), timeout=PATIENCE_S) for _ in range(2500)]
+        codes = {one.code() for one in burst}
+    assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert grpc.StatusCode.OK in codes
 
 
 def test_all_uploads_of_a_crowd_arrive(tmp_path: Path) -> None:
