@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,21 @@ from augment_server.uploads import Uploads
 _SWEEPS_S = 60.0
 
 
+@dataclass(frozen=True)
+class Figures:
+    """How a server stands."""
+
+    jobs: Mapping[str, int]  #: that are kept, by state
+    stored_bytes: Mapping[str, int]  #: of uploads and artifacts, by client
+    free_bytes: int  #: that may be stored still, as limit and disk allow
+    open_uploads: int
+    removed: Mapping[tuple[str, str], int]  #: since the start, by kind (job, upload) and why
+    worker_deaths: int  #: since the start
+    worker_bytes: int  #: of memory
+
+
 class Core:
-    """The service without its port. Everything but the constructor and :meth:`jobs_by_state` in one event loop.
+    """The service without its port. Everything but the constructor and :meth:`figures` in one event loop.
 
     Args:
         state: the state directory.
@@ -40,7 +54,7 @@ class Core:
         self, state: Path, limits: Limits, roots: Sequence[Path], observer: Observer, client_of: Callable[[Any], str],
         *, repair: bool = False,
     ) -> None:  # fmt: skip
-        self._observer = observer
+        self._observer, self._max_stored = observer, limits.max_stored_bytes
         self._apart = Apart()
         self._storage = Storage(state, repair=repair)
         self._jobs = Jobs(self._storage, limits)
@@ -92,6 +106,15 @@ class Core:
         self._apart.close()
         self._storage.close()
 
-    def jobs_by_state(self) -> dict[str, int]:
-        """How many jobs there are in each state. May be called from any thread."""
-        return self._jobs.by_state()
+    def figures(self) -> Figures:
+        """How the server stands. May be called from any thread; reads the database."""
+        stored = self._retention.used()
+        return Figures(
+            jobs=self._jobs.by_state(),
+            stored_bytes=stored,
+            free_bytes=max(0, min(self._max_stored - sum(stored.values()), self._storage.free_bytes())),
+            open_uploads=self._uploads.count_open(),
+            removed=dict(self._retention.removed),
+            worker_deaths=self._scheduler.worker_deaths,
+            worker_bytes=self._scheduler.worker_bytes(),
+        )

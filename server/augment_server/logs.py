@@ -13,19 +13,28 @@ from typing import Any
 
 from augment_server.interception import Call
 from augment_server.observer import Observer
+from augment_server.relay import relay_stderr
 
 _LOGGER = "augment_server"
+_LIBRARIES = ("grpc", "asyncio", "concurrent.futures")  #: that log what goes wrong in them
 _TOLD = ("UploadTrace", "CreateJob", "CancelJob", "DeleteJob", "DeleteUpload", "Augment")  #: what changes something
 
 
 class Logs(Observer):
-    """Writes a line for each thing that happened to a job, and for each call that failed or changed something."""
+    """Writes a line for each thing that happened to a job, and for each call that failed or changed something.
+
+    With the form ``json``, everything that anybody writes to stderr becomes such a line, too.
+    """
 
     def __init__(self, form: str) -> None:
         self._logger = logging.getLogger(_LOGGER)
-        self._logger.handlers[:] = [_handler(form)]
+        stream = relay_stderr(lambda text: self.log(logging.WARNING, text)) if form == "json" else sys.stderr
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(_Json() if form == "json" else _Text())
+        for logger in (self._logger, *map(logging.getLogger, _LIBRARIES)):
+            logger.handlers[:] = [handler]
+            logger.propagate = False
         self._logger.setLevel(logging.INFO)
-        self._logger.propagate = False
 
     @contextlib.contextmanager
     def around(self, call: Call) -> Iterator[None]:
@@ -60,12 +69,6 @@ class Logs(Observer):
         """A line."""
         known = {"job_id": job_id} if job_id else {}
         self._logger.log(level, "%s", message, extra={"fields": {**known, **fields}})
-
-
-def _handler(form: str) -> logging.Handler:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if form == "json" else _Text())
-    return handler
 
 
 class _Json(logging.Formatter):

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import prometheus_client
-from prometheus_client import Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from augment import __version__
 from augment.errors import AugmentError
+from augment_server.core import Figures
 from augment_server.interception import Call
 from augment_server.observer import Observer
 from augment_server.security import Address, TlsFiles
 
+_REQUEST_S = 30.0  #: that somebody who asks may be silent
 _CALL_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 _WORK_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
@@ -26,15 +30,17 @@ class Metrics(Observer):
     """Counts what happens.
 
     Args:
-        jobs_by_state: asked at each scrape.
+        figures: asked at each scrape.
     """
 
-    def __init__(self, jobs_by_state: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, figures: Callable[[], Figures]) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # twice the series, of no use
         self.registry = registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=registry)
-        registry.register(_AtScrape(jobs_by_state))
+        registry.register(_AtScrape(figures))
         self._calls = Counter("augment_calls", "Calls that ended.", ["method", "code"], registry=registry)
+        self._client_calls = Counter("augment_client_calls", "Calls by client.", ["client"], registry=registry)
+        self._in_flight = Gauge("augment_calls_in_flight", "Calls under way.", registry=registry)
         self._call_s = Histogram(
             "augment_call_seconds", "Duration of calls.", ["method"], buckets=_CALL_S, registry=registry
         )
@@ -55,9 +61,12 @@ class Metrics(Observer):
     def around(self, call: Call) -> Iterator[None]:
         """Measure a call."""
         begin = time.monotonic()
+        self._in_flight.inc()
         try:
             yield
         finally:
+            self._in_flight.dec()
+            self._client_calls.labels(_known(call.client)).inc()
             method = call.method.strip("/")
             self._calls.labels(method, call.code).inc()
             self._call_s.labels(method).observe(time.monotonic() - begin)
@@ -81,19 +90,59 @@ class Metrics(Observer):
 class _AtScrape(Collector):
     """What is looked up when somebody asks."""
 
-    def __init__(self, jobs_by_state: Callable[[], Mapping[str, int]]) -> None:
-        self._jobs_by_state = jobs_by_state
+    def __init__(self, figures: Callable[[], Figures]) -> None:
+        self._figures = figures
 
     def collect(self) -> Iterable[Metric]:
-        """The jobs that are kept, by state; the version."""
-        jobs = GaugeMetricFamily("augment_jobs", "Jobs that are kept.", labels=["state"])
-        for state, count in self._jobs_by_state().items():
-            jobs.add_metric([state], count)
-        return [jobs, InfoMetricFamily("augment_build", "What runs here.", value={"version": __version__})]
+        """How the server stands; the version."""
+        figures = self._figures()
+        stored: collections.Counter[str] = collections.Counter()
+        for client, size in figures.stored_bytes.items():
+            stored[_known(client)] += size
+        removed = CounterMetricFamily("augment_removed", "Jobs and uploads removed.", labels=["kind", "reason"])
+        for (kind, reason), count in figures.removed.items():
+            removed.add_metric([kind, reason], count)
+        return [
+            _gauges("augment_jobs", "Jobs that are kept.", "state", figures.jobs),
+            _gauges("augment_stored_bytes", "Bytes of uploads and artifacts.", "client", stored),
+            GaugeMetricFamily("augment_free_bytes", "Bytes that may be stored still.", figures.free_bytes),
+            GaugeMetricFamily("augment_open_uploads", "Uploads that are not complete.", figures.open_uploads),
+            removed,
+            CounterMetricFamily("augment_worker_deaths", "Workers that died at work.", figures.worker_deaths),
+            GaugeMetricFamily("augment_worker_memory_bytes", "Memory of the workers.", figures.worker_bytes),
+            InfoMetricFamily("augment_build", "What runs here.", value={"version": __version__}),
+        ]
 
     def describe(self) -> Iterable[Metric]:
         """Nothing to ask before the first scrape."""
         return []
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    made = GaugeMetricFamily(name, text, labels=[label])
+    for value, number in values.items():
+        made.add_metric([value], number)
+    return made
+
+
+def _known(client: str) -> str:
+    """A label for a client. Hosts, which are strangers, have one together: there may be any number."""
+    return "host" if client.startswith("host:") else client
+
+
+def _requests(
+    accept: Callable[[], tuple[Any, Any]], contexts: Callable[[], ssl.SSLContext] | None
+) -> Callable[[], tuple[Any, Any]]:
+    """Accepts connections that do not last for ever, with TLS of the files as they are then."""
+
+    def accepted() -> tuple[Any, Any]:
+        connection, address = accept()
+        connection.settimeout(_REQUEST_S)
+        if contexts:  # the handshake is made by the connection's own thread, when it reads
+            connection = contexts().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
+
+    return accepted
 
 
 class MetricsPort:
@@ -104,14 +153,13 @@ class MetricsPort:
     """
 
     def __init__(self, where: Address, registry: prometheus_client.CollectorRegistry, tls: TlsFiles | None) -> None:
-        files: dict[str, Any] = {} if tls is None else {"certfile": str(tls.cert), "keyfile": str(tls.key)}
-        if tls and tls.client_ca:
-            files |= {"client_cafile": str(tls.client_ca), "client_auth_required": True}
         try:
-            self._server, self._thread = prometheus_client.start_http_server(where.port, where.host, registry, **files)
+            self._server, self._thread = prometheus_client.start_http_server(where.port, where.host, registry)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise AugmentError(f"--metrics-listen {where}: {reason}; choose another port, or 0 for any") from error
+        self._server.get_request = _requests(self._server.get_request, tls.contexts() if tls else None)  # type: ignore[method-assign]
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign] # of strangers; it would print them
         port = self._server.server_port
         self.url = f"http{'s' if tls else ''}://{Address(where.host, port)}/metrics"
 

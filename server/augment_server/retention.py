@@ -142,20 +142,20 @@ class Retention:
         rows, fresh = self._storage.rows(query), now_ns() - int(FRESH_S * 1e9)
         old = [row for row in rows if row["at"] < fresh]
         yield from ((row["kind"], row["id"], row["at"]) for row in old if row["client"] == client)
-        used = self._used()
+        used = self.used()
         share = self._limits.max_stored_bytes // len({*used, client} - {""})
         within = bool(client) and used.get(client, 0) + size <= share
         for row in (*old, *(row for row in rows if within and row["at"] >= fresh)):
-            if row["client"] != client and self._used().get(row["client"], 0) > share:
+            if row["client"] != client and self.used().get(row["client"], 0) > share:
                 yield row["kind"], row["id"], row["at"]
 
-    def _used(self) -> dict[str, int]:
+    def used(self) -> dict[str, int]:
         """The bytes of each client that stores any."""
         return {row["client"]: row["bytes"] for row in self._storage.rows("SELECT * FROM usage WHERE bytes > 0")}
 
     def stored_bytes(self) -> int:
         """What uploads and artifacts take, those included that are announced; what two clients have counts for each."""
-        return sum(self._used().values())
+        return sum(self.used().values())
 
     def remove_job(self, job: str) -> None:
         """Remove a job that is final, and what it made."""

@@ -61,8 +61,13 @@ class Scheduler:
         self._telling: dict[str, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._stopping = False
+        self.worker_deaths = 0
         self.released = False  #: whoever watches shall go: nothing will change any more
         self._loop_task: asyncio.Task[None] | None = None
+
+    def worker_bytes(self) -> int:
+        """The memory of the workers, where the system tells. May be called from any thread."""
+        return self._workers.memory_bytes()
 
     async def start(self) -> None:
         """Begin to run jobs."""
@@ -257,6 +262,7 @@ class Scheduler:
 
     async def _after_death(self, attempt: _Attempt, how: str) -> None:
         begun = attempt.begun
+        self.worker_deaths += 1
         self._observer.log(logging.WARNING, f"worker died: {how}", job_id=begun.id)
         if begun.deaths + 1 < MOST_DEATHS:
             await self._queue_again(begun.id, died=True)

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -26,6 +26,7 @@ from augment_server.interception import wrapped
 #: may be asked without a token, for probes have none; to watch takes a call for long
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "bearer "
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,32 +86,46 @@ class TlsFiles:
         Raises:
             UsageError: a file cannot be read or used.
         """
-        kept = self._configuration()
-        known = self._versions()
+        renewed = self._renewed(self._configuration)
+        return grpc.dynamic_ssl_server_credentials(renewed(), renewed, self.client_ca is not None)
 
-        def renewed() -> Any:
+    def contexts(self) -> Callable[[], ssl.SSLContext]:
+        """Gives the context for the next connection, of the files as they are then.
+
+        Raises:
+            UsageError: a file cannot be read or used.
+        """
+        return self._renewed(self._context)
+
+    def _renewed(self, make: Callable[[], T]) -> Callable[[], T]:
+        """What ``make`` makes of the files, made again when they have changed."""
+        kept, known = make(), self._versions()
+
+        def renewed() -> T:
             nonlocal known, kept
             versions = self._versions()
             if versions != known:
                 with contextlib.suppress(UsageError):  # half written, perhaps: the next connection looks again
-                    kept, known = self._configuration(), versions
+                    kept, known = make(), versions
             return kept
 
-        return grpc.dynamic_ssl_server_credentials(kept, renewed, self.client_ca is not None)
+        return renewed
 
     def _configuration(self) -> Any:
-        self._check()
+        self._context()
         pair = (self.key.read_bytes(), self.cert.read_bytes())
         roots = self.client_ca.read_bytes() if self.client_ca else None
         return grpc.ssl_server_certificate_configuration([pair], roots)
 
-    def _check(self) -> None:
+    def _context(self) -> ssl.SSLContext:
         """As OpenSSL sees the files: gRPC itself only says later that no handshake succeeds."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         _usable(f"--tls-cert {self.cert}, --tls-key {self.key}", lambda: context.load_cert_chain(self.cert, self.key))
         if self.client_ca:
             authority = self.client_ca
             _usable(f"--tls-client-ca {authority}", lambda: context.load_verify_locations(authority))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def _versions(self) -> list[object]:
         return [_version(one) for one in (self.cert, self.key, self.client_ca) if one]

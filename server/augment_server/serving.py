@@ -135,7 +135,7 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
     """A server that has started; its end frees everything."""
     async with contextlib.AsyncExitStack() as stack:
         logs = Logs(settings.log_format)
-        metrics = Metrics(lambda: core.jobs_by_state())
+        metrics = Metrics(lambda: core.figures())
         arounds: list[Around] = [metrics.around, logs.around]
         observers: list[Observer] = [metrics, logs]
         if settings.otlp_endpoint:

@@ -222,6 +222,11 @@ class Storage:
         found = self.rows(query, *values)
         return found[0] if found else None
 
+    def free_bytes(self) -> int:
+        """What the disk has room for."""
+        disk = os.statvfs(self.root)
+        return disk.f_bavail * disk.f_frsize
+
     def part(self, upload: str) -> Path:
         """Where the bytes of an upload grow."""
         return self.root / "parts" / upload

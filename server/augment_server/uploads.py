@@ -191,6 +191,11 @@ class Uploads:
         """The uploads whose bytes are arriving now."""
         return set(self._writers)
 
+    def count_open(self) -> int:
+        """How many uploads are not complete."""
+        row = self._storage.row("SELECT COUNT(*) AS count FROM uploads WHERE NOT complete")
+        return int(row["count"]) if row else 0
+
     def saved(self, upload: str, received: int) -> None:
         """So many bytes are safe."""
         with self._storage.writing() as db:

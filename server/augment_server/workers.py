@@ -111,15 +111,20 @@ class Worker:
         code = await self._process.wait()
         raise WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
 
+    def memory_bytes(self) -> int | None:
+        """What it has now; None where the system does not tell."""
+        try:
+            with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError):
+            return None
+
     async def _watch(self) -> None:
         """Returns when the process has more memory than it may. Only Linux tells."""
-        page = os.sysconf("SC_PAGE_SIZE")
         while self._memory:
             await asyncio.sleep(_WATCH_S)
-            try:
-                with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
-                    taken = int(file.read().split()[1]) * page
-            except (OSError, IndexError):
+            taken = self.memory_bytes()
+            if taken is None:
                 break
             if taken > self._memory:
                 return
@@ -141,6 +146,10 @@ class Workers:
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
         self._preparing = asyncio.Lock()
+
+    def memory_bytes(self) -> int:
+        """What all have. May be called from any thread."""
+        return sum(one.memory_bytes() or 0 for one in self._all.copy() if one.alive)
 
     async def prepare(self) -> None:
         """Start what is missing, so that the next jobs need not wait."""

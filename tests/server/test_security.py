@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import socket
 import ssl
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
@@ -177,6 +180,31 @@ def test_a_renewed_certificate_needs_no_restart(authority: Authority, trace: Pat
         refused(server.address, trace, tls=Tls(authority.cert))
         copy(authority.sign("new"), served)
         works(server.address, trace, tls=Tls(authority.cert))
+
+
+def test_figures_have_the_renewed_certificate_too(authority: Authority, tmp_path: Path) -> None:
+    old, served = authority.sign("old", host="DNS:old.example"), Pair(tmp_path / "cert.pem", tmp_path / "cert.key")
+    copy(old, served)
+    flags = ("--tls-cert", served.cert, "--tls-key", served.key, "--metrics-listen", "127.0.0.1:0")
+    trusting = ssl.create_default_context(cafile=str(authority.cert))
+    with serving(tmp_path / "state", *flags) as server:
+        with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+            urllib.request.urlopen(server.metrics, context=trusting, timeout=60)
+        copy(authority.sign("new"), served)
+        with urllib.request.urlopen(server.metrics, context=trusting, timeout=60) as answer:
+            assert b"augment_jobs" in answer.read()
+        with contextlib.suppress(ConnectionError), socket.create_connection(port_of(server.metrics)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")  # without TLS
+            while stranger.recv(1000):
+                pass
+        assert "Traceback" not in server.errors
+
+
+def port_of(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname
+    assert parts.port
+    return parts.hostname, parts.port
 
 
 def copy(pair: Pair, to: Pair) -> None:

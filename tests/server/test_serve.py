@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import threading
 import urllib.request
@@ -111,6 +112,22 @@ def test_reflection_tells_the_whole_api(server: Server) -> None:
     assert methods == {one.name for one in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
 
 
+def test_all_of_stderr_is_json(tmp_path: Path) -> None:
+    """Whoever writes there: a worker, or the command when it cannot go on."""
+    with serving(tmp_path / "state") as server, server.frozen():
+        (worker, *_) = server.workers
+        with open(f"/proc/{worker}/fd/2", "w") as stderr:
+            stderr.write("one line\nhalf a")
+            stderr.flush()
+            stderr.write(" line\n\n")
+        assert server.logged("half a line")["level"] == "warning"
+        second = augment("serve", "--listen", server.address, "--state-dir", tmp_path / "other", "--log-format", "json")
+    assert second.returncode == 1
+    lines = [json.loads(line) for line in second.stderr.splitlines()]
+    assert "the port is taken" in lines[-1]["message"]
+    assert all(line.startswith("{") for line in server.errors.splitlines())
+
+
 def test_figures(server: Server, tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("no trace")
@@ -133,6 +150,14 @@ def test_figures(server: Server, tmp_path: Path) -> None:
     assert samples["augment_job_seconds_count", ("SUCCEEDED",)] >= 1
     assert samples["augment_call_seconds_count", (f"{service}/CreateJob",)] >= 2
     assert samples["process_resident_memory_bytes", ()] > 1 << 20
+    assert samples["augment_client_calls_total", ("host",)] >= 6
+    assert samples["augment_calls_in_flight", ()] == 0
+    assert samples["augment_stored_bytes", ("host",)] >= (tmp_path / "a.json").stat().st_size
+    assert samples["augment_free_bytes", ()] > 1 << 20
+    assert samples["augment_open_uploads", ()] == 0
+    assert samples["augment_removed_total", ("job", "asked")] >= 1
+    assert samples["augment_worker_deaths_total", ()] == 0
+    assert samples["augment_worker_memory_bytes", ()] > 1 << 20
 
 
 def test_every_figure_stands_in_the_docs(server: Server) -> None:
