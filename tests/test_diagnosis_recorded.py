@@ -1,0 +1,115 @@
+"""Grave findings on recorded traces, held against figures that are computed here from the JSON, without augment's code.
+
+Of each finding of severity ``high`` a bound is known that no cure can exceed: data loading saves no more than the time
+spent in fetches, hidden communication no more than the time in which communication runs, faster launches no more than
+the time in which the device idles. Where one cause alone is known to rule (from the names of the traces), it is found.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.measure import measure
+from augment.readers import read
+
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+TORCHREC = "v100_4rank_pair_torchrec"
+#: traces, and the gravest cause where it is known
+KNOWN = {
+    "v100_2021_kineto_tb/resnet50_num_workers_0.1623143566756.pt.trace.json.gz": "data_loading",
+    "old_2020_21_kineto/resnet50_num_workers_0_jan2021.pt.trace.json.gz": "data_loading",
+    "mi300_tracelens/resnet_act_checkpoint_rank0of8.json.gz": "exposed_communication",
+    "h100_8rank_modded_nanogpt/rank4.json.gz": "exposed_communication",
+    f"{TORCHREC}/sst_long_a2a_optimizer/pid21149.pt.trace.json.gz": "host_gaps",
+    f"{TORCHREC}/sst_long_a2a_optimizer/pid21147.pt.trace.json.gz": "exposed_communication",
+    f"{TORCHREC}/sst_sleep_pl_dense_after_backward_2/pid19490.pt.trace.json.gz": "host_gaps",
+    "torchbench/trace3.json": "exposed_copies",
+    "dlrm_8rank_v100_param/kineto/worker7_step_12.pt.trace.json.gz": "launch_bound",
+    "hta_memory_v100/df_index_resolver.json.gz": "launch_bound",
+}
+GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+Span = tuple[float, float]
+
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here")
+
+
+@cache
+def events(name: str) -> list[dict[str, Any]]:
+    path = TRACES / name
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    document = json.loads(text)
+    every = document if isinstance(document, list) else document["traceEvents"]
+    return [one for one in every if one.get("ph") == "X" and isinstance(one.get("ts"), (int, float, str))]
+
+
+def spans(name: str, wanted: Any) -> Iterator[Span]:
+    for one in events(name):
+        if wanted(str(one.get("cat", "")).lower(), str(one.get("name", ""))):
+            yield float(one["ts"]), float(one["ts"]) + float(one.get("dur") or 0)
+
+
+def covered(parts: Iterator[Span]) -> float:
+    """The length of the union, ms."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(parts):
+        total += max(end - max(start, reached), 0)
+        reached = max(reached, end)
+    return total / 1000
+
+
+def is_work(category: str, _name: str) -> bool:
+    return category in GPU
+
+
+def is_communication(category: str, name: str) -> bool:
+    return category == "kernel" and ("nccl" in name.lower() or "rccl" in name.lower())
+
+
+def is_fetch(_category: str, name: str) -> bool:
+    return name.startswith("enumerate(DataLoader)")
+
+
+def idle(name: str) -> float:
+    """The time in which no work of the device runs, from the first event to the last, ms."""
+    every = list(spans(name, lambda *_: True))
+    span = (max(end for _, end in every) - min(start for start, _ in every)) / 1000
+    return span - covered(spans(name, is_work))
+
+
+def most(rule: str, name: str) -> float | None:
+    """What the cure of a rule can save at most in the whole recording, ms; None where no bound is known."""
+    if rule == "data_loading":
+        return covered(spans(name, is_fetch))
+    if rule == "exposed_communication":
+        return covered(spans(name, is_communication))
+    if rule == "exposed_copies":
+        return covered(spans(name, lambda category, _: category in ("gpu_memcpy", "memcpy")))
+    if rule in ("launch_bound", "host_gaps", "synchronizing_calls", "pageable_copies", "allocator_calls"):
+        return idle(name) if rule in ("launch_bound",) else None
+    return None
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_known_cause_is_found(name: str) -> None:
+    findings = diagnose(read(str(TRACES / name))).findings
+    grave = [each.rule for each in findings if each.severity == "high"]
+    assert KNOWN[name] in grave[:2]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_no_grave_finding_saves_more_than_there_is(name: str) -> None:
+    trace = read(str(TRACES / name))
+    for each in diagnose(trace).findings:
+        bound = most(each.rule, name)
+        if each.severity == "high" and each.found.saved_ns is not None:
+            saved = each.found.saved_ns * measure(trace).count / 1e6
+            assert saved <= measure(trace).length_ns * measure(trace).count / 1e6
+            assert bound is None or saved <= bound * 1.01 + 0.1, each.found.title
