@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from augment import __version__
-from augment.commands import check, diagnose, diff, doctor, history, merge, query, run, serve, show
+from augment.commands import check, cut, diagnose, diff, doctor, history, merge, query, run, serve, show
 from augment.commands import list as listing
 from augment.commands import open as opening
 
@@ -18,6 +18,7 @@ COMMANDS: tuple[click.Command, ...] = (
     history.command,
     merge.command,
     opening.command,
+    cut.command,
     query.command,
     doctor.command,
     serve.command,

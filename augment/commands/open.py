@@ -23,6 +23,7 @@ TIMEOUT_S = 60.0
 @click.command("open", short_help="Open a trace in the Perfetto UI.")
 @click.argument("file", metavar="FILE")
 @click.option("--offline", is_flag=True, help="Also serve the UI, for machines without internet access (extra [ui]).")
+@click.option("--whole", is_flag=True, help="Show all of a trace that is larger than most browsers hold.")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @click.option(
     "--port",
@@ -39,8 +40,8 @@ TIMEOUT_S = 60.0
     help="Exit after this time without a request; 0: never.",
 )
 @debug
-def command(file: str, offline: bool, no_browser: bool, port: int | None, timeout: float) -> int:
-    """Open FILE in the Perfetto UI: the added tracks pinned, the devices expanded, the first step in view.
+def command(file: str, offline: bool, whole: bool, no_browser: bool, port: int | None, timeout: float) -> int:
+    """Open FILE in the Perfetto UI: the rows that say what is wrong pinned, a step in the middle in view.
 
     A raw trace is augmented first, into a temporary folder, unless a newer augmented one lies next to it. The UI is
     https://ui.perfetto.dev; the trace itself goes only from this command to the browser. The command serves it on
@@ -57,17 +58,17 @@ def command(file: str, offline: bool, no_browser: bool, port: int | None, timeou
     server = TraceServer(PORT if port is None else port)
     try:
         with tempfile.TemporaryDirectory(prefix="augment-open-") as folder:
-            return _serve(server, _prepared(file, Path(folder)), ui, not no_browser, timeout)
+            return _serve(server, _prepared(file, Path(folder), whole), ui, not no_browser, timeout)
     finally:
         server.close()
 
 
-def _prepared(file: str, folder: Path) -> Prepared:
+def _prepared(file: str, folder: Path, whole: bool) -> Prepared:
     from augment.commands.terminal import bar
     from augment.viewer.preparing import prepare
 
     with bar(1, quiet=False) as shown:
-        return prepare(file, folder, lambda text: shown.say(f"augment: {text}"), shown.stage)
+        return prepare(file, folder, lambda text: shown.say(f"augment: {text}"), shown.stage, whole=whole)
 
 
 def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: bool, timeout: float) -> int:

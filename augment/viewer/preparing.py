@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from augment.derived.steps import cutting
+from augment.derived.steps.steps import steps
+from augment.derived.steps.window import only
 from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.findings import AugmentedTrace, Skipped
 from augment.pipeline import augment
@@ -20,6 +23,8 @@ from augment.writers import WRITERS, Writer, write_all
 from augment.writers.files import METRICS_SUFFIX, is_output, output_path
 from augment.writers.perfetto.several import is_of_several
 
+#: of Kineto's text that fit into the 4 GB of Perfetto's 32-bit engine, with what augment adds; measured with v52
+BROWSER_TEXT_BYTES = 1_600_000_000
 _BEST_FIRST = ("perfetto", "chrome", "bundle")  #: names of writers, by how well their files look in the UI
 
 Report = Callable[[str], None]  #: called with one line of text for the user
@@ -33,9 +38,10 @@ class Prepared:
     view: View
 
 
-def prepare(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
+def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool = False) -> Prepared:
     """What to show for the file ``name``: itself, if augment wrote it; else its augmented trace, made in ``folder``
-    unless there is a newer one beside it.
+    unless there is a newer one beside it. Of a raw trace that no browser holds, some steps, unless the ``whole`` is
+    wanted.
 
     Raises:
         InputError: it cannot be read.
@@ -54,7 +60,7 @@ def prepare(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
     if not is_augmented(name):
         made = newer_beside(path)
         if made is None:
-            return _augmented(name, folder, say, stage)
+            return _augmented(name, folder, say, stage, whole)
         say(f"opening {made.name}, which lies beside {path.name} and is newer")
         path = made
     stage(f"reading {path}")
@@ -81,10 +87,10 @@ def _writers() -> list[Writer]:
     return sorted(known, key=lambda one: _BEST_FIRST.index(one.NAME))
 
 
-def _augmented(name: str, folder: Path, say: Report, stage: Report) -> Prepared:
+def _augmented(name: str, folder: Path, say: Report, stage: Report, whole: bool) -> Prepared:
     """Augment into ``folder``."""
     stage(f"reading {name}")
-    trace = read(name)
+    trace = read(name) if whole else _fitting(read(name), say)
     augmented = augment(trace, progress=lambda analysis, _done, _of: stage(analysis))
     stage("writing")
     prepared = augmented_into(augmented, folder)
@@ -98,6 +104,28 @@ def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:
     """An augmented trace, written into ``folder``."""
     path = write_all(augmented, folder, (_writers()[0].NAME,))[0]
     return Prepared(path, view_of(augmented.trace))
+
+
+def _fitting(trace: Trace, say: Report) -> Trace:
+    """The trace, or as many of its middle steps as a browser holds."""
+    size = trace.source.text_bytes
+    if size <= BROWSER_TEXT_BYTES:
+        return trace
+    known = steps(trace).number.tolist()
+    gigabytes = f"{trace.source.label}: {size / 1e9:.1f} GB of text"
+    if len(known) < 2:
+        say(f"{gigabytes}, more than most browsers hold; augment cut --time makes a smaller trace")
+        return trace
+    count = max(1, len(known) * BROWSER_TEXT_BYTES // size)
+    first = (len(known) - count) // 2
+    shown = known[first : first + count]
+    say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {span(shown)}; --whole for all")
+    return only(trace, cutting.whole(trace, cutting.of_steps(trace, shown[0], shown[-1])))
+
+
+def span(numbers: list[int]) -> str:
+    """``3-5``, or ``4``."""
+    return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
 def what_is_missing(augmented: AugmentedTrace) -> list[str]:

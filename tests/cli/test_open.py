@@ -17,13 +17,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from running import Augment, start
 
 from augment.errors import AugmentError
 from augment.pipeline import augment as augmented
 from augment.readers import read
-from augment.viewer import packages, server
+from augment.viewer import packages, preparing, server
 from augment.viewer.link import commands, exactly, ui_link
 from augment.viewer.preparing import newer_beside, prepare
 from augment.viewer.server import PERFETTO_UI, TraceServer
@@ -308,6 +309,25 @@ def test_what_augment_wrote_is_opened_as_it_is(trace: Path, tmp_path: Path, form
     made = prepare(str(path), tmp_path / "no", print, print)
     assert made.path == path if form != "chrome" else made.path.parent == tmp_path / "no"
     assert commands(made.view)
+
+
+def test_of_a_trace_too_large_for_a_browser_some_steps_are_shown(tmp_path: Path, monkeypatch: Any) -> None:
+    ((raw, _),) = simulate(JobOptions(ranks=1, steps=5, layers=1), tmp_path / "job")
+    size = read(str(raw)).source.text_bytes
+    monkeypatch.setattr(preparing, "BROWSER_TEXT_BYTES", size * 3 // 5 + 5)
+    told: list[str] = []
+    made = prepare(str(raw), tmp_path / "made", told.append, lambda _: None)
+    assert told[0].endswith("showing steps 1-3; --whole for all")
+    shown = read(str(made.path))
+    assert {name for name in shown.names_of(np.arange(len(shown.events))) if name.startswith("ProfilerStep")} == {
+        f"ProfilerStep#{number}" for number in (1, 2, 3)
+    }
+    all_of_it = prepare(str(raw), tmp_path / "whole", told.append, lambda _: None, whole=True)
+    assert len(read(str(all_of_it.path)).events) > len(shown.events)
+    monkeypatch.setattr(preparing, "BROWSER_TEXT_BYTES", 10)
+    bare = write_trace(tmp_path / "bare.json", launch(), kernel())
+    prepare(str(bare), tmp_path / "bare", told.append, lambda _: None)
+    assert any("augment cut --time makes a smaller trace" in line for line in told)
 
 
 # ---- the command

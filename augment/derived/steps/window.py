@@ -47,11 +47,13 @@ def between(trace: Trace, start: int, end: int, *, launched_only: bool = False) 
     stay the same.
     """
     keep = (trace.events.ts >= start) & (trace.events.ts < end)
-    _choose_on_devices(trace, keep, start, end, launched_only)
+    choose_on_devices(trace, keep, start, end, launched_only)
     return only(trace, keep)
 
 
-def _choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_only: bool) -> None:
+def choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_only: bool = False) -> None:
+    """Choose, in ``keep``, what lies on devices and belongs to what the host does in ``[start, end)``: :func:`between`
+    says what that is."""
     work = gpu_work(trace)
     begun = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
     belongs = (begun >= start) & (begun < end) & ~before_recording(trace)

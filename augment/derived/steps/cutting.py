@@ -1,0 +1,93 @@
+"""Which events of a trace stay when it is cut: whole slices, and arrows of which both ends stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from augment.arrays.ordering import combinations, each
+from augment.arrays.types import Bools, Int64s
+from augment.derived.steps.steps import steps
+from augment.derived.steps.window import choose_on_devices
+from augment.errors import UsageError
+from augment.trace import COMPLETE, ON_DEVICE, Identity, Trace
+
+_ARROWS = [ord(phase) for phase in "stf"]
+
+
+def of_steps(trace: Trace, first: int, last: int) -> Bools:
+    """The events of these steps, both included: what the host does within them, and the GPU work that it launches.
+
+    Raises:
+        UsageError: the trace has no such step.
+    """
+    known = steps(trace)
+    chosen = np.flatnonzero((known.number >= first) & (known.number <= last))
+    if not len(chosen):
+        numbers = f"steps {known.number.min()} to {known.number.max()}" if len(known) else "no ProfilerStep annotation"
+        raise UsageError(f"{trace.source.label}: no step of {first} to {last}; it has {numbers}")
+    start, end = int(known.ts[chosen[0]]), int(known.end[chosen[-1]])
+    keep = of_time(trace, start, end)
+    keep &= ~np.isin(trace.events.category, ON_DEVICE)
+    on_devices = np.zeros(len(keep), np.bool_)
+    choose_on_devices(trace, on_devices, start, end)
+    return keep | on_devices
+
+
+def of_time(trace: Trace, start: int, end: int) -> Bools:
+    """The slices that last within ``[start, end)``, absolute ns, and the other events in it."""
+    events = trace.events
+    lasting = (events.phase == COMPLETE) & (events.dur > 0)
+    keep: Bools = (events.ts < end) & np.where(lasting, events.ts + events.dur > start, events.ts >= start)
+    return keep
+
+
+def without(trace: Trace, categories: Sequence[str]) -> Bools:
+    """The events that are in none of ``categories``, by the names that the trace has for them.
+
+    Raises:
+        UsageError: the trace has no event of one of them.
+    """
+    used = sorted({trace.strings[code] for code in np.unique(trace.events.category_name).tolist()} - {""})
+    for name in categories:
+        if name not in used:
+            raise UsageError(f"--drop {name}: {trace.source.label} has no event of it, only of {', '.join(used)}")
+    codes = [code for code, name in enumerate(trace.strings) if name in categories]
+    return ~np.isin(trace.events.category_name, codes)
+
+
+def whole(trace: Trace, keep: Bools) -> Bools:
+    """``keep`` without arrows that lose an end, and with the ends of slices that are written as two events."""
+    events = trace.events
+    keep = keep.copy()
+    keep[events.ends.values] = keep[events.ends.rows]
+    rows = np.flatnonzero(np.isin(events.phase, _ARROWS))
+    if len(rows):
+        ids = events.flow_id.at(rows, -1)
+        _, arrow = combinations(events.category_name[rows], events.name[rows], ids)
+        lost = np.zeros(int(arrow.max()) + 1, np.bool_)
+        slices = events.phase == COMPLETE
+        nowhere = ~_on_slices(trace, rows, slices)
+        lost[arrow[~np.where(nowhere, keep[rows], _on_slices(trace, rows, keep & slices))]] = True
+        keep[rows] = ~lost[arrow]
+    return keep
+
+
+def _on_slices(trace: Trace, rows: Int64s, chosen: Bools) -> Bools:
+    """Whether each of ``rows`` lies on one of the ``chosen`` slices of its thread or stream, ends included.
+
+    Arrows have no device: their place is known by pid and tid alone.
+    """
+    events, numbers = trace.events, dict[tuple[Identity, Identity], int]()
+    place_of = np.array([numbers.setdefault((one.pid, one.tid), len(numbers)) for one in trace.tracks], np.int64)
+    slices = np.flatnonzero(chosen)
+    of_place = dict(each(place_of[events.track[slices]], len(numbers)))
+    covered = np.zeros(len(rows), np.bool_)
+    for place, points in each(place_of[events.track[rows]], len(numbers)):
+        if place in of_place:
+            own = slices[of_place[place]]
+            reach = np.maximum.accumulate(events.ts[own] + events.dur[own])
+            last = np.searchsorted(events.ts[own], events.ts[rows[points]], side="right") - 1
+            covered[points] = (last >= 0) & (reach[last] >= events.ts[rows[points]])
+    return covered

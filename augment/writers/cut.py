@@ -1,0 +1,135 @@
+"""Some events of a trace as a file of their own: the source's own bytes, without the other events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.arrays.types import Bools, Int64s
+from augment.derived.steps.window import only
+from augment.errors import UsageError
+from augment.findings import AugmentedTrace
+from augment.trace import Trace
+from augment.writers import perfetto
+from augment.writers.compression import GzipWriter
+from augment.writers.files import replacing
+
+_SPACE = np.zeros(256, np.bool_)
+_SPACE[list(b" \t\r\n")] = True
+_BETWEEN = b", \t\r\n"  #: what stands between elements
+
+
+def write_cut(trace: Trace, keep: Bools, path: Path) -> None:
+    """Write the events to ``keep`` to ``path``: its name says whether as Chrome JSON (of a source in it) or natively.
+
+    In Chrome JSON everything that is no event of the table stays, such as names of threads and members of the outer
+    object.
+
+    Raises:
+        UsageError: the name says neither.
+        OutputError: ``path`` cannot be written.
+    """
+    if path.name.endswith(".pftrace"):
+        perfetto.write(AugmentedTrace(only(trace, keep), {}), path)
+    elif path.name.endswith((".json", ".json.gz")) and trace.source.insert_at is not None:
+        _write_text(trace, keep, path)
+    else:
+        may = ".json.gz, .json or .pftrace" if trace.source.insert_at is not None else ".pftrace, as the source is none"
+        raise UsageError(f"-o {path}: the name must end in {may}")
+
+
+def _write_text(trace: Trace, keep: Bools, path: Path) -> None:
+    pieces = _without_dangling_comma(_kept_text(trace, keep))
+    with replacing(path, trace.source.path) as file:
+        if path.name.endswith(".gz"):
+            packed = GzipWriter(file)
+            for piece in pieces:
+                packed.write(piece)
+            packed.finish()
+        else:
+            for piece in pieces:
+                file.write(piece)
+
+
+def _kept_text(trace: Trace, keep: Bools) -> Iterator[tuple[bytes, bool]]:
+    """The text in pieces, without the events that go; and of each piece whether it is behind the last event."""
+    source = trace.source
+    insert_at = source.insert_at or 0
+    gone = np.flatnonzero(~keep)
+    order = np.argsort(trace.events.offset[gone], kind="stable")
+    start = trace.events.offset[gone[order]]
+    end = start + trace.events.length[gone[order]]
+    rest, at = b"", 0  # what is not written yet of the text, and where it begins
+    for chunk in _until(source.text.chunks(), insert_at):
+        data = rest + chunk
+        last = at + len(data) >= insert_at
+        text = np.frombuffer(data, np.uint8)
+        first, stop = np.searchsorted(start, (at, at + len(data))).tolist()
+        begins, ends = start[first:stop] - at, _behind(text, end[first:stop] - at)
+        open_ones = np.flatnonzero(ends >= len(data))
+        limit = len(data) if last or not len(open_ones) else int(begins[open_ones[0]])
+        yield _without(text[:limit], begins[begins < limit], np.minimum(ends[begins < limit], limit)), False
+        rest, at = data[limit:], at + limit
+    if source.closing is not None:
+        yield source.closing, True
+        return
+    seen = 0
+    for part in source.text.chunks():
+        seen += len(part)
+        if seen > insert_at:
+            yield bytes(part[max(0, insert_at - seen + len(part)) :]), True
+
+
+def _until(chunks: Iterable[memoryview], stop: int) -> Iterator[bytes]:
+    """The text up to byte ``stop``."""
+    at = 0
+    for chunk in chunks:
+        yield bytes(chunk[: max(0, stop - at)])
+        at += len(chunk)
+        if at >= stop:
+            return
+
+
+def _behind(text: npt.NDArray[np.uint8], end: Int64s) -> Int64s:
+    """Where the next element begins after each that ends at ``end``: behind white space, a comma, and white space."""
+    place = _behind_space(text, end)
+    is_comma = text[np.minimum(place, len(text) - 1)] == ord(",")
+    return _behind_space(text, place + (is_comma & (place < len(text))))
+
+
+def _behind_space(text: npt.NDArray[np.uint8], place: Int64s) -> Int64s:
+    place = place.copy()
+    moving = np.arange(len(place))
+    while len(moving):
+        moving = moving[place[moving] < len(text)]
+        moving = moving[_SPACE[text[place[moving]]]]
+        place[moving] += 1
+    return place
+
+
+def _without(text: npt.NDArray[np.uint8], begin: Int64s, end: Int64s) -> bytes:
+    depth = np.zeros(len(text) + 1, np.int32)
+    np.add.at(depth, begin, 1)
+    np.add.at(depth, end, -1)
+    return bytes(text[np.cumsum(depth[:-1]) == 0].tobytes())
+
+
+def _without_dangling_comma(pieces: Iterable[tuple[bytes, bool]]) -> Iterator[bytes]:
+    """The text; if the last events are gone, the comma before them, too."""
+    held, behind = b"", False
+    for piece, is_behind in pieces:
+        if is_behind and not behind:
+            yield held.replace(b",", b"")
+            held, behind = b"", True
+        if behind:
+            yield piece
+            continue
+        content = piece.rstrip(_BETWEEN)
+        if content:
+            yield held + content
+            held = b""
+        held += piece[len(content) :]
+    yield held

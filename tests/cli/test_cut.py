@@ -1,0 +1,155 @@
+"""``augment cut``: what is kept, and that nothing else changes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Augment
+
+from augment.readers import read
+from augment.trace import Category, Trace
+from augment.writers import cut as cut_writer
+from perfetto_engine import PerfettoEngine
+from simulator import JobOptions, simulate
+from traces import SIMULATED, kernel, launch, step, trace_text, write_trace
+
+CALLS = ("cuda_runtime", "cuda_driver")
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    text = path.read_bytes()
+    text = gzip.decompress(text) if path.suffix == ".gz" else text
+    events: list[dict[str, Any]] = json.loads(text)["traceEvents"]
+    return events
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ((path, _),) = simulate(JobOptions(ranks=1, steps=4, layers=2, stacks=True), tmp_path_factory.mktemp("traces"))
+    return path
+
+
+def names_of(trace: Trace, prefix: str) -> list[str]:
+    return sorted({name for name in trace.strings if name.startswith(prefix)})
+
+
+def test_steps_keep_what_they_launch(raw: Path, tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
+    out = tmp_path / "out.json.gz"
+    ended = augment("cut", raw, "--steps", "1-2", "-o", out)
+    assert (ended.code, ended.lines) == (0, [str(out)])
+    assert " events are in " in ended.err
+    perfetto.load(raw)
+    problems = perfetto.problems()
+    perfetto.load(out)
+    assert perfetto.problems() == problems
+    assert perfetto.rows(
+        "select name from slice where name like 'ProfilerStep#%' and category = 'user_annotation'"
+    ) == [
+        ("ProfilerStep#1",),
+        ("ProfilerStep#2",),
+    ]
+    kernels = [one for one in events_of(out) if one.get("cat") == "kernel"]
+    launches = {one["args"]["correlation"] for one in events_of(out) if one.get("cat") in CALLS}
+    assert 0 < len(kernels) < len([one for one in events_of(raw) if one.get("cat") == "kernel"])
+    assert {one["args"]["correlation"] for one in kernels} <= launches
+    correlations = sorted(one["args"]["correlation"] for one in events_of(out) if one.get("cat") in WORK)
+    for phase in "sf":
+        assert (
+            sorted(one["id"] for one in events_of(out) if one["ph"] == phase and one["cat"] == "ac2g") == correlations
+        )
+
+
+def test_what_is_kept_keeps_its_bytes(raw: Path, tmp_path: Path, augment: Augment) -> None:
+    out = tmp_path / "out.json"
+    assert augment("cut", raw, "--drop", "python_function", "-o", out, "--quiet").code == 0
+    before, after = events_of(raw), events_of(out)
+    assert [one for one in before if one.get("cat") != "python_function"] == after
+    assert len(after) < len(before)
+    lines = set(gzip.decompress(raw.read_bytes()).replace(b"},\n", b"}\n").splitlines())
+    assert set(out.read_bytes().replace(b"},\n", b"}\n").splitlines()) <= lines
+
+
+@pytest.mark.parametrize("path", SIMULATED, ids=lambda path: path.parent.name)
+def test_the_first_half_is_valid_in_both_formats(
+    path: Path, tmp_path: Path, augment: Augment, perfetto: PerfettoEngine
+) -> None:
+    trace = read(str(path))
+    perfetto.load(path)
+    problems = perfetto.problems()
+    half = (int(trace.events.ts[-1]) - int(trace.events.ts[0])) / 2e6
+    seen = []
+    for name in ("out.json.gz", "out.pftrace"):
+        assert augment("cut", path, "--time", f"0-{half}", "-o", tmp_path / name).code == 0
+        perfetto.load(tmp_path / name)
+        assert perfetto.problems().items() <= (problems if name.endswith("gz") else {}).items()
+        again = read(str(tmp_path / name))
+        seen.append((len(again.events.slices_of(*Category)), perfetto.rows("select count(*) > 0 from flow")))
+    assert seen[0] == seen[1]
+    assert json.loads(gzip.decompress((tmp_path / "out.json.gz").read_bytes()))
+
+
+@pytest.mark.parametrize("layout", [b",\n", b" , ", b","])
+@pytest.mark.parametrize("drop", ["kernel", "cuda_runtime", "user_annotation", "kernel,cuda_runtime,user_annotation"])
+def test_commas_are_right(
+    tmp_path: Path, augment: Augment, monkeypatch: pytest.MonkeyPatch, layout: bytes, drop: str
+) -> None:
+    """Also where nothing is left before, after or between."""
+    text = trace_text(step(), launch(), launch("x"), kernel(), kernel("b", 40), step(1, 100)).replace(b",\n", layout)
+    path = tmp_path / "a.json"
+    path.write_bytes(text)
+    ended = augment("cut", path, "--drop", drop, "-o", tmp_path / "b.json")
+    if "," in drop:
+        assert (ended.code, "no event would be left" in ended.err) == (2, True)
+        return
+    assert [one for one in events_of(path) if one["cat"] != drop] == events_of(tmp_path / "b.json")
+
+
+def test_small_pieces_give_the_same(raw: Path, tmp_path: Path) -> None:
+    """Wherever the text is cut into pieces: in an event, behind it, behind its comma."""
+    trace = read(str(raw))
+    keep = trace.events.ts % 3 > 0
+
+    class Pieces:
+        gzip_tail = None
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def chunks(self) -> Any:
+            text = b"".join(bytes(chunk) for chunk in trace.source.text.chunks())
+            return (memoryview(text[at : at + self.size]) for at in range(0, len(text), self.size))
+
+    import dataclasses
+
+    found = set()
+    for size in (997, 4099, 1 << 30):
+        source = dataclasses.replace(trace.source, text=Pieces(size))  # type: ignore[arg-type]
+        cut_writer.write_cut(dataclasses.replace(trace, source=source), keep, tmp_path / "out.json")
+        found.add((tmp_path / "out.json").read_bytes())
+    assert len(found) == 1
+    assert len(json.loads(found.pop())["traceEvents"]) == len(events_of(raw)) - int((~keep).sum())
+
+
+def test_a_truncated_trace_is_closed(raw: Path, tmp_path: Path, augment: Augment) -> None:
+    (tmp_path / "a.json").write_bytes(gzip.decompress(raw.read_bytes())[:-5000])
+    assert augment("cut", tmp_path / "a.json", "--drop", "python_function", "-o", tmp_path / "b.json").code == 0
+    assert len(events_of(tmp_path / "b.json")) > 10
+
+
+def test_what_cannot_be_cut(tmp_path: Path, augment: Augment) -> None:
+    path = write_trace(tmp_path / "a.json", step(), launch(), kernel())
+    for args, because in (
+        ((), "nothing to cut"),
+        (("--steps", "7"), "no step of 7 to 7; it has steps 0 to 0"),
+        (("--time", "5"), "such as 120-180.5"),
+        (("--drop", "cpu_op"), "has no event of it, only of cuda_runtime, kernel, user_annotation"),
+    ):
+        ended = augment("cut", path, *args, "-o", tmp_path / "b.json")
+        assert (ended.code, because in ended.err) == (2, True), ended.err
+    ended = augment("cut", path, "--time", "0-1", "-o", tmp_path / "b.txt")
+    assert (ended.code, "must end in .json.gz, .json or .pftrace" in ended.err) == (2, True)
