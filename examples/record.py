@@ -2,8 +2,8 @@
 
     python examples/record.py -o examples/traces [NAME …] [--list]
 
-Needs PyTorch (nothing else of the project does). Names that begin with ``cuda_`` need a GPU; ``*_gloo`` and
-``*_nccl`` run two processes. Before a trace is stored its text is scrubbed: no path, host or user
+Needs PyTorch (nothing else of the project does). Names that begin with ``cuda_`` need a GPU; ``*_gloo``, ``*_fsdp``,
+``*_pipeline`` and ``*_nccl`` run two processes. Before a trace is stored its text is scrubbed: no path, host or user
 name of the machine stays in it.
 """
 
@@ -160,28 +160,73 @@ def record_graph(device: str, path: Path) -> None:
     store(profiler, path)
 
 
-def _worker(rank: int, backend: str, device: str, folder: str, meeting: str) -> None:
-    """One process of two."""
+def _worker(rank: int, backend: str, device: str, folder: str, meeting: str, what: str, count: int) -> None:
+    """One process of ``count``."""
     t = torch()
     group = importlib.import_module("torch.distributed")
-    group.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=2)
+    group.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=count)
     where = f"{device}:{rank}" if device == "cuda" else device
     if device == "cuda":
         t.cuda.set_device(rank)
-    parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel(model(where), bucket_cap_mb=0.03)
-    profile(parallel, where, Path(folder) / f"rank{rank}.pt.trace.json.gz", record_shapes=True)
+    path = Path(folder) / f"rank{rank}.pt.trace.json.gz"
+    {"ddp": _ddp, "fsdp": _fsdp, "pipeline": _pipeline}[what](where, path)
     group.barrier()
     group.destroy_process_group()
 
 
-def record_two(backend: str) -> Callable[[str, Path], None]:
-    """Data-parallel training on two processes, a file each, in the folder ``path``."""
+def _ddp(where: str, path: Path) -> None:
+    """Data parallelism with several buckets."""
+    parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel(model(where), bucket_cap_mb=0.03)
+    profile(parallel, where, path, record_shapes=True)
+
+
+def _fsdp(where: str, path: Path) -> None:
+    """FSDP2: the linear layers are units, the rest belongs to the root."""
+    network = model(where)
+    shard = importlib.import_module("torch.distributed.fsdp").fully_shard
+    for layer in network:
+        if isinstance(layer, torch().nn.Linear):
+            shard(layer)
+    profile(shard(network), where, path, record_shapes=True)
+
+
+def _pipeline(where: str, path: Path) -> None:
+    """Interleaved 1F1B of torch.distributed.pipelining: each process has two stages; four microbatches a step."""
+    t = torch()
+    group, pipelining = (importlib.import_module(f"torch.distributed{part}") for part in ("", ".pipelining"))
+    rank, count = group.get_rank(), group.get_world_size()
+    t.manual_seed(rank)
+    parts = [t.nn.Sequential(t.nn.Linear(64, 256), t.nn.GELU(), t.nn.Linear(256, 64)).to(where) for _ in range(2)]
+    stages = [
+        pipelining.PipelineStage(part, rank + place * count, 2 * count, t.device(where))
+        for place, part in enumerate(parts)
+    ]
+    schedule = pipelining.ScheduleInterleaved1F1B(stages, n_microbatches=4, loss_fn=t.nn.functional.mse_loss)
+    optimizer = t.optim.SGD([parameter for part in parts for parameter in part.parameters()], lr=0.1)
+    inputs = (t.randn(512, 64, device=where),) if rank == 0 else ()
+    target = {"target": t.randn(512, 64, device=where), "losses": []} if rank == count - 1 else {}
+
+    def step() -> None:
+        optimizer.zero_grad()
+        schedule.step(*inputs, **target)
+        optimizer.step()
+
+    plan = t.profiler.schedule(wait=0, warmup=WARM_UP, active=ACTIVE, repeat=1)
+    with t.profiler.profile(schedule=plan, on_trace_ready=lambda done: store(done, path)) as profiler:
+        for _ in range(WARM_UP + ACTIVE):
+            step()
+            profiler.step()
+
+
+def record_several(backend: str, what: str = "ddp", count: int = 2) -> Callable[[str, Path], None]:
+    """Training on ``count`` processes, a file each, in the folder ``path``."""
 
     def record(device: str, path: Path) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with tempfile.TemporaryDirectory() as folder:
             spawn = importlib.import_module("torch.multiprocessing").spawn
-            spawn(_worker, args=(backend, device, str(path), str(Path(folder) / "meeting")), nprocs=2)
+            meeting = str(Path(folder) / "meeting")
+            spawn(_worker, args=(backend, device, str(path), meeting, what, count), nprocs=count)
 
     return record
 
@@ -189,11 +234,14 @@ def record_two(backend: str) -> Callable[[str, Path], None]:
 RECORDINGS: dict[str, Callable[[str, Path], None]] = {
     "stacks_shapes_memory": record_all_options,
     "compile": record_compile,
-    "gloo": record_two("gloo"),
+    "gloo": record_several("gloo"),
+    "fsdp": record_several("gloo", "fsdp"),
+    "pipeline": record_several("gloo", "pipeline"),
     "graph": record_graph,
-    "nccl": record_two("nccl"),
+    "nccl": record_several("nccl"),
 }
-CPU = ("stacks_shapes_memory", "compile", "gloo")
+FOLDERS = ("gloo", "fsdp", "pipeline", "nccl")  #: recordings of several processes
+CPU = ("stacks_shapes_memory", "compile", "gloo", "fsdp", "pipeline")
 CUDA = ("stacks_shapes_memory", "compile", "graph", "nccl")
 
 
@@ -219,7 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in names:
             parser.error(f"{name} is none of {', '.join(names)}")
         device, _, what = name.partition("_")
-        folder = what in ("gloo", "nccl")
+        folder = what in FOLDERS
         RECORDINGS[what](device, chosen.output / (name if folder else f"{name}.pt.trace.json.gz"))
     return 0
 

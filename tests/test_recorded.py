@@ -33,11 +33,12 @@ def test_recorded_file(path: Path) -> None:
         assert {"python_function", "cpu_instant_event", "fwdbwd"} <= categories
 
 
-def test_recorded_ranks() -> None:
+@pytest.mark.parametrize("folder", ["cpu_gloo", "cpu_fsdp", "cpu_pipeline"])
+def test_recorded_ranks(folder: str) -> None:
     ranks = [
         json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]["rank"]
         for path in RECORDED
-        if "gloo" in str(path)
+        if path.parent.name == folder
     ]
     assert ranks == [0, 1]
 

@@ -1,7 +1,8 @@
 """The forward and backward passes of microbatches on a rank that is a stage of a pipeline.
 
-They are found by labels: the ranges of torch.distributed.pipelining (``Forward 3``, ``PP:2F3``, stage 2 of microbatch
-3), Megatron's functions (with ``with_stack``), and the ranges of pipeline timelines. Without labels, but with sends and
+They are found by labels: the ranges of torch.distributed.pipelining (``Forward 3`` of its GPipe; ``PP:2F3``, microbatch
+3 on stage 2, of schedules with several stages a rank), Megatron's functions (with ``with_stack``), and the ranges of
+pipeline timelines. Without labels, but with sends and
 receives, they are found by phases: runs of computation that the autograd engine launched or not, parted by sends and
 receives.
 """
@@ -118,14 +119,14 @@ def _slices(trace: Trace, codes: Int64s, *categories: Category) -> Int64s:
 def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]) -> Actions:
     """Passes by ranges of the host: from the start of the first computation launched in them to the end of the last.
 
-    The launch may be on any thread: backward runs on the autograd engine's. Without any GPU work the ranges themselves
-    are the passes.
+    The launch may be on any thread: backward runs on the autograd engine's. Without any GPU work, the ranges of actions
+    (``PP:2F3``) are the passes. Those of GPipe also contain the waits of the host for messages.
     """
     work, events = gpu_work(trace), trace.events
     found = _of_ranges(trace, rows, labels, Source.LABELS)
     computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_ROW))
     if not len(computing):
-        return found
+        return found.take(np.flatnonzero(found.chunk != UNKNOWN))
     launched = events.ts[work.launch[computing]]
     place = np.searchsorted(events.ts[rows], launched, side="right") - 1
     inside = (place >= 0) & (launched < events.end[rows[place]])

@@ -57,9 +57,15 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
     return tables, {"unit": units}
 
 
+def unit_names(trace: Trace) -> dict[int, str]:
+    """The module in each name that is an FSDP range, by the name's code; empty for the root."""
+    found = ((code, _UNIT.match(name)) for code, name in enumerate(trace.strings))
+    return {code: match[1] or match[2] or "" for code, match in found if match}
+
+
 def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:
     """The module of the innermost FSDP range around each launch, such as ``layers.3``; the root has no name."""
-    names = {code: found[1] or found[2] for code, text in enumerate(trace.strings) if (found := _UNIT.match(text))}
+    names = unit_names(trace)
     if not names:
         return np.full(len(launch), UNKNOWN, np.int64), []
     texts = sorted({text or "" for text in names.values()})

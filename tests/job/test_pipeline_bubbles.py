@@ -22,6 +22,7 @@ from augment.readers import read
 from simulator import JobOptions, simulate
 
 EVIDENCE = Path(__file__).parents[3] / "shared" / "evidence" / "pipeline"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
 PARTS = ("theory_ns", "imbalance_ns", "late_send_ns", "host_ns", "rest_ns")
 
 
@@ -164,6 +165,15 @@ def test_a_slow_stage_is_the_others_bubble(tmp_path: Path) -> None:
         assert abs(row.rest_ns) < 0.03 * row.window_ns
 
 
+def test_a_late_host_is_told_apart(tmp_path: Path) -> None:
+    options = {"schedule": "1f1b", "work": 0.3, "steps": 3}
+    stalled = rows(job(tmp_path, **options, host_stall_us=4000.0, host_stall_rank=2))
+    assert all(row.by_clocks for row in stalled)
+    hosts = [row.host_ns for row in stalled]
+    assert hosts[2] > 2_000_000
+    assert max(hosts[:2] + hosts[3:]) < hosts[2] / 10
+
+
 def test_pipelines_of_data_parallel_jobs_are_told_apart(tmp_path: Path) -> None:
     found = rows(job(tmp_path, ranks=4, pp=2, schedule="1f1b"))
     assert [(row.pipeline, row.stage, row.rank) for row in found] == [(0, 0, 0), (0, 1, 2), (1, 0, 1), (1, 1, 3)]
@@ -193,6 +203,17 @@ def test_jobs_without_stages_have_no_bubble(tmp_path: Path) -> None:
     clocks, _ = align(matched, summaries)
     outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
     assert "no forward and backward passes" in getattr(outcome, "reason", "")
+
+
+def test_a_recorded_pipeline_of_pytorch() -> None:
+    """Two stages on each of two processes; on the CPU, so that the ranges of actions are the passes."""
+    paths = sorted((EXAMPLES / "cpu_pipeline").glob("rank*.json.gz"))
+    found = rows([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
+    assert [(row.rank, row.stage) for row in found] == [(0, 0), (1, 1)]
+    for row in found:
+        assert (row.schedule, row.known_by) == ("interleaved 1F1B", "labels")
+        assert (row.stage_count, row.chunk_count, row.microbatch_count, row.step_count) == (2, 2, 4, 2)
+        assert row.theory_ratio == pytest.approx(1 / (2 * 4 + 1))
 
 
 def timelines(name: str, window: Window | None = None) -> list[RankSummary]:

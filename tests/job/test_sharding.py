@@ -13,12 +13,14 @@ from augment.job.alignment import align
 from augment.job.answer import Answer
 from augment.job.matching import match
 from augment.job.parallel import heat
+from augment.job.rank_tables import unit_names
 from augment.job.summary import RankSummary, summary_of
 from augment.job.waits import waits
 from augment.readers import read
 from job_summaries import summary_of as made
 from simulator import JobOptions, simulate
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 
 
@@ -61,6 +63,13 @@ def test_what_gathers_were_waited_for_is_what_the_device_did_not_compute(tmp_pat
     late = sum(row.late_ns for row in rows(found, "sharding"))
     idle = sum(row.communication_ns for row in rows(found, "step_heat"))
     assert 0.5 * idle < late <= idle  # the first gather of a step delays no computation that was under way
+
+
+def test_units_are_the_modules_of_recorded_ranges() -> None:
+    trace = read(str(EXAMPLES / "cpu_fsdp" / "rank0.pt.trace.json.gz"))
+    assert set(unit_names(trace).values()) == {"", "0", "3", "5"}
+    prefetched = {name for code, name in enumerate(trace.strings) if code in unit_names(trace) and " for " in name}
+    assert prefetched >= {"FSDP::backward_prefetch for 3"}
 
 
 def test_memory_and_volume_of_a_sharded_optimizer() -> None:

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from augment.arrays.types import Int64s, Places
+from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.derived.names.collective_kinds import ALL_REDUCE
 from augment.findings import column
@@ -69,7 +70,7 @@ class Buckets:
 
     group: int
     name: str
-    steps: tuple[int, ...]
+    step_count: int
     sizes: Int64s
     instances: Places
     ready: Int64s
@@ -116,8 +117,11 @@ def buckets(
     ]
     moving = {group: int(parted.moving_ns[chosen & (matched.group == group)].sum()) for group in groups}
     groups = sorted(groups, key=lambda group: -moving[group])[:MOST_GROUPS]
+    if not groups:
+        return []
+    times = _Times(matched, clocks, summaries)
     found = (
-        _of_group(group, np.flatnonzero(chosen & (matched.group == group)), matched, parted, clocks, summaries)
+        _of_group(group, np.flatnonzero(chosen & (matched.group == group)), matched, parted, times, summaries)
         for group in groups
     )
     return [each for each in found if each is not None]
@@ -134,7 +138,7 @@ def rows(found: Sequence[Buckets], matched: Matched, parted: Waits) -> Iterator[
             yield Row(
                 group=of.name,
                 bucket=number,
-                step_count=len(of.steps),
+                step_count=of.step_count,
                 bytes=size if size >= 0 else None,
                 ready_ns=float(of.ready[:, number].mean()),
                 start_ns=float(begin.mean()),
@@ -155,7 +159,7 @@ def _of_group(
     instances: Places,
     matched: Matched,
     parted: Waits,
-    clocks: Sequence[Clock],
+    times: _Times,
     summaries: Sequence[RankSummary],
 ) -> Buckets | None:
     """The buckets of one group; None without a usual sequence of at least two."""
@@ -166,25 +170,25 @@ def _of_group(
     kept = {step: of for step, of in by_step.items() if tuple(matched.bytes[of].tolist()) == usual}
     if len(usual) < 2:
         return None
-    times = _Times(matched, clocks, summaries)
-    table = np.array(list(kept.values()))
-    begun = {step: times.start(_parts(matched, of[0]), step) for step, of in kept.items()}
-    if any(start is None for start in begun.values()):
+    steps, table = np.array(list(kept), np.int64), np.array(list(kept.values()))
+    members = np.unique(matched.member[np.isin(matched.instance, table)]).tolist()
+    known = times.recorded(members, steps)
+    if not known.any():
         return None
-    base = np.array([[start[0]] for start in begun.values() if start])
-    columns = [times.last(values, table) - base for values in (times.ready, matched.ts, matched.end)]
-    member = int(matched.member[matched.first[table[0, 0]]])
-    grads, ready = _gradients(summaries[member], times, member, list(kept), base[:, 0])
+    steps, table = steps[known], table[known]
+    base, length = times.spans(members, steps)
+    columns = [values[table] - base[:, None] for values in times.latest]
+    grads, ready = _gradients(summaries[members[0]], times, members[0], steps, base)
     return Buckets(
         group=group,
         name=matched.groups[group].name,
-        steps=tuple(kept),
+        step_count=len(steps),
         sizes=np.array(usual, np.int64),
         instances=table,
         ready=columns[0],
         arrival=columns[1],
         end=columns[2],
-        step_ns=np.array([start[1] for start in begun.values() if start], np.int64),
+        step_ns=length,
         grads=grads,
         grads_ready=ready,
         fit=fit(matched.bytes[instances], parted.moving_ns[instances]),
@@ -192,67 +196,89 @@ def _of_group(
 
 
 class _Times:
-    """Times of parts on one clock: the job's, if the clocks of all ranks are comparable, else each rank's own since the
+    """Times on one clock: the job's, if the clocks of all ranks are comparable, else each rank's own since the
     beginning of its step."""
 
     def __init__(self, matched: Matched, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> None:
-        self._matched, self._clocks, self._summaries = matched, clocks, summaries
+        self._matched, self._clocks = matched, clocks
         self.common = all(clock.comparable for clock in clocks)
         self.ready = matched.ts.copy()
+        self._steps = [_StepsOf(summary) for summary in summaries]
         for member, summary in enumerate(summaries):
-            place = matched.rows_of(member)
-            ready = summary.table_column("collectives", "ready")
+            rows, ready = matched.rows_of(member), summary.table_column("collectives", "ready")
             if ready is not None:
-                known = ready[matched.place[place]]
-                self.ready[place] = np.where(known == UNKNOWN, matched.ts[place], known)
-        self._begin = {
-            (member, int(number)): (int(start), int(end))
-            for member, summary in enumerate(summaries)
-            for number, start, end in zip(
-                *(summary.step_column(name).tolist() for name in ("number", "start", "end")), strict=True
-            )
-        }
+                known = ready[matched.place[rows]]
+                self.ready[rows] = np.where(known == UNKNOWN, matched.ts[rows], known)
 
-    def of(self, values: Int64s, member: int, step: int) -> Int64s:
-        """Times of a member in a step."""
+    def of(self, values: Int64s, member: int, step: Int64s) -> Int64s:
+        """Times of a member in these steps."""
         if self.common:
             return self._clocks[member].to_common(values)
-        begin: int = self._begin[member, step][0]
-        return values - begin
+        return values - self._steps[member].spans(step)[0]
 
-    def start(self, parts: Places, step: int) -> tuple[int, int] | None:
-        """The start of a step and its length, on the first of the members; None if one did not record it."""
-        members = self._matched.member[parts].tolist()
-        if any((member, step) not in self._begin for member in members):
-            return None
-        spans = [self.of(np.array(self._begin[member, step], np.int64), member, step).tolist() for member in members]
-        return min(begin for begin, _ in spans), max(end for _, end in spans) - min(begin for begin, _ in spans)
+    @cached_property
+    def latest(self) -> tuple[Int64s, Int64s, Int64s]:
+        """When each collective was ready, began and ended, on the last of its ranks."""
+        return self._last(self.ready), self._last(self._matched.ts), self._last(self._matched.end)
 
-    def last(self, values: Int64s, table: Places) -> Int64s:
-        """The latest of the parts' ``values`` of each collective in ``table``."""
-        out = np.empty(table.shape, np.int64)
-        for place, instance in np.ndenumerate(table):
-            step = int(self._matched.step[instance])
-            parts = _parts(self._matched, int(instance))
-            times = [self.of(values[part : part + 1], int(self._matched.member[part]), step)[0] for part in parts]
-            out[place] = max(times)
-        return out
+    def _last(self, values: Int64s) -> Int64s:
+        """The latest of the parts' ``values`` of each collective."""
+        times = values.copy()
+        step = self._matched.step[self._matched.instance]
+        for member in range(len(self._steps)):
+            rows = self._matched.rows_of(member)
+            times[rows] = self.of(values[rows], member, step[rows])
+        latest: Int64s = np.maximum.reduceat(times, self._matched.first)
+        return latest
+
+    def spans(self, members: Sequence[int], steps: Int64s) -> tuple[Int64s, Int64s]:
+        """The first start of each step on any of the members, and its length."""
+        begin = np.full(len(steps), np.iinfo(np.int64).max)
+        finish = np.full(len(steps), np.iinfo(np.int64).min)
+        for member in members:
+            spans = self._steps[member].spans(steps)
+            begin = np.minimum(begin, self.of(spans[0], member, steps))
+            finish = np.maximum(finish, self.of(spans[1], member, steps))
+        return begin, finish - begin
+
+    def recorded(self, members: Sequence[int], steps: Int64s) -> Bools:
+        """Which steps all of the members recorded."""
+        known = np.ones(len(steps), np.bool_)
+        for member in members:
+            known &= np.isin(steps, self._steps[member].number)
+        return known
 
 
-def _gradients(
-    summary: RankSummary, times: _Times, member: int, steps: Sequence[int], base: Int64s
-) -> tuple[Int64s, Int64s]:
+class _StepsOf:
+    """The windows of a rank's steps, by number."""
+
+    def __init__(self, summary: RankSummary) -> None:
+        number = summary.step_column("number")
+        order = np.argsort(number, kind="stable")
+        self.number = number[order]
+        self._start, self._end = (summary.step_column(name)[order] for name in ("start", "end"))
+
+    def spans(self, steps: Int64s) -> tuple[Int64s, Int64s]:
+        """The start and end of these steps; 0 for unknown ones."""
+        if not len(self.number):
+            return np.zeros_like(steps), np.zeros_like(steps)
+        place = np.minimum(np.searchsorted(self.number, steps), len(self.number) - 1)
+        known = self.number[place] == steps
+        return np.where(known, self._start[place], 0), np.where(known, self._end[place], 0)
+
+
+def _gradients(summary: RankSummary, times: _Times, member: int, steps: Int64s, base: Int64s) -> tuple[Int64s, Int64s]:
     """The sizes of a rank's gradients and when they were ready, by step and gradient; empty if steps differ."""
     none = np.empty(0, np.int64), np.empty((len(steps), 0), np.int64)
     columns = [summary.table_column("gradients", name) for name in ("bytes", "step", "ready")]
     if any(values is None for values in columns):
         return none
     size, step, ready = (values for values in columns if values is not None)
-    places = [np.flatnonzero(step == number) for number in steps]
+    places = [np.flatnonzero(step == number) for number in steps.tolist()]
     sizes = {tuple(size[of].tolist()) for of in places}
     if len(sizes) != 1 or not len(places[0]):
         return none
-    table = [times.of(ready[of], member, number) - start for of, number, start in zip(places, steps, base, strict=True)]
+    table = [times.of(ready[of], member, step[of]) - start for of, start in zip(places, base, strict=True)]
     return size[places[0]], np.array(table)
 
 

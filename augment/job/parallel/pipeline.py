@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -89,8 +90,14 @@ class _Stage:
     begin: Int64s
     finish: Int64s
 
+    @cached_property
+    def _places(self) -> dict[int, Places]:
+        order = np.argsort(self.step, kind="stable")
+        steps, first = np.unique(self.step[order], return_index=True)
+        return dict(zip(steps.tolist(), np.split(order, first[1:]), strict=True))
+
     def of(self, step: int) -> Places:
-        return np.flatnonzero(self.step == step)
+        return self._places[step]
 
     def passes(self, step: int) -> Passes:
         own = self.of(step)
@@ -185,8 +192,7 @@ def _rows(
     theory = None if each is None else round(each * len(steps))
     for at, stage in enumerate(stages):
         own = [of[at] for of in places]
-        lost = [_lost(summaries[stage.member], stage, of, late[stage.member]) for of in own]
-        sent, host = (sum(each) for each in zip(*lost, strict=True))
+        sent, host = _lost(summaries[stage.member], stage, own, late[stage.member])
         imbalance, whole = work[slowest] - work[at] + round(sooner * len(steps)), window - work[at]
         yield Row(
             rank=summaries[stage.member].rank,
@@ -248,15 +254,18 @@ def _times(stage: _Stage, of: Sequence[Places], rounds: int) -> dict[Kind, float
     return {Kind(kind): float(stage.work[own][stage.kind[own] == kind].sum()) / rounds for kind in kinds}
 
 
-def _lost(summary: RankSummary, stage: _Stage, own: Places, late: Int64s) -> tuple[int, int]:
-    """The time of one step lost to late messages, and to the host: idle with nothing launched, between the first and
-    the last pass, and before the first since its data were computed. What fits both is the host's."""
-    order = own[np.argsort(stage.start[own], kind="stable")]
+def _lost(summary: RankSummary, stage: _Stage, steps: Sequence[Places], late: Int64s) -> tuple[int, int]:
+    """The time of steps lost to late messages, and to the host: idle with nothing launched, between the first and the
+    last pass, and before the first since its data were computed. What fits both is the host's."""
+    orders = [own[np.argsort(stage.start[own], kind="stable")] for own in steps]
+    begun = [stage.start[order[:1]] - late[order[:1]] for order in orders]
+    ends = [np.maximum.accumulate(stage.end[order])[:-1] for order in orders]
+    order = np.concatenate(orders)
     start = stage.start[order]
-    before = np.minimum(np.append(start[:1] - late[order[:1]], np.maximum.accumulate(stage.end[order])[:-1]), start)
-    idle = summary.states.parts(before, start).host
-    inside = summary.states.parts(stage.start[order], stage.end[order]).host
-    return int(np.maximum(late[order] - idle, 0).sum()), int(idle.sum() + inside.sum())
+    before = np.minimum(np.concatenate([part for pair in zip(begun, ends, strict=True) for part in pair]), start)
+    idle = summary.states.parts(np.concatenate((before, start)), np.concatenate((start, stage.end[order]))).host
+    gaps = idle[: len(order)]
+    return int(np.maximum(late[order] - gaps, 0).sum()), int(idle.sum())
 
 
 def _late_sends(
