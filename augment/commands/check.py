@@ -153,7 +153,7 @@ def _against_runs(
 
     run = run_of(recording_of(test, region, shown), label_of(test), labels)
     shown.stage(f"reading {store}")
-    runs = [one for one in Store(store).runs(run.labels) if one.digest != run.digest]
+    runs = [one for one in Store(store).runs(run.labels) if one.recordings != run.recordings]
     alike = [one for one in runs if one.rank_count == run.rank_count]
     baselines = gate.baselines(alike)
     notes = [

@@ -74,7 +74,8 @@ def _line(figure: Figure, limit: Limit, baseline: Baseline | None, run: Run, con
     count = len(baseline.runs) if baseline else 0
     if baseline is None or count < FEWEST:
         since = f" since {baseline.runs[0].name}, where it changed" if baseline and baseline.change else ""
-        return Line(figure, limit, "uncertain", f"{count} runs{since}; {FEWEST} make a baseline", test=test)
+        have = f"{count} run{'' if count == 1 else 's'}"
+        return Line(figure, limit, "uncertain", f"{have}{since}; {FEWEST} make a baseline", test=test)
     usual = prediction(_values(baseline.runs, figure), confidence)
     least, most = sorted((sign * (test - usual.high), sign * (test - usual.low)))
     allowed = (limit.share or 0) * abs(usual.level)

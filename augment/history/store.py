@@ -43,7 +43,7 @@ class RunFigure:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run. ``time_ns`` is when it was recorded, since 1970; ``digest`` that of its recordings and labels."""
+    """A run, recorded at ``time_ns`` since 1970. ``digest`` is that of its recordings, ``-``, that of its labels."""
 
     name: str
     time_ns: int
@@ -52,15 +52,20 @@ class Run:
     figures: Mapping[str, RunFigure]
     digest: str
 
+    @property
+    def recordings(self) -> str:
+        """The digest of its recordings."""
+        return self.digest.partition("-")[0]
+
     def has(self, labels: Mapping[str, str]) -> bool:
         """Whether the run has all of ``labels``."""
         return all(self.labels.get(key) == value for key, value in labels.items())
 
 
 def digest_of(recordings: Sequence[str], labels: Mapping[str, str]) -> str:
-    """The digest of a run from the digests of its recordings."""
-    text = json.dumps([sorted(recordings), sorted(labels.items())])
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+    """The digest of a run from the digests of its recordings, and its labels."""
+    texts = json.dumps(sorted(recordings)), json.dumps(sorted(labels.items()))
+    return "-".join(hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
 
 
 class Store:

@@ -170,6 +170,10 @@ def test_runs_are_added_listed_shown_and_a_run_is_checked(
     code, out, _ = augment_(capsys, "check", sidecars[0], *against)  # 10 % faster
     assert code == 0
     assert "better than the runs before" in out
+    code, out, _ = augment_(
+        capsys, "check", sidecars[14], *against
+    )  # which is in the history, and not its own baseline
+    assert "confidence interval, 6 runs" in out
     code, out, _ = augment_(capsys, "check", sidecars[15], *against, "--max-regress", "1%", "--metric", "step_ns=1ns")
     assert code == 1
 
