@@ -57,7 +57,7 @@ OF_WORK = (
 )
 #: the critical path holds launch latencies of its own, which do not stretch
 #: and the peaks of a device, which what is told of work against them depends on, do not, either
-SKIPPED = ("critical_path", "critical_path_operators", "roofline", "step_efficiency", "model_flops")
+SKIPPED = ("critical_path", "critical_path_operators", "roofline", "step_efficiency", "model_flops", "diagnosis")
 
 
 @pytest.fixture(scope="module", params=[*SIMULATED, *RECORDED])
