@@ -144,6 +144,11 @@ def test_text_that_is_read_ahead_is_the_same(tmp_path: Path, monkeypatch: pytest
     assert alone.source.sha256 == ahead.source.sha256
     assert alone.source.text.gzip_tail == ahead.source.text.gzip_tail
     assert alone.diagnostics == ahead.diagnostics
+    texts = [b"".join(map(bytes, trace.source.text.chunks())) for trace in (alone, ahead)]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == alone.source.text_bytes
+    assert ahead.args_of(np.arange(1)) == [{}]  # gives up the text in its midst
+    assert "augment-read-ahead" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_no_thread_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from augment.writers.seams import Described
 
 Report = Callable[[str], None]  #: called with one line of text for the user
+_OF_WRITERS = ("augment.derived.gpu.", "augment.derived.steps.")  #: facts that writers ask for, and those below them
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
+        _forget(augmented.trace.facts)
         written = dict(write_seamed(augmented, folder, settings.request.formats, sorted(under)))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
@@ -80,6 +82,12 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         evidence_state=evidence_state,
         partial=trace.partial or "",
     )
+
+
+def _forget(facts: dict[str, Any]) -> None:
+    """Give back the memory of facts that writers do not ask for."""
+    for name in [name for name in facts if not name.startswith(_OF_WRITERS)]:
+        del facts[name]
 
 
 def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:

@@ -62,7 +62,8 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
     tail = stream.tail() if text.is_one_gzip_member else None
     raw = scanner.finish()
     pair(raw, LONGEST)
-    return assemble(path, NAME, sha256, TextAgain(path, stream.count, tail), raw, outline)
+    again = TextAgain(path, stream.count, tail, ahead=text.is_read_ahead)
+    return assemble(path, NAME, sha256, again, raw, outline)
 
 
 class _Counted:

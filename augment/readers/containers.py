@@ -33,16 +33,17 @@ class Stream(Protocol):
 
 
 class StoredFile:
-    """The file's own bytes, hashed on the way so that the file is read once."""
+    """The file's own bytes, hashed on the way so that the file is read once; not hashed if it is read again."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, *, hashed: bool = True) -> None:
+        self._file, self._hashed = file, hashed
         self._hash = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; empty at the end."""
         data = self._file.read(size)
-        self._hash.update(data)
+        if self._hashed:
+            self._hash.update(data)
         return data
 
     def sha256(self) -> str:
@@ -257,9 +258,9 @@ class Ahead:
 class OpenText:
     """The decompressed text of one file, open from its beginning. Close it, or use it in a ``with``."""
 
-    def __init__(self, path: str, file: BinaryIO, limits: Limits = UNLIMITED) -> None:
+    def __init__(self, path: str, file: BinaryIO, limits: Limits = UNLIMITED, *, hashed: bool = True) -> None:
         self._file = file
-        self.stored = StoredFile(file)
+        self.stored = StoredFile(file, hashed=hashed)
         self.limits = limits
         self.layers: list[Any] = []
         file_bytes = os.fstat(file.fileno()).st_size
@@ -299,6 +300,11 @@ class OpenText:
         return self.stored.sha256()
 
     @property
+    def is_read_ahead(self) -> bool:
+        """Whether a thread decompresses."""
+        return self._ahead is not None
+
+    @property
     def damage(self) -> str | None:
         """Why the text ended early, if a layer of compression was damaged."""
         return next((layer.damage for layer in self.layers if getattr(layer, "damage", None)), None)
@@ -324,8 +330,8 @@ def _at_least(stream: Stream, size: int) -> bytes:
     return head
 
 
-def open_text(path: str, limits: Limits = UNLIMITED) -> OpenText:
-    """Open ``path`` and look through its layers of compression.
+def open_text(path: str, limits: Limits = UNLIMITED, *, hashed: bool = True) -> OpenText:
+    """Open ``path`` and look through its layers of compression; ``hashed``: its digest will be asked for.
 
     Raises:
         InputError: there is no such file, or it may not be read, or it is a pipe or device.
@@ -338,22 +344,24 @@ def open_text(path: str, limits: Limits = UNLIMITED) -> OpenText:
     except OSError as error:
         raise InputError.of(path, error) from error
     try:
-        return OpenText(path, file, limits)
+        return OpenText(path, file, limits, hashed=hashed)
     except BaseException:
         file.close()
         raise
 
 
 class TextAgain:
-    """The text of a file, for those who need it a second time (``SourceBytes``)."""
+    """The text of a file, for those who need it a second time (``SourceBytes``); ``ahead``: a thread decompresses."""
 
-    def __init__(self, path: str, size: int, gzip_tail: bytes | None = None) -> None:
-        self.path, self.size, self.gzip_tail = path, size, gzip_tail
+    def __init__(self, path: str, size: int, gzip_tail: bytes | None = None, *, ahead: bool = False) -> None:
+        self.path, self.size, self.gzip_tail, self.ahead = path, size, gzip_tail, ahead
 
     def chunks(self) -> Iterator[memoryview]:
         """The text in order, whole, in pieces of at most :data:`CHUNK` bytes."""
         left = self.size
-        with open_text(self.path) as text:
+        with open_text(self.path, hashed=False) as text:
+            if self.ahead:
+                text.read_ahead()
             while left > 0 and (data := text.read(min(CHUNK, left))):
                 left -= len(data)
                 yield memoryview(data)

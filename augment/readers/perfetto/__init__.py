@@ -117,7 +117,7 @@ def read(path: str, text: OpenText, head: bytes) -> Trace:
         outline.partial = "; ".join(filter(None, (text.damage, outline.partial)))
     outline.members = _members(scanner)
     raw = raw_events(scanner.rows, scanner.tracks, scanner.tally)
-    again = TextAgain(path, outline.text_bytes)
+    again = TextAgain(path, outline.text_bytes, ahead=text.is_read_ahead)
     return assemble(path, NAME, text.sha256(), again, raw, outline, _Decoder(scanner.sequences))
 
 
