@@ -23,6 +23,8 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
     emit(f"control: {_about(control, sidecar['control'])}")
     emit(f"test:    {_about(test, sidecar['source'])}")
     emit(_compared(sidecar["compared"]))
+    for sentence in sidecar.get("verdict", {}).get("text", ()):
+        emit(f"  {sentence}")
     for one in sidecar["diagnostics"]:
         emit(f"{one['code']}: {one['count']:,} ({one['message']})")
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]

@@ -20,11 +20,12 @@ from augment.comparison.steps import ChosenSteps, StepChoice, choose
 from augment.comparison.tables import ByName, ByPath
 from augment.comparison.tiling import tiles_of
 from augment.comparison.totals import Samples, figures_outcome, mean_of_ranks, samples_of
+from augment.comparison.verdict import verdict as verdict_on
 from augment.comparison.waterfall import Waterfall
 from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError, expect_known
-from augment.findings import Findings, Outcome, table_of
+from augment.findings import Findings, Outcome, Verdict, table_of
 from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 
@@ -74,6 +75,11 @@ class Diff:
         return name in self.outcomes
 
     @property
+    def verdict(self) -> Verdict:
+        """Whether a step is faster or slower, and which parts that consists of."""
+        return verdict_on(self.outcomes, self.whole)
+
+    @property
     def summary(self) -> str:
         """One line: both runs, how much of them was compared, and the step time."""
         first = self.pairs[0]
@@ -92,7 +98,9 @@ class Diff:
 
     def _repr_html_(self) -> str:
         """What notebooks display."""
-        return display.page(self.summary, (), (), {name: outcome.summary for name, outcome in self.outcomes.items()})
+        return display.page(
+            self.summary, self.verdict.text, (), {name: outcome.summary for name, outcome in self.outcomes.items()}
+        )
 
 
 def diff(

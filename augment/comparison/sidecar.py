@@ -16,7 +16,7 @@ from augment.comparison.rows import ROWS
 from augment.trace import Diagnostic
 from augment.writers.files import replacing
 from augment.writers.metrics import SCHEMA_VERSION, analysis_of, encode, source_of, tool
-from augment.writers.metrics_schema import Schema, schema, source_schema
+from augment.writers.metrics_schema import Schema, schema, source_schema, verdict_schema
 
 SUFFIX = ".diff.metrics.json"
 
@@ -29,6 +29,7 @@ def document(diff: Diff, diagnostics: Sequence[Diagnostic] = ()) -> dict[str, An
         "tool": tool(),
         "source": source_of(first.test.trace),
         "control": source_of(first.control.trace),
+        "verdict": {"text": diff.verdict.text, "rows": diff.verdict.rows},
         "compared": [{"control": _side(pair.control), "test": _side(pair.test)} for pair in diff.pairs],
         "analyses": {name: analysis_of(outcome) for name, outcome in diff.outcomes.items()},
         "diagnostics": [*first.test.trace.diagnostics, *diff.diagnostics, *diagnostics],
@@ -59,7 +60,11 @@ def diff_schema(*, closed: bool = False) -> Schema:
         "additionalProperties": not closed,
     }
     pair = {"type": "object", "properties": {"control": side, "test": side}, "required": ["control", "test"]}
-    more = {"control": source_schema(closed), "compared": {"type": "array", "items": pair, "minItems": 1}}
+    more = {
+        "control": source_schema(closed),
+        "verdict": verdict_schema(ROWS["diff_waterfall"], closed),
+        "compared": {"type": "array", "items": pair, "minItems": 1},
+    }
     return schema(ROWS, closed=closed, more=more) | {"title": "kineto-augment comparison"}
 
 

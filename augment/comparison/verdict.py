@@ -1,0 +1,68 @@
+"""The verdict on a comparison: whether a step is faster or slower beyond noise, and which parts it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from augment.comparison.rows import FigureRow, PartRow
+from augment.comparison.values import signed_text, value_text
+from augment.findings import Findings, Outcome, Verdict
+
+PARTS = 3  #: of the difference, in the sentence
+LEAST_RATIO = 0.01  #: of a step; smaller parts are not mentioned
+_LONGEST = 48  #: letters of a name
+_KINDS = {
+    "computation": "computing",
+    "exposed_communication": "exposed communication",
+    "exposed_memory": "exposed copies",
+    "host_wait": "waiting for the host",
+    "kernel_wait": "between kernels",
+    "other": "other waits",
+    "host": "on the host",
+}
+
+
+def verdict(outcomes: Mapping[str, Outcome], whole: bool) -> Verdict:
+    """The sentences and the rows of the parts that they name; ``whole``: recordings were compared, not steps."""
+    step: FigureRow | None = next((row for row in _rows(outcomes, "diff_figures") if row.figure == "step_ns"), None)
+    if step is None:
+        return Verdict()
+    unit = "The recording" if whole else "A step"
+    parts = [
+        row for row in _rows(outcomes, "diff_waterfall") if abs(row.delta_per_step_ns) >= LEAST_RATIO * step.control
+    ]
+    parts = sorted(parts, key=lambda row: -abs(row.delta_per_step_ns))[:PARTS]
+    text = [_of_step(step, unit)]
+    if parts:
+        text.append(f"Its largest parts: {', '.join(map(_of_part, parts))}.")
+    return Verdict(text, parts)
+
+
+def _rows(outcomes: Mapping[str, Outcome], table: str) -> Sequence[Any]:
+    outcome = outcomes.get(table)
+    return outcome.rows if isinstance(outcome, Findings) else ()
+
+
+def _of_step(row: FigureRow, unit: str) -> str:
+    if not row.delta:
+        return f"No difference: {unit.lower()} is as long on both sides."
+    size = value_text(abs(row.delta), "ns")
+    share = "" if row.change_ratio is None else f" ({abs(100 * row.change_ratio):.1f} %)"
+    faster = f"{unit} is {size}{share} {'faster' if row.delta < 0 else 'slower'}"
+    if row.verdict in ("improvement", "regression", "different"):
+        return f"{faster}."
+    if row.verdict == "within_noise" and row.low is not None and row.high is not None:
+        noise = f"{signed_text(row.low, 'ns')} to {signed_text(row.high, 'ns')}"
+        change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"
+        return f"No difference beyond noise: {signed_text(row.delta, 'ns')}{change}, somewhere from {noise}."
+    return f"{faster}; whether beyond noise cannot be told from one step on each side."
+
+
+def _of_part(row: PartRow) -> str:
+    names = row.control_names or row.test_names
+    name = names[0] if row.kind.startswith("host") and names else row.operator or (names[0] if names else "")
+    name = " ".join(name.split())
+    name = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    kind = _KINDS.get(row.kind, row.kind)
+    return f"{signed_text(row.delta_per_step_ns, 'ns')} {kind}" + (f" ({name})" if name else "")
