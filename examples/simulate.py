@@ -81,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
     parallel.add_argument("--pp", type=int, default=1, metavar="N", help="pipeline stages, with sends between them")
     parallel.add_argument("--ep", type=int, default=1, metavar="N", help="data-parallel ranks that share experts")
     parallel.add_argument("--microbatches", type=int, default=1, metavar="N", help="of a step")
+    parallel.add_argument("--schedule", choices=("gpipe", "1f1b"), default="gpipe", help="of microbatches on stages")
+    parallel.add_argument(
+        "--stage-labels", choices=("none", "torch", "megatron"), default="none", help="ranges around each microbatch"
+    )
+    parallel.add_argument("--bucket-mib", type=float, default=0.0, metavar="N", help="DDP's cap; 0: a bucket a layer")
     add_unkind(out.add_argument_group("as unkind as reality", "with --causes and most of these, truth has causes"))
     return out
 

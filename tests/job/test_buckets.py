@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -127,6 +128,17 @@ def test_equal_buckets_predict_nothing(tmp_path: Path) -> None:
     outcome = found.outcomes["ddp_caps"]
     assert isinstance(outcome, Skipped)
     assert "too similar sizes" in outcome.reason
+
+
+def test_unknown_sizes_are_said(job: Any) -> None:
+    summaries = [msgspec.structs.replace(one) for one in job(10.0)]
+    for summary in summaries:
+        summary.columns = summary.columns | {"bytes": np.full(len(summary.column("bytes")), -1).tobytes()}
+    found = answered(summaries)
+    assert {row.bytes for row in rows(found, "ddp_buckets")} == {None}
+    outcome = found.outcomes["ddp_caps"]
+    assert isinstance(outcome, Skipped)
+    assert outcome.reason == "sizes of all-reduces were not recorded"
 
 
 def test_sharded_gradients_have_no_buckets(tmp_path: Path) -> None:

@@ -197,6 +197,21 @@ def test_stretched_jobs_have_stretched_bubbles(tmp_path: Path) -> None:
         assert two.theory_ratio == pytest.approx(one.theory_ratio)
 
 
+def test_ranks_that_only_send_are_not_taken_for_stages(tmp_path: Path) -> None:
+    """As all-to-alls made of sends and receives, of which neither group nor peer is recorded."""
+    summaries = job(tmp_path, ranks=2, pp=2, schedule="1f1b")
+    for summary in summaries:
+        summary.groups = [["", "", "", "", -1] for _ in summary.groups]
+        summary.columns = summary.columns | {"peer": np.full(len(summary.column("peer")), -1).tobytes()}
+    matched = match(summaries)
+    clocks, _ = align(matched, summaries)
+    outcome = Answer(summaries, clocks, matched, waits(matched, clocks), []).outcomes["pipeline"]
+    assert "which ranks are stages" in getattr(outcome, "reason", "")
+    stated = Answer(summaries, clocks, matched, waits(matched, clocks), [], {"pp": 2}).outcomes["pipeline"]
+    assert isinstance(stated, Findings)
+    assert [row.stage for row in sorted(stated.rows, key=lambda row: row.rank)] == [0, 1]
+
+
 def test_jobs_without_stages_have_no_bubble(tmp_path: Path) -> None:
     summaries = job(tmp_path, ranks=2, pp=1, microbatches=1)
     matched = match(summaries)

@@ -38,7 +38,9 @@ def caps(found: Sequence[Buckets]) -> Findings | Skipped:
     doubts: list[str] = []
     for of in found:
         if of.fit is None:
-            doubts.append("all-reduces of a group have too few or too similar sizes for a prediction")
+            unsized = "sizes of all-reduces were not recorded"
+            similar = "all-reduces of a group have too few or too similar sizes for a prediction"
+            doubts.append(unsized if (of.sizes < 0).any() else similar)
             continue
         last = of.last_gradient
         if last is None:

@@ -122,7 +122,7 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
     known = {summary.rank for summary in summaries if summary.rank is not None}
     chained = chains(summaries)
     coordinates = _coordinates(uses, ranks, chained) | (layout.coordinates(known) if layout else {})
-    pipelines = _pipelines(uses, ranks, chained)
+    pipelines = _pipelines(uses, ranks, chained) or (layout.pipelines(known) if layout else [])
     return Dimensions(uses, found, ranks, sizes, coordinates, *nodes(summaries), pipelines, diagnostics)
 
 
@@ -204,6 +204,15 @@ class _Layout:
         whole = names >= {DP if name in (_OUTER, EP) else name for name, size in self.sizes.items() if size > 1}
         label = WORLD if whole and len(names) > 1 else "_".join(name for name in _LABELS if name in names)
         return Use(label if label in _LABELS or label in ("dp_cp", WORLD) else "mixed", "user", "stated")
+
+    def pipelines(self, ranks: set[int]) -> list[Sequence[int]]:
+        """The ranks that differ in their stage alone, in the order of stages."""
+        if self.sizes.get(PP, 1) < 2:
+            return []
+        out: dict[tuple[int, ...], list[int]] = {}
+        for rank in sorted(ranks):
+            out.setdefault(tuple(place for name, place in self.places(rank).items() if name != PP), []).append(rank)
+        return list(out.values())
 
     def coordinates(self, ranks: set[int]) -> dict[str, dict[int, int]]:
         out: dict[str, dict[int, int]] = {name: {} for name in self.sizes if name != _OUTER}

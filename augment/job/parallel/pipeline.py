@@ -109,12 +109,15 @@ def pipeline(
 ) -> Findings | Skipped:
     """The rows, the largest bubble first; ``pipelines`` are the ranks of each, in the order of stages.
 
-    Without known pipelines, the ranks that have passes are the stages of one, as in pipeline timelines.
+    Without known pipelines, the ranks of timelines are the stages of one, and ranks whose labels say that each has
+    other parts of the model.
     """
     stages = {summaries[stage.member].rank: stage for stage in _stages(summaries, clocks)}
     if len(stages) < 2:
         return Skipped("no forward and backward passes of microbatches were found on two ranks")
-    given = pipelines or [sorted(rank for rank in stages if rank is not None)]
+    given = pipelines or _alone({rank: stage for rank, stage in stages.items() if rank is not None})
+    if not given:
+        return Skipped("which ranks are stages of one pipeline is not recorded; --parallelism states it")
     complete = [ranks for ranks in given if len(ranks) > 1 and all(rank in stages for rank in ranks)]
     if not complete:
         return Skipped("no pipeline has the traces of all its stages")
@@ -132,6 +135,17 @@ def pipeline(
     if not rows:
         return Skipped("no step was recorded on all stages of a pipeline")
     return Findings(sorted(rows, key=lambda row: -row.bubble_ns), partial=partial)
+
+
+def _alone(stages: Mapping[int, _Stage]) -> list[list[int]]:
+    """The ranks of the only pipeline, in the order of stages; none if there may be several, or none at all."""
+    if all(stage.source == Source.TIMELINE for stage in stages.values()):
+        return [sorted(stages)]
+    parts = {rank: set(np.unique(stage.chunk).tolist()) for rank, stage in stages.items()}
+    every = set().union(*parts.values())
+    if UNKNOWN in every or sum(len(of) for of in parts.values()) != len(every):
+        return []
+    return [sorted(parts, key=lambda rank: min(parts[rank]))]
 
 
 def _stages(summaries: Sequence[RankSummary], clocks: Sequence[Clock]) -> Iterator[_Stage]:
