@@ -45,7 +45,8 @@ def main() -> int:
         complain(f"internal error, {type(error).__name__}: {error}; please report what {DEBUG} shows")
         return 1
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        if signal.getsignal(signal.SIGTERM) is _terminated:  # the service has a handler of its own, up to its end
+            signal.signal(signal.SIGTERM, previous)
 
 
 def _trace() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,12 +14,14 @@ from typing import Any, BinaryIO
 import grpc
 
 from augment.client.connection import CALL_S, Connection, Deadline, Patience
+from augment.client.failures import failure_of
 from augment.errors import InputError, ServiceError
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import replacing
 
 CHUNK = 1 << 20
 _TOLD_EVERY_S = 0.1
+_LOOK_S, _STANDSTILL_S = 0.5, 5.0  #: at an upload that another client goes on with
 
 #: control characters, ends of lines, and marks of direction: no server takes them in names
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -42,6 +45,7 @@ class Upload:
         sha256, self._size = _digest(path)
         self._start = service_pb2.StartUploadRequest(file_name=file_name, size_bytes=self._size, sha256=sha256)
         self._sent = 0
+        self._taken_over = False
 
     def send(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved) -> str:
         """Send what the server has not yet; the upload's name.
@@ -57,9 +61,15 @@ class Upload:
             if there.received_bytes > arrived:  # a connection on which nothing ever arrives is given up
                 patience.heard()
                 arrived = there.received_bytes
+            if self._taken_over:
+                there = self._watched(there, stub, deadline, moved)
             if there.state == resources_pb2.Upload.STATE_COMPLETE:
                 return there
-            return self._rest(there, stub, deadline, moved)
+            try:
+                return self._rest(there, stub, deadline, moved)
+            except grpc.RpcError as error:
+                self._taken_over = failure_of(error).reason == "UPLOAD_TAKEN_OVER"
+                raise
 
         # an upload of which nothing had come may have had to make place for others: begin anew
         done = self._connection.persist(attempt, deadline, self._path, passing=("NOT_FOUND",))
@@ -72,6 +82,19 @@ class Upload:
         """Announce the file, or find what has arrived of it: with its digest that is one question."""
         metadata, timeout = self._connection.metadata, deadline.left_s(CALL_S)
         return stub.StartUpload(self._start, timeout=timeout, metadata=metadata).upload
+
+    def _watched(
+        self, there: resources_pb2.Upload, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved
+    ) -> resources_pb2.Upload:
+        """The upload when it is complete, or nobody goes on with it: somebody else sends the same file."""
+        since = time.monotonic()
+        while there.state != resources_pb2.Upload.STATE_COMPLETE and time.monotonic() - since < _STANDSTILL_S:
+            moved(there.received_bytes, self._size)
+            time.sleep(deadline.left_s(_LOOK_S) or 0)
+            before, there = there.received_bytes, self._begin(stub, deadline)
+            if there.received_bytes != before:
+                since = time.monotonic()
+        return there
 
     def _rest(
         self, there: resources_pb2.Upload, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, moved: Moved

@@ -50,6 +50,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "JOB_MEMORY": (_C.RESOURCE_EXHAUSTED, "work took more memory than max_job_memory_bytes"),
     "WORKER_DIED": (_C.ABORTED, "the process that did the work died twice; metadata: how"),
     "OUTPUT_ERROR": (_C.INTERNAL, "the server could not write what was made"),
+    "STATE_DAMAGED": (_C.DATA_LOSS, "the server's database is damaged; its operator can repair it"),
     "INTERNAL": (_C.INTERNAL, "a bug; the server's log has more"),
     "QUEUE_FULL": (_C.RESOURCE_EXHAUSTED, "max_queued_jobs wait; try again"),
     "TOO_MANY_JOBS": (_C.RESOURCE_EXHAUSTED, "max_client_jobs of this client wait or run; try again"),
@@ -120,6 +121,12 @@ def disk_is_full(error: BaseException) -> bool:
     if isinstance(error, sqlite3.OperationalError) and "disk is full" in str(error):
         return True
     return error.__cause__ is not None and disk_is_full(error.__cause__)
+
+
+def database_is_damaged(error: BaseException) -> bool:
+    """Whether SQLite has met pages that make no sense."""
+    told = str(error)
+    return isinstance(error, sqlite3.DatabaseError) and ("malformed" in told or "not a database" in told)
 
 
 def refusal_of(error: Exception, name: str) -> Refusal:

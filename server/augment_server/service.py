@@ -17,7 +17,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment_server import catalog
-from augment_server.errors import Refusal, disk_is_full, refuse
+from augment_server.errors import Refusal, database_is_damaged, disk_is_full, refuse
 from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs, inputs_of
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, id_of, safe_file_name, sha256_of
@@ -375,6 +375,9 @@ class Service(AugmentServiceServicer):
 def _unexpected(error: Exception) -> Refusal:
     if disk_is_full(error):
         return Refusal("STORAGE_FULL", "the server's disk is full; tell its operator, or try again later", retry_s=60)
+    if database_is_damaged(error):
+        what = "the server's database is damaged; tell its operator, who can put back a good one or --repair it"
+        return Refusal("STATE_DAMAGED", what)
     return Refusal("INTERNAL", "internal error; the server's log has more")
 
 

@@ -37,6 +37,7 @@ from augment_server.tracing import tracing_to
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
 _LAST_CALLS_S = 5.0  #: for calls under way once the jobs are settled
 _FILES = 65_536  #: open at once; each connection is one
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PENDING = 20_000  #: calls that have arrived and not begun
 _PING_S = 10  #: clients may ask so often whether the connection still stands
 
@@ -64,7 +65,11 @@ def serve(settings: Settings) -> int:
     Raises:
         AugmentError: a port or the state directory is taken, or a file cannot be used.
     """
-    return asyncio.run(_serve(settings))
+    try:
+        return asyncio.run(_serve(settings))
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # one that comes now must not change the exit code
 
 
 async def _serve(settings: Settings) -> int:
@@ -95,9 +100,15 @@ class _Stop:
 
 
 def _stop_signals() -> _Stop:
-    stop = _Stop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+    """Not by the loop's own handlers: at its end it puts back those that end the process."""
+    stop, loop = _Stop(), asyncio.get_running_loop()
+
+    def asked(_number: int, _frame: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the end is near anyway
+            loop.call_soon_threadsafe(stop.ask)
+
+    for number in _SIGNALS:
+        signal.signal(number, asked)
     return stop
 
 

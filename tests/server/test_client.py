@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from augment.client.transfers import Download, Upload, sent_name
 from augment.errors import InputError, MalformedTrace, ServiceError, UnknownFormat, UsageError
 from augment.v1 import resources_pb2, service_pb2
 from augment_server.limits import Limits
+from augment_server.uploads import Uploads
 from traces import kernel, launch, some_work, write_trace
 
 
@@ -356,3 +358,27 @@ def test_a_name_that_is_no_text(client: Client, tmp_path: Path) -> None:
 
 def jobs(client: Client) -> list[resources_pb2.Job]:
     return list(client._stub.ListJobs(service_pb2.ListJobsRequest()).jobs)
+
+
+def test_clients_with_one_file_wait_for_the_one_that_sends_it(tmp_path: Path) -> None:
+    """Each used to go on with the upload at once when another had, so that they cut each other off, again and again."""
+    path = tmp_path / "large.json"
+    path.write_bytes(bytes(40 << 20))
+    cut_off = []
+    with in_process(tmp_path / "state") as server:
+        taken_over = Uploads.open
+
+        def opened(self: Uploads, caller: Any, upload: str, offset: int) -> Any:
+            cut_off.extend([upload] if upload in self._writers else [])
+            return taken_over(self, caller, upload, offset)
+
+        with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(4) as pool:
+            patched.setattr(Uploads, "open", opened)
+
+            def send(_: int) -> str:
+                with Client(server.address) as client:
+                    return client._upload(str(path), Deadline(None, ""), lambda *_: None)
+
+            names = set(pool.map(send, range(4)))
+    assert len(names) == 1
+    assert len(cut_off) <= 3  # each of the others once, before it knew

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +217,23 @@ def test_bytes_that_were_damaged_are_healed_by_an_upload(tmp_path: Path) -> None
         os.truncate(state / "artifacts" / job.name.partition("/")[2] / job.artifacts[0].file_name, 10)
         with refused("ARTIFACT_DAMAGED", "DATA_LOSS"):
             server.read(job.artifacts[0].name)
+
+
+def test_damaged_pages_are_told_as_such(tmp_path: Path) -> None:
+    """Of a database that was whole when the server started."""
+    with serving(tmp_path / "state") as server:
+        job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
+        storage = server.core._storage
+        storage._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        size = (tmp_path / "state" / "state.db").stat().st_size
+        with open(tmp_path / "state" / "state.db", "r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (size - 4096))
+        storage._local = threading.local()  # connections that have read nothing
+        with refused("STATE_DAMAGED", "DATA_LOSS") as told:
+            server.get(job.name)
+        assert "--repair" in told[0].message
+        assert any("malformed" in line for line in server.observer.logged)
 
 
 class Times:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,6 +288,15 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         server.terminate()
         server.logged("draining")
         server.terminate()
+        assert server.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_until_the_end_do_not_change_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "state") as server:
+        while server.process.poll() is None:
+            server.process.send_signal(number)
+            time.sleep(0.002)
         assert server.wait() == 0
 
 
