@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from serving_process import PATIENCE_S, environment, serving
 
+from augment.toml import parse_toml
 from augment_server.main import command
 
 ROOT = Path(__file__).parents[2]
@@ -111,13 +117,51 @@ def test_probes_and_selectors_lead_somewhere(manifests: dict[str, Any], containe
     names = {one["name"]: one["containerPort"] for one in container["ports"]}
     assert container["readinessProbe"]["grpc"]["port"] == names["grpc"]
     assert container["startupProbe"]["grpc"]["port"] == names["grpc"]
-    assert container["livenessProbe"]["tcpSocket"]["port"] in names
+    liveness = container["livenessProbe"]
+    assert liveness["grpc"]["port"] == names["grpc"]
+    # while it drains it is not served, and must not be killed for that
+    patience_s = liveness["periodSeconds"] * liveness["failureThreshold"]
+    assert patience_s > manifests["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert manifests["Service"]["spec"]["selector"].items() <= labels.items()
     assert manifests["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     for port in manifests["Service"]["spec"]["ports"]:
         assert port["targetPort"] in names
+
+
+def test_the_container_asks_how_its_server_is(tmp_path: Path) -> None:
+    (check,) = instructions("HEALTHCHECK")
+    _, module, address = json.loads(check.partition("CMD ")[2])[1:]
+    (args,) = instructions("CMD")
+    assert parsed(json.loads(args))["listen"].rpartition(":")[2] == address.rpartition(":")[2]
+    with serving(tmp_path / "state") as server:
+        assert probed(module, server.address) == 0
+        gone = server.address
+    assert probed(module, gone) == 1
+
+
+def probed(module: str, address: str) -> int:
+    command = [sys.executable, "-m", module, address]
+    return subprocess.run(command, env=environment(), timeout=PATIENCE_S).returncode
+
+
+def test_the_container_installs_what_the_tests_ran_with() -> None:
+    """Each requirement of the service and of the library has a version, which it allows."""
+    lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    library, server = (parse_toml((ROOT / name / "pyproject.toml").read_text()) for name in ("", "server"))
+    wanted = [
+        *library["project"]["dependencies"], *library["project"]["optional-dependencies"]["client"],
+        *server["project"]["dependencies"], *server["project"]["optional-dependencies"]["otel"],
+    ]  # fmt: skip
+    for text in wanted:
+        requirement = Requirement(text)
+        if not requirement.name.startswith("kineto-augment") and (
+            not requirement.marker or requirement.marker.evaluate()
+        ):
+            assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
 
 
 def gib(quantity: str) -> int:
