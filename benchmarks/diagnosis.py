@@ -30,7 +30,8 @@ from augment.diagnosis.measure import measure  # noqa: E402
 FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "slow loader": ("data_loading", {"host_stall_us": 20_000.0}, {}),
     "items": ("synchronizing_calls", {"faults": ("items",)}, {"work": 0.15, "collectives": "none"}),
-    "pageable": ("pageable_copies", {"faults": ("pageable",)}, {"work": 0.1, "collectives": "none"}),
+    "pageable": ("pageable_copies", {"faults": ("pageable",)}, {"work": 0.1, "collectives": "none",
+                                                            "faults": ("inline_copy",)}),
     "mallocs": ("allocator_calls", {"faults": ("mallocs",)}, {"work": 0.15, "collectives": "none"}),
     "pauses": ("host_gaps", {"faults": ("pauses",)}, {"work": 0.4, "collectives": "none"}),
     "short kernels": ("launch_bound", {"graphs": False}, {"work": 0.05, "graphs": True, "run_ahead": None,

@@ -152,8 +152,9 @@ class _Model(Schedules):
             return
         with b.op("aten::to", dims=dims_text((TOKENS, HIDDEN))), b.op("aten::_to_copy"), b.op("aten::copy_"):
             gpu = GPUS[self.options.gpu]
+            stream = COMPUTE if "inline_copy" in self.options.faults else COPY
             copy = b.launch(
-                "Memcpy HtoD (Pinned -> Device)", size / gpu.host_copy_gbps, COPY, category="gpu_memcpy", size=size
+                "Memcpy HtoD (Pinned -> Device)", size / gpu.host_copy_gbps, stream, category="gpu_memcpy", size=size
             )
             b.call("cudaEventRecord", 135)
         self.waiting.append(copy)

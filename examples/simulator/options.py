@@ -37,6 +37,7 @@ GPUS = {
 
 FAULTS = (
     "items",  #: each layer's forward reads a number from the device
+    "inline_copy",  #: the batch is copied on the compute stream, yet from pinned memory
     "pageable",  #: the batch is copied from pageable memory, and the host waits for it
     "mallocs",  #: each layer's forward asks the driver for memory
     "pauses",  #: the host stops for a while in each step, in no operator

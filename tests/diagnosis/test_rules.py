@@ -28,7 +28,6 @@ def test_nothing_is_wrong_with_a_healthy_job(options: JobOptions) -> None:
 #: faults that the simulator adds, the rules that should find them, and jobs in which they matter
 INJECTED = (
     ("items", "synchronizing_calls", ({"work": 0.15, "collectives": "none"},)),
-    ("pageable", "pageable_copies", ({"work": 0.1, "collectives": "none"},)),
     ("mallocs", "allocator_calls", ({"work": 0.15, "collectives": "none"}, {"work": 0.1})),
     ("pauses", "host_gaps", ({"work": 0.5, "collectives": "none"}, {"gpu": "A100", "work": 0.2})),
     ("single_operations", "elementwise_chains", ({}, {"gpu": "A100", "collectives": "fsdp"})),
@@ -53,6 +52,11 @@ FAULTS: dict[str, tuple[str, JobOptions, JobOptions]] = {
         "synchronizing_calls",
         changed(host_stall_us=5_000.0, run_ahead=None),
         changed(host_stall_us=5_000.0, run_ahead=2),
+    ),
+    "pageable memory": (
+        "pageable_copies",
+        changed(work=0.05, collectives="none", faults=("pageable",)),
+        changed(work=0.05, collectives="none", faults=("inline_copy",)),
     ),
     "slow links": ("exposed_communication", changed(gpu="T4"), changed(gpu="T4", collectives="none")),
     **{
