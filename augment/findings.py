@@ -55,8 +55,8 @@ class Findings:
     @property
     def summary(self) -> str:
         """The number of rows and annotations, and what is missing."""
-        drawn = f", {len(self.annotations):,} annotations" if self.annotations else ""
-        return f"{len(self.rows):,} rows{drawn}{f'; partial: {self.partial}' if self.partial else ''}"
+        drawn = f", {_counted(len(self.annotations), 'annotation')}" if self.annotations else ""
+        return f"{_counted(len(self.rows), 'row')}{drawn}{f'; partial: {self.partial}' if self.partial else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +149,7 @@ class AugmentedTrace:
         results = (outcome for outcome in self.outcomes.values() if isinstance(outcome, Findings))
         added = (diagnostic for findings in results for diagnostic in findings.diagnostics)
         return list(dict.fromkeys([*self.trace.diagnostics, *added]))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -12,7 +12,7 @@ from augment.hta import breakdowns, counters, critical_path, launches, plots
 from augment.hta.counters import TimeSeriesTypes
 from augment.hta.critical_path import Instance
 from augment.hta.frames import pandas
-from augment.hta.traces import DEFAULT_TRACE_DIR, Trace, TraceFiles
+from augment.hta.traces import DEFAULT_TRACE_DIR, PathName, Trace, TraceFiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ class TraceAnalysis:
     def __init__(
         self,
         trace_files: TraceFiles | None = None,
-        trace_dir: str = DEFAULT_TRACE_DIR,
+        trace_dir: PathName = DEFAULT_TRACE_DIR,
         include_last_profiler_step: bool | None = False,
     ) -> None:
         self.t = Trace(trace_files, trace_dir)

@@ -29,7 +29,8 @@ from augment.writers.files import is_output
 if TYPE_CHECKING:
     import pandas as pd
 
-TraceFiles = Mapping[int, str] | Sequence[str]
+PathName = str | os.PathLike[str]
+TraceFiles = Mapping[int, PathName] | Sequence[PathName]
 DEFAULT_TRACE_DIR = "/tmp/trace"  # noqa: S108 - as in HTA
 _SUFFIXES = (".json", ".gz", ".zst", ".pftrace")
 _OVERLAID = re.compile(r"overlaid_(critical_path_)?")
@@ -46,7 +47,7 @@ class Trace:
 
     is_parsed = True
 
-    def __init__(self, trace_files: TraceFiles | None = None, trace_dir: str = DEFAULT_TRACE_DIR) -> None:
+    def __init__(self, trace_files: TraceFiles | None = None, trace_dir: PathName = DEFAULT_TRACE_DIR) -> None:
         self.trace_path = os.path.abspath(os.path.expanduser(trace_dir))
         self.trace_files: dict[int, str] = {}
         self.whole: dict[int, Events] = {}
@@ -215,7 +216,7 @@ class Trace:
         if not self.whole:
             raise InputError(self.trace_path, "no trace to analyse")
 
-    def _path(self, path: str) -> str:
+    def _path(self, path: PathName) -> str:
         return os.path.join(self.trace_path, os.path.expanduser(path))
 
     def _number(self, found: Sequence[tuple[str, Events]]) -> None:
