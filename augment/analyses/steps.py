@@ -31,7 +31,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from augment.annotations import SliceTrack, Texts
 from augment.arrays import intervals
@@ -48,6 +47,7 @@ from augment.trace import Category, Identity, Trace
 
 NAME = "steps"
 NEEDS = ((Category.USER_ANNOTATION, Category.CPU_OP),)
+_SEEN = 0.05  #: of the median: the least difference for which a drawn step is called an outlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,17 @@ def analyze(trace: Trace) -> Findings | Skipped:
         for rank, device, columns in devices or [(trace.rank, None, np.empty((0, 0), np.int64))]:
             told = columns[:, place].tolist() if len(columns) else [None] * 9
             rows.append(ROW(rank, device, number, starts[place], walls[place], *told, distance, outlier))
-    return Findings(rows, [_drawn(trace, z)], before_recording_diagnostics(trace))
+    return Findings(rows, [_drawn(trace)], before_recording_diagnostics(trace))
 
 
-def _drawn(trace: Trace, z: npt.NDArray[np.float64] | None) -> SliceTrack:
-    """The windows of the steps, with their lengths on the host."""
+def _drawn(trace: Trace) -> SliceTrack:
+    """The windows of the steps. One whose own length is unusual is called an outlier."""
     found, windows = steps(trace), step_windows(trace)
     dur = windows.end - windows.start
-    outlier = np.zeros(len(found), np.bool_) if z is None else np.abs(z) > OUTLIER
+    z = robust_z(dur)
+    outlier = np.zeros(len(found), np.bool_)
+    if z is not None:
+        outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - np.median(dur)) > _SEEN * np.median(dur))
     names = [
         f"step {number}: {ns / 1e6:.4g} ms{', outlier' * far}"
         for number, ns, far in zip(found.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.arrays.types import Bools, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
-from augment.derived.steps.step_windows import step_windows
+from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.trace import COMPLETE, LAUNCHES, Identity, Trace
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
@@ -122,7 +123,8 @@ def _processes(trace: Trace) -> list[str]:
     for rows in (events.slices_of(*LAUNCHES), np.flatnonzero(events.dur > 0)):
         tracks, counts = np.unique(events.track[rows], return_counts=True)
         for track, count in zip(tracks.tolist(), counts.tolist(), strict=True):
-            counted[_process(trace, track)] += count
+            if isinstance(trace.tracks[track].pid, int):  # not the profiler's own rows
+                counted[_process(trace, track)] += count
         if counted:
             break
     return [name for name, _ in counted.most_common(_EXPANDED)]
@@ -142,15 +144,24 @@ def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
     Without steps, it is the time in which nearly everything happens, if that is less than half of the whole.
     """
     windows = step_windows(trace)
-    long = np.flatnonzero((windows.end - windows.begin > 2 * _INSIDE_NS) & (windows.number >= 0))
-    if len(long):
-        middle = long[len(long) // 2]
+    real = np.flatnonzero((windows.end - windows.begin > 2 * _INSIDE_NS) & (windows.number >= 0))
+    if len(real):
+        size = (windows.end - windows.start)[real]  # an empty step says nothing
+        real = real[size >= np.median(size) / 2] if size.any() else real
+        real = real[_working(trace, windows, real)]
+        middle = real[len(real) // 2]
         start, end = int(windows.begin[middle]), int(windows.end[middle])
     elif (crowded := _crowded(trace)) is None:
         return None
     else:
         start, end = crowded
     return start + shift_ns + _INSIDE_NS, end + shift_ns - _INSIDE_NS
+
+
+def _working(trace: Trace, windows: StepWindows, steps: Places) -> Bools:
+    """Which of the steps launch GPU work; all if none does."""
+    launching = np.isin(steps, step_of_work(trace, windows))
+    return launching if launching.any() else np.ones(len(steps), np.bool_)
 
 
 def _crowded(trace: Trace) -> tuple[int, int] | None:

@@ -253,3 +253,14 @@ def test_members_of_the_outer_object_are_metadata(perfetto: PerfettoEngine, tmp_
 def test_a_trace_of_nothing(perfetto: PerfettoEngine, tmp_path: Path, count: int) -> None:
     load(perfetto, tmp_path, NAMES[:count])
     assert perfetto.rows(ALL) == []
+
+
+def test_a_thread_that_is_named_in_two_ways_is_one(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    """As Kineto of 2020 and 2021 wrote them."""
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "launch", "pid": 42, "tid": "42 (python)", "ts": 1, "dur": 2}
+    mark = {"ph": "i", "s": "t", "cat": "x", "name": "mark", "pid": 42, "tid": 42, "ts": 2}
+    load(perfetto, tmp_path, [call, mark])
+    threads = (
+        "select distinct tid, thread.name from slice join thread_track t on t.id = track_id join thread using (utid)"
+    )
+    assert perfetto.rows(threads) == [(42, "42 (python)")]

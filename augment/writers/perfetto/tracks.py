@@ -13,7 +13,8 @@ other is a plain track of the same name. A device lies under the process that la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +23,7 @@ from augment.arrays.types import Int32s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
-from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
+from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (
     BY_RANK,
@@ -46,6 +47,9 @@ _HOST = (*LAUNCHES, Category.CPU_OP, Category.PYTHON_FUNCTION, Category.USER_ANN
 _FIRST_STREAM, _FIRST_OTHER = 10_000, 20_000  #: ranks; added tracks come before
 _AT_THE_BOTTOM = 30_000  #: the rank of the profiler's own rows within a process
 OVERLAPPING = "overlapping slices"  #: what is called a further lane of a thread: the same name looks like a thread
+_NUMBER = re.compile(
+    r"(\d{1,9})( \(.+\))?"
+)  #: how traces of 2020 and 2021 name the thread of slices, not that of arrows
 _MOST_DEVICES = 1024  #: a larger number is no device's
 
 
@@ -76,12 +80,15 @@ class Tracks(AddedTracks):
     def __post_init__(self) -> None:
         index: dict[tuple[Identity, Identity], int] = {}
         self.place_of_track = np.zeros(max(len(self.trace.tracks), 1), np.int32)
+        numbers = {(track.pid, track.tid) for track in self.trace.tracks if isinstance(track.tid, int)}
         for number_, track in enumerate(self.trace.tracks):
-            key = track.pid, track.tid
+            key = track.pid, _thread_id(track, numbers)
             if key not in index:
                 index[key] = len(self.places)
                 self.places.append(Place(*key, process_name=track.process_name, thread_name=track.thread_name))
             place = self.places[index[key]]
+            if not place.thread_name and key[1] != track.tid != str(key[1]):
+                place.thread_name = str(track.tid)
             if place.device is None and track.device is not None:
                 place.device, place.stream = track.device, track.stream
             self.place_of_track[number_] = index[key]
@@ -266,6 +273,15 @@ class _Owners:
             if len(counts) and counts[best] > 0 and _fits(self._pids[best]):
                 return self._pids[best]
         return None
+
+
+def _thread_id(track: Track, numbers: Container[tuple[Identity, int]]) -> Identity:
+    """The tid of a thread, also where slices have it as ``"25738"`` or ``25738 (python)``, and other events as one of
+    the ``numbers``."""
+    if isinstance(track.tid, str) and track.device is None and (named := _NUMBER.fullmatch(track.tid)):
+        number_ = int(named[1])
+        return number_ if (track.pid, number_) in numbers else track.tid
+    return track.tid
 
 
 def _fits(value: Identity) -> bool:
