@@ -23,9 +23,21 @@ def gradient_rows(trace: Trace) -> Int64s:
     return rows[step_at(trace, events.ts[rows]) >= 0][:MOST]
 
 
-def gradient_bytes(trace: Trace, rows: Int64s) -> Int64s:
-    """The size of each gradient, from the shape that ``record_shapes`` records; -1 without."""
-    return np.array([_bytes(args) for args in trace.args_of(rows)] if len(rows) else [], np.int64)
+def gradient_bytes(trace: Trace, rows: Int64s, step: Int64s) -> Int64s:
+    """The size of each gradient, from the shape that ``record_shapes`` records; -1 without.
+
+    The shapes are those of the first step; a step with another number of gradients has none.
+    """
+    sizes = np.full(len(rows), UNKNOWN, np.int64)
+    first = np.flatnonzero(step == step[0]) if len(step) else step
+    if not len(first) or not trace.source.metadata.get("record_shapes"):
+        return sizes  # avoids reading the source again
+    own = np.array([_bytes(args) for args in trace.args_of(rows[first])], np.int64)
+    for number in np.unique(step).tolist():
+        places = np.flatnonzero(step == number)
+        if len(places) == len(own):
+            sizes[places] = own
+    return sizes
 
 
 def _bytes(args: object) -> int:

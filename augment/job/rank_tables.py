@@ -120,7 +120,7 @@ def _gradients(trace: Trace, window: Window | None) -> dict[str, Int64s]:
     if window is not None:
         inside = (step >= window.first_step) & (step <= window.last_step)
         rows, ts, step = rows[inside], ts[inside], step[inside]
-    return {"bytes": gradient_bytes(trace, rows), "step": step, "ready": _done_before(trace, ts)}
+    return {"bytes": gradient_bytes(trace, rows, step), "step": step, "ready": _done_before(trace, ts)}
 
 
 def _limiter(trace: Trace, window: Window | None) -> dict[str, Int64s]:

@@ -20,6 +20,7 @@ from augment.readers import read
 from simulator import JobOptions, simulate
 
 MIB = 1 << 20
+SHARED = Path(__file__).parents[3] / "shared" / "traces"
 HIDDEN = 2048
 LAYER = [4 * HIDDEN**2, 4 * HIDDEN**2, HIDDEN, HIDDEN**2, 3 * HIDDEN**2, HIDDEN]  #: in the order of backward
 
@@ -108,7 +109,7 @@ def test_the_uncertainty_is_stated_for_unsteady_jobs(job: Any) -> None:
 
 
 def test_without_shapes_only_larger_caps_are_predicted(job: Any) -> None:
-    summaries = job(10.0)
+    summaries = [msgspec.structs.replace(one) for one in job(10.0)]
     for summary in summaries:
         summary.tables = {name: of for name, of in summary.tables.items() if name != "gradients"}
     found = answered(summaries)
@@ -145,6 +146,23 @@ def test_sharded_gradients_have_no_buckets(tmp_path: Path) -> None:
     paths = simulate(JobOptions(ranks=2, steps=1, collectives="fsdp"), tmp_path)
     found = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths])
     assert {type(found.outcomes[name]) for name in ("ddp_buckets", "ddp_caps")} == {Skipped}
+
+
+def test_recorded_gradients_fill_the_recorded_buckets() -> None:
+    """ResNet-18 by DDP on MI300: the sizes of parameters and those of all-reduces are recorded independently."""
+    path = SHARED / "mi300_tracelens" / "resnet_act_checkpoint_rank0of8.json.gz"
+    if not path.exists():
+        pytest.skip("../shared/traces is not available")
+    summary = summary_of(AugmentedTrace(read(str(path)), {}))
+    size, step = (summary.table_column("gradients", name) for name in ("bytes", "step"))
+    assert size is not None
+    assert step is not None
+    reduced = (summary.column("kind") == summary.kinds.index("AllReduce")) & (summary.column("bytes") > 0)
+    for number in (15, 16, 17):
+        buckets = summary.column("bytes")[reduced & (summary.column("step") == number)]
+        filled = np.cumsum(size[step == number])
+        assert filled[-1] == buckets.sum()
+        assert set(np.cumsum(buckets).tolist()) <= set(filled.tolist())
 
 
 def test_stretched_jobs_have_stretched_buckets(job: Any) -> None:
