@@ -57,7 +57,7 @@ def test_the_profilers_own_work_comes_first() -> None:
     assert isinstance(profiler_overhead.check(trace_of(*rest, small)), Fine)
     elsewhere = replace(overhead, track=Track(None, 1, 99))
     assert isinstance(profiler_overhead.check(trace_of(*rest, elsewhere)), Fine)
-    assert isinstance(profiler_overhead.check(trace_of(*rest)), NoData)
+    assert isinstance(profiler_overhead.check(trace_of(*rest)), NotApplicable)
 
 
 def test_a_broken_file_is_told() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from augment.arrays.intervals import union
 from augment.derived.critical.critical_graph import critical_graph
 from augment.diagnosis.measure import measure, within_steps
-from augment.diagnosis.rule import Answer, Fine, Found, NoData, Spans
+from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
 from augment.diagnosis.wording import listed, of_a_step, time
 from augment.trace import Category, Trace
 
@@ -28,7 +28,7 @@ def check(trace: Trace) -> Answer:
     events = trace.events
     rows = events.slices_of(Category.OVERHEAD)
     if not len(rows):
-        return NoData("the profiler recorded nothing of its own work")
+        return NotApplicable("the profiler recorded nothing of its own work")
     lanes = np.unique(critical_graph(trace).lane)
     rows = rows[np.isin(events.track[rows], lanes[lanes >= 0])]
     spans = Spans.of(trace, rows)
