@@ -62,7 +62,8 @@ class Answer:
         clocks = [alignment.row_of(clock, summary.name) for clock, summary in named]
         link = max((summary.link_gbps for summary in self.summaries), default=0.0)
         groups, sizes = collectives.figures(self.matched, self.parted, link)
-        late = list(stragglers.stragglers(self.matched, self.parted, self.summaries))
+        groups.sort(key=lambda row: -row.time_ns)
+        late = sorted(stragglers.stragglers(self.matched, self.parted, self.summaries), key=lambda row: -row.charged_ns)
         steps = list(stragglers.imbalance(self.summaries))
         unmatched = "no collective was found on two ranks"
         return {

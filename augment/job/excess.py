@@ -35,7 +35,8 @@ CAUSES = {
 class Excess:
     """``by_stretch``: int64 ns, parallel to ``stretches``. By member: the sum ``total_ns`` and its ``noise_ns``;
     ``causes``: the part of the sum that is due to each cause; ``worst_share``: the share of the sum in the step with
-    the most; ``step_count``: its steps."""
+    the most; ``step_count``: its steps. ``lasting_ns`` and ``lasting_causes``: of those stretches alone that are longer
+    than the peers' in most steps, where a rank delays the others though it is quicker elsewhere; 0 for few steps."""
 
     stretches: Stretches
     by_stretch: Int64s
@@ -44,6 +45,8 @@ class Excess:
     causes: dict[str, Int64s]
     worst_share: Floats
     step_count: Int64s
+    lasting_ns: Int64s
+    lasting_causes: dict[str, Int64s]
 
 
 def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
@@ -51,17 +54,24 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     matched = progress.matched
     by_stretch, has_peers = beside_peers(stretches, stretches.own_ns, matched)
     total = sums(stretches.member, by_stretch, members)
-    causes = {}
+    step = matched.step[matched.instance[stretches.row]]
+    usual = _usual_at_place(stretches.member, step, by_stretch)
+    lasting = (usual > 0) & (
+        np.bincount(combinations(stretches.member, step)[0][0], minlength=members) >= FEWEST_STEPS
+    )[stretches.member]
+    causes, lasting_causes = {}, {}
     for cause, names in CAUSES.items():
         spent = sum((getattr(stretches.parts, name) for name in names), np.zeros(len(by_stretch), np.int64))
-        causes[cause] = sums(stretches.member, beside_peers(stretches, spent, matched)[0], members)
-    step = matched.step[matched.instance[stretches.row]]
+        beside = beside_peers(stretches, spent, matched)[0]
+        causes[cause] = sums(stretches.member, beside, members)
+        lasting_causes[cause] = sums(stretches.member[lasting], beside[lasting], members)
+    lasting_ns = sums(stretches.member[lasting], np.rint(usual[lasting]).astype(np.int64), members)
     worst, steps = _worst_step(stretches.member, step, by_stretch, total)
     noise = np.minimum(
         _noise(stretches.member, step, by_stretch, members),
         _usual(stretches.member[has_peers], by_stretch[has_peers], members),
     )
-    return Excess(stretches, by_stretch, total, noise, causes, worst, steps)
+    return Excess(stretches, by_stretch, total, noise, causes, worst, steps, lasting_ns, lasting_causes)
 
 
 def _worst_step(member: Int64s, step: Int64s, excess: Int64s, total: Int64s) -> tuple[Floats, Int64s]:
@@ -90,8 +100,19 @@ def _noise(member: Int64s, step: Int64s, excess: Int64s, members: int) -> Floats
     present = np.flatnonzero(np.bincount(member, minlength=members))
     if len(present) >= FEWEST_RANKS:
         noise[present] = np.minimum(noise[present], np.median(squares[present]))
+    of_step = np.bincount(combinations(member, step)[0][0], minlength=members)
+    usual = _usual_at_place(member, step, excess)
+    varying = np.sqrt(np.bincount(member, (excess - usual) ** 2, members))
+    judged = of_step >= FEWEST_STEPS
+    noise[judged] = np.minimum(noise, 1.3 * varying)[judged]  # the median leaves out a part of the variation
+    return noise
+
+
+def _usual_at_place(member: Int64s, step: Int64s, excess: Int64s) -> Floats:
+    """For each stretch the median over the steps of its rank's stretches at the same place in the step."""
+    if not len(member):
+        return np.empty(0)
     (owner, _), which = combinations(member, step)
-    of_step = np.bincount(owner, minlength=members)
     order = np.argsort(which, kind="stable")
     starts = np.searchsorted(which[order], np.arange(len(owner)))
     place = np.empty(len(member), np.int64)
@@ -99,8 +120,5 @@ def _noise(member: Int64s, step: Int64s, excess: Int64s, members: int) -> Floats
     (keys, _), same = combinations(member, place)
     order = np.argsort(same, kind="stable")
     bounds = np.searchsorted(same[order], np.arange(len(keys) + 1))
-    usual = grouped_medians(excess[order], same[order], bounds)[same] if len(keys) else np.empty(0)
-    varying = np.sqrt(np.bincount(member, (excess - usual) ** 2, members))
-    judged = of_step >= FEWEST_STEPS
-    noise[judged] = np.minimum(noise, 1.3 * varying)[judged]  # the median leaves out a part of the variation
-    return noise
+    usual: Floats = grouped_medians(excess[order], same[order], bounds)[same]
+    return usual

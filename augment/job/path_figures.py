@@ -60,7 +60,7 @@ class HandoverRow:
 
 
 def figures(path: Path, clocks: Sequence[Clock], summaries: Sequence[RankSummary]) -> Iterator[Row]:
-    """The rows by step, ascending, then the rows of the whole path."""
+    """The rows by step, ascending, then those of the whole path; within each the longest first."""
     if (path.step >= 0).any():
         steps, first = np.unique(path.step, return_index=True)  # path.step is ascending
         for step, pieces in zip(steps.tolist(), np.split(np.arange(len(path)), first[1:]), strict=True):
@@ -121,7 +121,8 @@ def _rows(
     times = {name: sums(which, getattr(path, name)[pieces], len(members)) for name in _TIMES}
     times["transfer_ns"] = sums(which, np.where(path.is_transfer()[pieces], dur, 0), len(members))
     visits = np.bincount(which[came], minlength=len(members))
-    for place, index in enumerate(members.tolist()):
+    for place in np.argsort(-sum(times.values()), kind="stable").tolist():
+        index = int(members[place])
         parts = {name: int(values[place]) for name, values in times.items()}
         yield Row(
             step=step,

@@ -16,7 +16,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.collectives import UNKNOWN, Group
 
 FEWEST_ENDS = 6  #: with fewer collectives, ranks can agree by chance
-APART_NS = 20_000  #: ends of one collective differ by less, or by less than a tenth of its duration
+APART_NS = 100_000  #: ends of one collective differ by less, or by less than a tenth of its duration
 NOISE_NS = 4  #: distances below the resolution of recorded times are equal
 CLEARLY = 5.0  #: the ratio of two distances that parts groups
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -54,7 +54,7 @@ def inferred_groups(
         return None
     between = np.diff(ends[np.argsort(ends[:, 0], kind="stable")], axis=0)
     apart = max(APART_NS, int(np.median(end[rows] - ts[rows])) // 10)
-    cluster = _equal_clusters(between, apart)
+    cluster = _equal_clusters(between, apart, size)
     if cluster is None:
         return []
     result = []
@@ -67,15 +67,16 @@ def inferred_groups(
     return result
 
 
-def _equal_clusters(between: Int64s, apart: int) -> Int64s | None:
-    """The cluster of each column, all of one size; None if there are no such clusters.
+def _equal_clusters(between: Int64s, apart: int, size: int) -> Int64s | None:
+    """The cluster of each column, all of one size (of ``size``, if known); None if there are no such clusters.
 
-    Ranks of different groups with equal work may be near each other. So the first clear step in the distances is tried,
-    then the widest, then none.
+    Ends of one collective differ, too, so that ranks are parted only as far as necessary: where far apart, else at
+    the widest step in the distances, else at the first clear one.
     """
-    for choose in (_first_step, _widest_step, _no_step):
+    for choose in (_no_step, _widest_step, _first_step):
         cluster = _clusters(between, apart, choose)
-        if len(set(np.bincount(cluster).tolist())) == 1 and len(cluster) > int(cluster.max()) + 1:
+        counts = set(np.bincount(cluster).tolist())
+        if len(counts) == 1 and (counts == {size} or (size == UNKNOWN and counts != {1})):
             return cluster
     return None
 

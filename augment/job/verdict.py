@@ -29,6 +29,7 @@ from augment.job.verdict_rows import Row, WhatIfRow
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 LEAST_ONCE = 0.05  #: the same, if one step has most of it
+LEAST_LASTING = 0.03  #: the same, of stretches that are longer in most steps while others are shorter
 ONCE = 0.5  #: share of one step that makes an excess a single event
 CLEARLY = 4.0  #: noises by which an excess is beyond chance, for two ranks
 MOST_NAMED = 8
@@ -51,7 +52,7 @@ class Judgement:
             return Verdict((f"Cannot tell who holds the job up: {reason}.", *doubts), ())
         rows = self._rank_rows + self._group_rows
         if not rows:
-            largest = float(self._excess.total_ns.max(initial=0)) / max(self._replay.recorded_ns, 1)
+            largest = float(self._excess.total_ns[self._members].max(initial=0)) / max(self._replay.recorded_ns, 1)
             chance = "" if largest < LEAST else ", no more than chance, or without gain"
             text = f"No rank stands out (largest charge {100 * max(largest, 0.0):.1f} %{chance})."
             return Verdict((text, *doubts), ())
@@ -154,8 +155,9 @@ class Judgement:
         least = np.where(self._excess.worst_share > ONCE, LEAST_ONCE, LEAST) if self._step_time[1] > 2 else LEAST
         limit = CLEARLY + 0.5 * math.log2(max(len(self._members) / 2, 1))
         clear = (total > limit * noise) & (total >= least * self._time)
-        chosen = np.flatnonzero(clear)
-        return chosen[np.argsort(-total[chosen], kind="stable")]
+        lasting = self._excess.lasting_ns
+        chosen = np.flatnonzero(clear | (lasting >= LEAST_LASTING * self._time))
+        return chosen[np.argsort(-np.maximum(total, lasting)[chosen], kind="stable")]
 
     @cached_property
     def _gains(self) -> Mapping[int, int]:
@@ -187,7 +189,10 @@ class Judgement:
 
     def _rank_row(self, member: int) -> Row:
         summary, total = self._summaries[member], int(self._excess.total_ns[member])
-        causes = {cause: int(values[member]) for cause, values in self._excess.causes.items()}
+        lasting = int(self._excess.lasting_ns[member])
+        part = self._excess.causes if 2 * total >= lasting else self._excess.lasting_causes
+        causes = {cause: int(values[member]) for cause, values in part.items()}
+        total = total if 2 * total >= lasting else lasting
         cause = max(causes, key=lambda each: causes[each])
         share = causes[cause] / total if total else 0.0
         cause = cause if share >= LEAST_SHARE else "unknown"

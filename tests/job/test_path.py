@@ -82,7 +82,7 @@ def test_the_path_of_a_small_job(three: list[RankSummary]) -> None:
 def test_its_figures(three: list[RankSummary]) -> None:
     clocks, matched = exact(three, 7), match(three)
     path = found(three, clocks)
-    rows = list(figures(path, clocks, three))
+    rows = sorted(figures(path, clocks, three), key=lambda row: (row.step is None, row.step or 0, row.rank or 0))
     told = [
         (row.step, row.rank, row.path_ns, row.compute_ns, row.idle_ns, row.transfer_ns, row.visit_count) for row in rows
     ]
