@@ -27,12 +27,12 @@ from augment.pipeline import augment
 from augment.readers import containers, read
 from augment.request import Request
 from augment.trace import Trace
-from augment.writers import chrome, compression, metrics, write_seamed
+from augment.writers import chrome, compression, metrics, perfetto, write_seamed
 from traces import Event, copy, kernel, launch, op, step
 
 STEPS, LAUNCHES = 16, 1000
 #: most bytes at the peak of each stage beyond what is held before, and of the columns that reading leaves
-MOST = {"reading": 30_500_000, "columns": 2_500_000, "analyses": 20_000_000, "writing": 6_300_000}
+MOST = {"reading": 30_500_000, "columns": 2_500_000, "analyses": 20_000_000, "writing": 6_300_000, "native": 24_000_000}
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +131,11 @@ def test_memory_for_each_event(path: Path, tmp_path: Path) -> None:
         trace, reading = peak(lambda: read(str(path)))
         augmented, analysing = peak(lambda: augment(trace))
         _, writing = peak(lambda: written(augmented, tmp_path))
+        _, native = peak(lambda: perfetto.write(augmented, tmp_path / "native"))
     finally:
         tracemalloc.stop()
-    found = {"reading": reading, "columns": column_bytes(trace.events), "analyses": analysing, "writing": writing}
+    found = {"reading": reading, "columns": column_bytes(trace.events), "analyses": analysing}
+    found |= {"writing": writing, "native": native}
     assert len(trace.events) == STEPS * (3 * LAUNCHES + 1)
     assert all(found[name] <= MOST[name] for name in MOST), found
 

@@ -38,6 +38,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "encode_args.scan_args": 12 * (INT,),
     "encode_packets.columns_to_args": 6 * (INT,),
     "encode_packets.encode_rows": 13 * (INT,),
+    "encode_packets.join_pieces": 4 * (INT,),
     "host_segments.divide": (INTS, INTS, INT32S, INTS, INT32S, INTS, INT32S),
     "joining.longest": (INTS, INTS, INT32S, INTS, INTS),
     "joining.times": (INTS, INTS, INT32S, INTS),

@@ -113,6 +113,17 @@ def encode_rows(
 
 
 @compiled
+def join_pieces(count: int, addresses: int, sizes: int, out: int) -> int:
+    """Write pieces of bytes one after the other; the address after the last."""
+    at = out
+    for i in range(count):
+        size = load_int(sizes + WORD * i)
+        copy_bytes(at, load_int(addresses + WORD * i), size)
+        at += size
+    return at
+
+
+@compiled
 def columns_to_args(rows: int, program: int, steps: int, out: int, starts: int, sizes: int) -> int:
     """Write the args of ``rows`` rows to ``out``; of each column, ``program`` has four addresses.
 

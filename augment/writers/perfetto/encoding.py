@@ -140,4 +140,5 @@ def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
     native("encode_packets.columns_to_args")(
         count, program.ctypes.data, len(steps), out.ctypes.data, start.ctypes.data, size.ctypes.data
     )
+    out.resize(int(start[-1] + size[-1]) + 8 if count else 8, refcheck=False)  # most args are shorter than the widest
     return Blobs(out, start, size)

@@ -14,6 +14,7 @@ import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
 from augment.arrays.types import Int64s
+from augment.kernels.native import native
 from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.wire import EVENT_FLOW, EVENT_LAST_FLOW, varint
@@ -151,18 +152,14 @@ def with_suffixes(blobs: Blobs, added: Suffixes) -> Blobs:
     size = blobs.size[own]
     whole = size + FIELD_BYTES * fields
     start = np.cumsum(whole) - whole
+    at_own = np.arange(len(own)) + np.cumsum(fields) - fields  # each row's own bytes, then its fields
+    at_field = np.arange(len(added.rows)) + np.repeat(np.arange(len(own)), fields) + 1
+    address, length = (np.empty(len(own) + len(added.rows), np.int64) for _ in range(2))
+    address[at_own], length[at_own] = blobs.data.ctypes.data + blobs.start[own], size
+    address[at_field], length[at_field] = added.blobs.data.ctypes.data + added.blobs.start, added.blobs.size
     data = np.zeros(int(whole.sum()) + 8, np.uint8)
-    data[_each_byte(start, size)] = blobs.data[_each_byte(blobs.start[own], size)]
-    data[_each_byte(start + size, FIELD_BYTES * fields)] = added.blobs.data[
-        _each_byte(added.blobs.start, added.blobs.size)
-    ]
+    join = native("encode_packets.join_pieces")
+    join(len(address), address.ctypes.data, length.ctypes.data, data.ctypes.data)
     starts, sizes = blobs.start.copy(), blobs.size.copy()
     starts[own], sizes[own] = len(blobs.data) + start, whole
     return Blobs(np.concatenate([blobs.data, data]), starts, sizes)
-
-
-def _each_byte(start: Int64s, size: Int64s) -> Int64s:
-    """The place of every byte of pieces."""
-    before = np.cumsum(size) - size
-    places: Int64s = np.repeat(start - before, size) + np.arange(int(size.sum()))
-    return places
