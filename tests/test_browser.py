@@ -202,6 +202,7 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
 def test_both_sides_of_an_overlay_are_shown(context: Any, raw: Path, tmp_path: Path, pictures: Path) -> None:
     augment("diff", raw, raw, "-o", tmp_path, "--overlay", "--min-delta-us", 0).communicate(timeout=60)
     seen = see(context, tmp_path / "rank0.diff.overlay.pftrace", pictures / "open_overlay.png")
-    assert {"Diff vs rank0"} <= set(seen.pinned)
+    sides = [f"{row} {side}" for row in ("Steps", "GPU state", "stream 7") for side in ("control", "test")]
+    assert [name for name in seen.pinned if not name.startswith("Diff")] == sides
     assert [name for name in seen.expanded if ":" in name] == ["control: rank0", "test: rank0"]
     assert seen.import_errors == 0

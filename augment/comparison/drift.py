@@ -85,4 +85,4 @@ def _counter(
     last = np.append(ts[1:] != ts[:-1], True)  # the last point of each moment
     ts, value = ts[last], value[last]
     changed = np.append(True, value[1:] != value[:-1])
-    yield CounterTrack(NAME, name, under, ts[changed], value[changed], "ns", description, _SCALE)
+    yield CounterTrack(NAME, name, under, ts[changed], value[changed] / 1e6, "ms", description, _SCALE)

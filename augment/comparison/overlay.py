@@ -10,12 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from augment.analyses import steps, temporal_breakdown
 from augment.arrays.types import Int64s
+from augment.bounds import bounded
 from augment.comparison.core import Pair
 from augment.comparison.sequences import ALONE
+from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.clock_correction import on_clock
-from augment.findings import AugmentedTrace
-from augment.trace import Diagnostic
+from augment.findings import AugmentedTrace, Findings, Outcome
+from augment.trace import Diagnostic, Trace
 from augment.writers.files import replacing
 from augment.writers.perfetto.several import Group, Several
 from augment.writers.perfetto.suffixes import Links
@@ -43,17 +46,30 @@ def write_overlay(
     shift = int(test.steps.begin[0]) - int(control.steps.begin[0])
     first = min(int(control.trace.events.ts[0]) + shift, int(test.trace.events.ts[0]))
     lift = max(0, -first)  # Perfetto drops events before time 0
-    before = on_clock(AugmentedTrace(control.trace, {}), lambda ts: ts + (shift + lift))
-    now = on_clock(drawn, lambda ts: ts + lift) if lift else drawn
+    before = on_clock(AugmentedTrace(control.trace, _bands(control.trace)), lambda ts: ts + (shift + lift))
+    now = AugmentedTrace(drawn.trace, {**drawn.outcomes, **_bands(test.trace)})
+    now = on_clock(now, lambda ts: ts + lift) if lift else now
     partner, chosen = pair.alignment.call_of_test, most_changed(pair, arrow_count)
     ids = np.arange(len(chosen), dtype=np.int64)
     description = f"the control, moved by {shift} ns: the first steps begin together"
     with replacing(path, test.trace.source.path) as file:
         several = Several(file)
         links = Links(control.calls.row[partner[chosen]], ids)
-        diagnostics = several.add(before, Group(f"control: {labels[0]}", description), links)
+        diagnostics = several.add(
+            before, Group(f"control: {labels[0]}", description, "control", streams_too=True), links
+        )
         links = Links(test.calls.row[chosen], ids)
-        return diagnostics + several.add(now, Group(f"test: {labels[1]}", "the test, on its own clock"), links)
+        return diagnostics + several.add(
+            now, Group(f"test: {labels[1]}", "the test, on its own clock", "test", streams_too=True), links
+        )
+
+
+def _bands(trace: Trace) -> dict[str, Outcome]:
+    """The steps and the states of the devices, which show both sides at a glance."""
+    found = {"steps": steps.analyze(trace)}
+    if len(gpu_work(trace)):
+        found["temporal_breakdown"] = temporal_breakdown.analyze(trace)
+    return {name: bounded(one, trace.source.event_count) for name, one in found.items() if isinstance(one, Findings)}
 
 
 def most_changed(pair: Pair, count: int) -> Int64s:

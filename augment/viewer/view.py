@@ -42,13 +42,15 @@ class View:
     group_pattern: str = ""
 
 
-#: of a file with several traces: the ranks of a job, or a comparison
+#: of a file with several traces: the ranks of a job, or a comparison. The UI pins what matches one pattern in the order
+#: of the tree, in which older versions of it do not order the ranks: so each has a pattern of its own
 TIMELINE = View(
     pins=(
-        "Diagnosis.*",
-        "(Diff vs|Δ) .*",
-        "Steps (rank 0|control|test)",
-        r"GPU state( device 0)? (rank [0-6]|control|test)",
+        *(f"Diagnosis rank {rank}" for rank in range(3)),
+        "Diff vs .* cumulative test",
+        *(f"Steps {part}" for part in ("control", "test", "rank 0")),
+        *(f"GPU state( device 0)? {part}" for part in ("control", "test", *(f"rank {rank}" for rank in range(6)))),
+        *(f"stream 7 {part}" for part in ("control", "test")),
     ),
     group_pattern=r"(rank 0|control: .*|test: .*|GPU \d+)",
 )
