@@ -15,8 +15,6 @@ SLOW = {
     "test_diagnosis_recorded.py",
     "cli/test_page_commands.py",
     "test_costs.py",
-    "cli/test_page_commands.py", "test_costs.py",
-    "test_diagnosis_recorded.py", "cli/test_page_commands.py", "test_costs.py",
     "test_fuzz.py", "test_reference_figures.py", "test_roofline_metamorphic.py", "test_simulator_causes.py",
     "test_torch.py", "writers/test_adding.py", "writers/test_perfetto_annotations.py",
     "writers/test_perfetto_encoding.py", "writers/test_perfetto_lanes.py", "writers/test_perfetto_several.py",
