@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from augment import __version__
-from augment.commands import check, cut, diagnose, diff, doctor, history, merge, query, run, serve, show
+from augment.commands import check, cut, diagnose, diff, doctor, history, merge, query, report, run, serve, show
 from augment.commands import list as listing
 from augment.commands import open as opening
 
@@ -13,6 +13,7 @@ COMMANDS: tuple[click.Command, ...] = (
     run.command,
     diagnose.command,
     show.command,
+    report.command,
     diff.command,
     check.command,
     history.command,

@@ -1,0 +1,106 @@
+"""``augment report``: one self-contained page to send to a colleague, or to keep with a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from augment.commands.options import debug
+
+if TYPE_CHECKING:
+    from augment.report.document import Document
+
+
+@click.command("report", short_help="Write one self-contained HTML page about a trace, a job, a comparison or runs.")
+@click.argument("source", metavar="INPUT|METRICS.json|DIR")
+@click.argument("test", metavar="[TEST]", required=False)
+@click.option("--diff", "comparing", is_flag=True, help="Compare two traces: augment report --diff CONTROL TEST.")
+@click.option("--trend", is_flag=True, help="Figures over the runs in DIR: a folder with metrics for each run.")
+@click.option("-o", "--output", "out", metavar="FILE", help="Output file.  [default: SOURCE.report.html, here]")
+@click.option(
+    "--markdown", is_flag=True, help="Print the short form instead, as Markdown for a pull request or ticket."
+)
+@click.option("--static", metavar="DIR", help="Also write each chart into DIR as SVG and PNG (vl-convert-python).")
+@debug
+def command(
+    source: str, test: str | None, comparing: bool, trend: bool, out: str | None, markdown: bool, static: str | None
+) -> int:
+    """Write one self-contained HTML page: verdict, findings, charts and tables; it opens from an e-mail, offline.
+
+    The page is made from metrics: those in METRICS.json, of a job in a folder that augment run wrote, or of a
+    comparison. A trace, or a folder of traces, is analysed first.
+    """
+    from augment.commands.terminal import emit, say
+    from augment.errors import UsageError
+
+    if bool(test) != comparing:
+        raise UsageError("name one INPUT, or with --diff a control and a test")
+    with tempfile.TemporaryDirectory() as scratch:
+        made = _document(source, test, trend, scratch)
+    if static:
+        from augment.report.static import write_charts
+
+        for path in write_charts(made, Path(static)):
+            emit(str(path))
+    if markdown:
+        from augment.report.markdown import markdown as short_form
+
+        emit(short_form(made).rstrip("\n"))
+        return 0
+    from augment.report.html import page
+    from augment.writers.files import replacing
+
+    path = Path(out) if out else Path(f"{_stem(test or source)}.report.html")
+    with replacing(path) as file:
+        file.write(page(made).encode())
+    emit(str(path))
+    say(f"{path.stat().st_size / 1e6:.1f} MB; opens in any browser, without a network")
+    return 0
+
+
+def _document(source: str, test: str | None, trend: bool, scratch: str) -> Document:
+    from augment.commands.show import analysed
+    from augment.report.subject import document_of, trend_of
+    from augment.request import Request
+    from augment.sidecars import read_sidecar
+
+    if test:
+        _run("diff", source, test, "-o", scratch, "--quiet")
+        return document_of(str(next(Path(scratch).glob("*.diff.metrics.json"))), _no_trace)
+    if trend:
+        return trend_of(source)
+
+    def analyse(path: str) -> Any:
+        if not os.path.isdir(path):
+            return analysed(path, Request())
+        _run("run", path, "-o", scratch, "--quiet")
+        made = [*Path(scratch).rglob("job.metrics.json"), *Path(scratch).rglob("*.metrics.json")]
+        return read_sidecar(str(made[0]))
+
+    return document_of(source, analyse)
+
+
+def _no_trace(path: str) -> Any:
+    raise AssertionError(path)
+
+
+def _run(*arguments: str) -> None:
+    """Run another command of augment; its messages go to stderr, its output is dropped."""
+    from augment.errors import AugmentError
+
+    done = subprocess.run([sys.executable, "-m", "augment", *arguments], stdout=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise AugmentError(f"augment {arguments[0]} {arguments[1]} failed: see above")
+
+
+def _stem(source: str) -> str:
+    from augment.sidecars import Sidecar
+
+    name = os.path.basename(os.path.abspath(source))
+    return Sidecar.of(name, {}).trace if not os.path.isdir(source) else name

@@ -1,0 +1,239 @@
+"""Charts as Vega-Lite specifications. Every mark has a tooltip with the exact number; colours differ also in lightness.
+
+Colours are those of Okabe and Ito (2008), which the colour-blind tell apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from augment.report.document import Chart, Row
+
+BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999",
+)  # fmt: skip
+COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY)
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+Spec = dict[str, Any]
+
+
+def stacked(name: str, text: str, rows: Sequence[Row], *, y: str, x_title: str, parts: Mapping[str, str]) -> Chart:
+    """Horizontal stacked bars. A row has ``y`` (the bar's label), ``part``, ``value`` and ``exact`` (the tooltip).
+
+    Args:
+        parts: the colour of each part, in the order of drawing.
+    """
+    order = {part: place for place, part in enumerate(parts)}
+    data = [{**row, "order": order[row["part"]]} for row in rows]
+    bars = len({row["label"] for row in rows})
+    encoding = {
+        "y": {"field": "label", "type": "nominal", "title": y, "sort": None},
+        "x": {"field": "value", "type": "quantitative", "title": x_title, "stack": "zero"},
+        "color": {"field": "part", "type": "nominal", "title": None, "scale": _domain(parts), "legend": _LEGEND},
+        "order": {"field": "order"},
+        "tooltip": [{"field": "label", "title": y}, {"field": "part"}, {"field": "exact", "title": "exactly"}],
+    }
+    return Chart(name, _spec(data, {"type": "bar", "height": {"band": 0.8}}, encoding, max(24 * bars, 48)), text)
+
+
+def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Chart:
+    """Bars from ``start`` to ``end``. A row also has ``label``, ``colour``, ``exact`` (the tooltip) and ``shown`` (the
+    text beside the bar).
+    """
+    encoding = {
+        "y": {"field": "label", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 320}},
+        "x": {"field": "start", "type": "quantitative", "title": x_title},
+        "x2": {"field": "end"},
+        "color": {"field": "colour", "type": "nominal", "scale": None},
+        "tooltip": [{"field": "label"}, {"field": "exact", "title": "exactly"}],
+    }
+    bars = {"mark": {"type": "bar", "height": {"band": 0.8}}, "encoding": encoding}
+    words = {
+        "mark": {"type": "text", "align": "left", "dx": 4},
+        "encoding": {
+            "y": encoding["y"],
+            "x": {"field": "right", "type": "quantitative"},
+            "text": {"field": "shown"},
+        },
+    }
+    data = [{**row, "right": max(row["start"], row["end"], 0)} for row in rows]
+    least, most = min(0, *(min(row["start"], row["end"]) for row in rows)), max(row["right"] for row in data)
+    room = 0.12 * ((most - least) or 1)  # for the words behind the longest bar
+    encoding["x"] = {**encoding["x"], "scale": {"domain": [least, most + room], "nice": False}}
+    return Chart(name, _layers(data, [bars, words], 24 * len(rows)), text)
+
+
+def heat(name: str, text: str, rows: Sequence[Row], *, title: str) -> Chart:
+    """A map of rank and step: ``rank``, ``step``, ``value``, ``exact``."""
+    ranks = len({row["rank"] for row in rows})
+    labels = {"labelOverlap": True}
+    encoding = {
+        "x": {"field": "step", "type": "ordinal", "title": "step", "axis": labels},
+        "y": {"field": "rank", "type": "ordinal", "title": "rank", "axis": labels},
+        "color": {"field": "value", "type": "quantitative", "title": title, "scale": {"scheme": "viridis"}},
+        "tooltip": [{"field": "rank"}, {"field": "step"}, {"field": "exact", "title": title}],
+    }
+    return Chart(name, _spec(rows, {"type": "rect"}, encoding, min(max(20 * ranks, 60), 560)), text)
+
+
+def scatter(
+    name: str,
+    text: str,
+    rows: Sequence[Row],
+    *,
+    x: str,
+    y: str,
+    colours: Mapping[str, str],
+    lines: Sequence[Row] = (),
+    marks: str = "size",
+) -> Chart:
+    """Points on logarithmic axes: ``x``, ``y``, ``kind``, ``size``, ``label``, ``exact``; and ``lines``: ``x``, ``y``,
+    ``line`` (which points belong together)."""
+    axis = {"type": "quantitative", "scale": {"type": "log"}}
+    points = {
+        "mark": {"type": "point", "filled": True, "opacity": 0.75},
+        "encoding": {
+            "x": {"field": "x", "title": x, **axis},
+            "y": {"field": "y", "title": y, **axis},
+            "size": {
+                "field": "size",
+                "type": "quantitative",
+                "title": marks,
+                "legend": None,
+                "scale": {"range": [30, 900]},
+            },
+            "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
+            "shape": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": list(colours)}},
+            "tooltip": [{"field": "label"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
+        },
+    }
+    roof = {
+        "data": {"values": list(lines)},
+        "mark": {"type": "line", "strokeDash": [4, 3], "color": GREY},
+        "encoding": {
+            "x": {"field": "x", **axis},
+            "y": {"field": "y", **axis},
+            "detail": {"field": "line"},
+            "tooltip": [{"field": "line"}],
+        },
+    }
+    return Chart(name, _layers(rows, [roof, points] if lines else [points], 380), text)
+
+
+def line(
+    name: str, text: str, rows: Sequence[Row], *, x: str, y: str, colours: Mapping[str, str], x_type: str = "nominal"
+) -> Chart:
+    """Lines with points: ``x``, ``y``, ``kind``, ``exact``."""
+    encoding = {
+        "x": {"field": "x", "type": x_type, "title": x, "sort": None},
+        "y": {"field": "y", "type": "quantitative", "title": y, "scale": {"zero": False}},
+        "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
+        "tooltip": [{"field": "x", "title": x}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
+    }
+    return Chart(name, _spec(rows, {"type": "line", "point": True}, encoding, 240), text)
+
+
+def flame(name: str, text: str, rows: Sequence[Row], depth: int) -> Chart:
+    """Rectangles: ``x``, ``x2`` (shares), ``depth``, ``label``, ``shown`` (what fits into it), ``exact``."""
+    vertical = {"field": "depth", "type": "ordinal", "axis": None}
+    encoding = {
+        "x": {"field": "x", "type": "quantitative", "title": "share of GPU time (%)", "scale": {"domain": [0, 100]}},
+        "x2": {"field": "x2"},
+        "y": vertical,
+        "color": {"field": "depth", "type": "ordinal", "legend": None, "scale": {"range": [ORANGE, YELLOW]}},
+        "tooltip": [{"field": "label", "title": "module"}, {"field": "exact", "title": "exactly"}],
+    }
+    boxes = {"mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.5}, "encoding": encoding}
+    words = {
+        "mark": {"type": "text", "align": "left", "dx": 3, "color": "black", "fontSize": 10},
+        "encoding": {"x": {"field": "x", "type": "quantitative"}, "y": vertical, "text": {"field": "shown"}},
+    }
+    return Chart(name, _layers(rows, [boxes, words], 20 * depth), text)
+
+
+def treemap(name: str, text: str, rows: Sequence[Row]) -> Chart:
+    """Areas within areas. A row has ``id``, ``parent`` (None for the root), ``value`` (of leaves), ``colour``,
+    ``label``, ``exact``. This is Vega, which Vega-Lite lacks this for."""
+    tree = {
+        "name": "tree",
+        "values": list(rows),
+        "transform": [
+            {"type": "stratify", "key": "id", "parentKey": "parent"},
+            {
+                "type": "treemap",
+                "field": "value",
+                "sort": {"field": "value", "order": "descending"},
+                "round": True,
+                "paddingInner": 1,
+                "size": [{"signal": "width"}, {"signal": "height"}],
+            },
+        ],
+    }
+    leaves = {
+        "name": "leaves",
+        "source": "tree",
+        "transform": [{"type": "filter", "expr": "datum.value && datum.colour"}],
+    }
+    place = {
+        "x": {"field": "x0"},
+        "x2": {"field": "x1"},
+        "y": {"field": "y0"},
+        "y2": {"field": "y1"},
+    }
+    box = {
+        "type": "rect",
+        "from": {"data": "leaves"},
+        "encode": {
+            "enter": {"fill": {"field": "colour"}, "tooltip": {"signal": "datum.label + ': ' + datum.exact"}},
+            "update": place,
+        },
+    }
+    fits = "datum.x1 - datum.x0 > 70 && datum.y1 - datum.y0 > 16"
+    word = {
+        "type": "text",
+        "interactive": False,
+        "from": {"data": "leaves"},
+        "encode": {
+            "enter": {
+                "fill": {"signal": f"datum.colour == '{BLUE}' ? 'white' : 'black'"},
+                "fontSize": {"value": 10},
+                "baseline": {"value": "top"},
+            },
+            "update": {
+                "x": {"field": "x0", "offset": 3},
+                "y": {"field": "y0", "offset": 3},
+                "text": {"signal": f"({fits}) ? datum.label : ''"},
+                "limit": {"signal": "datum.x1 - datum.x0 - 6"},
+            },
+        },
+    }
+    width = "isFinite(containerSize()[0]) ? containerSize()[0] : 800"
+    spec: Spec = {
+        "$schema": "https://vega.github.io/schema/vega/v6.json",
+        "height": 320,
+        "autosize": {"type": "fit", "contains": "padding"},
+        "signals": [{"name": "width", "init": width, "on": [{"events": "window:resize", "update": width}]}],
+        "data": [tree, leaves],
+        "marks": [box, word],
+    }
+    return Chart(name, spec, text)
+
+
+_LEGEND = {"orient": "top", "labelLimit": 260}
+
+
+def _domain(colours: Mapping[str, str]) -> Spec:
+    return {"domain": list(colours), "range": list(colours.values())}
+
+
+def _spec(rows: Sequence[Row], mark: Spec, encoding: Spec, height: int) -> Spec:
+    return {**_frame(rows, height), "mark": mark, "encoding": encoding}
+
+
+def _layers(rows: Sequence[Row], layers: Sequence[Spec], height: int) -> Spec:
+    return {**_frame(rows, height), "layer": list(layers)}
+
+
+def _frame(rows: Sequence[Row], height: int) -> Spec:
+    return {"$schema": _SCHEMA, "width": "container", "height": height, "data": {"values": list(rows)}}

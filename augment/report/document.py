@@ -1,0 +1,62 @@
+"""What a report consists of: sections with charts and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart. ``spec`` is a Vega or Vega-Lite specification; ``text`` says what it shows."""
+
+    name: str
+    spec: Mapping[str, Any]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows with equal members; the unit of a column is its suffix, as in the sidecar. ``total`` counts all rows that
+    there are, of which ``rows`` may be the first. ``folded`` tables are shown on demand."""
+
+    name: str
+    title: str
+    rows: Sequence[Row]
+    total: int
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section: ``lead`` is the sentence that matters."""
+
+    title: str
+    lead: str = ""
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+
+    @property
+    def anchor(self) -> str:
+        """The id of its heading."""
+        return self.title.lower().replace(" ", "-")
+
+    def __bool__(self) -> bool:
+        return bool(self.charts or self.tables or self.lead)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A report. ``facts`` are names and values of its header; ``findings`` are rows of ``diagnosis``, or of a job's
+    verdict; ``subject`` says what the page is about."""
+
+    title: str
+    subject: str
+    verdict: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    findings: Sequence[Row] = field(default=())
+    diagnostics: Sequence[Row] = field(default=())

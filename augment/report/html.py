@@ -1,0 +1,147 @@
+"""One self-contained HTML page: style, script, charts and numbers in one file that needs no network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from string import Template
+from typing import Any
+
+import msgspec
+
+from augment.errors import UsageError
+from augment.report.document import Document, Section, Table
+
+_SEVERITIES = {"high": "high", "warning": "warning", "info": "info"}
+
+
+def page(document: Document) -> str:
+    """The page.
+
+    Raises:
+        UsageError: this is a checkout whose page script was not made.
+    """
+    data = {
+        "charts": {chart.name: chart.spec for section in document.sections for chart in section.charts},
+        "tables": {table.name: _columns(table) for section in document.sections for table in section.tables},
+    }
+    return Template(_resource("page.html")).substitute(
+        title=html.escape(document.title),
+        style=_resource("page.css"),
+        verdict="".join(f"<p>{html.escape(text)}</p>" for text in said(document)),
+        facts="".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in document.facts),
+        subject=html.escape(document.subject),
+        contents="".join(
+            f'<li><a href="#{each.anchor}">{html.escape(each.title)}</a></li>' for each in document.sections
+        ),
+        findings="".join(_findings(document)),
+        sections="".join(_section(each) for each in document.sections),
+        diagnostics="".join(_diagnostics(document)),
+        data=_embedded(data),
+        charts=_charts_script() if data["charts"] else "",
+        script=_resource("page.js"),
+    )
+
+
+def said(document: Document) -> Sequence[str]:
+    """The verdict; without one, what the first sections say."""
+    return document.verdict or [section.lead for section in document.sections if section.lead][:2]
+
+
+def _section(section: Section) -> str:
+    parts = [f'<section aria-labelledby="{section.anchor}"><h2 id="{section.anchor}">{html.escape(section.title)}</h2>']
+    if section.lead:
+        parts.append(f'<p class="lead">{html.escape(section.lead)}</p>')
+    for chart in section.charts:
+        text = html.escape(chart.text)
+        caption = "" if chart.text == section.lead else f"<figcaption>{text}</figcaption>"
+        place = f'<div class="chart" id="chart-{chart.name}" role="img" aria-label="{text}"></div>'
+        parts.append(f"<figure>{place}{caption}</figure>")
+    parts += map(_table, section.tables)
+    return "".join(parts) + "</section>"
+
+
+def _table(table: Table) -> str:
+    title = html.escape(table.title)
+    rows = f"{table.total:,} row{'s' if table.total != 1 else ''}"
+    if table.total > len(table.rows):
+        rows = f"the first {len(table.rows):,} of {rows}; all are in the metrics file"
+    opened = "" if table.folded else " open"
+    summary = f"<summary>{title} <small>({rows})</small></summary>"
+    return f'<details class="table"{opened} id="table-{table.name}">{summary}</details>'
+
+
+def _findings(document: Document) -> Iterator[str]:
+    """Cards of what was found, then lists of what is fine and of what was not recorded."""
+    shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
+    for row in shown:
+        severity = _SEVERITIES.get(row.get("severity") or "", "info")
+        title = f'<h3><span class="badge">{severity}</span> {html.escape(row["title"])}</h3>'
+        yield f'<article class="finding {severity}">{title}'
+        if row.get("advice"):
+            yield f"<p><strong>What to do:</strong> {html.escape(row['advice'])}</p>"
+        evidence = [html.escape(str(each)) for each in row.get("evidence") or ()]
+        if evidence:
+            yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
+        yield f'<p class="small">{" · ".join(_where(row))}</p></article>'
+    for status, title in (("fine", "Looked at, and fine"), ("no_data", "Not recorded")):
+        rows = [row for row in document.findings if row.get("status") == status]
+        if rows:
+            items = "".join(f"<li>{html.escape(_said(row))}</li>" for row in rows)
+            yield f"<details><summary>{title} ({len(rows)})</summary><ul>{items}</ul></details>"
+
+
+def _said(row: Any) -> str:
+    return (
+        f"{row['title']} ({row['advice']} records it)"
+        if row.get("status") == "no_data" and row.get("advice")
+        else row["title"]
+    )
+
+
+def _where(row: Any) -> Iterator[str]:
+    if row.get("rule"):
+        yield f"rule <code>{html.escape(row['rule'])}</code>"
+    if row.get("confidence"):
+        yield f"confidence {html.escape(str(row['confidence']))}"
+    if row.get("overlaps"):
+        yield f"overlaps with {html.escape(', '.join(row['overlaps']))}: the savings do not add up"
+    if row.get("start_ns") is not None:
+        place = f" on {html.escape(row['track'])}" if row.get("track") else ""
+        moment = f"{row['start_ns'] / 1e6:,.3f} ms after the first event"
+        yield f"{'the longest of ' + format(row['count'], ',') + ': ' if row.get('count') else ''}{moment}{place}"
+
+
+def _diagnostics(document: Document) -> Iterator[str]:
+    if document.diagnostics:
+        items = "".join(f"<li>{row['count']:,} {html.escape(row['message'])}</li>" for row in document.diagnostics)
+        yield '<section aria-labelledby="doubts"><h2 id="doubts">What was repaired, left out or is doubtful</h2>'
+        yield f"<ul>{items}</ul></section>"
+
+
+def _columns(table: Table) -> dict[str, Any]:
+    names = list(table.rows[0]) if table.rows else []
+    return {"columns": names, "rows": [[row.get(name) for name in names] for row in table.rows]}
+
+
+def _embedded(data: Any) -> str:
+    """JSON that may stand within a script element."""
+    return (
+        msgspec.json.encode(data)
+        .decode()
+        .replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
+
+def _charts_script() -> str:
+    try:
+        return _resource("vega.js").replace("</script", "<\\/script")
+    except FileNotFoundError:
+        raise UsageError("the script that draws charts was not made: run python -m building.charts") from None
+
+
+def _resource(name: str) -> str:
+    return resources.files("augment.report").joinpath(name).read_text(encoding="utf-8")

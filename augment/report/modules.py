@@ -1,0 +1,62 @@
+"""The section about modules: a flame graph of GPU time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from augment.diagnosis.wording import percent
+from augment.report import charts
+from augment.report.document import Row, Section
+from augment.report.rows import rows_of, table
+
+_LEAST = 0.002  #: shares below this are not drawn
+_CHARACTERS = 130  #: so many characters fit into the width of the chart
+
+
+def modules(sidecar: Mapping[str, Any]) -> Section:
+    """GPU time of modules within modules, forward and backward together."""
+    rows = [row for row in rows_of(sidecar, "gpu_time_by_module") if row["gpu_ns"]]
+    if not rows:
+        return Section("Modules")
+    boxes = _boxes(rows)
+    depth = 1 + max((box["depth"] for box in boxes), default=0)
+    backward = sum(row["backward_gpu_ns"] or 0 for row in rows if "/" not in row["module"])
+    whole = sum(row["gpu_ns"] for row in rows if "/" not in row["module"])
+    lead = f"{percent(backward / whole)} of the GPU time in modules is of the backward pass." if whole else ""
+    chart = charts.flame("modules", f"GPU time of modules within modules. {lead}", boxes, depth)
+    return Section("Modules", lead, [chart], table(sidecar, "gpu_time_by_module", "Modules", by="gpu_ns"))
+
+
+def _boxes(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rectangle of each module: its share of the GPU time, within that of the module around it."""
+    time: dict[str, int] = defaultdict(int)
+    for row in rows:
+        time[row["module"]] += row["gpu_ns"]
+    inner: dict[str, list[str]] = defaultdict(list)
+    for path in time:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in time:
+            parent = parent.rpartition("/")[0]
+        inner[parent].append(path)
+    whole = sum(time[path] for path in inner[""]) or 1
+    boxes: list[dict[str, Any]] = []
+    pending = [("", 0.0, 0)]
+    while pending:
+        parent, at, depth = pending.pop()
+        for path in sorted(inner[parent], key=lambda name: -time[name]):
+            share = time[path] / whole
+            if share >= _LEAST:
+                name = path.rpartition("/")[2]
+                fitting = int(share * _CHARACTERS)
+                boxes.append(
+                    {
+                        "x": 100 * at, "x2": 100 * (at + share), "depth": depth, "label": path,
+                        "shown": name if len(name) <= fitting else name[: fitting - 1] + "…" if fitting > 3 else "",
+                        "exact": f"{time[path]:,} ns, {percent(share)}",
+                    }
+                )  # fmt: skip
+                pending.append((path, at, depth + 1))
+            at += share
+    return boxes

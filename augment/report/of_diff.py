@@ -1,0 +1,158 @@
+"""The report of a comparison, from its ``.diff.metrics.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from augment.diagnosis.wording import percent, short, time
+from augment.report import charts
+from augment.report.document import Document, Section
+from augment.report.rows import made_table, rows_of, table, totals
+
+Sidecar = Mapping[str, Any]
+_MOST_BARS = 12
+_DELTA = "delta_per_step_ns"
+
+
+def document(sidecar: Sidecar) -> Document:
+    """All sections that have something to say."""
+    control, test = sidecar["control"]["name"], sidecar["source"]["name"]
+    sections = (figures(sidecar), waterfall(sidecar), kinds(sidecar), efficiency(sidecar), names(sidecar))
+    shown = {each.name for section in sections for each in section.tables}
+    rest = [
+        made_table(name, name.replace("_", " ").capitalize(), each["rows"], folded=True)
+        for name, each in sidecar["analyses"].items()
+        if each["rows"] and name not in shown
+    ]
+    return Document(
+        title=f"{test} against {control}",
+        subject="comparison",
+        verdict=sidecar.get("verdict", {}).get("text") or [_sentence(sidecar)],
+        facts=list(_facts(sidecar)),
+        sections=[section for section in (*sections, Section("All other figures", "", (), rest)) if section],
+        diagnostics=sidecar["diagnostics"],
+    )
+
+
+def _facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
+    for side, source in (("control", sidecar["control"]), ("test", sidecar["source"])):
+        devices = ", ".join(dict.fromkeys(row["name"] or "unnamed" for row in source["devices"]))
+        yield side, f"{source['name']} ({devices}), SHA-256 {source['sha256']}"
+    yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"
+
+
+def _sentence(sidecar: Sidecar) -> str:
+    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("step_ns", "span_ns")), None)
+    if step is None:
+        return "The two runs have no common figure."
+    change = f"{time(step['control'])} before, {time(step['test'])} now ({100 * (step['change_ratio'] or 0):+.1f} %)"
+    verdicts = {
+        "improved": "A step is faster",
+        "regressed": "A step is slower",
+        "within_noise": "No difference beyond noise",
+    }
+    return f"{verdicts.get(step['verdict'], 'A step')}: {change}."
+
+
+def figures(sidecar: Sidecar) -> Section:
+    """Each figure with its confidence interval."""
+    rows = rows_of(sidecar, "diff_figures")
+    if not rows:
+        return Section("Figures")
+    bars = []
+    for row in rows:
+        if row["unit"] != "ns" or row["delta"] is None:
+            continue
+        low, high = row.get("low"), row.get("high")
+        interval = "" if low is None or high is None else f", 95 % interval {time(low)} to {time(high)}"
+        bars.append(
+            {
+                "label": row["figure"].removesuffix("_ns").replace("_", " "), "start": 0.0, "end": row["delta"] / 1e6,
+                "colour": _colour(row["delta"], row["verdict"]), "exact": f"{row['delta']:+,.0f} ns{interval}",
+                "shown": f"{row['delta'] / 1e6:+.3g} ms{'' if row['verdict'] != 'within_noise' else ' (within noise)'}",
+            }
+        )  # fmt: skip
+    lead = "Changes of a step's figures; grey: within the noise of the steps."
+    chart = [charts.waterfall("figures", lead, bars, x_title="change per step (ms)")] if bars else []
+    return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", rows)])
+
+
+def waterfall(sidecar: Sidecar) -> Section:
+    """From the control's step to the test's, by cause; the bars add up."""
+    rows = rows_of(sidecar, "diff_waterfall")
+    step = next((row for row in rows_of(sidecar, "diff_figures") if row["figure"] in ("step_ns", "span_ns")), None)
+    if not rows or step is None:
+        return Section("What changed")
+    sums = totals(
+        rows, lambda row: f"{row['kind'].replace('_', ' ')}: {short(row['operator'] or 'no operator')}", _DELTA
+    )
+    changes = sorted(((label, ns) for label, (ns,) in sums.items()), key=lambda each: -abs(each[1]))[:_MOST_BARS]
+    whole = step["test"] - step["control"]
+    changes.append(("everything else", whole - sum(ns for _, ns in changes)))
+    bars = []
+    at = 0.0
+    for label, ns in changes:
+        colour = charts.VERMILION if ns > 0 else charts.GREEN
+        bars.append(_bar(label, at, at + ns, colour))
+        at += ns
+    bars.append(_bar("the whole step", 0.0, whole, charts.BLUE))
+    lead = f"{changes[0][0]} changed most: {changes[0][1] / 1e6:+.3g} ms per step."
+    chart = charts.waterfall("waterfall", lead, bars, x_title="change of the step's time, added up (ms)")
+    largest = sorted(rows, key=lambda row: -abs(row[_DELTA]))
+    return Section("What changed", lead, [chart], [made_table("diff_waterfall", "Parts of the change", largest)])
+
+
+def kinds(sidecar: Sidecar) -> Section:
+    """By kind of work."""
+    rows = sorted(rows_of(sidecar, "diff_kinds"), key=lambda row: -abs(row["delta_ns"]))
+    if not rows:
+        return Section("By kind of work")
+    bars = [
+        {
+            "label": row["kind_of_work"].replace("_", " "), "start": 0.0, "end": row["delta_per_step_ns"] / 1e6,
+            "colour": _colour(row["delta_ns"], row["verdict"]), "exact": f"{row['delta_per_step_ns']:+,.0f} ns",
+            "shown": f"{row['delta_per_step_ns'] / 1e6:+.3g} ms",
+        }
+        for row in rows
+        if row["delta_per_step_ns"]
+    ]  # fmt: skip
+    chart = [charts.waterfall("kinds", "Change by kind of work", bars, x_title="change per step (ms)")] if bars else []
+    return Section("By kind of work", "", chart, [made_table("diff_kinds", "By kind of work", rows)])
+
+
+def efficiency(sidecar: Sidecar) -> Section:
+    """MFU and the parts of a step on both sides."""
+    rows = rows_of(sidecar, "diff_efficiency")
+    mfu = next((row for row in rows if row["figure"] == "mfu_ratio" and row["control"] is not None), None)
+    lead = (
+        ""
+        if mfu is None or mfu["test"] is None
+        else f"MFU was {percent(mfu['control'])} and is {percent(mfu['test'])}."
+    )
+    return Section("Efficiency", lead, (), table(sidecar, "diff_efficiency", "Parts of a step on both sides"))
+
+
+def names(sidecar: Sidecar) -> Section:
+    """What was added, removed, or takes another time."""
+    rows = sorted(rows_of(sidecar, "diff_names"), key=lambda row: -abs(row["delta_ns"]))
+    if not rows:
+        return Section("Operators and kernels")
+    added = sum(row["change"] == "added" for row in rows)
+    deleted = sum(row["change"] == "deleted" for row in rows)
+    lead = f"{added:,} names were added, {deleted:,} removed."
+    return Section("Operators and kernels", lead, (), [made_table("diff_names", "Names", rows)])
+
+
+def _bar(label: str, start: float, end: float, colour: str) -> dict[str, Any]:
+    ns = end - start
+    return {
+        "label": label, "start": start / 1e6, "end": end / 1e6, "colour": colour,
+        "exact": f"{ns:+,.0f} ns", "shown": f"{ns / 1e6:+.3g} ms",
+    }  # fmt: skip
+
+
+def _colour(delta: float, verdict: str) -> str:
+    if verdict == "within_noise" or not delta:
+        return charts.GREY
+    return charts.VERMILION if delta > 0 else charts.GREEN

@@ -1,0 +1,281 @@
+"""The report of a job of many ranks, from its ``job.metrics.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from augment.diagnosis.wording import percent, short, size, time
+from augment.report import charts
+from augment.report.document import Chart, Document, Row, Section
+from augment.report.rows import made_table, rows_of, table, totals
+
+Sidecar = Mapping[str, Any]
+_MOST_BARS = 40
+_MOST_CELLS = 16_384  #: ranks x steps of the heat map
+LEADS = {
+    "compute_ns": ("computing", charts.BLUE),
+    "communication_ns": ("communicating", charts.VERMILION),
+    "memory_ns": ("copying", charts.PURPLE),
+    "host_ns": ("idle, nothing launched", charts.ORANGE),
+    "queued_ns": ("idle, work queued", charts.YELLOW),
+    "before_ns": ("before the recording", charts.SKY),
+    "unknown_ns": ("unknown", charts.GREY),
+}
+BUBBLE = {
+    "theory_ns": ("bubble of the schedule", charts.SKY),
+    "imbalance_ns": ("stages differ", charts.BLUE),
+    "late_ns": ("late sends", charts.VERMILION),
+    "host_ns": ("host", charts.ORANGE),
+    "rest_ns": ("rest", charts.GREY),
+}
+
+
+def document(sidecar: Sidecar) -> Document:
+    """All sections that have something to say."""
+    sections = (
+        stragglers(sidecar), heat(sidecar), path(sidecar), communication(sidecar), dimensions(sidecar),
+        pipeline(sidecar), sharding(sidecar), clocks(sidecar),
+    )  # fmt: skip
+    shown = {each.name for section in sections for each in section.tables}
+    return Document(
+        title=sidecar["source"]["name"],
+        subject="job",
+        verdict=sidecar.get("verdict", {}).get("text", ()),
+        facts=list(facts(sidecar)),
+        sections=[section for section in (*sections, _others(sidecar, shown)) if section],
+        findings=sidecar.get("verdict", {}).get("rows", ()),
+        diagnostics=sidecar["diagnostics"],
+    )
+
+
+def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
+    """The lines of the header."""
+    source = sidecar["source"]
+    ranks = source.get("ranks") or []
+    world = source.get("world_size")
+    yield "ranks", f"{len(source.get('traces', ranks))} traces" + (f" of {world} ranks" if world else "")
+    missing = [f"{name}: {each['reason']}" for name, each in sidecar["analyses"].items() if each["status"] == "skipped"]
+    if missing:
+        yield "not possible", "; ".join(missing)
+    yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"
+
+
+def stragglers(sidecar: Sidecar) -> Section:
+    """Who comes late to collectives, and what it did meanwhile."""
+    rows = sorted(rows_of(sidecar, "stragglers"), key=lambda row: -(row["charged_ns"] or 0))
+    charged = [row for row in rows if row["charged_ns"]]
+    if not charged:
+        return Section("Who comes late")
+    worst = charged[0]
+    whole = sum(row["charged_ns"] for row in charged)
+    lead = (
+        f"{_rank(worst)} makes the others wait longest: {time(worst['charged_ns'])}, "
+        f"{percent(worst['charged_ns'] / whole)} of all time charged to late ranks."
+    )
+    bars = [
+        {
+            "label": f"{_rank(row)}, group {short(str(row['group']))}",
+            "part": label,
+            "value": row[name] / 1e6,
+            "exact": f"{row[name]:,} ns",
+        }
+        for row in charged[:_MOST_BARS]
+        for name, (label, _) in LEADS.items()
+        if row.get(name)
+    ]
+    used = {label: colour for label, colour in LEADS.values() if any(bar["part"] == label for bar in bars)}
+    chart = charts.stacked("stragglers", lead, bars, y="rank", x_title="charged to it, by what it did (ms)", parts=used)
+    return Section("Who comes late", lead, [chart], [made_table("stragglers", "Late ranks", rows, by="charged_ns")])
+
+
+def heat(sidecar: Sidecar) -> Section:
+    """Rank x step: the time that a rank had to wait."""
+    rows = rows_of(sidecar, "step_heat")
+    if len({row["step"] for row in rows}) * len({row["rank"] for row in rows}) < 2:
+        return Section("Ranks and steps")
+    cells = rows[:_MOST_CELLS]
+    maps = []
+    for name, title in (("wait_ns", "waits for other ranks"), ("compute_ns", "computation"), ("idle_ns", "idle")):
+        values = [
+            {"rank": row["rank"], "step": row["step"], "value": row[name] / 1e6, "exact": f"{row[name]:,} ns"}
+            for row in cells
+            if row.get(name) is not None
+        ]
+        if values:
+            text = f"Time of each rank in each step: {title} (ms)"
+            maps.append(charts.heat(f"heat_{name}", text, values, title=f"{title} (ms)"))
+    longest = max(rows, key=lambda row: row["wait_ns"] or 0)
+    waited = time(longest["wait_ns"] or 0)
+    lead = f"The longest wait in a step is that of {_rank(longest)} in step {longest['step']}: {waited}."
+    tables = [
+        *table(sidecar, "step_heat", "Each rank in each step", by="wait_ns", folded=True),
+        *table(sidecar, "load_imbalance", "Balance of computation"),
+        *table(sidecar, "job_step_efficiency", "Where each step went", by="exposed_wait_ns", folded=True),
+    ]
+    return Section("Ranks and steps", lead, maps, tables)
+
+
+def path(sidecar: Sidecar) -> Section:
+    """The critical path over all ranks."""
+    rows = rows_of(sidecar, "cross_rank_critical_path")
+    sums = totals(rows, lambda row: _rank(row), "path_ns")
+    whole = sum(ns for (ns,) in sums.values())
+    if not whole:
+        return Section("Critical path of the job")
+    order = sorted(sums, key=lambda rank: -sums[rank][0])[:_MOST_BARS]
+    bars = [
+        {
+            "label": rank, "start": 0.0, "end": sums[rank][0] / 1e6, "colour": charts.BLUE,
+            "exact": f"{sums[rank][0]:,.0f} ns", "shown": percent(sums[rank][0] / whole),
+        }
+        for rank in order
+    ]  # fmt: skip
+    lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when the job was done is on {order[0]}."
+    tables = [
+        *table(sidecar, "cross_rank_critical_path", "The path by step and rank", by="path_ns"),
+        *table(sidecar, "cross_rank_handovers", "Where it moves from rank to rank", by="wait_ns"),
+    ]
+    return Section(
+        "Critical path of the job",
+        lead,
+        [charts.waterfall("job_path", lead, bars, x_title="time on the path (ms)")],
+        tables,
+    )
+
+
+def communication(sidecar: Sidecar) -> Section:
+    """Wait and transfer of collectives, and bandwidth over size with the fit."""
+    rows = rows_of(sidecar, "job_collectives")
+    if not rows:
+        return Section("Communication")
+    parts = {"wait for late ranks": charts.ORANGE, "transfer": charts.BLUE}
+    order = sorted(rows, key=lambda row: -(row["time_ns"] or 0))[:20]
+    bars = [
+        {
+            "label": f"{row['kind']} {short(str(row['description'] or row['group']))}",
+            "part": part,
+            "value": (ns or 0) / 1e6,
+            "exact": f"{ns or 0:,} ns",
+        }
+        for row in order
+        for part, ns in zip(parts, (row["wait_ns"], row["transfer_ns"]), strict=True)
+    ]
+    wait, whole = (sum(row[name] or 0 for row in rows) for name in ("wait_ns", "time_ns"))
+    lead = f"{percent(wait / (whole or 1))} of the {time(whole)} in collectives of all ranks is waiting for late ranks."
+    drawn = [
+        charts.stacked("wait_and_transfer", lead, bars, y="collective", x_title="time of all ranks (ms)", parts=parts)
+    ]
+    tables = [
+        *table(sidecar, "job_collectives", "Collectives by group and kind", by="time_ns"),
+        *table(sidecar, "collective_sizes", "By size", by="size_bytes", folded=True),
+    ]
+    return Section("Communication", lead, [*drawn, *_bandwidth(sidecar)], tables)
+
+
+def _bandwidth(sidecar: Sidecar) -> list[Chart]:
+    rows = [row for row in rows_of(sidecar, "collective_sizes") if row.get("bus_gbps") and row.get("size_bytes")]
+    if len(rows) < 2:
+        return []
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    colours = dict(zip(kinds, charts.COLOURS * len(kinds), strict=False))
+    points = [
+        {
+            "x": row["size_bytes"], "y": row["bus_gbps"], "kind": row["kind"], "size": row["count"],
+            "label": f"{row['kind']}, group {row['group']}, {size(row['size_bytes'])}",
+            "exact": f"{row['bus_gbps']:.4g} GB/s, median {row['median_ns']:,.0f} ns of {row['count']:,}",
+        }
+        for row in rows
+    ]  # fmt: skip
+    fits = [
+        {
+            "x": row["size_bytes"],
+            "y": row["bus_gbps"] * row["median_ns"] / row["fitted_ns"],
+            "line": f"fit of {row['kind']}, group {row['group']}",
+        }
+        for row in sorted(rows, key=lambda row: row["size_bytes"])
+        if row.get("fitted_ns")
+    ]
+    text = "Bus bandwidth over message size; dashed: time = α + size / β, fitted to these collectives."
+    return [charts.scatter("bandwidth", text, points, x="bytes", y="bus bandwidth (GB/s)", colours=colours, lines=fits)]
+
+
+def dimensions(sidecar: Sidecar) -> Section:
+    """Communication by parallel dimension."""
+    rows = rows_of(sidecar, "communication_by_dimension")
+    if not rows:
+        return Section("Parallel dimensions")
+    parts = {"wait": charts.ORANGE, "transfer": charts.BLUE, "unmatched": charts.GREY}
+    bars = [
+        {
+            "label": row["dimension"],
+            "part": part,
+            "value": (row[f"{part}_ns"] or 0) / 1e6,
+            "exact": f"{row[f'{part}_ns'] or 0:,} ns",
+        }
+        for row in rows
+        for part in parts
+    ]
+    largest = max(rows, key=lambda row: row["exposed_ns"] or 0)
+    exposed = time(largest["exposed_ns"] or 0)
+    lead = f"{largest['dimension']} has the most exposed communication: {exposed}, all ranks together."
+    names = {
+        "parallel_dimensions": "Dimensions, and how they are known",
+        "communication_by_dimension": "Communication of each",
+        "dimension_groups": "Groups against each other", "dimension_links": "Links", "rank_coordinates": "Ranks",
+        "expert_parallel": "Experts",
+    }  # fmt: skip
+    folded = ("dimension_groups", "rank_coordinates")
+    tables = [each for name, title in names.items() for each in table(sidecar, name, title, folded=name in folded)]
+    chart = charts.stacked("dimensions", lead, bars, y="dimension", x_title="time of all ranks (ms)", parts=parts)
+    return Section("Parallel dimensions", lead, [chart], tables)
+
+
+def pipeline(sidecar: Sidecar) -> Section:
+    """The bubble of each stage, divided by cause."""
+    rows = rows_of(sidecar, "pipeline")
+    names = [name for name in BUBBLE if any(row.get(name) for row in rows)]
+    if not rows or not names:
+        return Section("Pipeline", "", (), table(sidecar, "pipeline", "Bubbles"))
+    bars = [
+        {"label": _rank(row), "part": BUBBLE[name][0], "value": row[name] / 1e6, "exact": f"{row[name]:,} ns"}
+        for row in rows[:_MOST_BARS]
+        for name in names
+        if row.get(name)
+    ]
+    parts = {BUBBLE[name][0]: BUBBLE[name][1] for name in names}
+    chart = charts.stacked("pipeline", "The bubble of each rank by cause", bars, y="rank", x_title="ms", parts=parts)
+    return Section("Pipeline", "", [chart], table(sidecar, "pipeline", "Bubbles"))
+
+
+def sharding(sidecar: Sidecar) -> Section:
+    """FSDP's units and DDP's buckets."""
+    tables = [
+        *table(sidecar, "sharding", "Units of FSDP: late gathers first", by="late_ns"),
+        *table(sidecar, "ddp_buckets", "Buckets of DDP", by="exposed_ns"),
+    ]
+    return Section("Sharding and buckets", "", (), tables)
+
+
+def clocks(sidecar: Sidecar) -> Section:
+    """How well the clocks of ranks are known."""
+    rows = rows_of(sidecar, "clock_alignment")
+    known = [row["uncertainty_ns"] for row in rows if row.get("uncertainty_ns") is not None]
+    lead = f"Times of different ranks can be compared to {time(max(known))}." if known else ""
+    apart = [row for row in rows if row["status"] not in ("kept", "corrected", "reference")]
+    if apart:
+        lead += f" {len(apart)} ranks cannot be compared with the others."
+    return Section("Clocks", lead, (), table(sidecar, "clock_alignment", "Clocks of the ranks", folded=len(rows) > 16))
+
+
+def _others(sidecar: Sidecar, shown: set[str]) -> Section:
+    hidden = {*shown, "aggregates"}
+    names = [name for name, each in sidecar["analyses"].items() if each["rows"] and name not in hidden]
+    tables = [
+        made_table(name, name.replace("_", " ").capitalize(), rows_of(sidecar, name), folded=True) for name in names
+    ]
+    return Section("All other figures", "", (), tables)
+
+
+def _rank(row: Row) -> str:
+    return f"rank {row['rank']}" if row.get("rank") is not None else str(row.get("trace", "?"))

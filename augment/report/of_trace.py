@@ -1,0 +1,193 @@
+"""The report of one trace, from its sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from augment.diagnosis.wording import percent, short, size, time
+from augment.report import charts
+from augment.report.document import Document, Section
+from augment.report.kernels import kernels
+from augment.report.modules import modules
+from augment.report.rows import made_table, mean, rows_of, table, totals
+from augment.report.steps import efficiency, steps
+
+Sidecar = Mapping[str, Any]
+
+
+def document(sidecar: Sidecar) -> Document:
+    """All sections that have something to say."""
+    source = sidecar["source"]
+    sections = (
+        efficiency(sidecar), steps(sidecar), critical_path(sidecar), kernels(sidecar), modules(sidecar),
+        communication(sidecar), idle(sidecar), launches(sidecar), memory(sidecar),
+    )  # fmt: skip
+    shown = {each.name for section in sections for each in section.tables}
+    return Document(
+        title=source["name"],
+        subject="trace",
+        verdict=sidecar.get("verdict", {}).get("text", ()),
+        facts=list(facts(sidecar)),
+        sections=[section for section in (*sections, others(sidecar, shown)) if section],
+        findings=rows_of(sidecar, "diagnosis"),
+        diagnostics=sidecar["diagnostics"],
+    )
+
+
+def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
+    """The lines of the header."""
+    source = sidecar["source"]
+    names = totals(source["devices"], lambda row: row["name"] or "unnamed")
+    used = {row["device"] for row in rows_of(sidecar, "temporal_breakdown")}
+    if names:
+        yield "GPU", "; ".join(names) + (f" ({len(used)} with recorded work)" if used else "")
+    if source["ranks"]:
+        yield "rank", ", ".join(map(str, source["ranks"]))
+    yield "recorded", f"{time(source['duration_ns'])}, {source['events']:,} events"
+    if source["steps"]:
+        yield "steps", f"{len(source['steps'])}: {', '.join(map(str, source['steps'][:12]))}"
+    if source["partial"]:
+        yield "incomplete", source["partial"]
+    missing = [f"{name}: {each['reason']}" for name, each in sidecar["analyses"].items() if each["status"] == "skipped"]
+    if missing:
+        yield "not possible", "; ".join(missing)
+    yield "SHA-256 of the trace", source["sha256"]
+    yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}, {source['format']}"
+
+
+def critical_path(sidecar: Sidecar) -> Section:
+    """What the path consists of, and what would shorten it."""
+    rows = rows_of(sidecar, "critical_path")
+    sums = totals(rows, lambda row: row["bound_by"], "time_ns")
+    whole = sum(ns for (ns,) in sums.values())
+    if not whole:
+        return Section("Critical path")
+    order = sorted(sums, key=lambda kind: -sums[kind][0])
+    bars = [
+        {
+            "label": kind.replace("_", " "), "start": 0.0, "end": sums[kind][0] / 1e6, "colour": charts.BLUE,
+            "exact": f"{sums[kind][0]:,.0f} ns", "shown": percent(sums[kind][0] / whole),
+        }
+        for kind in order
+    ]  # fmt: skip
+    lead = (
+        f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided the duration is {bars[0]['label']}."
+    )
+    return Section(
+        "Critical path",
+        lead,
+        [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")],
+        table(
+            sidecar, "critical_path_operators", "What would be saved if a name took no time", by="saved_ns",
+            columns=("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns"),
+        ),
+    )  # fmt: skip
+
+
+def communication(sidecar: Sidecar) -> Section:
+    """Collectives of this rank."""
+    rows = rows_of(sidecar, "collectives")
+    if not rows:
+        return Section("Communication")
+    sums = totals(
+        rows, lambda row: f"{row['kind']} {row['description'] or row['group'] or ''}".strip(), "time_ns", "exposed_ns"
+    )
+    parts = {"hidden by computation": charts.SKY, "exposed": charts.VERMILION}
+    bars = [
+        {"label": short(label), "part": part, "value": ns / 1e6, "exact": f"{ns:,.0f} ns"}
+        for label, (whole, exposed) in sorted(sums.items(), key=lambda each: -each[1][0])[:20]
+        for part, ns in zip(parts, (whole - exposed, exposed), strict=True)
+    ]
+    whole, exposed = (sum(pair[place] for pair in sums.values()) for place in (0, 1))
+    lead = f"Collectives take {time(whole)}, {percent(exposed / (whole or 1))} of it not hidden by computation."
+    chart = charts.stacked("collectives", lead, bars, y="collective", x_title="time (ms)", parts=parts)
+    return Section("Communication", lead, [chart], table(sidecar, "collectives", "Collectives", by="exposed_ns"))
+
+
+def idle(sidecar: Sidecar) -> Section:
+    """Why streams were idle."""
+    rows = rows_of(sidecar, "idle_time_breakdown")
+    parts = {
+        "host_wait": charts.ORANGE, "kernel_wait": charts.PURPLE, "other": charts.GREY,
+        "another stream busy": charts.SKY,
+    }  # fmt: skip
+    bars = []
+    for row in rows:
+        others = row.get("other_stream_busy_ns") or 0
+        label = f"GPU {row['device']} stream {row['stream']}"
+        for part, ns in ((row["category"], row["idle_ns"] - others), ("another stream busy", others)):
+            if ns and part in parts:
+                bars.append({"label": label, "part": part, "value": ns / 1e6, "exact": f"{ns:,.0f} ns"})
+    if not bars:
+        return Section("Idle time")
+    waits = totals(rows, lambda row: row["category"], "device_host_wait_ns")
+    host = sum(ns for (ns,) in waits.values())
+    lead = f"While nothing ran on the device, streams waited {time(host)} for the host." if host else ""
+    chart = charts.stacked(
+        "idle", "Idle time of each stream by cause", bars, y="stream", x_title="idle time (ms)", parts=parts
+    )
+    return Section(
+        "Idle time",
+        lead,
+        [chart],
+        table(sidecar, "idle_time_breakdown", "Idle time by cause", by="idle_ns", folded=True),
+    )
+
+
+def launches(sidecar: Sidecar) -> Section:
+    """Launches and queues of streams."""
+    rows = rows_of(sidecar, "launch_statistics")
+    if not rows:
+        return Section("Launches and queues")
+    count, short_kernels = sum(row["launch_count"] for row in rows), sum(row["short_kernel_count"] for row in rows)
+    lead = f"{count:,} launches; {short_kernels:,} kernels are shorter than the call that launched them."
+    tables = [
+        *table(sidecar, "launch_statistics", "Launches of each stream", by="launch_count"),
+        *table(sidecar, "queue_length", "Operations launched and not yet started", by="mean"),
+        *table(sidecar, "frequent_kernel_patterns", "Sequences of kernels that recur", by="kernel_ns", folded=True),
+    ]
+    return Section("Launches and queues", lead, (), tables)
+
+
+def memory(sidecar: Sidecar) -> Section:
+    """The peak, and what held it."""
+    rows = [row for row in rows_of(sidecar, "memory_at_peak") if row["bytes"]]
+    profile = rows_of(sidecar, "memory_profile")
+    if not profile:
+        return Section("Memory")
+    peak = max(profile, key=lambda row: row["peak_allocated_bytes"] or 0)
+    lead = (
+        f"At most {size(peak['peak_allocated_bytes'] or 0)} were allocated on {peak['device_type']} {peak['device']}."
+    )
+    owners = sorted(rows, key=lambda row: -row["bytes"])[:20]
+    bars = [
+        {
+            "label": f"{short(row['outer_operator'] or row['operator'] or row['origin'])} "
+            f"({row['device_type']} {row['device']})",
+            "start": 0, "end": row["bytes"] / 1e6, "colour": charts.BLUE, "exact": f"{row['bytes']:,} bytes",
+            "shown": size(row["bytes"]),
+        }
+        for row in owners
+    ]  # fmt: skip
+    drawn = [charts.waterfall("memory_at_peak", "What held the memory at its peak", bars, x_title="MB")] if bars else []
+    tables = [
+        *table(sidecar, "memory_profile", "Memory of each device", by="peak_allocated_bytes"),
+        *table(sidecar, "memory_at_peak", "What held the memory at its peak", by="bytes"),
+    ]
+    return Section("Memory", lead, drawn, tables)
+
+
+def others(sidecar: Sidecar, shown: set[str]) -> Section:
+    """The tables of all other analyses, folded."""
+    hidden = {*shown, "diagnosis"}
+    names = [name for name, each in sidecar["analyses"].items() if each["rows"] and name not in hidden]
+    tables = [
+        made_table(name, name.replace("_", " ").capitalize(), rows_of(sidecar, name), folded=True) for name in names
+    ]
+    return Section("All other figures", "", (), tables)
+
+
+def mean_step_ns(sidecar: Sidecar) -> float | None:
+    """The mean time of a step, ns; None without steps."""
+    return mean(rows_of(sidecar, "step_figures"), "step_ns")

@@ -1,0 +1,71 @@
+"""Rows of a sidecar, by analysis, and tables of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from augment.report.document import Row, Table
+
+MOST_ROWS = 200  #: rows of a table that a page holds
+_CLIP = 160  #: the longest text of a cell
+
+
+def rows_of(sidecar: Mapping[str, Any], analysis: str) -> list[dict[str, Any]]:
+    """The rows of an analysis; none if it is absent or skipped."""
+    return list(sidecar["analyses"].get(analysis, {}).get("rows", ()))
+
+
+def table(
+    sidecar: Mapping[str, Any],
+    analysis: str,
+    title: str,
+    *,
+    by: str | None = None,
+    columns: Sequence[str] = (),
+    folded: bool = False,
+) -> list[Table]:
+    """The table of an analysis, the rows with most of ``by`` first; of all ``columns``, or those named. No table if
+    there is no row."""
+    rows = rows_of(sidecar, analysis)
+    return [made_table(analysis, title, rows, by=by, columns=columns, folded=folded)] if rows else []
+
+
+def made_table(
+    name: str,
+    title: str,
+    rows: Sequence[Row],
+    *,
+    by: str | None = None,
+    columns: Sequence[str] = (),
+    folded: bool = False,
+) -> Table:
+    """A table of ``rows``, at least one. Columns without any value are left out."""
+    if by:
+        rows = sorted(rows, key=lambda row: -(row.get(by) or 0))
+    kept = rows[:MOST_ROWS]
+    names = [name for name in columns or rows[0] if any(row.get(name) not in (None, "", []) for row in kept)]
+    return Table(name, title, [{name: _cell(row.get(name)) for name in names} for row in kept], len(rows), folded)
+
+
+def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dict[Any, list[float]]:
+    """The sums of ``figures`` by key, in the order of first appearance."""
+    sums: dict[Any, list[float]] = defaultdict(lambda: [0.0] * len(figures))
+    for row in rows:
+        total = sums[key(row)]
+        for place, figure in enumerate(figures):
+            total[place] += row.get(figure) or 0
+    return dict(sums)
+
+
+def mean(rows: Sequence[Row], figure: str) -> float | None:
+    """The mean of the values that there are."""
+    values = [row[figure] for row in rows if row.get(figure) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return value if not isinstance(value, str) or len(value) <= _CLIP else value[: _CLIP - 1] + "…"
