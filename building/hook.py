@@ -1,4 +1,5 @@
-"""Hatchling's hook: the library goes into the wheel, or for an editable install beside the kernels."""
+"""Hatchling's hook: the library of kernels and the script of charts go into the wheel, or for an editable install into
+the checkout."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from augment.kernels.native import own_target
 from building.build import build
+from building.charts import build as build_charts
 from building.targets import TARGETS, library_name
 
 
@@ -21,8 +23,9 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See hatchling."""
         target = os.environ.get("KINETO_AUGMENT_TARGET") or own_target()
-        library = build(target)
+        library, script = build(target), build_charts()
         build_data["tag"] = f"py3-none-{TARGETS[target].tag}"
         build_data["pure_python"] = False
         if version != "editable":
             build_data["force_include"][str(library)] = f"augment/kernels/{library_name(target)}"
+            build_data["force_include"][str(script)] = "augment/report/vega.js"

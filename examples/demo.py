@@ -36,6 +36,7 @@ Look at it: augment open {trace}, or
      ^(Diagnosis|Steps|GPU state|Critical path|Idle|Exposed communication)$
   5. on the track "Idle", click on the long host_wait at about {moment_ms:.0f} ms: its args name the Python function
      that kept the device waiting for {wait_ms:.1f} ms
+The job on one page, to open in a browser: {page}
 All figures, for programs: {metrics}
 """
 
@@ -63,7 +64,7 @@ def longest_wait(truth: Path) -> tuple[float, float]:
 
 def main() -> int:
     """Run the demonstration."""
-    job, augmented = OUTPUT / "job", OUTPUT / "augmented"
+    job, augmented, page = OUTPUT / "job", OUTPUT / "augmented", OUTPUT / "job.report.html"
     for folder in (job, augmented):
         shutil.rmtree(folder, ignore_errors=True)
     print(f"Simulating a job of {JOB.ranks} ranks in {job}/ …", flush=True)
@@ -71,11 +72,14 @@ def main() -> int:
     try:
         run(["run", *(str(path) for path, _ in written), "-o", str(augmented)])
         run(["show", str(augmented / "rank0.metrics.json"), *TABLES])
+        run(["report", str(augmented), "-o", str(page)])
     except subprocess.CalledProcessError as failed:
         return failed.returncode
     moment_ms, wait_ms = longest_wait(job / "rank0.truth.json")
     trace, metrics = (augmented / f"rank0.{ending}" for ending in ("augmented.pftrace", "metrics.json"))
-    print(LOOK.format(trace=trace.resolve(), metrics=metrics, moment_ms=moment_ms, wait_ms=wait_ms))
+    print(
+        LOOK.format(trace=trace.resolve(), metrics=metrics, page=page.resolve(), moment_ms=moment_ms, wait_ms=wait_ms)
+    )
     return 0
 
 

@@ -41,7 +41,7 @@ def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Cha
     """Bars from ``start`` to ``end``. A row also has ``label``, ``colour``, ``exact`` (the tooltip) and ``shown`` (the
     text beside the bar).
     """
-    encoding = {
+    encoding: Spec = {
         "y": {"field": "label", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 320}},
         "x": {"field": "start", "type": "quantitative", "title": x_title},
         "x2": {"field": "end"},
@@ -183,6 +183,7 @@ def treemap(name: str, text: str, rows: Sequence[Row]) -> Chart:
     }
     box = {
         "type": "rect",
+        "aria": False,
         "from": {"data": "leaves"},
         "encode": {
             "enter": {"fill": {"field": "colour"}, "tooltip": {"signal": "datum.label + ': ' + datum.exact"}},
@@ -192,6 +193,7 @@ def treemap(name: str, text: str, rows: Sequence[Row]) -> Chart:
     fits = "datum.x1 - datum.x0 > 70 && datum.y1 - datum.y0 > 16"
     word = {
         "type": "text",
+        "aria": False,
         "interactive": False,
         "from": {"data": "leaves"},
         "encode": {

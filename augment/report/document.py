@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,7 @@ class Section:
     @property
     def anchor(self) -> str:
         """The id of its heading."""
-        return self.title.lower().replace(" ", "-")
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     def __bool__(self) -> bool:
         return bool(self.charts or self.tables or self.lead)

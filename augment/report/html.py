@@ -23,7 +23,11 @@ def page(document: Document) -> str:
         UsageError: this is a checkout whose page script was not made.
     """
     data = {
-        "charts": {chart.name: chart.spec for section in document.sections for chart in section.charts},
+        "charts": {
+            chart.name: {**chart.spec, "description": chart.text}
+            for section in document.sections
+            for chart in section.charts
+        },
         "tables": {table.name: _columns(table) for section in document.sections for table in section.tables},
     }
     return Template(_resource("page.html")).substitute(
@@ -56,7 +60,7 @@ def _section(section: Section) -> str:
     for chart in section.charts:
         text = html.escape(chart.text)
         caption = "" if chart.text == section.lead else f"<figcaption>{text}</figcaption>"
-        place = f'<div class="chart" id="chart-{chart.name}" role="img" aria-label="{text}"></div>'
+        place = f'<div class="chart" id="chart-{chart.name}"></div>'
         parts.append(f"<figure>{place}{caption}</figure>")
     parts += map(_table, section.tables)
     return "".join(parts) + "</section>"

@@ -72,7 +72,7 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
     points = [
         {
             "x": row["intensity"], "y": row["achieved_tflops"], "kind": row["bound"], "size": row["time_ns"] / 1e6,
-            "label": f"{short(row['operator'])} {row['number'] or ''} {short(row['shapes'] or '')}",
+            "label": f"{short(row['operator'] or 'no operator')} {row['number'] or ''} {short(row['shapes'] or '')}",
             "exact": f"{row['achieved_tflops']:.4g} TFLOP/s, {percent(row['roof_ratio'] or 0)} of its roof, "
             f"{time(row['time_ns'])}",
         }

@@ -17,7 +17,7 @@ _CHARACTERS = 130  #: so many characters fit into the width of the chart
 
 def modules(sidecar: Mapping[str, Any]) -> Section:
     """GPU time of modules within modules, forward and backward together."""
-    rows = [row for row in rows_of(sidecar, "gpu_time_by_module") if row["gpu_ns"]]
+    rows = [row for row in rows_of(sidecar, "gpu_time_by_module") if row["gpu_ns"] and row["module"]]
     if not rows:
         return Section("Modules")
     boxes = _boxes(rows)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from augment.diagnosis.wording import size, time
+import numpy as np
+
+from augment.diagnosis.wording import percent, size, time
+from augment.history.changes import Change, changes
 from augment.report import charts
 from augment.report.document import Document, Row, Section
 from augment.report.rows import made_table, mean, rows_of
@@ -57,12 +61,34 @@ def _section(table: Sequence[Row], figure: tuple[str, str, str, str, str]) -> Se
         }
         for row in known
     ]
+    levels = _levels(known, column)
+    points += [
+        {"x": row["run"], "y": level / scale, "kind": "level", "exact": f"{level:,.6g}"}
+        for row, level in zip(known, levels, strict=True)
+    ]
     first, last = known[0][column], known[-1][column]
     lead = f"{_shown(first, unit)} in {known[0]['run']}, {_shown(last, unit)} in {known[-1]['run']}."
-    chart = charts.line(
-        f"trend_{column}", f"{title}: {lead}", points, x="run", y=f"{title} ({word})", colours={name: charts.BLUE}
-    )
+    for each in _changes(known, column):
+        lead += f" Since {known[each.first]['run']} it is {_moved(each)}."
+    colours = {name: charts.BLUE, "level": charts.VERMILION}
+    chart = charts.line(f"trend_{column}", lead, points, x="run", y=f"{title} ({word})", colours=colours)
     return Section(title, lead, [chart])
+
+
+def _changes(known: Sequence[Row], column: str) -> list[Change]:
+    return changes(np.array([row[column] for row in known], np.float64))
+
+
+def _levels(known: Sequence[Row], column: str) -> list[float]:
+    """The level of each run: the median of the runs between two changes."""
+    values = np.array([row[column] for row in known], np.float64)
+    bounds = [0, *(each.first for each in changes(values)), len(values)]
+    return [float(np.median(values[a:b])) for a, b in itertools.pairwise(bounds) for _ in range(a, b)]
+
+
+def _moved(change: Change) -> str:
+    direction = "higher" if change.after > change.before else "lower"
+    return f"{percent(abs(change.after / change.before - 1))} {direction}" if change.before else direction
 
 
 def _change(table: Sequence[Row]) -> str:
@@ -72,6 +98,9 @@ def _change(table: Sequence[Row]) -> str:
         return "Fewer than two of the runs have a common figure."
     word = "A step" if column == "step_ns" else "The recording"
     worst = max(known, key=lambda row: row[column])
+    moved = [f"since {known[each.first]['run']} it is {_moved(each)}" for each in _changes(known, column)]
+    if moved:
+        return f"{word} took {time(known[0][column])} in {known[0]['run']}; {', '.join(moved)}."
     return (
         f"{word} took {time(known[0][column])} in {known[0]['run']} "
         f"and {time(known[-1][column])} in {known[-1]['run']}; "

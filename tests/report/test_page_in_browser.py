@@ -1,0 +1,82 @@
+"""Pages of reports in a real browser without a network: charts, no error, nothing that axe-core finds serious."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_report import metrics, outputs, run  # noqa: F401
+
+from augment.report.html import page
+from augment.report.subject import document_of
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, headless."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    vl_convert = pytest.importorskip("vl_convert", reason="no script of charts: pip install vl-convert-python")
+    assert vl_convert
+    from building.charts import build
+
+    build()
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not chromium:
+        pytest.skip("no Chromium: apt-get install chromium, or name one in $CHROMIUM")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=chromium, headless=True, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("kind", ["trace", "job", "comparison"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page(browser: Any, outputs: Path, tmp_path: Path, kind: str, scheme: str) -> None:  # noqa: F811
+    source = outputs if kind == "job" else metrics(outputs)
+    if kind == "comparison":
+        first, second = sorted((outputs.parent / "traces").glob("*.json.gz"))[:2]
+        run("diff", first, second, "-o", tmp_path, "--quiet")
+        (source,) = tmp_path.glob("*.diff.metrics.json")
+    path = tmp_path / "report.html"
+    path.write_text(page(document_of(str(source), lambda path: pytest.fail(path))), encoding="utf-8")
+    assert path.stat().st_size < 2_000_000
+    context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": 1200, "height": 900})
+    seen = context.new_page()
+    said: list[str] = []
+    seen.on("console", lambda message: said.append(message.text))
+    seen.on("pageerror", lambda error: said.append(str(error)))
+    seen.goto(path.as_uri())
+    seen.wait_for_selector("body[data-charts=drawn]", timeout=90_000)
+    charts, drawn = (seen.locator(selector).count() for selector in (".chart", ".chart svg.marks"))
+    assert (drawn, said) == (charts, [])
+    assert charts > 0
+    if kind == "trace":
+        _sorts_and_filters(seen)
+    assert _serious(seen) == []
+    context.close()
+
+
+def _sorts_and_filters(seen: Any) -> None:
+    table = seen.locator("#table-kernel_breakdown")
+    table.locator("th button", has_text="name").first.click()
+    names = table.locator("tbody tr td:nth-child(6)").all_inner_texts()
+    assert names == sorted(names)
+    table.locator("input").fill("nccl")
+    assert 0 < table.locator("tbody tr").count() < len(names)
+
+
+def _serious(seen: Any) -> list[str]:
+    """What axe-core finds serious or critical."""
+    axe = pytest.importorskip("axe_core_python.sync_playwright", reason="no axe-core: pip install axe-core-python")
+    violations = axe.Axe().run(seen)["violations"]
+    return [
+        f"{each['id']}: {[node['html'][:200] for node in each['nodes'][:3]]}"
+        for each in violations
+        if each["impact"] in ("serious", "critical")
+    ]
