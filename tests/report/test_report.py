@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -75,7 +76,7 @@ def test_bars_add_up_to_the_step(outputs: Path) -> None:
     bars = data_of(html.page(of_trace(sidecar)))["charts"]["step_efficiency"]["data"]["values"]
     rows = sidecar["analyses"]["step_efficiency"]["rows"]
     assert bars[-1]["end"] == pytest.approx(sum(row["wall_ns"] for row in rows) / len(rows) / 1e6)
-    assert all(before["end"] == after["start"] for before, after in zip(bars, bars[1:], strict=False))
+    assert all(before["end"] == after["start"] for before, after in itertools.pairwise(bars))
 
 
 def test_nothing_is_fetched(outputs: Path) -> None:
