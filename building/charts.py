@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parents[1] / "augment" / "report" / "vega.js"
+_PUBLISHED = "window.vegaEmbed = vegaEmbed;"
 
 
 def build() -> Path:
@@ -17,7 +18,7 @@ def build() -> Path:
     stamp = f"// Vega-Embed {vl_convert.get_vega_embed_version()}, Vega {vl_convert.get_vega_version()}\n"
     if not SCRIPT.exists() or not SCRIPT.read_text(encoding="utf-8").startswith(stamp):
         draft = SCRIPT.with_suffix(".draft")
-        draft.write_text(stamp + vl_convert.javascript_bundle(None), encoding="utf-8")
+        draft.write_text(stamp + vl_convert.javascript_bundle(_PUBLISHED), encoding="utf-8")
         draft.replace(SCRIPT)
     return SCRIPT
 
