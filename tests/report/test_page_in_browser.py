@@ -35,8 +35,7 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.mark.parametrize("kind", ["trace", "job", "comparison"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("kind", "scheme"), [("trace", "light"), ("job", "dark"), ("comparison", "light")])
 def test_page(browser: Any, outputs: Path, tmp_path: Path, kind: str, scheme: str) -> None:  # noqa: F811
     source = outputs if kind == "job" else metrics(outputs)
     if kind == "comparison":
