@@ -70,7 +70,7 @@ def stragglers(sidecar: Sidecar) -> Section:
     worst = charged[0]
     whole = sum(row["charged_ns"] for row in charged)
     lead = (
-        f"{_rank(worst)} makes the others wait longest: {time(worst['charged_ns'])}, "
+        f"Most is charged to {_rank(worst)}: {time(worst['charged_ns'])}, "
         f"{percent(worst['charged_ns'] / whole)} of all time charged to late ranks."
     )
     bars = [
