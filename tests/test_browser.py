@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +199,36 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     assert seen.roots == ["rank 0", "rank 1", "rank 2"]
 
 
-def test_both_sides_of_an_overlay_are_shown(context: Any, raw: Path, tmp_path: Path, pictures: Path) -> None:
-    augment("diff", raw, raw, "-o", tmp_path, "--overlay", "--min-delta-us", 0).communicate(timeout=60)
-    seen = see(context, tmp_path / "rank0.diff.overlay.pftrace", pictures / "open_overlay.png")
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of a comparison: in the test, matrix products take longer."""
+    folder = tmp_path_factory.mktemp("compared")
+    job = JobOptions(ranks=1, steps=3, layers=4)
+    ((control, _),) = simulate(job, folder / "control")
+    ((test, _),) = simulate(replace(job, slow_kernel="nvjet", slow_percent=20.0), folder / "test")
+    augment("diff", control, test, "-o", folder, "--overlay", "--label", "before").communicate(timeout=60)
+    return folder
+
+
+def test_both_sides_of_an_overlay_are_shown(context: Any, compared: Path, pictures: Path) -> None:
+    seen = see(context, compared / "rank0.diff.overlay.pftrace", pictures / "diff_overlay.png")
     sides = [f"{row} {side}" for row in ("Steps", "GPU state", "stream 7") for side in ("control", "test")]
     assert [name for name in seen.pinned if not name.startswith("Diff")] == sides
-    assert [name for name in seen.expanded if ":" in name] == ["control: rank0", "test: rank0"]
+    assert [name for name in seen.expanded if ":" in name] == ["control: before", "test: rank0"]
+    assert seen.import_errors == 0
+
+
+def test_of_a_comparison_the_differences_of_the_device_are_pinned(context: Any, compared: Path, pictures: Path) -> None:
+    seen = see(context, compared / "rank0.diff.pftrace", pictures / "diff_timeline.png")
+    assert seen.pinned
+    assert all(name.startswith("Diff vs before") and not name.endswith(")") for name in seen.pinned)
+    assert seen.import_errors == 0
+
+
+def test_a_host_that_runs_ahead(context: Any, pictures: Path) -> None:
+    """The view reaches to the end of the step's GPU work, long after the host has left the step."""
+    raw = ROOT / "examples" / "simulated" / "backlog" / "rank0.pt.trace.json.gz"
+    seen = see(context, raw, pictures / "open_backlog.png")
+    assert shows_middle_step(seen, raw)
+    assert "GPU state" in seen.pinned
     assert seen.import_errors == 0

@@ -8,7 +8,6 @@ import urllib.parse
 from augment.viewer.view import View, exactly
 
 _PIN = "dev.perfetto.PinTracksByRegex"
-_NUMBER = r"( \(?\d+\)?)?"  #: that the UI puts behind the name of a track that lies below a thread
 _EXPAND = "dev.perfetto.ExpandTracksByRegex"
 
 
@@ -29,6 +28,6 @@ def commands(view: View) -> list[dict[str, object]]:
 
     Each command pins in the order of the tree, so each pin is a command.
     """
-    made: list[dict[str, object]] = [{"id": _PIN, "args": [f"^({pattern}){_NUMBER}$"]} for pattern in view.pins]
+    made: list[dict[str, object]] = [{"id": _PIN, "args": [f"^({pattern})$"]} for pattern in view.pins]
     patterns = [exactly(view.groups), view.group_pattern]
     return made + [{"id": _EXPAND, "args": [f"^({one})$"]} for one in patterns if one]

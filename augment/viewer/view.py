@@ -21,10 +21,11 @@ _DEVICES = 3  #: devices whose state is pinned, the busiest
 _EXPANDED = 3  #: processes that are expanded if none launches work
 _SHARE = 0.01  #: a counter is pinned if its maximum is this share of the device's memory
 _LEAST_BYTES = 100 * 2**20  #: or, where the device's memory is unknown, so much
-_UNIT = "( operations| bytes)?"  #: of a counter that was read from Chrome JSON, behind its name
+#: behind the name of a counter: its unit, if it was read from Chrome JSON; the thread's number, which the UI adds
+_UNIT = r"( operations| bytes)?( \(\d+\))?"
 
 #: of the whole trace; what the job and a comparison add stands where their subject does
-_FIRST = ("Diagnosis", "(Diff vs|Δ) .*", "Steps")
+_FIRST = ("Diagnosis", "Diff vs .*[^)]", "Steps")  #: of a comparison, what lies below a device, not below a thread
 _STATE, _PATH = "GPU state", "(Cross-rank critical path|Critical path)"
 
 

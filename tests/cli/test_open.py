@@ -161,7 +161,7 @@ def names_of(view: View) -> list[str]:
     names = (
         "Memory allocated", "Memory allocated CPU", "Queue Length stream 7", "Queue Length stream 20", "Idle stream 7",
         "Exposed communication", "Idle", "Critical path", "GPU state", "Steps", "Diagnosis", "stream 7",
-        "Launch outliers", "Memcpy HtoD bandwidth", "Δ GPU 0",
+        "Launch outliers", "Diff vs a (12)", "Memcpy HtoD bandwidth", "Diff vs a stream 7",
     )  # fmt: skip
     patterns = [one["args"][0] for one in commands(view) if one["id"] == PIN]  # type: ignore[index]
     return [name for pattern in patterns for name in names if re.fullmatch(pattern, name)]
@@ -171,7 +171,16 @@ def test_what_is_pinned_and_in_which_order(raw: Path) -> None:
     trace = read(str(raw))
     view = view_of(trace)
     stream = "Queue Length stream 7"
-    order = ["Diagnosis", "Δ GPU 0", "Steps", "GPU state", "Critical path", "Idle", "Exposed communication", stream]
+    order = [
+        "Diagnosis",
+        "Diff vs a stream 7",
+        "Steps",
+        "GPU state",
+        "Critical path",
+        "Idle",
+        "Exposed communication",
+        stream,
+    ]
     assert names_of(view) == order
     assert commands(view)[-1] == {"id": EXPAND, "args": ["^(python 4200|GPU 0)$"]}
 
@@ -277,7 +286,7 @@ def test_the_link_holds_all(raw: Path) -> None:
 def test_a_trace_without_steps_or_devices_is_not_zoomed_into(tmp_path: Path) -> None:
     bare = view_of(read(str(write_trace(tmp_path / "bare.json", launch()))))
     assert bare.window is None
-    assert names_of(bare)[:3] == ["Diagnosis", "Δ GPU 0", "Steps"]
+    assert names_of(bare)[:3] == ["Diagnosis", "Diff vs a stream 7", "Steps"]
     assert bare.groups == ["Process 100"]
     assert commands(UNKNOWN)[0]["id"] == PIN
 
