@@ -6,7 +6,7 @@ have, such as those of single events, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,12 +40,31 @@ class Row:
     max_rank: int | None = column("A rank with the maximum.")
 
 
-def aggregates(summaries: Sequence[RankSummary]) -> Findings | Skipped:
-    """The rows in the order of analyses, then of first appearance; at most :data:`MOST_ROWS`."""
-    tallies: dict[str, _Tally] = {}
-    for member, summary in enumerate(summaries):
+class Aggregation:
+    """The statistics of the ranks added so far."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, _Tally] = {}
+
+    def add(self, member: int, summary: RankSummary) -> None:
+        """Add the figures of a rank."""
         for name, figures in summary.figures.items():
-            tallies.setdefault(name, _Tally(figures.columns, figures.units)).add(member, figures)
+            self._tallies.setdefault(name, _Tally(figures.columns, figures.units)).add(member, figures)
+
+    def outcome(self, summaries: Sequence[RankSummary]) -> Findings | Skipped:
+        """The rows in the order of analyses, then of first appearance; at most :data:`MOST_ROWS`."""
+        return _outcome(self._tallies, summaries)
+
+
+def aggregates(summaries: Sequence[RankSummary]) -> Findings | Skipped:
+    """The statistics of all ranks."""
+    aggregation = Aggregation()
+    for member, summary in enumerate(summaries):
+        aggregation.add(member, summary)
+    return aggregation.outcome(summaries)
+
+
+def _outcome(tallies: Mapping[str, _Tally], summaries: Sequence[RankSummary]) -> Findings | Skipped:
     if not tallies:
         return Skipped("no rank was analysed")
     least = max(2, int(np.ceil(LEAST_SHARE * len(summaries)))) if len(summaries) >= FEWEST_TO_COMPARE else 1

@@ -24,6 +24,7 @@ from augment.job.verdict_rows import WhatIfRow
 from augment.job.waits import Waits, apart, waits
 from augment.trace import Diagnostic
 
+_KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that questions about the job need
 _NAMED = 5  #: incomplete traces named in the diagnostic
 #: the rows of each question
 ROWS: dict[str, type[Any]] = {
@@ -51,6 +52,7 @@ class Answer:
     parted: Waits
     diagnostics: Sequence[Diagnostic]
     parallelism: Mapping[str, int] = field(default_factory=dict)  #: sizes of dimensions that the user states
+    aggregation: aggregates.Aggregation | None = None  #: of figures that the summaries no longer hold
 
     def __repr__(self) -> str:
         return f"<Answer: {len(self.summaries)} ranks, {len(self.matched):,} matched collectives>"
@@ -76,7 +78,9 @@ class Answer:
             **self._of_path(),
             "job_what_if": self.judgement.what_if,
             **questions.outcomes(self.summaries, self.clocks, self.matched, self.parted, self.parallelism),
-            "aggregates": aggregates.aggregates(self.summaries),
+            "aggregates": self.aggregation.outcome(self.summaries)
+            if self.aggregation
+            else aggregates.aggregates(self.summaries),
         }
 
     @cached_property
@@ -156,7 +160,13 @@ def answer(
     Raises:
         InputError: a summary is damaged or has another version.
     """
-    summaries = [read_summary(content, name) for content, name in zip(contents, names, strict=True)]
+    aggregation = aggregates.Aggregation()
+    summaries = []
+    for member, (content, name) in enumerate(zip(contents, names, strict=True)):
+        summaries.append(read_summary(content, name))
+        aggregation.add(member, summaries[-1])
+        # most of a summary's memory are figures that only the aggregates need
+        summaries[-1].figures = {kept: found for kept, found in summaries[-1].figures.items() if kept in _KEPT}
     matched = match(summaries)
     clocks, doubts = align(matched, summaries, trusted=trust_clocks)
     wrong = apart(matched, clocks)
@@ -166,7 +176,13 @@ def answer(
         matched = matched.take(~wrong)
     doubts += _doubts(summaries, matched)
     return Answer(
-        summaries, clocks, matched, waits(matched, clocks), [*matched.diagnostics, *doubts], parallelism or {}
+        summaries,
+        clocks,
+        matched,
+        waits(matched, clocks),
+        [*matched.diagnostics, *doubts],
+        parallelism or {},
+        aggregation,
     )
 
 

@@ -22,7 +22,7 @@ from augment.job.waits import Waits
 from augment.trace import Diagnostic
 
 MOST_ROWS = 20_000
-_OF = "step_efficiency"  #: the rank's own analysis, for the ratios
+FIGURES = "step_efficiency"  #: the rank's own analysis, for the ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _exposed(
 
 def _ratios(summary: RankSummary) -> dict[int, tuple[float | None, float | None]]:
     """MFU and HFU by number of step; nothing of ranks with several devices, whose steps have several rows."""
-    figures = summary.figures.get(_OF)
+    figures = summary.figures.get(FIGURES)
     if figures is None or not {"mfu_ratio", "hfu_ratio"} <= set(figures.columns):
         return {}
     places = [figures.columns.index(name) for name in ("mfu_ratio", "hfu_ratio")]
