@@ -1,0 +1,47 @@
+"""What must not change a verdict: the clocks of the hosts, the order of the ranks' files, and the scale of time."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import verdicts
+
+from augment.findings import AugmentedTrace
+from augment.job.answer import answer
+from augment.job.summary import summarize
+from augment.readers import read
+from simulator import JobOptions, simulate
+
+JOB = JobOptions(ranks=4, steps=4, layers=2, straggler=2, straggler_factor=1.4, seed=11)
+
+
+def the_row(options: JobOptions) -> tuple[int | None, str, int, int]:
+    (row,) = verdicts.job(options).verdict.rows
+    return row.rank, row.cause, row.charged_ns, row.gain_ns or 0
+
+
+def test_clocks_and_scale_change_nothing() -> None:
+    rank, cause, charged, gain = the_row(JOB)
+    assert (rank, cause) == (2, "compute")
+    apart = the_row(replace(JOB, clock_offset_ns=(0, 5_000_000_000, -7_000_000, 123_456_789)))
+    assert apart[:2] == (rank, cause)
+    assert apart[2:] == pytest.approx((charged, gain), rel=0.01)
+    stretched = the_row(replace(JOB, stretch=2.0))
+    assert stretched[:2] == (rank, cause)
+    assert stretched[2:] == pytest.approx((2 * charged, 2 * gain), rel=0.05)
+
+
+def test_the_order_of_the_files_changes_nothing(tmp_path: Path) -> None:
+    paths = [path for path, _ in simulate(JOB, tmp_path)]
+    contents = [summarize(AugmentedTrace(read(str(path)), {})) for path in paths]
+    names = [path.name for path in paths]
+    forward, backward = answer(contents, names).verdict, answer(contents[::-1], names[::-1]).verdict
+    (first,), (second,) = forward.rows, backward.rows
+    assert (first.rank, first.cause) == (second.rank, second.cause)
+    assert second.charged_ns == pytest.approx(first.charged_ns, rel=0.01)
