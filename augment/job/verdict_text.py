@@ -14,6 +14,7 @@ from augment.job.verdict_rows import Row
 
 _MOST_KERNELS = 2
 _LEAST_SHARE = 0.1  #: of an excess, to be mentioned
+_MAIN_SHARE = 0.5  #: of what the host did, to name it
 _NAME_CHARS = 60
 _SPELLED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _CAUSES = {
@@ -81,7 +82,9 @@ def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str
     told = summaries[member].states.doing(end - length, end)
     if not told:
         return ""
-    name, is_operator, _ = told[0]
+    name, is_operator, ns = told[0]
+    if ns < _MAIN_SHARE * sum(time for _, _, time in told):
+        return ", in no place most of the time"
     if not name:
         return ", outside all operators and annotations"
     return f", in `{_short(name)}`" if is_operator else f", outside operators in `{_short(name)}`"
