@@ -148,7 +148,7 @@ def test_every_column_is_declared(analysis: Any) -> None:
 def test_sidecars_of_whole_traces_are_valid(tmp_path: Path, name: str | Path) -> None:
     written = write_all(augment(read(str(real_trace(name)))), tmp_path)
     assert [path.name.removeprefix(Path(name).name.removesuffix(".pt.trace.json.gz")) for path in written] == [
-        ".augmented.json.gz",
+        ".augmented.pftrace",
         ".metrics.json",
     ]
     document = json.loads(written[-1].read_bytes(), parse_constant=pytest.fail)
