@@ -139,6 +139,21 @@ class Flows:
 
 Annotation = SliceTrack | CounterTrack | InstantTrack | Flows
 
+BYTE_UNITS = ((10**9, "GB"), (10**6, "MB"), (1, "bytes"))  #: units of counters, with their sizes in bytes
+
+
+def byte_unit(greatest: int) -> tuple[int, str]:
+    """The unit for counters of memory with this maximum, in bytes, that share a y axis: its size in bytes and its name.
+
+    Viewers put a metric prefix before any unit: 15 GB would be shown as "15G bytes".
+    """
+    return next((unit for unit in BYTE_UNITS if greatest >= unit[0]), BYTE_UNITS[-1])
+
+
+def in_unit(values: Int64s, unit: tuple[int, str]) -> Int64s | npt.NDArray[np.float64]:
+    """``values``, int64 bytes, in the ``unit``; as they are where that is bytes."""
+    return values if unit[0] == 1 else values / unit[0]
+
 
 def row_count(annotation: Annotation) -> int:
     """The number of slices, points, instants or arrows of an annotation."""

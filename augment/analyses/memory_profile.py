@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.annotations import CounterTrack
+from augment.annotations import CounterTrack, byte_unit, in_unit
 from augment.arrays.ordering import changing
 from augment.arrays.types import Int64s
 from augment.derived.memory.memory_events import DeviceMemory, diagnostics, memory_events
@@ -101,10 +101,12 @@ def _row(one: DeviceMemory, start_ns: int) -> Row:
 
 def _tracks(one: DeviceMemory) -> list[CounterTrack]:
     series = {"allocated": one.allocated, "reserved": one.reserved}
-    return [_track(one, what, values) for what, values in series.items() if values is not None]
+    recorded = {what: values for what, values in series.items() if values is not None}
+    unit = byte_unit(max(int(values.max(initial=0)) for values in recorded.values()))
+    return [_track(one, what, values, unit) for what, values in recorded.items()]
 
 
-def _track(one: DeviceMemory, what: str, values: Int64s) -> CounterTrack:
+def _track(one: DeviceMemory, what: str, values: Int64s, unit: tuple[int, str]) -> CounterTrack:
     """The points at which the value changes, plus the first and the last. For each moment the last event counts."""
     keep = np.append(one.ts[1:] != one.ts[:-1], True)
     ts, values = one.ts[keep], values[keep]
@@ -114,8 +116,8 @@ def _track(one: DeviceMemory, what: str, values: Int64s) -> CounterTrack:
         name=f"Memory {what}{one.label}",
         under=one.track,
         ts=ts[keep],
-        values=values[keep],
-        unit="bytes",
+        values=in_unit(values[keep], unit),
+        unit=unit[1],
         description="what the allocator has given out"
         if what == "allocated"
         else "what the allocator holds from the driver",

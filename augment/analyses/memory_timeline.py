@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.annotations import CounterTrack
+from augment.annotations import CounterTrack, byte_unit, in_unit
 from augment.arrays.ordering import changing
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
@@ -74,7 +74,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     ts, held = _within(trace, changes)
     occurring = {name: values for name, values in zip(CATEGORIES, held.T, strict=True) if values.any()}
     series = {"total": held.sum(axis=1), **occurring}
-    tracks = [_track(trace, found.device, name, ts, values) for name, values in series.items()]
+    unit = byte_unit(int(series["total"].max(initial=0)))
+    tracks = [_track(trace, found.device, name, ts, values, unit) for name, values in series.items()]
     return Findings(_rows(trace.rank, ts, series), tracks, differing)
 
 
@@ -128,7 +129,9 @@ def _rows(rank: int | None, ts: Int64s, series: dict[str, Int64s]) -> list[Row]:
     ]
 
 
-def _track(trace: Trace, device: DeviceMemory | None, name: str, ts: Int64s, values: Int64s) -> CounterTrack:
+def _track(
+    trace: Trace, device: DeviceMemory | None, name: str, ts: Int64s, values: Int64s, unit: tuple[int, str]
+) -> CounterTrack:
     devices = gpu_work(trace).devices
     keep = changing(values)
     return CounterTrack(
@@ -136,8 +139,8 @@ def _track(trace: Trace, device: DeviceMemory | None, name: str, ts: Int64s, val
         name=f"Memory timeline {name}{device.label if device else ''}",
         under=device.track if device else devices[0].track if devices else 0,
         ts=ts[keep],
-        values=values[keep],
-        unit="bytes",
+        values=in_unit(values[keep], unit),
+        unit=unit[1],
         description="memory of tensors, by the category that PyTorch's profiler gave them",
         scale="memory timeline",
     )

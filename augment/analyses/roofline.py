@@ -29,7 +29,8 @@ not explain it, the bytes are not believed: there is no roof (diagnostic ``bytes
 ``modelled_bytes`` of all others; ``unknown`` without a roof.
 
 A device whose peak is not known has neither roof nor ``bound``. The rates are drawn as counters, ``Achieved TFLOP/s``
-and ``Modelled GB/s``, and each operator with a roof as a slice on ``Roofline``.
+and ``Modelled GB/s``, unless the maximum is below 0.1 % of the device's peak (of FP16), and each operator
+with a roof as a slice on ``Roofline``.
 
 **What to do**: begin with the shapes of greatest ``lost_ns``. Bound by memory: fuse with neighbours. Bound by
 computation, yet far below the roof: align sizes to 64, enlarge the batch, tune (``mode="max-autotune"``). Bound by
@@ -59,6 +60,7 @@ from augment.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 NAME = "roofline"
 NEEDS = (GPU_WORK, (Category.CPU_OP,))
 ABOVE = 1.02  #: of the dense peak: more is told
+LEAST = 0.001  #: of the peak: a counter whose maximum is less is not drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,11 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
     owner = found.owner[mine]
     for device in work.devices:
         inside = (mine >= device.start) & (mine < device.stop)
-        for name, unit, amount, scale in (("Achieved TFLOP/s", "TFLOP/s", own.flops, 1e6),
-                                          ("Modelled GB/s", "GB/s", own.bytes, 1e3)):  # fmt: skip
+        peak = device_peaks(trace)[device.device]
+        fastest = peak.tflops.get("fp16", 0.0) if peak else 0.0
+        memory = (peak.memory_gbps if peak else None) or 0.0
+        for name, unit, amount, scale, most in (("Achieved TFLOP/s", "TFLOP/s", own.flops, 1e6, fastest),
+                                                ("Modelled GB/s", "GB/s", own.bytes, 1e3, memory)):  # fmt: skip
             rate = amount / np.maximum(own.kernel_ns, 1) * 1e3  # whole, so that the counter falls to 0 exactly
             wanted = np.flatnonzero(inside & ~np.isnan(rate[owner]) & (work.end[mine] > work.ts[mine]))
             if len(wanted):
@@ -180,7 +185,8 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
                 ts, value = intervals.steps(
                     np.concatenate((work.ts[places], work.end[places])), np.concatenate((change, -change))
                 )
-                yield CounterTrack(NAME, name, device.track, ts, value / scale, unit, "of operators with a formula")
+                if value.max(initial=0) >= LEAST * most * scale:
+                    yield CounterTrack(NAME, name, device.track, ts, value / scale, unit, "of operators with a formula")
     yield from _slices(trace)
 
 

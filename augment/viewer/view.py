@@ -22,7 +22,7 @@ _EXPANDED = 3  #: processes that are expanded if none launches work
 _SHARE = 0.01  #: a counter is pinned if its maximum is this share of the device's memory
 _LEAST_BYTES = 100 * 2**20  #: or, where the device's memory is unknown, so much
 #: behind the name of a counter: its unit, if it was read from Chrome JSON; the thread's number, which the UI adds
-_UNIT = r"( operations| bytes)?( \(\d+\))?"
+_UNIT = r"( operations| bytes| MB| GB)?( \(\d+\))?"
 
 #: of the whole trace; what the job and a comparison add stands where their subject does
 _FIRST = ("Diagnosis", "Diff vs .*[^)]", "Steps")  #: of a comparison, what lies below a device, not below a thread

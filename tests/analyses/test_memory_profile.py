@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from augment.analyses import memory_at_peak, memory_profile
-from augment.annotations import CounterTrack
+from augment.annotations import CounterTrack, byte_unit
 from augment.findings import Findings, Skipped
 from augment.readers import read
 from simulator import JobOptions, simulate
@@ -66,6 +66,25 @@ def test_peaks_fragmentation_and_counters(tmp_path: Path) -> None:
     assert {one.unit for one in tracks.values()} == {"bytes"}
     assert found.partial is None
     assert not found.diagnostics
+
+
+def test_counters_that_share_an_axis_share_the_unit_of_the_greater(tmp_path: Path) -> None:
+    path = write_trace(
+        tmp_path / "a.json",
+        memory(1, 3_500_000, 1, **totals(3_500_000, 2_000_000_000)),
+        memory(2, 1_500_000, 2, **totals(5_000_000, 2_500_000_000)),
+        op(ts=0, dur=9),
+    )
+    found = findings_of(memory_profile, path)
+    tracks = {one.name: (one.values.tolist(), one.unit) for one in found.annotations if isinstance(one, CounterTrack)}
+    assert tracks == {"Memory allocated CUDA 0": ([0.0035, 0.005], "GB"), "Memory reserved CUDA 0": ([2.0, 2.5], "GB")}
+    assert [byte_unit(size)[1] for size in (0, 999_999, 10**6, 10**9 - 1, 10**9)] == [
+        "bytes",
+        "bytes",
+        "MB",
+        "MB",
+        "GB",
+    ]
 
 
 def test_what_is_live_at_the_peak(tmp_path: Path) -> None:

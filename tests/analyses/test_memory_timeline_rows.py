@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from augment.analyses import memory_timeline
+from augment.analyses import memory_profile, memory_timeline
 from augment.annotations import CounterTrack
 from augment.derived.source.clock_correction import trace_on_clock
 from augment.findings import Findings, Skipped
@@ -19,7 +21,7 @@ from augment.memory_timeline import CATEGORIES, with_memory_timeline
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace
-from augment.viewer.view import native_view
+from augment.viewer.view import view_of
 from augment.writers import write_all
 from memory_timelines import memory_timeline_of, write_memory_timeline
 from perfetto_engine import PerfettoEngine
@@ -29,6 +31,7 @@ from traces import HOST, THREAD, Event, kernel, op, write_trace
 
 BASE = 1_700_000_000_000_000_000
 CUDA, CPU = (1, 0), (0, -1)
+SIZES = {"bytes": 1, "MB": 10**6, "GB": 10**9}
 
 
 def instant(us: float, size: int = 8, device: tuple[int, int] = CUDA) -> Event:
@@ -56,8 +59,10 @@ def refused(trace: Trace) -> str:
 
 def tracks_of(found: Findings) -> dict[str, list[tuple[int, int]]]:
     tracks = [one for one in found.annotations if isinstance(one, CounterTrack)]
-    assert {(one.unit, one.scale) for one in tracks} == {("bytes", "memory timeline")}
-    return {one.name: list(zip(one.ts.tolist(), one.values.tolist(), strict=True)) for one in tracks}
+    [(unit, scale)] = {(one.unit, one.scale) for one in tracks}
+    assert scale == "memory timeline", "the counters share a y axis, and so a unit"
+    factor = SIZES[unit]
+    return {one.name: list(zip(one.ts.tolist(), np.rint(one.values * factor).tolist(), strict=True)) for one in tracks}
 
 
 SOME = [
@@ -214,8 +219,9 @@ def test_perfetto_shows_the_counters(
     trace, changes = simulated[0]
     perfetto.load(write_all(augment(trace, only=["memory_timeline"]), tmp_path, [form])[0])
     seen = perfetto.rows(
-        "select counter.ts, cast(value as int) from counter join counter_track on track_id = counter_track.id"
-        " where counter_track.name glob 'Memory timeline Gradient*' order by 1"
+        "select counter.ts, cast(round(value * 1e6) as int) from counter"
+        " join counter_track on track_id = counter_track.id"
+        " where counter_track.name || ' ' || ifnull(unit, '') glob 'Memory timeline Gradient*MB*' order by 1"
     )
     base = 0 if form == "perfetto" else seen[0][0] - int(trace.events.ts[0])
     assert len(seen) > 10
@@ -224,9 +230,12 @@ def test_perfetto_shows_the_counters(
 
 
 def test_what_is_worth_seeing_is_pinned(simulated: list[tuple[Trace, list[list[int]]]]) -> None:
-    result = augment(simulated[0][0], only=["memory_profile", "memory_timeline"])
-    pinned = [one.name for one in native_view(result.trace, result.annotations).added]
-    assert {"Memory allocated", *(f"Memory timeline {one}" for one in ("total", "Activation", "Gradient"))} <= {*pinned}
+    trace = simulated[0][0]
+    found = memory_profile.analyze(trace)
+    assert isinstance(found, Findings)
+    [pinned] = [one for one in view_of(trace).pins if "Memory" in one]
+    drawn = {f"{one.name} {one.unit}" for one in found.annotations if isinstance(one, CounterTrack)}
+    assert [name.rpartition(" ")[0] for name in drawn if re.fullmatch(pinned, name)] == ["Memory allocated"]
 
 
 def test_a_recorded_timeline(shared_traces: Path, tmp_path: Path) -> None:

@@ -134,6 +134,14 @@ def test_drawn() -> None:
     ]  # fmt: skip
 
 
+def test_a_rate_far_below_the_peak_is_not_drawn() -> None:
+    """Half a million operations in 200 µs: 2.6 GFLOP/s, shown as 3m TFLOP/s."""
+    found = roofline.analyze(on_h100(op("aten::mm", 0, 10, args=mm(64, 64, 64)), *launched(1, 2, 1000, 201_000)))
+    assert isinstance(found, Findings)
+    assert len(found.rows) == 1
+    assert not [one for one in found.annotations if isinstance(one, CounterTrack)]
+
+
 def test_the_union_of_each_group() -> None:
     random = np.random.default_rng(3)
     for _ in range(200):
