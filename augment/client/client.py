@@ -162,7 +162,7 @@ class Client:
             formats: names of writers; empty means Perfetto's own.
             overlay: write both traces into one file, too.
             label: what to call the control on the timeline; empty means its STEM.
-            min_delta_us: differences of fewer microseconds are not drawn.
+            min_delta_us: differences of fewer microseconds are not drawn; if not given, what makes up 1 % of a step is.
             arrow_count: how many arrows an overlay has at most.
             out: the folder to write into; the test's own if it is not given.
             progress: as of :meth:`augment`, and ``timeout_s``, too.

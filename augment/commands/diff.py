@@ -51,11 +51,10 @@ ROWS = 10  #: rows of a table by default
 @click.option(
     "--min-delta-us",
     type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
     metavar="N",
-    help="Draw only differences of at least this size; 0: draw everything.",
+    help="Draw all differences of at least this size; 0: draw everything.  [default: what makes up 1 % of a step]",
 )
+@click.option("--all", "everything", is_flag=True, help="Draw all differences of at least 1 µs.")
 @click.option(
     "--arrows",
     type=click.IntRange(min=0),
@@ -83,7 +82,8 @@ def command(
     formats: tuple[str, ...],
     overlay: bool,
     label: str,
-    min_delta_us: int,
+    min_delta_us: int | None,
+    everything: bool,
     arrows: int,
     tables: tuple[str, ...],
     peaks: tuple[str, ...],
@@ -108,7 +108,8 @@ def command(
         writer_named(name)
     options = {"step": _step(step), "region": region, "short_names": short_names, "functions": functions}
     ranks = {"control_rank": control_rank, "test_rank": test_rank}
-    drawing = Drawing(formats, label, 1000 * min_delta_us, overlay, arrows)
+    least_us = 1 if everything and min_delta_us is None else min_delta_us
+    drawing = Drawing(formats, label, None if least_us is None else 1000 * least_us, overlay, arrows)
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
@@ -163,7 +164,7 @@ def _there(
         formats=drawing.formats,
         overlay=drawing.overlay,
         label=drawing.label,
-        min_delta_us=drawing.min_delta_ns // 1000,
+        min_delta_us=None if drawing.min_delta_ns is None else drawing.min_delta_ns // 1000,
         arrow_count=drawing.arrow_count,
         out=folder,
         progress=lambda what, done, of: shown.stage(progress_text(what, done, of)),

@@ -20,6 +20,7 @@ from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
 from augment.comparison.marks import LEFT_OUT, Change, Marks, delta_args, marked, texts_at, tracks_of
 from augment.comparison.sequences import ALONE
+from augment.comparison.threshold import Threshold
 from augment.derived.gpu.gpu_work import gpu_work
 
 _LEGEND = "what the control has and the test lacks, where it would have been"
@@ -27,10 +28,10 @@ _SUFFIX = " deleted"
 _MOST_NAMES = 10  #: names listed in a mark
 
 
-def deleted(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+def deleted(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of marks: under threads for deleted outermost calls, under devices for deleted GPU work."""
-    yield from _calls(pair, name + _SUFFIX, min_delta_ns)
-    yield from _work(pair, name + _SUFFIX, min_delta_ns)
+    yield from _calls(pair, name + _SUFFIX, least)
+    yield from _work(pair, name + _SUFFIX, least)
 
 
 def moments_of_work(pair: Pair) -> Int64s:
@@ -44,12 +45,12 @@ def moments_of_work(pair: Pair) -> Int64s:
     return _after(stream * (steps + 1) + work.step, end, _shifted(pair, control.ts, work.step))
 
 
-def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+def _calls(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
     calls, partner = pair.control.calls, pair.alignment.call_of_control
     parent = np.append(partner, ALONE)[calls.parent]
     known = (calls.parent == NONE) | (parent != ALONE)
     larger = np.maximum(calls.cpu_ns, calls.gpu_ns)
-    gone = np.flatnonzero((partner == ALONE) & (calls.step >= 0) & known & (larger >= min_delta_ns))
+    gone = np.flatnonzero((partner == ALONE) & (calls.step >= 0) & known & least.calls(calls.name, larger))
     if not len(gone):
         return
     moment = _moments_of_calls(pair, parent)[gone]
@@ -73,11 +74,11 @@ def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
     return _after(np.where(calls.parent == NONE, outermost, calls.parent), end, fallback)
 
 
-def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+def _work(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
     work, control = pair.control.work, gpu_work(pair.control.trace)
     devices = gpu_work(pair.test.trace).devices
     alone = pair.alignment.work_of_control == ALONE
-    gone = np.flatnonzero(alone & (work.step >= 0) & (work.ns >= min_delta_ns))
+    gone = np.flatnonzero(alone & (work.step >= 0) & least.work(work.name, work.ns))
     if not len(gone) or not devices:
         return
     moment = moments_of_work(pair)

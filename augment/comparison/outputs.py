@@ -10,7 +10,7 @@ from augment.comparison import sidecar
 from augment.comparison.core import Diff, Pair
 from augment.comparison.overlay import ARROW_COUNT, write_overlay
 from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
-from augment.comparison.timeline import MIN_DELTA_NS, drawn
+from augment.comparison.timeline import drawn
 from augment.errors import OutputError
 from augment.trace import Diagnostic
 from augment.writers import DEFAULT, writer_named
@@ -22,13 +22,13 @@ class Drawing:
     """What to draw, and how.
 
     ``formats`` are names of writers; empty means Perfetto's own. ``label`` names the control; empty means its
-    STEM. Differences below ``min_delta_ns`` are not drawn. ``arrow_count`` limits the arrows between the traces of an
-    ``overlay``.
+    STEM. Differences below ``min_delta_ns`` are not drawn; if it is None, only those that make up 1 % of a step are.
+    ``arrow_count`` limits the arrows between the traces of an ``overlay``.
     """
 
     formats: Sequence[str] = ()
     label: str = ""
-    min_delta_ns: int = MIN_DELTA_NS
+    min_delta_ns: int | None = None
     overlay: bool = False
     arrow_count: int = ARROW_COUNT
 

@@ -28,33 +28,34 @@ from augment.comparison.marks import (
     tracks_of,
 )
 from augment.comparison.sequences import ALONE
+from augment.comparison.threshold import Threshold, threshold
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.findings import AugmentedTrace, Findings
 from augment.trace import Trace
 
-MIN_DELTA_NS = 1_000  #: smaller differences are not drawn
 _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"
 
 
-def drawn(pair: Pair, label: str, min_delta_ns: int = MIN_DELTA_NS) -> AugmentedTrace:
+def drawn(pair: Pair, label: str, min_delta_ns: int | None = None) -> AugmentedTrace:
     """The test of a pair of ranks, with the differences from the control as annotations.
 
     Args:
         pair: the compared ranks.
         label: the name of the control.
-        min_delta_ns: leave out smaller differences; with 0 every call and piece of work of the steps is drawn.
+        min_delta_ns: leave out smaller differences; with 0 every call and piece of work of the steps is drawn. None:
+            draw those that make up 1 % of a step, alone or with all of their name.
     """
-    name = f"Diff vs {label}"
+    name, least = f"Diff vs {label}", threshold(pair, min_delta_ns)
     annotations: list[Annotation] = [
-        *_calls(pair, name, min_delta_ns),
-        *_work(pair, name, min_delta_ns),
-        *deleted(pair, name, min_delta_ns),
+        *_calls(pair, name, least),
+        *_work(pair, name, least),
+        *deleted(pair, name, least),
         *counters(pair, name),
     ]
     return AugmentedTrace(pair.test.trace, {"diff": Findings((), annotations)})
 
 
-def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+def _calls(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the threads."""
     calls, before = pair.test.calls, pair.control.calls
     partner = pair.alignment.call_of_test
@@ -65,7 +66,7 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
     delta = calls.cpu_ns - np.where(alone, 0, control_ns)
     delta_gpu = calls.gpu_ns - np.where(alone, 0, control_gpu_ns)
     larger = np.where(abs(delta_gpu) > abs(delta), delta_gpu, delta)
-    chosen = np.flatnonzero((calls.step >= 0) & (abs(larger) >= min_delta_ns))
+    chosen = np.flatnonzero((calls.step >= 0) & least.calls(calls.name, larger))
     trace = pair.test.trace
     row = calls.row[chosen]
     on_gpu = (abs(delta_gpu) > abs(delta))[chosen] & ~alone[chosen]
@@ -90,14 +91,14 @@ def _calls(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
         yield from tracks_of(marks.take(members), name, thread, description)
 
 
-def _work(pair: Pair, name: str, min_delta_ns: int) -> Iterator[SliceTrack]:
+def _work(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the devices."""
     work, before, gpu = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
     partner = pair.alignment.work_of_test
     alone = partner == ALONE
     control_ns = np.where(alone, LEFT_OUT, _at(before.ns, partner))
     delta = work.ns - np.where(alone, 0, control_ns)
-    chosen = np.flatnonzero((work.step >= 0) & (abs(delta) >= min_delta_ns))
+    chosen = np.flatnonzero((work.step >= 0) & least.work(work.name, delta))
     trace, other = pair.test.trace, pair.control.trace
     renamed = np.where(pair.alignment.renamed, _at(before.row, partner), LEFT_OUT)[chosen]
     marks = marked(

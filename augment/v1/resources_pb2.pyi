@@ -231,7 +231,7 @@ class DiffSpec(google.protobuf.message.Message):
     functions: builtins.bool
     """Whether Python functions are matched, too."""
     min_delta_us: builtins.int
-    """Differences of fewer microseconds are not drawn; 1 if not set."""
+    """Differences of fewer microseconds are not drawn; if not set, only what makes up 1 % of a step is drawn."""
     arrow_count: builtins.int
     """How many arrows an overlay has at most; 100 if not set."""
     @property

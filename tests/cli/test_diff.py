@@ -67,6 +67,12 @@ def test_what_is_drawn(jobs: Path, tmp_path: Path) -> None:
     fewer = gzip.decompress((tmp_path / names[0]).read_bytes()).decode()
     assert '"name":"Diff vs rank0"' not in fewer, "the label is the control's name, and no slice is left"
     assert '"ph":"C"' in "".join(line for line in fewer.splitlines() if line.startswith('{"cat":"augment.diff"'))
+    written = []
+    for flags in ((), ("--all",), ("--min-delta-us", 1)):
+        ran("diff", *pair, "-o", tmp_path, *flags, "--quiet")
+        written.append((tmp_path / names[1]).read_bytes())
+    assert written[1] == written[2]
+    assert len(written[0]) < len(written[1])
     again = ran("diff", tmp_path, rank0(jobs / "test"))
     assert "holds no trace" in str(again.exception), "what it wrote is no input of a folder"
     unknown = ran("diff", *pair, "-o", tmp_path, "--to", "nonsense")

@@ -16,6 +16,7 @@ from augment.comparison import Diff, diff
 from augment.comparison.outputs import Drawing, write_all
 from augment.comparison.overlay import most_changed
 from augment.comparison.sequences import ALONE
+from augment.comparison.threshold import MIN_DELTA_NS
 from augment.comparison.timeline import drawn
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.trace import Category, EventTable, SparseColumn, Trace
@@ -83,7 +84,7 @@ def counter(annotations: list[Annotation], *, device: bool, test: Trace) -> Coun
 
 def shown(control: Trace, test: Trace, **options: Any) -> tuple[Diff, list[Annotation]]:
     result = diff(control, test)
-    return result, drawn(result.pairs[0], "C", **options).annotations
+    return result, drawn(result.pairs[0], "C", **{"min_delta_ns": MIN_DELTA_NS, **options}).annotations
 
 
 def test_a_trace_beside_itself_shows_nothing(control: Trace) -> None:
@@ -198,6 +199,36 @@ def test_every_call_is_drawn_where_the_least_difference_is_none(control: Trace, 
     assert {one["change"] for one in work} == {"increased", "unchanged"}
 
 
+def test_by_default_only_what_makes_up_a_share_of_the_step_is_drawn(tmp_path: Path) -> None:
+    """Kernels that are slower are drawn, each or together 1 % of the step; what varies by less is not."""
+    before = trace(tmp_path / "control", seed=1, jitter=0.02)
+    test = trace(tmp_path / "test", seed=2, slow_kernel="nvjet", slow_percent=20.0, jitter=0.02)
+    (pair,) = diff(before, test).pairs
+    named, every = (
+        Counter(
+            text[2:]
+            for one in drawn(pair, "C", least).annotations
+            if isinstance(one, SliceTrack) and test.tracks[one.under].device is not None
+            for text in texts(one.names)
+            if text
+        )
+        for least in (None, MIN_DELTA_NS)
+    )
+    assert any("nvjet" in name for name in named)
+    assert named.total() < every.total()
+    lengths = pair.control.steps.end - pair.control.steps.start
+    deltas: dict[str, list[int]] = {}
+    columns = pair.test.work.row, pair.test.work.ns, pair.test.work.step, pair.alignment.work_of_test
+    for row, ns, number, partner in zip(*(one.tolist() for one in columns), strict=True):
+        if number >= 0:
+            assert partner != ALONE, "nothing is new"
+            deltas.setdefault(test.names_of([row])[0], []).append(ns - int(pair.control.work.ns[partner]))
+    for name, each in deltas.items():
+        large = [one for one in each if abs(one) >= 0.01 * lengths.mean()]
+        together = [one for one in each if abs(one) >= MIN_DELTA_NS] if abs(sum(each)) >= 0.01 * lengths.sum() else []
+        assert named[name] == len(together or large), name
+
+
 def naive_sum(result: Diff, step: int) -> int:
     """The sum of the differences of GPU work of a step, of the device that comes first."""
     (pair,) = result.pairs
@@ -228,13 +259,13 @@ def test_recorded_pairs_in_perfetto(
 ) -> None:
     """The engine has as many slices of ours as were drawn, and nothing to complain of that it had not before."""
     result = diff(augment.read(str(shared_traces / one)), augment.read(str(shared_traces / other)))
-    annotations = drawn(result.pairs[0], "C").annotations
+    annotations = drawn(result.pairs[0], "C", MIN_DELTA_NS).annotations
     expect_nested(annotations)
     count = sum(len(one.ts) for one in annotations if isinstance(one, SliceTrack))
     points = sum(len(one.ts) for one in annotations if isinstance(one, CounterTrack))
     perfetto.load(shared_traces / other)
     before = perfetto.problems()
-    paths = write_all(result, tmp_path, "t", Drawing(("chrome", "perfetto"), "C", overlay=True))
+    paths = write_all(result, tmp_path, "t", Drawing(("chrome", "perfetto"), "C", MIN_DELTA_NS, overlay=True))
     for path in paths[:-1]:
         perfetto.load(path)
         assert perfetto.problems() == (before if path.name.endswith(".json.gz") else {})
@@ -329,7 +360,7 @@ def test_only_a_gpu_or_only_a_host(control: Trace, *, on_device: bool) -> None:
         columns["ts"] = events.ts[0] + (columns["ts"] - events.ts[0]) * slower
         columns["dur"] = columns["dur"] * slower
         halves.append(dataclasses.replace(control, facts={}, events=EventTable(**columns, bytes=none, flow_id=none)))
-    found = drawn(diff(*halves).pairs[0], "C").annotations
+    found = drawn(diff(*halves).pairs[0], "C", MIN_DELTA_NS).annotations
     tracks = [one for one in found if isinstance(one, SliceTrack)]
     assert {control.tracks[one.under].device is not None for one in tracks} == {on_device}
     changes = Counter(change for one in tracks for change in texts(one.args["change"]))
