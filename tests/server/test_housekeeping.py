@@ -172,4 +172,4 @@ def test_names_that_are_not_shown_as_they_are(tmp_path: Path, name: str) -> None
         with Client(server.address) as client:  # it sends another name, and writes files of the right one
             made = client.augment(trace(tmp_path / name), only=["temporal_breakdown"])
         stem = name.removesuffix(".json")
-        assert [path.name for path in made.files] == [f"{stem}.augmented.json.gz", f"{stem}.metrics.json"]
+        assert [path.name for path in made.files] == [f"{stem}.augmented.pftrace", f"{stem}.metrics.json"]
