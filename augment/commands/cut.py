@@ -81,5 +81,5 @@ def command(
         write_cut(trace, keep, Path(out))
     emit(out)
     if not quiet:
-        say(f"{np.count_nonzero(keep):,} of {len(keep):,} events are in {out}")
+        say(f"{np.count_nonzero(keep):,} of {len(keep):,} events are in {out}; causes of waits need the whole trace")
     return 0

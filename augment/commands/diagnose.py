@@ -33,6 +33,7 @@ def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None,
     left out. Of several ranks in a folder, the job's verdict comes first, then what is grave in each of them.
     """
     from augment.commands.terminal import complain, emit
+    from augment.errors import UnknownFormat
     from augment.jsontext import json_line
 
     names, failures = _named(inputs)
@@ -40,8 +41,10 @@ def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None,
     failures += unread
     for error in failures:
         complain(str(error))
-    if failures and not reports:
-        return failures[0].exit_code
+    if not reports:
+        if not failures:
+            complain(f"{', '.join(inputs)}: nothing to judge: no trace, and no metrics that augment wrote")
+        return failures[0].exit_code if failures else UnknownFormat.exit_code
     several = len(reports) > 1
     shown = [*_of_jobs(reports), *reports]
     for place, report in enumerate(shown):
@@ -125,10 +128,21 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
         except AugmentError:  # a folder, a glob, or nothing: told below
             return False
 
-    sidecars = [name for name in inputs if holds_metrics(name)]
+    sidecars = [metrics for name in inputs for metrics in ([name] if holds_metrics(name) else _written(name))]
+    inputs = [name for name in inputs if not _written(name)]
     made = plan([name for name in inputs if name not in sidecars], None)
     traces = [(item.path, item.named) for item in made.inputs]
     return [*((name, True) for name in sidecars), *traces], [error for _, error in made.refused]
+
+
+def _written(folder: str) -> list[str]:
+    """The metrics in a folder that augment wrote, those of the job first."""
+    from augment.writers.files import METRICS_SUFFIX
+
+    if not os.path.isdir(folder):
+        return []
+    names = [name for name in os.listdir(folder) if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
+    return [os.path.join(folder, name) for name in sorted(names, key=lambda name: (not name.startswith("job."), name))]
 
 
 def _report(path: str) -> Report:
@@ -145,7 +159,7 @@ def _report(path: str) -> Report:
     if "verdict" not in sidecar and analysis is None:
         raise UnknownFormat(path, "these metrics have no verdict: name the trace, or make them again with augment run")
     verdict = sidecar.get("verdict", {"text": [], "rows": []})
-    rows = verdict["rows"] if analysis is None else analysis["rows"]
+    rows = [row for row in verdict["rows"] if "rule" in row] if analysis is None else analysis["rows"]
     text = verdict["text"] or [f"Nothing could be judged: {(analysis or {}).get('reason', 'no rule ran')}."]
     return {"input": path, "verdict": text, "rows": rows, "summary": summary}
 

@@ -52,6 +52,9 @@ def _of_step(row: FigureRow, unit: str) -> str:
     faster = f"{unit} is {size}{share} {'faster' if row.delta < 0 else 'slower'}"
     if row.verdict in ("improvement", "regression", "different"):
         return f"{faster}."
+    if row.verdict == "within_noise" and row.low is not None and row.high is not None and row.low * row.high > 0:
+        noise = f"{signed_text(row.low, 'ns')} to {signed_text(row.high, 'ns')}"
+        return f"{faster}, {noise}: likely, but not certain among all figures compared."
     if row.verdict == "within_noise" and row.low is not None and row.high is not None:
         noise = f"{signed_text(row.low, 'ns')} to {signed_text(row.high, 'ns')}"
         change = "" if row.change_ratio is None else f" ({100 * row.change_ratio:+.1f} %)"

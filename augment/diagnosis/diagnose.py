@@ -39,6 +39,8 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _finding(trace: Trace, rule: str, found: Found) -> Finding:
+    if trace.partial is not None and not found.first and found.confidence != "low":
+        found = replace(found, confidence="low")  # what is missing may have filled the gaps
     ratio = None if found.saved_ns is None else measure(trace).ratio(found.saved_ns)
     severity = found.severity or severity_of(ratio, found.confidence)
     return Finding(rule, severity, found, ratio)

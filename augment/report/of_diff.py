@@ -153,6 +153,6 @@ def _bar(label: str, start: float, end: float, colour: str) -> dict[str, Any]:
 
 
 def _colour(delta: float, verdict: str) -> str:
-    if verdict == "within_noise" or not delta:
+    if verdict in ("within_noise", "unknown", "different") or not delta:
         return charts.GREY
     return charts.VERMILION if delta > 0 else charts.GREEN

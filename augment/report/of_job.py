@@ -75,7 +75,7 @@ def stragglers(sidecar: Sidecar) -> Section:
     )
     bars = [
         {
-            "label": f"{_rank(row)}, group {short(str(row['group']))}",
+            "label": f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}",
             "part": label,
             "value": row[name] / 1e6,
             "exact": f"{row[name]:,} ns",
@@ -119,7 +119,8 @@ def heat(sidecar: Sidecar) -> Section:
 def path(sidecar: Sidecar) -> Section:
     """The critical path over all ranks."""
     rows = rows_of(sidecar, "cross_rank_critical_path")
-    sums = totals(rows, lambda row: _rank(row), "path_ns")
+    whole_job = [row for row in rows if row["step"] is None]
+    sums = totals(whole_job or rows, lambda row: _rank(row), "path_ns")
     whole = sum(ns for (ns,) in sums.values())
     if not whole:
         return Section("Critical path of the job")
@@ -251,7 +252,7 @@ def pipeline(sidecar: Sidecar) -> Section:
 def sharding(sidecar: Sidecar) -> Section:
     """FSDP's units and DDP's buckets."""
     tables = [
-        *table(sidecar, "sharding", "Units of FSDP: late gathers first", by="late_ns"),
+        *table(sidecar, "sharding", "Sharded units: late gathers first", by="late_ns"),
         *table(sidecar, "ddp_buckets", "Buckets of DDP", by="exposed_ns"),
     ]
     return Section("Sharding and buckets", "", (), tables)

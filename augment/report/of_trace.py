@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from augment.diagnosis.wording import percent, short, size, time
 from augment.report import charts
-from augment.report.document import Document, Section
+from augment.report.document import Document, Row, Section
 from augment.report.kernels import kernels
 from augment.report.modules import modules
 from augment.report.rows import made_table, mean, rows_of, table, totals
@@ -23,16 +23,25 @@ def document(sidecar: Sidecar) -> Document:
         efficiency(sidecar), steps(sidecar), critical_path(sidecar), kernels(sidecar), modules(sidecar),
         communication(sidecar), idle(sidecar), launches(sidecar), memory(sidecar),
     )  # fmt: skip
+    verdict = sidecar.get("verdict") or {"text": ()}
     shown = {each.name for section in sections for each in section.tables}
     return Document(
         title=source["name"],
         subject="trace",
-        verdict=sidecar.get("verdict", {}).get("text", ()),
+        verdict=verdict["text"] or _nothing(sidecar),
         facts=list(facts(sidecar)),
         sections=[section for section in (*sections, others(sidecar, shown)) if section],
         findings=rows_of(sidecar, "diagnosis"),
         diagnostics=sidecar["diagnostics"],
     )
+
+
+def _nothing(sidecar: Sidecar) -> Sequence[str]:
+    """A sentence where no analysis had anything to say."""
+    if any(each["status"] != "skipped" for each in sidecar["analyses"].values()):
+        return ()
+    reasons = [str(each["reason"]) for each in sidecar["analyses"].values()]
+    return [f"Nothing could be analysed: {reasons[0] if reasons else 'no analysis ran'}."]
 
 
 def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
@@ -157,18 +166,14 @@ def memory(sidecar: Sidecar) -> Section:
     if not profile:
         return Section("Memory")
     peak = max(profile, key=lambda row: row["peak_allocated_bytes"] or 0)
-    lead = (
-        f"At most {size(peak['peak_allocated_bytes'] or 0)} were allocated on {peak['device_type']} {peak['device']}."
-    )
-    owners = sorted(rows, key=lambda row: -row["bytes"])[:20]
+    lead = f"At most {size(peak['peak_allocated_bytes'] or 0)} were allocated on {_device(peak)}."
+    sums = totals(rows, _owner, "bytes")
     bars = [
         {
-            "label": f"{short(row['outer_operator'] or row['operator'] or row['origin'])} "
-            f"({row['device_type']} {row['device']})",
-            "start": 0, "end": row["bytes"] / 1e6, "colour": charts.BLUE, "exact": f"{row['bytes']:,} bytes",
-            "shown": size(row["bytes"]),
+            "label": label, "start": 0, "end": held / 1e6, "colour": charts.BLUE, "exact": f"{held:,.0f} bytes",
+            "shown": size(held),
         }
-        for row in owners
+        for label, (held,) in sorted(sums.items(), key=lambda each: -each[1][0])[:20]
     ]  # fmt: skip
     drawn = [charts.waterfall("memory_at_peak", "What held the memory at its peak", bars, x_title="MB")] if bars else []
     tables = [
@@ -176,6 +181,14 @@ def memory(sidecar: Sidecar) -> Section:
         *table(sidecar, "memory_at_peak", "What held the memory at its peak", by="bytes"),
     ]
     return Section("Memory", lead, drawn, tables)
+
+
+def _owner(row: Row) -> str:
+    return f"{short(row['outer_operator'] or row['operator'] or row['origin'])} ({_device(row)})"
+
+
+def _device(row: Row) -> str:
+    return str(row["device_type"]) if row["device"] is None else f"{row['device_type']} {row['device']}"
 
 
 def others(sidecar: Sidecar, shown: set[str]) -> Section:

@@ -110,7 +110,8 @@ def test_unknown_sizes_are_not_guessed() -> None:
 
 
 def test_kernels_of_expert_parallelism_show_their_dimension(tmp_path: Path) -> None:
-    found = job(tmp_path, ranks=4, ep=2, steps=2)
+    # a late rank makes the groups differ: of groups without names that always end together nobody can tell how many
+    found = job(tmp_path, ranks=4, ep=2, steps=2, straggler=3, straggler_factor=1.6)
     table = {row.dimension: row for row in rows(found, "parallel_dimensions")}
     assert (table["ep"].group_size, table["ep"].group_count, table["ep"].confidence) == (2, 2, "medium")
     assert {row.dimension for row in rows(found, "expert_parallel")} == {"ep"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import fetches_in_steps, host_cut, measure, saved_a_step
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import of_a_step, shorter, time
+from augment.diagnosis.wording import a_step, of_a_step, shorter, time
 from augment.trace import Trace
 
 NAME = "data_loading"
@@ -34,9 +34,9 @@ def check(trace: Trace) -> Answer:
         trace,
         saved,
         fine=Fine(
-            f"fetching batches takes {time(fetch)} of a step's host time and would save {of_a_step(trace, saved)}"
+            f"fetching batches takes the host {time(fetch)} {a_step(trace)} and would save {of_a_step(trace, saved)}"
         ),
-        title=f"The host fetches batches for {time(fetch)} per step while the GPU waits; without that, "
+        title=f"The host fetches batches for {time(fetch)} {a_step(trace)} while the GPU waits; without that, "
         + shorter(trace, saved),
         advice=_MORE if workers else _WORKERS,
         spans=spans,

@@ -46,6 +46,11 @@ from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
 from augment.trace import Category, Trace
 
 NAME = "launch_bound"
+GRAPH = 4  #: kernels of one launch, on average, where graphs are launched already
+_OF_GRAPHS = (
+    "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, Python), "
+    "prepare the next step while the device works, or put more into each graph"
+)
 LONG_CALL_NS = 100_000  #: a call of the runtime that takes longer waits, or asks for memory
 _LAUNCHING = (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)
 
@@ -65,17 +70,23 @@ def check(trace: Trace) -> Answer:
     saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
     saved = max(min(saved, _waiting_a_step(trace, track, Intervals(start, end))), 0)
     kernel = int(np.median(work.end[places] - work.ts[places]))
-    call = int(np.median(trace.events.dur[work.launch[places]]))
+    calls = np.unique(work.launch[places])
+    call = int(np.median(trace.events.dur[calls]))
     number = count(len(places) / measure(trace).count, "kernel")
+    launches = count(len(calls) / measure(trace).count, "launch", "launches")
+    graphs = len(places) >= GRAPH * len(calls)
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     confidence: Confidence = "medium" if stacks else "high"
     return judged(
         trace,
         saved,
         fine=Fine(f"launching costs {of_a_step(trace, saved)} ({number} {a_step(trace)})"),
-        title=f"The GPU waits for the host to launch {number} {a_step(trace)} (median {time(kernel)}, their launches "
-        f"{time(call)}); if launching took no time, " + shorter(trace, saved),
-        advice="Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or "
+        title=f"The GPU waits for the host to launch {number} {a_step(trace)} in {launches} "
+        f"(a kernel takes {time(kernel)}, a launch {time(call)}, in the median); if launching took no time, "
+        + shorter(trace, saved),
+        advice=_OF_GRAPHS
+        if graphs
+        else "Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or "
         "torch.cuda.graph); fuse small kernels with torch.compile; use a larger batch"
         + ("; stacks were recorded, which slows the host: record without with_stack to be certain" if stacks else ""),
         spans=longest(_waits(trace, GapCategory.HOST_WAIT), 64),
