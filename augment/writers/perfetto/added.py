@@ -37,12 +37,14 @@ class Room(msgspec.Struct, frozen=True):
         homes: by track of the source, the track that what is added under it lies in.
         children: how many tracks were added in each of these.
         packets: descriptions of homes that are not in the file.
+        suffixes: by track of the source, what ends the names of tracks added under it.
     """
 
     count: int
     homes: dict[int, int]
     children: dict[int, int]
     packets: bytes
+    suffixes: dict[int, str] = {}
 
 
 class AddedTracks(ABC):
@@ -114,9 +116,13 @@ class LaterTracks(AddedTracks):
     """Those of a file that has been written."""
 
     def __init__(self, room: Room) -> None:
-        self.count, self._homes = room.count, room.homes
+        self.count, self._homes, self._suffixes = room.count, room.homes, room.suffixes
         self._children, self._packets = dict(room.children), [room.packets]
 
     def home_of(self, under: int) -> int:
         """One that the room has."""
         return self._homes[under]
+
+    def suffix_of(self, under: int) -> str:
+        """As when the file was written."""
+        return self._suffixes.get(under, "")

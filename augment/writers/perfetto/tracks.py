@@ -121,8 +121,9 @@ class Tracks(AddedTracks):
     def room(self, under: Iterable[int]) -> Room:
         """What is left for what is to be added later under these tracks of the source."""
         homes = {track: self.home_of(track) for track in under}
+        suffixes = {track: suffix for track in homes if (suffix := self.suffix_of(track))}
         children = {home: self._children.get(home, 0) for home in homes.values()}
-        return Room(self.count, homes, children, self.take_packets())
+        return Room(self.count, homes, children, self.take_packets(), suffixes)
 
     def of_place(self, index: int) -> int:
         """The track of a place."""
