@@ -185,7 +185,8 @@ class Judgement:
         share = 100 * self._all_gain / self._time
         hosts = {self._summaries[member].host for member in self._candidates.tolist()}
         where = f", all on host {hosts.pop()}" if len(hosts) == 1 and hosts != {""} else ""
-        return (f"All {len(self._candidates)} late ranks{where} like the median would save {share:.0f} % of the time.",)
+        ranks = "both" if len(self._candidates) == 2 else f"all {verdict_text.spelled(len(self._candidates))}"
+        return (f"If {ranks} late ranks{where} were like the median, the job would take {share:.0f} % less time.",)
 
     def _rank_row(self, member: int) -> Row:
         summary, total = self._summaries[member], int(self._excess.total_ns[member])

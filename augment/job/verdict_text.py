@@ -46,7 +46,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     host = f" (host {row.host})" if row.host else ""
     who = f"Rank {row.rank}" if row.rank is not None else "A rank of unknown number"
     charged = f"{_time(row.charged_ns)} of {_time(time_ns)} ({share:.0f} %)"
-    return f"{who}{host} holds up {others}{where}: {charged}; {row.evidence}; like the median, {after}."
+    return f"{who}{host} holds up {others}{where}: {charged}; {row.evidence}. If it were like the median, {after}."
 
 
 def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:
@@ -84,7 +84,7 @@ def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str
         return ""
     name, is_operator, ns = told[0]
     if ns < _MAIN_SHARE * sum(time for _, _, time in told):
-        return ", in no place most of the time"
+        return ", spread over many operators"
     if not name:
         return ", outside all operators and annotations"
     return f", in `{_short(name)}`" if is_operator else f", outside operators in `{_short(name)}`"
