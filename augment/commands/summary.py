@@ -138,9 +138,14 @@ def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
         what if "(" in what else f"{what} ({flag})"
         for flag, what in _RECORDED_BY
         if any(flag in reason for reason in reasons)
+        and not (what == "memory" and _has_rows(analyses, "memory_profile"))
     ]
     if missing:
         yield f"  not recorded: {', '.join(missing)}"
+
+
+def _has_rows(analyses: dict[str, Any], name: str) -> bool:
+    return bool(analyses.get(name, {}).get("rows"))
 
 
 def _many(augmented: Sequence[Result]) -> Iterator[str]:

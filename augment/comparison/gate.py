@@ -192,7 +192,8 @@ def _line(figure: Figure, limit: Limit, control: Samples, test: Samples, confide
         status, reason = _judged(figure, limit, noise, control, test, confidence)
     if noise is None:
         return Line(figure, limit, status, reason, before, after, after - before)
-    interval = noise.delta, noise.low, noise.high, confidence, noise.paired
+    # the difference of the means that are shown, as in a diff; the interval may be that of pairs
+    interval = after - before, noise.low, noise.high, confidence, noise.paired
     return Line(figure, limit, status, reason, before, after, *interval)
 
 

@@ -73,15 +73,15 @@ def check(trace: Trace) -> Answer:
     calls = np.unique(work.launch[places])
     call = int(np.median(trace.events.dur[calls]))
     number = count(len(places) / measure(trace).count, "kernel")
-    launches = count(len(calls) / measure(trace).count, "launch", "launches")
     graphs = len(places) >= GRAPH * len(calls)
+    launches = f"in {count(len(calls) / measure(trace).count, 'launch', 'launches')} " if graphs else ""
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
     confidence: Confidence = "medium" if stacks else "high"
     return judged(
         trace,
         saved,
         fine=Fine(f"launching costs {of_a_step(trace, saved)} ({number} {a_step(trace)})"),
-        title=f"The GPU waits for the host to launch {number} {a_step(trace)} in {launches} "
+        title=f"The GPU waits for the host to launch {number} {a_step(trace)} {launches}"
         f"(a kernel takes {time(kernel)}, a launch {time(call)}, in the median); if launching took no time, "
         + shorter(trace, saved),
         advice=_OF_GRAPHS
@@ -89,7 +89,7 @@ def check(trace: Trace) -> Answer:
         else "Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or "
         "torch.cuda.graph); fuse small kernels with torch.compile; use a larger batch"
         + ("; stacks were recorded, which slows the host: record without with_stack to be certain" if stacks else ""),
-        spans=longest(_waits(trace, GapCategory.HOST_WAIT), 64),
+        spans=longest(_charged(trace, track, Intervals(start, end)), 64),
         confidence=confidence,
         cut=cut,
         evidence=["stacks were recorded: the host is slower than usual"] if stacks else [],
@@ -114,6 +114,20 @@ def _waiting_a_step(trace: Trace, track: Int32s, short: Intervals) -> int:
         gaps = Intervals(waits.start[launching == thread], waits.end[launching == thread])
         inside += total(clip(gaps, Intervals(short.start[track == thread], short.end[track == thread]))[2])
     return int(inside / max(len(type_coverage(trace)), 1)) // measure(trace).count
+
+
+def _charged(trace: Trace, track: Int32s, short: Intervals) -> Spans:
+    """The waits for the host of which ``short`` stretches are at least half: the others are of other causes."""
+    waits = _waits(trace, GapCategory.HOST_WAIT)
+    launching = trace.events.track[waits.row]
+    inside = np.zeros(len(waits), np.int64)
+    for thread in np.unique(launching).tolist():
+        places = np.flatnonzero(launching == thread)
+        stretches = Intervals(short.start[track == thread], short.end[track == thread])
+        which, _, parts = clip(Intervals(waits.start[places], waits.end[places]), stretches)
+        np.add.at(inside, places[which], parts.end - parts.start)
+    chosen = 2 * inside >= waits.end - waits.start
+    return Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
 
 
 def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
