@@ -86,34 +86,8 @@ def _of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
             continue
         result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
         job = document(result, os.path.basename(os.path.abspath(folder)))
-        verdict = job.get("verdict") or {"text": list(_latest(job["analyses"]["stragglers"]["rows"])), "rows": []}
-        yield {"input": f"job {job['source']['name']}, {len(ranks)} traces", "verdict": verdict["text"], "rows": []}
-
-
-def _latest(rows: Sequence[Any]) -> Iterator[str]:
-    """Sentences on the rank that costs the others most."""
-    from augment.commands.units import duration
-
-    charged = sum(row.charged_ns for row in rows)
-    if not charged:
-        yield "No rank comes later to collectives than others."
-        return
-    worst = max(rows, key=lambda row: row.charged_ns)
-    who = worst.trace if worst.rank is None else f"rank {worst.rank}"
-    yield (
-        f"Of what ranks cost each other by coming late to collectives ({duration(charged)}), "
-        f"{100 * worst.charged_ns / charged:.0f} % is due to {who}, which is last in {100 * worst.last_ratio:.0f} % of "
-        f"{worst.count:,}; cause: {_CAUSES.get(worst.cause, worst.cause or 'unknown')}."
-    )
-
-
-#: causes as people say them
-_CAUSES = {
-    "gpu": "its device works longer",
-    "host": "its host launches late",
-    "queued": "its device idles though work is launched",
-    "before_recording": "it was late before the recording began",
-}
+        name = f"job {job['source']['name']}, {len(ranks)} traces"
+        yield {"input": name, "verdict": job["verdict"]["text"], "rows": []}
 
 
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:
@@ -128,9 +102,9 @@ def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentE
         except AugmentError:  # a folder, a glob, or nothing: told below
             return False
 
-    sidecars = [metrics for name in inputs for metrics in ([name] if holds_metrics(name) else _written(name))]
-    inputs = [name for name in inputs if not _written(name)]
-    made = plan([name for name in inputs if name not in sidecars], None)
+    metrics = [(name, [name] if holds_metrics(name) else _written(name)) for name in inputs]
+    sidecars = [path for _, paths in metrics for path in paths]
+    made = plan([name for name, paths in metrics if not paths], None)
     traces = [(item.path, item.named) for item in made.inputs]
     return [*((name, True) for name in sidecars), *traces], [error for _, error in made.refused]
 

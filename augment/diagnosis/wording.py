@@ -72,6 +72,11 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else ""
 
 
+def called_from(lines: Sequence[str]) -> str:
+    """`` (called from a and b)``, to end an advice with; empty without ``lines``."""
+    return f" (called from {listed(lines)})" if lines else ""
+
+
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
     scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1])
     scaled = value / scale

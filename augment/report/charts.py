@@ -121,12 +121,10 @@ def scatter(
     return Chart(name, _layers(rows, [roof, points] if lines else [points], 380), text)
 
 
-def line(
-    name: str, text: str, rows: Sequence[Row], *, x: str, y: str, colours: Mapping[str, str], x_type: str = "nominal"
-) -> Chart:
+def line(name: str, text: str, rows: Sequence[Row], *, x: str, y: str, colours: Mapping[str, str]) -> Chart:
     """Lines with points: ``x``, ``y``, ``kind``, ``exact``."""
     encoding = {
-        "x": {"field": "x", "type": x_type, "title": x, "sort": None},
+        "x": {"field": "x", "type": "nominal", "title": x, "sort": None},
         "y": {"field": "y", "type": "quantitative", "title": y, "scale": {"zero": False}},
         "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
         "tooltip": [{"field": "x", "title": x}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],

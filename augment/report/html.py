@@ -13,7 +13,7 @@ import msgspec
 from augment.errors import UsageError
 from augment.report.document import Document, Section, Table
 
-_SEVERITIES = {"high": "high", "warning": "warning", "info": "info"}
+_SEVERITIES = ("high", "warning", "info")
 
 
 def page(document: Document) -> str:
@@ -80,7 +80,7 @@ def _findings(document: Document) -> Iterator[str]:
     """Cards of what was found, then lists of what is fine and of what was not recorded."""
     shown = [row for row in document.findings if row.get("status", "found") == "found" and row.get("title")]
     for row in shown:
-        severity = _SEVERITIES.get(row.get("severity") or "", "info")
+        severity = row["severity"] if row.get("severity") in _SEVERITIES else "info"
         title = f'<h3><span class="badge">{severity}</span> {html.escape(row["title"])}</h3>'
         yield f'<article class="finding {severity}">{title}'
         if row.get("advice"):

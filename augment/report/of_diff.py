@@ -8,7 +8,7 @@ from typing import Any
 from augment.diagnosis.wording import percent, short, time
 from augment.report import charts
 from augment.report.document import Document, Section
-from augment.report.rows import made_table, rows_of, table, totals
+from augment.report.rows import made_table, others, rows_of, table, totals
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 12
@@ -20,17 +20,12 @@ def document(sidecar: Sidecar) -> Document:
     control, test = sidecar["control"]["name"], sidecar["source"]["name"]
     sections = (figures(sidecar), waterfall(sidecar), kinds(sidecar), efficiency(sidecar), names(sidecar))
     shown = {each.name for section in sections for each in section.tables}
-    rest = [
-        made_table(name, name.replace("_", " ").capitalize(), each["rows"], folded=True)
-        for name, each in sidecar["analyses"].items()
-        if each["rows"] and name not in shown
-    ]
     return Document(
         title=f"{test} against {control}",
         subject="comparison",
         verdict=sidecar.get("verdict", {}).get("text") or [_sentence(sidecar)],
         facts=list(_facts(sidecar)),
-        sections=[section for section in (*sections, Section("All other figures", "", (), rest)) if section],
+        sections=[section for section in (*sections, others(sidecar, shown)) if section],
         diagnostics=sidecar["diagnostics"],
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from augment.diagnosis.wording import percent, short, size, time
 from augment.report import charts
 from augment.report.document import Chart, Document, Row, Section
-from augment.report.rows import made_table, rows_of, table, totals
+from augment.report.rows import made_table, not_possible, others, rows_of, table, totals
 
 Sidecar = Mapping[str, Any]
 _MOST_BARS = 40
@@ -43,7 +43,7 @@ def document(sidecar: Sidecar) -> Document:
         subject="job",
         verdict=sidecar.get("verdict", {}).get("text", ()),
         facts=list(facts(sidecar)),
-        sections=[section for section in (*sections, _others(sidecar, shown)) if section],
+        sections=[section for section in (*sections, others(sidecar, {*shown, "aggregates"})) if section],
         findings=sidecar.get("verdict", {}).get("rows", ()),
         diagnostics=sidecar["diagnostics"],
     )
@@ -55,9 +55,7 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
     ranks = source.get("ranks") or []
     world = source.get("world_size")
     yield "ranks", f"{len(source.get('traces', ranks))} traces" + (f" of {world} ranks" if world else "")
-    missing = [f"{name}: {each['reason']}" for name, each in sidecar["analyses"].items() if each["status"] == "skipped"]
-    if missing:
-        yield "not possible", "; ".join(missing)
+    yield from not_possible(sidecar)
     yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}"
 
 
@@ -267,15 +265,6 @@ def clocks(sidecar: Sidecar) -> Section:
     if apart:
         lead += f" {len(apart)} ranks cannot be compared with the others."
     return Section("Clocks", lead, (), table(sidecar, "clock_alignment", "Clocks of the ranks", folded=len(rows) > 16))
-
-
-def _others(sidecar: Sidecar, shown: set[str]) -> Section:
-    hidden = {*shown, "aggregates"}
-    names = [name for name, each in sidecar["analyses"].items() if each["rows"] and name not in hidden]
-    tables = [
-        made_table(name, name.replace("_", " ").capitalize(), rows_of(sidecar, name), folded=True) for name in names
-    ]
-    return Section("All other figures", "", (), tables)
 
 
 def _rank(row: Row) -> str:

@@ -10,7 +10,7 @@ from augment.report import charts
 from augment.report.document import Document, Row, Section
 from augment.report.kernels import kernels
 from augment.report.modules import modules
-from augment.report.rows import made_table, mean, rows_of, table, totals
+from augment.report.rows import not_possible, others, rows_of, table, totals
 from augment.report.steps import efficiency, steps
 
 Sidecar = Mapping[str, Any]
@@ -30,7 +30,7 @@ def document(sidecar: Sidecar) -> Document:
         subject="trace",
         verdict=verdict["text"] or _nothing(sidecar),
         facts=list(facts(sidecar)),
-        sections=[section for section in (*sections, others(sidecar, shown)) if section],
+        sections=[section for section in (*sections, others(sidecar, {*shown, "diagnosis"})) if section],
         findings=rows_of(sidecar, "diagnosis"),
         diagnostics=sidecar["diagnostics"],
     )
@@ -58,9 +58,7 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         yield "steps", f"{len(source['steps'])}: {', '.join(map(str, source['steps'][:12]))}"
     if source["partial"]:
         yield "incomplete", source["partial"]
-    missing = [f"{name}: {each['reason']}" for name, each in sidecar["analyses"].items() if each["status"] == "skipped"]
-    if missing:
-        yield "not possible", "; ".join(missing)
+    yield from not_possible(sidecar)
     yield "SHA-256 of the trace", source["sha256"]
     yield "made by", f"{sidecar['tool']['name']} {sidecar['tool']['version']}, {source['format']}"
 
@@ -189,18 +187,3 @@ def _owner(row: Row) -> str:
 
 def _device(row: Row) -> str:
     return str(row["device_type"]) if row["device"] is None else f"{row['device_type']} {row['device']}"
-
-
-def others(sidecar: Sidecar, shown: set[str]) -> Section:
-    """The tables of all other analyses, folded."""
-    hidden = {*shown, "diagnosis"}
-    names = [name for name, each in sidecar["analyses"].items() if each["rows"] and name not in hidden]
-    tables = [
-        made_table(name, name.replace("_", " ").capitalize(), rows_of(sidecar, name), folded=True) for name in names
-    ]
-    return Section("All other figures", "", (), tables)
-
-
-def mean_step_ns(sidecar: Sidecar) -> float | None:
-    """The mean time of a step, ns; None without steps."""
-    return mean(rows_of(sidecar, "step_figures"), "step_ns")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from augment.report.document import Row, Table
+from augment.report.document import Row, Section, Table
 
 MOST_ROWS = 200  #: rows of a table that a page holds
 _CLIP = 160  #: the longest text of a cell
@@ -47,6 +47,23 @@ def made_table(
     kept = rows[:MOST_ROWS]
     names = [name for name in columns or rows[0] if any(row.get(name) not in (None, "", []) for row in kept)]
     return Table(name, title, [{name: _cell(row.get(name)) for name in names} for row in kept], len(rows), folded)
+
+
+def others(sidecar: Mapping[str, Any], shown: Collection[str]) -> Section:
+    """The tables of all analyses that no section has ``shown``, folded."""
+    tables = [
+        made_table(name, name.replace("_", " ").capitalize(), analysis["rows"], folded=True)
+        for name, analysis in sidecar["analyses"].items()
+        if analysis["rows"] and name not in shown
+    ]
+    return Section("All other figures", "", (), tables)
+
+
+def not_possible(sidecar: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A line of the header: the analyses that were skipped, and why; none if all could be done."""
+    skipped = [f"{name}: {each['reason']}" for name, each in sidecar["analyses"].items() if each["status"] == "skipped"]
+    if skipped:
+        yield "not possible", "; ".join(skipped)
 
 
 def totals(rows: Iterable[Row], key: Callable[[Row], Any], *figures: str) -> dict[Any, list[float]]:

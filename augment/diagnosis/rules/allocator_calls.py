@@ -20,7 +20,7 @@ from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules.synchronizing_calls import callers
 from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
-from augment.trace import LAUNCHES, Trace
+from augment.trace import LAUNCHES, Trace, derived
 
 NAME = "allocator_calls"
 _CALLS = re.compile(
@@ -28,6 +28,7 @@ _CALLS = re.compile(
 )
 
 
+@derived  # launch_bound asks, too
 def check(trace: Trace) -> Answer:
     """Predict steps without these calls."""
     events = trace.events

@@ -14,11 +14,12 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import fetches_in_steps, host_cut, measure, saved_a_step
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, of_a_step, shorter, time
-from augment.trace import Trace
+from augment.trace import Trace, derived
 
 NAME = "data_loading"
 
 
+@derived  # launch_bound asks, too
 def check(trace: Trace) -> Answer:
     """Predict steps whose batches are there at once."""
     events = trace.events

@@ -17,7 +17,7 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, size, time
+from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, size, time
 from augment.trace import Category, Trace
 
 NAME = "exposed_copies"
@@ -47,7 +47,7 @@ def check(trace: Trace) -> Answer:
         title=f"{often} {a_step(trace)} between host and device ({size(moved)}, {time(spent)}) hold up the GPU; "
         "hidden, " + shorter(trace, saved),
         advice="Copy the next batch on its own stream while the step computes; make tensors on the device"
-        + (f" (called from {listed(lines)})" if lines else ""),
+        + called_from(lines),
         spans=spans,
         confidence="high",
         cut=cut,

@@ -25,7 +25,7 @@ from augment.diagnosis.measure import host_cut, saved_a_step, within_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules.recompilation import compiles
 from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
-from augment.trace import Category, Trace
+from augment.trace import Category, Trace, derived
 
 NAME = "host_gaps"
 LONG_NS = 1_000_000  #: an uninterrupted stretch of the host that is longer is another matter than launching
@@ -33,6 +33,7 @@ UNNAMED = "no recorded operator"
 _COMMUNICATION = ("nccl:", "gloo:", "mpi:", "c10d::")  #: waiting for other ranks
 
 
+@derived  # launch_bound asks, too
 def check(trace: Trace) -> Answer:
     """Predict steps without these stretches."""
     if not len(gpu_work(trace)):

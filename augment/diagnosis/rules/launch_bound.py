@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.intervals import Intervals, clip, subtract, total, union
+from augment.arrays.intervals import Intervals, clip, subtract, union
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
@@ -107,27 +107,27 @@ def _waiting_a_step(trace: Trace, track: Int32s, short: Intervals) -> int:
     """The time in a step in which a device idles while the thread that launches its next work is in ``short``
     stretches, ns; the mean of all devices. Gaps of any category count: a kernel may be launched while the one before
     still runs, and yet come late."""
-    waits = _waits(trace, *GapCategory)
-    launching = trace.events.track[waits.row]
-    inside = 0
-    for thread in np.unique(launching).tolist():
-        gaps = Intervals(waits.start[launching == thread], waits.end[launching == thread])
-        inside += total(clip(gaps, Intervals(short.start[track == thread], short.end[track == thread]))[2])
+    inside = int(_launching(trace, _waits(trace, *GapCategory), track, short).sum())
     return int(inside / max(len(type_coverage(trace)), 1)) // measure(trace).count
 
 
 def _charged(trace: Trace, track: Int32s, short: Intervals) -> Spans:
     """The waits for the host of which ``short`` stretches are at least half: the others are of other causes."""
     waits = _waits(trace, GapCategory.HOST_WAIT)
-    launching = trace.events.track[waits.row]
+    chosen = 2 * _launching(trace, waits, track, short) >= waits.end - waits.start
+    return Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
+
+
+def _launching(trace: Trace, waits: Spans, track: Int32s, short: Intervals) -> Int64s:
+    """The time of each wait in which the thread that ends it is in ``short`` stretches, int64 ns."""
+    thread_of = trace.events.track[waits.row]
     inside = np.zeros(len(waits), np.int64)
-    for thread in np.unique(launching).tolist():
-        places = np.flatnonzero(launching == thread)
+    for thread in np.unique(thread_of).tolist():
+        places = np.flatnonzero(thread_of == thread)
         stretches = Intervals(short.start[track == thread], short.end[track == thread])
         which, _, parts = clip(Intervals(waits.start[places], waits.end[places]), stretches)
         np.add.at(inside, places[which], parts.end - parts.start)
-    chosen = 2 * inside >= waits.end - waits.start
-    return Spans(waits.start[chosen], waits.end[chosen], waits.row[chosen])
+    return inside
 
 
 def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:

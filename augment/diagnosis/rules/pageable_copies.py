@@ -23,7 +23,7 @@ from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
-from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, size
+from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, size
 from augment.trace import Category, Trace
 
 NAME = "pageable_copies"
@@ -57,7 +57,7 @@ def check(trace: Trace) -> Answer:
         title=f"{often} {a_step(trace)} ({size(moved)}) go through pageable memory, and the host waits for them; "
         "with pinned memory, " + shorter(trace, saved),
         advice="Use pin_memory=True in the DataLoader (or tensor.pin_memory()) and .to(device, non_blocking=True)"
-        + (f" (called from {listed(lines)})" if lines else ""),
+        + called_from(lines),
         spans=spans,
         confidence="high",
         cut=cut,

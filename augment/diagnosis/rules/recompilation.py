@@ -34,6 +34,7 @@ def compiles(trace: Trace) -> Bools:
     return np.array([bool(_COMPILING.search(name)) and not _RUNS.search(name) for name in trace.strings], np.bool_)
 
 
+@derived  # launch_bound asks, too
 def check(trace: Trace) -> Answer:
     """Predict steps in which nothing is compiled."""
     events = trace.events

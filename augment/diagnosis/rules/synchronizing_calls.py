@@ -24,7 +24,7 @@ from augment.diagnosis.measure import longest, measure, saved_a_step
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.waiting import waiting_calls
-from augment.diagnosis.wording import a_step, count, listed, of_a_step, short, shorter, time
+from augment.diagnosis.wording import a_step, called_from, count, listed, of_a_step, short, shorter, time
 from augment.trace import Category, Trace
 
 NAME = "synchronizing_calls"
@@ -50,7 +50,7 @@ def check(trace: Trace) -> Answer:
         title=f"The host waits for the GPU in {often} {a_step(trace)}, longest in {listed(whom)}; without that, "
         + shorter(trace, saved),
         advice="Take the call out of the step or do it every so many steps; keep the value on the GPU; copy with "
-        "non_blocking=True and read it a step later" + (f" (called from {listed(lines)})" if lines else ""),
+        "non_blocking=True and read it a step later" + called_from(lines),
         spans=spans,
         confidence="high",
         cut=cut,
