@@ -11,18 +11,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from augment.messages import request_of
-from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal, disk_is_full, refusal_of
-from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Given, Jobs, Made, state_name
+from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, Made, state_name
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.observer import Observer
-from augment_server.roots import resolve
+from augment_server.orders import Orders
+from augment_server.progress import JobProgress
 from augment_server.storage import Storage, remove, sync_folder
 from augment_server.threads import Apart
 from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
@@ -51,7 +47,8 @@ class Scheduler:
     def __init__(
         self, storage: Storage, jobs: Jobs, limits: Limits, roots: list[str], observer: Observer, apart: Apart
     ) -> None:
-        self._storage, self._jobs, self._limits, self._roots = storage, jobs, limits, roots
+        self._storage, self._jobs, self._limits = storage, jobs, limits
+        self._orders = Orders(storage, limits, roots)
         self._observer, self._apart = observer, apart
         self._workers = Workers(limits)
         self._attempts: set[_Attempt] = set()
@@ -199,8 +196,8 @@ class Scheduler:
         if begun.attempts > self._limits.max_job_attempts:
             tried = f"{begun.file_name}: given up after {begun.attempts - 1} attempts, during which the server ended"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
-        order = await self._apart(self._order, begun, folder)
-        progress = _Progress(begun.id, self._jobs, self._observer)
+        order = await self._apart(self._orders.order, begun, folder)
+        progress = JobProgress(begun.id, self._jobs, self._observer)
 
         def stage(said: Said) -> None:
             progress.next(said)
@@ -225,31 +222,6 @@ class Scheduler:
                 self._observer.log(logging.ERROR, said["traceback"], job_id=begun.id)
             raise Refusal(*said["failed"])
         return [Made(*one) for one in said["made"]]
-
-    def _order(self, begun: Begun, folder: Path) -> dict[str, Any]:
-        """What the worker is told; its folder is made. Blocks."""
-        limits, kind = self._limits, begun.spec.WhichOneof("kind")
-        order: dict[str, Any] = {
-            "inputs": [self._place(given) for given in begun.inputs],
-            "folder": str(folder),
-            "kind": kind,
-            **(_diff_order(begun.spec.diff) if kind == "diff" else _augment_order(begun.spec.augment)),
-            "limits": {
-                "text_bytes": limits.max_text_bytes,
-                "text_ratio": limits.max_text_ratio,
-                "events": limits.max_events,
-                "name_bytes": limits.max_name_bytes,
-                "nesting": limits.max_nesting,
-            },
-        }
-        os.mkdir(folder, 0o700)
-        return order
-
-    def _place(self, given: Given) -> dict[str, Any]:
-        """Where the worker finds an input."""
-        if given.content:
-            return {"file_name": given.file_name, "blob": str(self._storage.blob(given.content))}
-        return {"file_name": given.file_name, "below": resolve(given.uri, self._roots)}
 
     def _publish(self, job: str, folder: Path) -> None:
         """What was made becomes the job's. Blocks."""
@@ -330,48 +302,3 @@ class Scheduler:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._loop_task
         await self._workers.close()
-
-
-def _augment_order(spec: v1.AugmentSpec) -> dict[str, Any]:
-    return {"request": msgspec.to_builtins(request_of(spec)), "summaries": spec.summaries}
-
-
-def _diff_order(spec: v1.DiffSpec) -> dict[str, Any]:
-    """What is not set is left out."""
-    order: dict[str, Any] = {
-        "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},
-        "drawing": {"formats": list(spec.formats), "label": spec.label, "overlay": spec.overlay},
-    }
-    if spec.HasField("steps"):
-        order["compare"]["step"] = [spec.steps.control, spec.steps.test]
-    if spec.HasField("min_delta_us"):
-        order["drawing"]["min_delta_ns"] = 1000 * spec.min_delta_us
-    if spec.HasField("arrow_count"):
-        order["drawing"]["arrow_count"] = spec.arrow_count
-    return order
-
-
-class _Progress:
-    """How far a job is, and how long its stages took."""
-
-    def __init__(self, job: str, jobs: Jobs, observer: Observer) -> None:
-        self._job, self._jobs, self._observer = job, jobs, observer
-        self._now = v1.Progress()
-        self._since = time.monotonic()
-
-    def next(self, said: Said) -> None:
-        """A stage begins."""
-        self.end()
-        self._now.stage, self._now.done_count, self._now.total_count = said["stage"], said["done"], said["of"]
-        self._jobs.tell(self._job, self._now)
-
-    def end(self) -> None:
-        """The stage at hand, if there is one, has ended."""
-        now = time.monotonic()
-        if self._now.stage:
-            seconds = now - self._since
-            self._now.stages.add(stage=self._now.stage).duration.FromMicroseconds(round(seconds * 1e6))
-            self._now.done_count = len(self._now.stages)
-            self._observer.job_stage(self._job, self._now.stage, seconds)
-            self._now.stage = ""
-        self._since = now
