@@ -92,17 +92,27 @@ def peaks(ts: Int64s, values: npt.NDArray[Any], most: int) -> Places:
         values: the value from then on.
         most: how many points may remain.
     """
+    most = max(most, 4)
     kept = np.arange(len(ts))
     for limit in _limits():
-        if len(kept) <= max(most, 4):
+        if len(kept) <= most:
             break
-        cell = ts // limit
-        starts = run_starts(cell)
-        group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(ts)))
-        order = np.lexsort((-values.astype(np.float64), group))
-        greatest = order[run_starts(group[order])]
-        kept = np.unique(np.concatenate(([0], greatest, np.append(starts[1:], len(ts)) - 1)))
+        starts = run_starts(ts // limit)
+        if len(starts) <= most:  # else too many are left, as the last point of each cell stays
+            kept = _peaks_and_ends(values.astype(np.float64), starts)
     return kept
+
+
+def _peaks_and_ends(values: npt.NDArray[np.float64], starts: Places) -> Places:
+    """The first point, and of each run the last and the first of the greatest; NaN is less than any number."""
+    count = np.diff(starts, append=len(values))
+    run = np.repeat(np.arange(len(starts)), count)
+    greatest = np.fmax.reduceat(values, starts)[run]
+    highest = np.flatnonzero((values == greatest) | np.isnan(greatest))
+    first = highest[run_starts(run[highest])]
+    kept = np.zeros(len(values), np.bool_)
+    kept[0] = kept[first] = kept[starts + count - 1] = True
+    return np.flatnonzero(kept)
 
 
 def _limits() -> Iterator[int]:

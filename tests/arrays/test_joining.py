@@ -50,6 +50,23 @@ def test_a_counter_keeps_its_ends_and_its_greatest_value(points: list[tuple[int,
     assert (np.diff(kept) > 0).all()
 
 
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3)), min_size=5, max_size=40), st.integers(4, 12))
+def test_of_each_cell_of_a_counter_the_first_of_the_greatest_and_the_last_stay(
+    points: list[tuple[int, int]], most: int
+) -> None:
+    delay, values = (np.array(column, np.int64) for column in zip(*points, strict=True))
+    ts, number = np.cumsum(delay), np.where(values == 3, np.nan, values)
+    wanted, limit = set(range(len(ts))), 256
+    while len(wanted) > most:
+        cells: dict[int, list[int]] = {}
+        for place, moment in enumerate(ts.tolist()):
+            cells.setdefault(moment // limit, []).append(place)
+        wanted = {0, *(own[-1] for own in cells.values())}
+        wanted |= {max(own, key=lambda k: (-1 if np.isnan(number[k]) else number[k], -k)) for own in cells.values()}
+        limit *= 2
+    assert peaks(ts, number, most).tolist() == sorted(wanted)
+
+
 def test_the_longest_come_first_of_equal_ones_the_first() -> None:
     assert longest(np.array([3, 5, 3, 1]), 2).tolist() == [0, 1]
     assert longest(np.array([3, 5]), 7).tolist() == [0, 1]
