@@ -46,6 +46,8 @@ class SliceTrack:
     ``args`` maps an arg's name to its column. An int64 value of -1 means no value: the arg is then left out.
     ``inner`` names a second slice within each, as long as the first and with its args: the class is above, the name
     below. Where it has no text, there is no second slice; nor within a slice of no duration.
+    ``group`` names a track of the device that this one lies in, with all others of that group: the name then says
+    which device it speaks of.
     """
 
     analysis: str
@@ -58,6 +60,7 @@ class SliceTrack:
     description: str = ""
     inner: Texts | None = None
     of_process: bool = False
+    group: str = ""
 
     def inner_rows(self) -> Int64s:
         """The rows that have a second slice within, ascending."""
@@ -74,7 +77,7 @@ class CounterTrack:
     """A stepping counter: a value holds from its ``ts`` (int64 ns, strictly ascending) until the next point.
 
     ``values`` are int64 or finite float64; ``unit`` is a text such as ``GB/s``. Counters of one analysis with the same
-    ``scale`` share a y axis where the viewer supports it.
+    ``scale`` share a y axis where the viewer supports it. ``group`` is that of :class:`SliceTrack`.
     """
 
     analysis: str
@@ -85,6 +88,7 @@ class CounterTrack:
     unit: str
     description: str = ""
     scale: str = ""
+    group: str = ""
 
     def __repr__(self) -> str:
         return f"<CounterTrack {self.name!r} of {self.analysis}: {len(self.ts):,} points>"

@@ -18,20 +18,14 @@ from augment.arrays.types import Int32s, Int64s
 from augment.comparison.alignment import main_thread
 from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
-from augment.comparison.marks import LEFT_OUT, Change, Marks, delta_args, marked, texts_at, tracks_of
+from augment.comparison.marks import LEFT_OUT, Change, Marks, Rows, delta_args, marked, texts_at, tracks_of
 from augment.comparison.sequences import ALONE
 from augment.comparison.threshold import Threshold
 from augment.derived.gpu.gpu_work import gpu_work
 
 _LEGEND = "what the control has and the test lacks, where it would have been"
-_SUFFIX = " deleted"
+_ROW = "deleted"
 _MOST_NAMES = 10  #: names listed in a mark
-
-
-def deleted(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
-    """The tracks of marks: under threads for deleted outermost calls, under devices for deleted GPU work."""
-    yield from _calls(pair, name + _SUFFIX, least)
-    yield from _work(pair, name + _SUFFIX, least)
 
 
 def moments_of_work(pair: Pair) -> Int64s:
@@ -45,7 +39,8 @@ def moments_of_work(pair: Pair) -> Int64s:
     return _after(stream * (steps + 1) + work.step, end, _shifted(pair, control.ts, work.step))
 
 
-def _calls(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
+def deleted_calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
+    """The tracks of the marks of deleted outermost calls, under threads."""
     calls, partner = pair.control.calls, pair.alignment.call_of_control
     parent = np.append(partner, ALONE)[calls.parent]
     known = (calls.parent == NONE) | (parent != ALONE)
@@ -60,7 +55,8 @@ def _calls(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
         own = known[places]
         chosen = gone[own]
         ns = {"": calls.cpu_ns[chosen], "gpu_": calls.gpu_ns[chosen]}
-        yield from tracks_of(_marks(pair, calls.row[chosen], moment[own], ns), name, thread, _LEGEND)
+        marks = _marks(pair, calls.row[chosen], moment[own], ns)
+        yield from tracks_of(marks, rows.of_host(_ROW), thread, f"compared with {rows.label}: {_LEGEND}")
 
 
 def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
@@ -74,19 +70,22 @@ def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
     return _after(np.where(calls.parent == NONE, outermost, calls.parent), end, fallback)
 
 
-def _work(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
+def deleted_work(pair: Pair, least: Threshold) -> dict[int, list[Marks]]:
+    """The marks of deleted GPU work, by the place of the test's device under which they are drawn."""
     work, control = pair.control.work, gpu_work(pair.control.trace)
     devices = gpu_work(pair.test.trace).devices
     alone = pair.alignment.work_of_control == ALONE
     gone = np.flatnonzero(alone & (work.step >= 0) & least.work(work.name, work.ns))
+    made: dict[int, list[Marks]] = {}
     if not len(gone) or not devices:
-        return
+        return made
     moment = moments_of_work(pair)
     for place, device in enumerate(control.devices):
         first, last = np.searchsorted(gone, (device.start, device.stop)).tolist()
         own = gone[first:last]
         marks = _marks(pair, work.row[own], moment[own], {"": work.ns[own]})
-        yield from tracks_of(marks, name, devices[min(place, len(devices) - 1)].track, _LEGEND)
+        made.setdefault(min(place, len(devices) - 1), []).append(marks)
+    return made
 
 
 def _marks(pair: Pair, row: Int64s, moment: Int64s, ns: dict[str, Int64s]) -> Marks:

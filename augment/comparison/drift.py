@@ -16,23 +16,18 @@ from augment.comparison.alignment import main_thread
 from augment.comparison.calls import NONE
 from augment.comparison.core import Pair
 from augment.comparison.deleted import moments_of_work
-from augment.comparison.marks import NAME
+from augment.comparison.marks import NAME, Rows
 from augment.comparison.sequences import ALONE
 from augment.derived.gpu.gpu_work import gpu_work
 
-_SUFFIX = " cumulative"
+_ROW = "cumulative"
 _SCALE = "time"
 _LATE = "by how much later than in the control calls begin and end, relative to the start of the step"
 _SUM = "sum of the differences of GPU work from the start of the step on"
 
 
-def counters(pair: Pair, name: str) -> Iterator[CounterTrack]:
-    """The counters of the main thread and of each device; none where nothing differs."""
-    yield from _of_main_thread(pair, name + _SUFFIX)
-    yield from _of_devices(pair, name + _SUFFIX)
-
-
-def _of_main_thread(pair: Pair, name: str) -> Iterator[CounterTrack]:
+def counter_of_main_thread(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
+    """The counter of the main thread; none where nothing differs."""
     test, control, partner = pair.test, pair.control, pair.alignment.call_of_test
     thread = main_thread(test)
     met = np.flatnonzero((partner != ALONE) & (test.calls.thread == thread) & (test.calls.step >= 0))
@@ -47,10 +42,11 @@ def _of_main_thread(pair: Pair, name: str) -> Iterator[CounterTrack]:
     windows = test.steps.begin, np.maximum(test.steps.begin, test.steps.finish - 1)
     ts = np.clip(ts, windows[0][step], windows[1][step])
     order = np.argsort(ts, kind="stable")
-    yield from _counter(name, thread, windows, (ts[order], late[order]), _LATE)
+    yield from _counter(rows.of_host(_ROW), thread, windows, (ts[order], late[order]), _LATE)
 
 
-def _of_devices(pair: Pair, name: str) -> Iterator[CounterTrack]:
+def counters_of_devices(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
+    """The counter of each device; none where nothing differs."""
     found, before = gpu_work(pair.test.trace), gpu_work(pair.control.trace).devices
     work, other, alignment = pair.test.work, pair.control.work, pair.alignment
     delta = work.ns - np.append(other.ns, 0)[alignment.work_of_test]
@@ -68,11 +64,12 @@ def _of_devices(pair: Pair, name: str) -> Iterator[CounterTrack]:
         value, step = np.cumsum(change[order]), step[order]
         first = np.searchsorted(step, step)
         value -= np.append(0, value)[first]
+        name = rows.of_device(device.device, _ROW)
         yield from _counter(name, device.track, (steps.start, steps.end), (ts[order], value), _SUM)
 
 
 def _counter(
-    name: str, under: int, windows: tuple[Int64s, Int64s], points: tuple[Int64s, Int64s], description: str
+    name: tuple[str, str], under: int, windows: tuple[Int64s, Int64s], points: tuple[Int64s, Int64s], description: str
 ) -> Iterator[CounterTrack]:
     """A counter of ``points``, ascending times and values, with 0 at the start of each window and after its end."""
     if not points[1].any():
@@ -85,4 +82,4 @@ def _counter(
     last = np.append(ts[1:] != ts[:-1], True)  # the last point of each moment
     ts, value = ts[last], value[last]
     changed = np.append(True, value[1:] != value[:-1])
-    yield CounterTrack(NAME, name, under, ts[changed], value[changed] / 1e6, "ms", description, _SCALE)
+    yield CounterTrack(NAME, name[0], under, ts[changed], value[changed] / 1e6, "ms", description, _SCALE, name[1])

@@ -12,9 +12,12 @@ import numpy.typing as npt
 from augment.annotations import ArgColumn, SliceTrack, Texts
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
+from augment.trace import Identity
 from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
 
 NAME = "diff"
+SLOWER, FASTER, SAME = "slower", "faster", "same"  #: a device's rows
+_DELTA = "Δ"
 LEFT_OUT = -1  #: value or code of an absent arg
 
 
@@ -76,14 +79,56 @@ def delta_args(control_ns: Int64s, delta_ns: Int64s, prefix: str = "") -> dict[s
     }
 
 
-def tracks_of(marks: Marks, name: str, under: int, description: str) -> Iterator[SliceTrack]:
-    """As many tracks of this name as needed so that no slices partly overlap."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where marks are drawn: below a thread, or in the group of a device. The name of the control, the ``label``, is in
+    that of the group and in descriptions."""
+
+    label: str
+
+    def of_device(self, device: Identity, row: str) -> tuple[str, str]:
+        """The name of a row of a device, and that of the group it is in."""
+        return f"{_DELTA} GPU {device} {row}", f"Diff vs {self.label}"
+
+    def of_host(self, row: str = "") -> tuple[str, str]:
+        """The name of a row of a thread, in no group."""
+        return f"{_DELTA} host {row}".rstrip(), ""
+
+
+def joined(parts: Sequence[Marks]) -> Marks:
+    """The marks of all parts; an arg that a part has not is absent there."""
+    args = {name: _joined_args(parts, name) for name in dict.fromkeys(name for one in parts for name in one.args)}
+    ts, dur, change = (np.concatenate([getattr(one, name) for one in parts]) for name in ("ts", "dur", "change"))
+    return Marks(ts, dur, change, _joined_texts([one.names for one in parts]), args)
+
+
+def _joined_args(parts: Sequence[Marks], name: str) -> ArgColumn:
+    columns = [one.args.get(name) for one in parts]
+    if any(isinstance(one, Texts) for one in columns):
+        none = [Texts(np.full(len(one), LEFT_OUT, np.int32), ()) for one in parts]
+        return _joined_texts([one if isinstance(one, Texts) else no for one, no in zip(columns, none, strict=True)])
+    absent = [np.full(len(one), LEFT_OUT, np.int64) for one in parts]
+    return np.concatenate([no if one is None else one for one, no in zip(columns, absent, strict=True)])
+
+
+def _joined_texts(parts: Sequence[Texts]) -> Texts:
+    values: list[str] = []
+    codes = []
+    for one in parts:
+        codes.append(np.where(one.codes < 0, one.codes, one.codes + np.int32(len(values))))
+        values += one.values
+    return Texts(np.concatenate(codes).astype(np.int32), values)
+
+
+def tracks_of(marks: Marks, name: tuple[str, str], under: int, description: str) -> Iterator[SliceTrack]:
+    """As many tracks of this name and group as needed so that no slices partly overlap: Perfetto draws them as one."""
     order = np.lexsort((-marks.dur, marks.ts))
     marks = marks.take(order)
     lane = lanes(marks.ts, marks.dur)
     for _, places in each(lane, int(lane.max(initial=-1)) + 1):
         chosen = marks.take(places)
-        yield SliceTrack(NAME, name, under, chosen.ts, chosen.dur, chosen.names, chosen.args, description)
+        columns = chosen.ts, chosen.dur, chosen.names, chosen.args
+        yield SliceTrack(NAME, name[0], under, *columns, description, group=name[1])
 
 
 def lanes(ts: Int64s, dur: Int64s) -> Int64s:

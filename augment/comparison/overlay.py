@@ -1,11 +1,13 @@
-"""Writes both traces of a comparison into one file, each as a group of tracks; their first steps begin together.
+"""Writes both traces of a comparison into one file, each as a group of tracks; a step in the middle begins together.
 
-For that, the control's times are shifted by whole nanoseconds; the test's are unchanged. Arrows link the calls that
+For that, the control's times are shifted by whole nanoseconds; the test's are unchanged. The file says which step to
+show first, and which rows of both sides beside each other. Arrows link the calls that
 differ most, by their own time and that of GPU work that they launched themselves, to their partners.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +17,16 @@ from augment.arrays.types import Int64s
 from augment.bounds import bounded
 from augment.comparison.core import Pair
 from augment.comparison.sequences import ALONE
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.busiest import busiest_stream
+from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.source.clock_correction import on_clock
 from augment.findings import AugmentedTrace, Findings, Outcome
 from augment.trace import Diagnostic, Trace
 from augment.writers.files import replacing
-from augment.writers.perfetto.several import Group, Several
+from augment.writers.perfetto.several import FirstView, Group, Several
 from augment.writers.perfetto.suffixes import Links
 
+_CONTROL, _TEST = "control", "test"  #: what ends names of tracks
 SUFFIX = ".diff.overlay.pftrace"
 ARROW_COUNT = 100
 
@@ -43,7 +47,8 @@ def write_overlay(
         OutputError: ``path`` cannot be written.
     """
     control, test = pair.control, pair.test
-    shift = int(test.steps.begin[0]) - int(control.steps.begin[0])
+    framed = len(test.steps) // 2
+    shift = int(test.steps.begin[framed]) - int(control.steps.begin[framed])
     first = min(int(control.trace.events.ts[0]) + shift, int(test.trace.events.ts[0]))
     lift = max(0, -first)  # Perfetto drops events before time 0
     before = on_clock(AugmentedTrace(control.trace, _bands(control.trace)), lambda ts: ts + (shift + lift))
@@ -51,17 +56,40 @@ def write_overlay(
     now = on_clock(now, lambda ts: ts + lift) if lift else now
     partner, chosen = pair.alignment.call_of_test, most_changed(pair, arrow_count)
     ids = np.arange(len(chosen), dtype=np.int64)
-    description = f"the control, moved by {shift} ns: the first steps begin together"
+    number = int(test.steps.number[framed])
+    which = "both recordings begin" if number < 0 else f"step {number} of the test and its partner begin"
+    description = f"the control, moved by {shift} ns: {which} together"
     with replacing(path, test.trace.source.path) as file:
-        several = Several(file)
+        several = Several(file, _first_view(pair, framed, shift + lift, lift))
         links = Links(control.calls.row[partner[chosen]], ids)
         diagnostics = several.add(
-            before, Group(f"control: {labels[0]}", description, "control", streams_too=True), links
+            before, Group(f"control: {labels[0]}", description, _CONTROL, streams_too=True), links
         )
         links = Links(test.calls.row[chosen], ids)
         return diagnostics + several.add(
-            now, Group(f"test: {labels[1]}", "the test, on its own clock", "test", streams_too=True), links
+            now, Group(f"test: {labels[1]}", "the test, on its own clock", _TEST, streams_too=True), links
         )
+
+
+def _first_view(pair: Pair, step: int, control_shift: int, test_shift: int) -> FirstView:
+    """Both sides of the compared step with that place, its differences, and the busiest streams."""
+    control, test = pair.control, pair.test
+    begin = min(int(control.steps.begin[step]) + control_shift, int(test.steps.begin[step]) + test_shift)
+    end = max(int(control.steps.end[step]) + control_shift, int(test.steps.end[step]) + test_shift)
+    busiest = [busiest_stream(side.trace) for side in (control, test)]
+    pins = [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
+    pins += [f"{row} {side}" for row in ("Steps", f"GPU state{_suffix(busiest[1])}") for side in (_CONTROL, _TEST)]
+    streams = zip(busiest, (_CONTROL, _TEST), strict=True)
+    pins += [f"stream {re.escape(str(one.stream))} {side}" for one, side in streams if one]
+    return FirstView(pins, (begin, end))
+
+
+def _device(stream: Stream | None) -> str:
+    return "host" if stream is None else f"GPU {re.escape(str(stream.device))}"
+
+
+def _suffix(stream: Stream | None) -> str:
+    return "" if stream is None else f"( device {re.escape(str(stream.device))})?"
 
 
 def _bands(trace: Trace) -> dict[str, Outcome]:

@@ -1,7 +1,7 @@
 """Draws a comparison on the timeline of the test: changes, deletions, and the cumulative difference.
 
-The track ``Diff vs LABEL`` under each thread has a slice over each call whose time differs from its partner's, or that
-has none; the track under each device (or stream, where work overlaps) has one over each such piece of GPU work. The
+The track ``Δ host`` under each thread has a slice over each call whose time differs from its partner's, or that has
+none. Each device has two rows in its group ``Diff vs LABEL``: what is slower or new, and what is faster or gone. A
 slice has the name of the call or work after a sign for the kind of change.
 """
 
@@ -15,25 +15,38 @@ from augment.annotations import Annotation, SliceTrack, Texts
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.comparison.core import Pair
-from augment.comparison.deleted import deleted
-from augment.comparison.drift import counters
+from augment.comparison.deleted import deleted_calls, deleted_work
+from augment.comparison.drift import counter_of_main_thread, counters_of_devices
 from augment.comparison.marks import (
+    FASTER,
     LEFT_OUT,
+    SAME,
+    SLOWER,
     Change,
     Marks,
+    Rows,
     delta_args,
-    lanes,
+    joined,
     marked,
     texts_at,
     tracks_of,
 )
 from augment.comparison.sequences import ALONE
 from augment.comparison.threshold import Threshold, threshold
-from augment.derived.gpu.gpu_work import Device, gpu_work
+from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.findings import AugmentedTrace, Findings
-from augment.trace import Trace
 
 _LEGEND = "▲ takes longer than in the control, ▼ shorter, + is new"
+_ROWS = {
+    SLOWER: (Change.INCREASED, Change.ADDED),
+    FASTER: (Change.DECREASED, Change.DELETED),
+    SAME: (Change.UNCHANGED,),
+}
+_LEGENDS = {
+    SLOWER: "▲ takes longer than in the control, + is new",
+    FASTER: "▼ takes less time than in the control, − is gone, where it would have been",
+    SAME: "takes the same time",
+}
 
 
 def drawn(pair: Pair, label: str, min_delta_ns: int | None = None) -> AugmentedTrace:
@@ -45,17 +58,18 @@ def drawn(pair: Pair, label: str, min_delta_ns: int | None = None) -> AugmentedT
         min_delta_ns: leave out smaller differences; with 0 every call and piece of work of the steps is drawn. None:
             draw those that make up 1 % of a step, alone or with all of their name.
     """
-    name, least = f"Diff vs {label}", threshold(pair, min_delta_ns)
+    rows, least = Rows(label), threshold(pair, min_delta_ns)
     annotations: list[Annotation] = [
-        *_calls(pair, name, least),
-        *_work(pair, name, least),
-        *deleted(pair, name, least),
-        *counters(pair, name),
+        *_work(pair, rows, least),
+        *counters_of_devices(pair, rows),
+        *_calls(pair, rows, least),
+        *deleted_calls(pair, rows, least),
+        *counter_of_main_thread(pair, rows),
     ]
     return AugmentedTrace(pair.test.trace, {"diff": Findings((), annotations)})
 
 
-def _calls(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
+def _calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the threads."""
     calls, before = pair.test.calls, pair.control.calls
     partner = pair.alignment.call_of_test
@@ -86,12 +100,13 @@ def _calls(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
             **delta_args(control_gpu_ns[chosen], delta_gpu[chosen], "gpu_"),
         },
     )
-    description = f"{_LEGEND}; (GPU): the GPU work that the call launched, not the call itself"
+    legend = f"compared with {rows.label}: {_LEGEND}"
+    description = f"{legend}; (GPU): the GPU work that the call launched, not the call itself"
     for thread, members in each(calls.thread[chosen], len(trace.tracks)):
-        yield from tracks_of(marks.take(members), name, thread, description)
+        yield from tracks_of(marks.take(members), rows.of_host(), thread, description)
 
 
-def _work(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
+def _work(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTrack]:
     """The tracks of the devices."""
     work, before, gpu = pair.test.work, pair.control.work, gpu_work(pair.test.trace)
     partner = pair.alignment.work_of_test
@@ -109,32 +124,35 @@ def _work(pair: Pair, name: str, least: Threshold) -> Iterator[SliceTrack]:
         {
             **delta_args(control_ns[chosen], delta[chosen]),
             "operator": texts_at(_caller(pair)[chosen], trace.events.name, trace.strings),
+            "stream": _streams(gpu)[chosen],
             "control_name": texts_at(renamed, other.events.name, other.strings),
         },
     )
-    for device in gpu.devices:
-        yield from _of_device(pair.test.trace, device, chosen, marks, name)
+    gone = deleted_work(pair, least)
+    for place, device in enumerate(gpu.devices):
+        first, last = np.searchsorted(chosen, (device.start, device.stop)).tolist()
+        parts = [marks.take(np.arange(first, last)), *gone.get(place, [])]
+        yield from _of_device(device, joined(parts), rows)
 
 
-def _of_device(trace: Trace, device: Device, chosen: Int64s, marks: Marks, name: str) -> Iterator[SliceTrack]:
-    """One track, or one per stream where slices would overlap."""
-    first, last = np.searchsorted(chosen, (device.start, device.stop)).tolist()
-    whole = marks.take(np.arange(first, last))
-    order = np.lexsort((-whole.dur, whole.ts))
-    if not lanes(whole.ts[order], whole.dur[order]).any():
-        yield from tracks_of(whole, name, device.track, _LEGEND)
-        return
-    for stream in gpu_work(trace).streams:
-        if device.start <= stream.start < device.stop:
-            first, last = np.searchsorted(chosen, (stream.start, stream.stop)).tolist()
-            part = marks.take(np.arange(first, last))
-            yield from tracks_of(part, f"{name} stream {stream.stream}", stream.track, _LEGEND)
+def _of_device(device: Device, marks: Marks, rows: Rows) -> Iterator[SliceTrack]:
+    """A row for what takes longer and one for what takes less; where several streams work, a row has several lines."""
+    for row, changes in _ROWS.items():
+        places = np.flatnonzero(np.isin(marks.change, changes))
+        legend = f"compared with {rows.label}: {_LEGENDS[row]}"
+        yield from tracks_of(marks.take(places), rows.of_device(device.device, row), device.track, legend)
 
 
 def _change(delta: Int64s, alone: Int64s) -> Int64s:
     kind = np.where(delta > 0, Change.INCREASED, np.where(delta < 0, Change.DECREASED, Change.UNCHANGED))
     changed: Int64s = np.where(alone, Change.ADDED, kind).astype(np.int64)
     return changed
+
+
+def _streams(gpu: GpuWork) -> Int64s:
+    """The number of each piece's stream; absent where it has none."""
+    numbers = [one.stream if isinstance(one.stream, int) else LEFT_OUT for one in gpu.streams]
+    return np.repeat(np.array(numbers, np.int64), [one.stop - one.start for one in gpu.streams])
 
 
 def _caller(pair: Pair) -> Int64s:

@@ -18,10 +18,10 @@ from augment.pipeline import augment
 from augment.readers import chrome, read
 from augment.trace import GPU_WORK, Trace
 from augment.viewer.chrome_output import native_of
-from augment.viewer.view import TIMELINE, UNKNOWN, View, view_of
+from augment.viewer.view import UNKNOWN, View, timeline_view, view_of
 from augment.writers import WRITERS, Writer, write_all
 from augment.writers.files import METRICS_SUFFIX, is_output, output_path
-from augment.writers.perfetto.several import is_of_several
+from augment.writers.perfetto.several import first_view, is_of_several
 
 #: of Kineto's text that fit into the 4 GB of Perfetto's 32-bit engine, with what augment adds; measured with v52
 BROWSER_TEXT_BYTES = 1_600_000_000
@@ -56,7 +56,7 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
         raise InputError(name, "no such file")
     expect_regular(name)
     if is_of_several(path):
-        return Prepared(path, TIMELINE)
+        return Prepared(path, timeline_view(first_view(path)))
     if not is_augmented(name):
         made = newer_beside(path)
         if made is None:

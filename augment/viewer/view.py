@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from augment.arrays.types import Bools, Places
-from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.busiest import busiest_devices, busiest_stream
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
-from augment.trace import COMPLETE, LAUNCHES, Identity, Trace
+from augment.trace import COMPLETE, LAUNCHES, Trace
+from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
 _MOST = 10  #: rows to pin
+_COMPARED = 2  #: devices whose differences are pinned, the busiest
 _DEVICES = 3  #: devices whose state is pinned, the busiest
 _EXPANDED = 3  #: processes that are expanded if none launches work
 _SHARE = 0.01  #: a counter is pinned if its maximum is this share of the device's memory
@@ -24,8 +26,7 @@ _LEAST_BYTES = 100 * 2**20  #: or, where the device's memory is unknown, so much
 #: behind the name of a counter: its unit, if it was read from Chrome JSON; the thread's number, which the UI adds
 _UNIT = r"( operations| bytes| MB| GB)?( \(\d+\))?"
 
-#: of the whole trace; what the job and a comparison add stands where their subject does
-_FIRST = ("Diagnosis", "Diff vs .*[^)]", "Steps")  #: of a comparison, what lies below a device, not below a thread
+_CHANGES = "(slower|faster|cumulative)"  #: rows of a comparison
 _STATE, _PATH = "GPU state", "(Cross-rank critical path|Critical path)"
 
 
@@ -48,16 +49,26 @@ class View:
 TIMELINE = View(
     pins=(
         *(f"Diagnosis rank {rank}" for rank in range(3)),
-        "Diff vs .* cumulative test",
-        *(f"Steps {part}" for part in ("control", "test", "rank 0")),
-        *(f"GPU state( device 0)? {part}" for part in ("control", "test", *(f"rank {rank}" for rank in range(6)))),
-        *(f"stream 7 {part}" for part in ("control", "test")),
+        "Steps rank 0",
+        *(f"GPU state( device 0)? rank {rank}" for rank in range(6)),
     ),
     group_pattern=r"(rank 0|control: .*|test: .*|GPU \d+)",
 )
 
+
+def timeline_view(first: FirstView | None) -> View:
+    """The view of a file with several traces: what it says itself, else that of a job."""
+    if first is None:
+        return TIMELINE
+    start, end = first.window
+    return replace(TIMELINE, pins=first.pins, window=(start + _INSIDE_NS, end - _INSIDE_NS))
+
+
 #: of a file that cannot be read here
-UNKNOWN = View(pins=(*_FIRST, _STATE, _PATH, "Idle", "Exposed communication"), groups=("GPU 0",))
+UNKNOWN = View(
+    pins=("Diagnosis", f"Δ GPU .* {_CHANGES}", "Steps", _STATE, _PATH, "Idle", "Exposed communication"),
+    groups=("GPU 0",),
+)
 
 
 def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
@@ -69,23 +80,28 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
     """
     if shift_ns is None:
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
-    devices = [f"GPU {device}" for device in _devices(trace)]
+    devices = [f"GPU {device}" for device in busiest_devices(trace)]
     return View(pins=list(_pins(trace))[:_MOST], groups=[*_processes(trace), *devices], window=_window(trace, shift_ns))
 
 
 def _pins(trace: Trace) -> Iterator[str]:
     """The rows in the order in which they are pinned; one pattern may stand for one row at most, but for Δ."""
-    devices = _devices(trace)
+    devices = busiest_devices(trace)
     ends = [f" device {_escaped(device)}" for device in devices] if len(devices) > 1 else [""]
-    yield from _FIRST
+    yield "Diagnosis"
+    for device in devices[:_COMPARED]:
+        yield f"Δ GPU {_escaped(device)} {_CHANGES}"
+    if not devices:
+        yield r"Δ host( cumulative)?( \(\d+\))?"
+    yield "Steps"
     for end in ends[:_DEVICES]:
         yield _STATE + end
     yield _PATH
     yield "Idle" + ends[0] if ends else "Idle"
     yield "Exposed communication" + ends[0] if ends else "Exposed communication"
-    stream = _busiest_stream(trace)
-    if stream is not None:
-        yield f"Queue Length stream {_escaped(stream)}({'|'.join(ends)}){_UNIT}"
+    busiest = busiest_stream(trace)
+    if busiest is not None:
+        yield f"Queue Length stream {_escaped(busiest.stream)}({'|'.join(ends)}){_UNIT}"
     for memory in memory_events(trace):
         if _matters(trace, memory):
             end = f" device {_escaped(memory.device)}" if len(devices) > 1 and memory.on_stream else ""
@@ -102,21 +118,6 @@ def _matters(trace: Trace, memory: DeviceMemory) -> bool:
             if isinstance(total, int) and total > 0:
                 return greatest >= _SHARE * total
     return greatest >= _LEAST_BYTES
-
-
-def _devices(trace: Trace) -> list[Identity]:
-    """The devices, those that work longest first."""
-    work = gpu_work(trace)
-    ns = {one.device: int((work.end - work.ts)[one.places].sum()) for one in work.devices}
-    return sorted(ns, key=lambda device: -ns[device])
-
-
-def _busiest_stream(trace: Trace) -> Identity:
-    """The stream of the busiest device that works longest."""
-    work, devices = gpu_work(trace), _devices(trace)
-    streams = [one for one in work.streams if one.device == devices[0]]
-    ns = (work.end - work.ts).clip(min=0)
-    return max(streams, key=lambda one: int(ns[one.places].sum())).stream if streams else None
 
 
 def _processes(trace: Trace) -> list[str]:

@@ -81,7 +81,7 @@ class Layout:
         """The pid and tid of an added thread."""
         home = self._home(annotation)
         tid = self._fresh()
-        self._name(annotation.analysis, "thread_name", home.pid, tid, json_text(annotation.name + home.suffix))
+        self._name(annotation.analysis, "thread_name", home.pid, tid, json_text(_name_of(annotation, home)))
         if home.sort_index >= 0:
             # What Kineto gives to the thread or stream itself. Equal ones lie side by side.
             self._name(annotation.analysis, "thread_sort_index", home.pid, tid, b"%d" % home.sort_index)
@@ -90,7 +90,7 @@ class Layout:
     def counter(self, annotation: CounterTrack) -> tuple[int, str]:
         """The pid and name of an added counter: no other of that process has the name."""
         home = self._home(annotation)
-        wanted = name = annotation.name + home.suffix
+        wanted = name = _name_of(annotation, home)
         again = 1
         while {(home.pid, name), (None, name)} & self._counters:
             again += 1
@@ -116,6 +116,12 @@ class Layout:
         arg = b"sort_index" if what.endswith("sort_index") else b"name"
         text = b'"ph":"M","name":"%s","pid":%d%s,"args":{"%s":%s}}' % (what.encode(), pid, thread, arg, value)
         self._metadata.append((analysis, text))
+
+
+def _name_of(annotation: SliceTrack | CounterTrack | InstantTrack, home: Home) -> str:
+    """The name in the file; Chrome JSON has no tracks within tracks, so a group is named in front."""
+    group = "" if isinstance(annotation, InstantTrack) else annotation.group
+    return f"{group}: {annotation.name}" if group else annotation.name + home.suffix
 
 
 def layout_of(trace: Trace) -> Layout:

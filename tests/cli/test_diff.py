@@ -62,10 +62,10 @@ def test_what_is_drawn(jobs: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     drawn = gzip.decompress((tmp_path / names[0]).read_bytes()).decode()
     added = [line for line in drawn.splitlines() if line.startswith('{"cat":"augment.diff"')]
-    assert any('"name":"Diff vs before"' in line for line in added)
+    assert any('"name":"Diff vs before: Δ GPU 0 slower"' in line for line in added)
     ran("diff", *pair, "-o", tmp_path, "--min-delta-us", 100_000, "--quiet")
     fewer = gzip.decompress((tmp_path / names[0]).read_bytes()).decode()
-    assert '"name":"Diff vs rank0"' not in fewer, "the label is the control's name, and no slice is left"
+    assert '"name":"Diff vs rank0: Δ' not in fewer, "the label is the control's name, and no slice is left"
     assert '"ph":"C"' in "".join(line for line in fewer.splitlines() if line.startswith('{"cat":"augment.diff"'))
     written = []
     for flags in ((), ("--all",), ("--min-delta-us", 1)):

@@ -161,7 +161,7 @@ def names_of(view: View) -> list[str]:
     names = (
         "Memory allocated", "Memory allocated CPU", "Queue Length stream 7", "Queue Length stream 20", "Idle stream 7",
         "Exposed communication", "Idle", "Critical path", "GPU state", "Steps", "Diagnosis", "stream 7",
-        "Launch outliers", "Diff vs a (12)", "Memcpy HtoD bandwidth", "Diff vs a stream 7",
+        "Launch outliers", "Δ host (12)", "Memcpy HtoD bandwidth", "Δ GPU 0 slower",
     )  # fmt: skip
     patterns = [one["args"][0] for one in commands(view) if one["id"] == PIN]  # type: ignore[index]
     return [name for pattern in patterns for name in names if re.fullmatch(pattern, name)]
@@ -173,7 +173,7 @@ def test_what_is_pinned_and_in_which_order(raw: Path) -> None:
     stream = "Queue Length stream 7"
     order = [
         "Diagnosis",
-        "Diff vs a stream 7",
+        "Δ GPU 0 slower",
         "Steps",
         "GPU state",
         "Critical path",
@@ -266,7 +266,6 @@ def test_the_rows_of_a_job_are_pinned_by_rank() -> None:
         return any(re.fullmatch(pattern, name) for pattern in TIMELINE.pins)
 
     assert pinned("GPU state rank 3")
-    assert pinned("GPU state control")
     assert not pinned("GPU state rank 31")
 
 
@@ -286,7 +285,7 @@ def test_the_link_holds_all(raw: Path) -> None:
 def test_a_trace_without_steps_or_devices_is_not_zoomed_into(tmp_path: Path) -> None:
     bare = view_of(read(str(write_trace(tmp_path / "bare.json", launch()))))
     assert bare.window is None
-    assert names_of(bare)[:3] == ["Diagnosis", "Diff vs a stream 7", "Steps"]
+    assert names_of(bare)[:3] == ["Diagnosis", "Δ host (12)", "Steps"]
     assert bare.groups == ["Process 100"]
     assert commands(UNKNOWN)[0]["id"] == PIN
 

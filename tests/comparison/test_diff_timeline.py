@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from augment.comparison.threshold import MIN_DELTA_NS
 from augment.comparison.timeline import drawn
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.trace import Category, EventTable, SparseColumn, Trace
+from augment.viewer.preparing import prepare
+from augment.writers.perfetto.several import first_view
 from diffs import rows
 from perfetto_engine import PerfettoEngine
 from simulator import JobOptions, simulate
@@ -61,15 +64,28 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return trace(tmp_path_factory.mktemp("control"))
 
 
-def slices(annotations: list[Annotation], name: str, *, device: bool, test: Trace) -> list[Slice]:
-    """The slices of tracks of that name, as a viewer shows them."""
+def slices(annotations: list[Annotation], *, device: bool, test: Trace, gone: bool = False) -> list[Slice]:
+    """The slices on devices or threads, as a viewer shows them; either what is ``gone`` or what is there."""
     found = []
     for one in annotations:
-        if isinstance(one, SliceTrack) and one.name == name and device == (test.tracks[one.under].device is not None):
+        if isinstance(one, SliceTrack) and device == (test.tracks[one.under].device is not None):
+            expect_names(one, test)
             columns = {"name": texts(one.names), "ts": one.ts.tolist(), "dur": one.dur.tolist()}
             columns |= {key: texts(c) if isinstance(c, Texts) else c.tolist() for key, c in one.args.items()}
             found += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return found
+    chosen = [one for one in found if (one["change"] == "deleted") == gone]
+    return sorted(chosen, key=lambda one: (one["ts"], -one["dur"]))
+
+
+def expect_names(one: SliceTrack, test: Trace) -> None:
+    """The place tells the sign; the label is in the name of the group, or in the description."""
+    device, signs = test.tracks[one.under].device, {text[:1] for text in texts(one.names) if text}
+    if device is None:
+        assert (one.name, one.group) in (("Δ host", ""), ("Δ host deleted", ""))
+        return
+    (row,) = {"slower", "faster", "same"} & set(one.name.split())
+    assert (one.name, one.group) == (f"Δ GPU {device} {row}", "Diff vs C")
+    assert row == "same" or signs <= {"slower": {"▲", "+"}, "faster": {"▼", "−"}}[row]
 
 
 def texts(column: Texts) -> list[str | None]:
@@ -94,7 +110,7 @@ def test_a_trace_beside_itself_shows_nothing(control: Trace) -> None:
 def test_a_slower_kernel(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, slow_kernel="nvjet", slow_percent=20.0)
     result, annotations = shown(control, test)
-    kernels = slices(annotations, "Diff vs C", device=True, test=test)
+    kernels = slices(annotations, device=True, test=test)
     matching = [n for n in test.names_of(test.events.slices_of(Category.KERNEL)) if "nvjet" in n]
     assert Counter(one["name"] for one in kernels) == Counter("▲ " + name for name in matching)
     assert all(one["change"] == "increased" and one["control_ns"] + one["delta_ns"] == one["dur"] for one in kernels)
@@ -103,14 +119,14 @@ def test_a_slower_kernel(control: Trace, tmp_path: Path) -> None:
     assert {one["control_name"] for one in kernels} == {None}
     grown = sum(row.delta_ns for row in rows(result, "diff_names") if row.side == "gpu")
     assert sum(one["delta_ns"] for one in kernels) == grown
-    host = slices(annotations, "Diff vs C", device=False, test=test)
+    host = slices(annotations, device=False, test=test)
     assert {one["name"] for one in host} == {
         "▲ aten::addmm (GPU)", "▲ aten::linear (GPU)", "▲ aten::mm (GPU)", "▲ AddmmBackward0 (GPU)",
         "▲ autograd::engine::evaluate_function: AddmmBackward0 (GPU)", "▲ aten::item", "▲ aten::_local_scalar_dense",
     }  # fmt: skip
     innermost = [one for one in host if one["name"] in ("▲ aten::addmm (GPU)", "▲ aten::mm (GPU)")]
     assert sum(one["gpu_delta_ns"] for one in innermost) == grown
-    assert slices(annotations, "Diff vs C deleted", device=True, test=test) == []
+    assert slices(annotations, device=True, test=test, gone=True) == []
     longer = rows(result, "diff_steps")[0].delta_ns
     for device in (False, True):
         assert counter(annotations, device=device, test=test).values.max() * 1e6 == pytest.approx(longer) == grown // 3
@@ -119,12 +135,12 @@ def test_a_slower_kernel(control: Trace, tmp_path: Path) -> None:
 def test_an_added_operator(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, extra_operator="aten::extra")
     _, annotations = shown(control, test)
-    host = slices(annotations, "Diff vs C", device=False, test=test)
+    host = slices(annotations, device=False, test=test)
     added = [one for one in host if one["change"] == "added"]
     assert [one["name"] for one in added] == ["+ aten::extra"] * 6
     assert {one["control_ns"] for one in added} == {-1}
     assert {one["name"] for one in host if one not in added} == {"▲ aten::item", "▲ aten::_local_scalar_dense"}
-    kernels = slices(annotations, "Diff vs C", device=True, test=test)
+    kernels = slices(annotations, device=True, test=test)
     assert [(one["change"], one["operator"]) for one in kernels] == [("added", "aten::extra")] * 6
     assert counter(annotations, device=True, test=test).values.max() * 1e6 == pytest.approx(
         sum(one["dur"] for one in kernels) // 3
@@ -136,13 +152,13 @@ def test_a_dropped_collective(control: Trace, tmp_path: Path) -> None:
     result, annotations = shown(control, test)
     (pair,) = result.pairs
     for device, name in ((False, "− c10d::allreduce_"), (True, "− ncclDevKernel_AllReduce")):
-        gone = slices(annotations, "Diff vs C deleted", device=device, test=test)
+        gone = slices(annotations, device=device, test=test, gone=True)
         assert [one["change"] for one in gone] == ["deleted"] * 3
         assert all(one["name"].startswith(name) and one["dur"] == 0 for one in gone)
         assert all(one["delta_ns"] == -one["control_ns"] < 0 for one in gone)
         windows = zip(pair.test.steps.start.tolist(), pair.test.steps.end.tolist(), gone, strict=True)
         assert all(start <= one["ts"] <= end for start, end, one in windows)
-    gone = slices(annotations, "Diff vs C deleted", device=False, test=test)
+    gone = slices(annotations, device=False, test=test, gone=True)
     calls, alignment = pair.control.calls, pair.alignment
     for mark in gone:  # right after its predecessor among its siblings, seen one by one
         (call,) = [
@@ -164,7 +180,7 @@ def test_what_would_have_been_at_one_moment_has_one_mark(tmp_path: Path) -> None
     before = augment.read(str(write_trace(tmp_path / "a.json", step(3, 5, 100), *calls)))
     kept = [one | {"ts": one["ts"] + 500} for one in calls if one["name"] in ("aten::a", "aten::b", "outer")]
     test = augment.read(str(write_trace(tmp_path / "b.json", step(9, 505, 100), *kept)))
-    gone = slices(shown(before, test)[1], "Diff vs C deleted", device=False, test=test)
+    gone = slices(shown(before, test)[1], device=False, test=test, gone=True)
     seen = [(one["name"], one["ts"] - test.source.base_ns, one["names"], one["count"], one["delta_ns"]) for one in gone]
     assert seen == [
         ("− aten::first", 510_000, None, 1, -9000),
@@ -177,11 +193,11 @@ def test_what_would_have_been_at_one_moment_has_one_mark(tmp_path: Path) -> None
 def test_a_host_that_stalls(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, host_stall_us=800.0)
     _, annotations = shown(control, test)
-    (one, *_) = host = slices(annotations, "Diff vs C", device=False, test=test)
+    (one, *_) = host = slices(annotations, device=False, test=test)
     assert len(host) == 3
     assert one["name"] == "▲ enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     assert one["delta_ns"] == 800_000
-    assert slices(annotations, "Diff vs C", device=True, test=test) == []
+    assert slices(annotations, device=True, test=test) == []
     late = counter(annotations, device=False, test=test)
     assert late.values.max() == 0.8
     assert not any(isinstance(one, CounterTrack) and one is not late for one in annotations), "no GPU work differs"
@@ -191,10 +207,11 @@ def test_every_call_is_drawn_where_the_least_difference_is_none(control: Trace, 
     test = trace(tmp_path, slow_kernel="nvjet")
     result, annotations = shown(control, test, min_delta_ns=0)
     side = result.pairs[0].test
-    assert len(slices(annotations, "Diff vs C", device=False, test=test)) == np.count_nonzero(side.calls.step >= 0)
-    names = {one.name for one in annotations if isinstance(one, SliceTrack)} - {"Diff vs C"}
-    assert names == {"Diff vs C stream 7", "Diff vs C stream 20", "Diff vs C stream 23"}, "work of streams overlaps"
-    work = [one for name in names for one in slices(annotations, name, device=True, test=test)]
+    assert len(slices(annotations, device=False, test=test)) == np.count_nonzero(side.calls.step >= 0)
+    names = {one.name for one in annotations if isinstance(one, SliceTrack)}
+    assert names == {"Δ GPU 0 slower", "Δ GPU 0 same", "Δ host"}
+    work = slices(annotations, device=True, test=test)
+    assert {one["stream"] for one in work} == {7, 20, 23}
     assert len(work) == np.count_nonzero(side.work.step >= 0)
     assert {one["change"] for one in work} == {"increased", "unchanged"}
 
@@ -270,7 +287,7 @@ def test_recorded_pairs_in_perfetto(
         perfetto.load(path)
         assert perfetto.problems() == (before if path.name.endswith(".json.gz") else {})
         assert perfetto.rows("select count(*) from slice where category = 'augment.diff'") == [(count,)]
-        ours = "(select id from counter_track where name glob 'Diff vs C cumulative*')"
+        ours = "(select id from counter_track where name glob '*Δ * cumulative*')"
         assert perfetto.rows(f"select count(*) from counter where track_id in {ours}") == [(points,)]
 
 
@@ -318,6 +335,36 @@ def test_an_overlay_holds_both(control: Trace, perfetto: PerfettoEngine, tmp_pat
     assert len(arrows) == 7
     assert all(one == other for one, other in arrows)
     assert {one for one, _ in arrows} <= {"aten::mm", "aten::addmm", "aten::_local_scalar_dense"}
+
+
+def test_an_overlay_begins_with_the_step_in_the_middle(
+    control: Trace, perfetto: PerfettoEngine, tmp_path: Path
+) -> None:
+    test = trace(tmp_path / "in", slow_kernel="nvjet", slow_percent=20.0)
+    result = diff(control, test)
+    ours, before = result.pairs[0].test.steps, result.pairs[0].control.steps
+    paths = write_all(result, tmp_path, "t", Drawing(("chrome", "perfetto"), "before", overlay=True))
+    view = first_view(paths[2])
+    assert view is not None
+    begin = int(ours.begin[1])
+    assert view.window == (begin, max(int(ours.end[1]), begin + int(before.end[1] - before.begin[1])))
+    perfetto.load(paths[2])
+    starts = perfetto.rows("select ts from slice where name = 'ProfilerStep#1' and category = 'user_annotation'")
+    assert starts == [(begin,), (begin,)], "of both sides"
+    tracks = [name for (name,) in perfetto.rows("select distinct name from track where name is not null")]
+    pinned = [[name for name in tracks if re.fullmatch(pin, name)] for pin in view.pins]
+    assert pinned == [
+        ["Δ GPU 0 slower test"], [], ["Δ GPU 0 cumulative test"], ["Steps control"], ["Steps test"],
+        ["GPU state control"], ["GPU state test"], ["stream 7 control"], ["stream 7 test"],
+    ]  # fmt: skip
+    assert prepare(str(paths[2]), tmp_path, print, print).view.pins == view.pins
+    joins = "join track g on g.id = t.parent_id join track d on d.id = g.parent_id"
+    above = f"select t.name, g.name, d.name from track t {joins}"
+    perfetto.load(paths[1])
+    assert perfetto.rows(f"{above} where t.name like '%slower'") == [("Δ GPU 0 slower", "Diff vs before", "GPU 0")]
+    perfetto.load(paths[0])
+    names = perfetto.rows("select distinct name from thread where name like '%slower'")
+    assert names == [("Diff vs before: Δ GPU 0 slower",)], "Chrome JSON has no groups"
 
 
 def test_the_overlay_of_a_test_that_begins_at_zero(control: Trace, perfetto: PerfettoEngine, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import msgspec
 
-from augment.annotations import Annotation, CounterTrack, Flows, SliceTrack
+from augment.annotations import Annotation, CounterTrack, Flows, InstantTrack, SliceTrack
 from augment.writers.perfetto.wire import (
     BY_RANK,
     COUNTER_CATEGORIES,
@@ -54,6 +54,7 @@ class AddedTracks(ABC):
     short = ""  #: behind the names of added tracks: which of several traces of the file they are of
     _packets: list[bytes]
     _children: dict[int, int]  #: how many were added in each track
+    _groups: dict[tuple[int, str], int]  #: by the track that they lie in, and their name
 
     @abstractmethod
     def home_of(self, under: int) -> int:
@@ -78,6 +79,8 @@ class AddedTracks(ABC):
         assert not isinstance(annotation, Flows)
         of_process = isinstance(annotation, SliceTrack) and annotation.of_process
         home = self.process_of(annotation.under) if of_process else self.home_of(annotation.under)
+        group = "" if isinstance(annotation, InstantTrack) else annotation.group
+        home = self._group(home, group) if group else home
         counter = None
         if isinstance(annotation, CounterTrack):
             counter = text(COUNTER_CATEGORIES, f"augment.{annotation.analysis}")
@@ -86,8 +89,14 @@ class AddedTracks(ABC):
                 counter += text(COUNTER_SHARE_KEY, f"{annotation.analysis} {annotation.scale}")
         below = _OF_STREAMS if "stream" in annotation.name else _COUNTERS if counter else 0
         self._children[home] = rank = self._children.get(home, 0) + 1
-        name = annotation.name if of_process else annotation.name + self.suffix_of(annotation.under)
+        name = annotation.name if of_process or group else annotation.name + self.suffix_of(annotation.under)
         return self._add(home, name + self.short, rank + below, annotation.description, counter)
+
+    def _group(self, home: int, name: str) -> int:
+        """The track of a group, above all else in ``home``."""
+        if (home, name) not in self._groups:
+            self._groups[home, name] = self._add(home, name, rank=0, ordered=True)
+        return self._groups[home, name]
 
     def _add(
         self, parent: int | None, name: str, rank: int | None = None, description: str = "",
@@ -117,7 +126,7 @@ class LaterTracks(AddedTracks):
 
     def __init__(self, room: Room) -> None:
         self.count, self._homes, self._suffixes = room.count, room.homes, room.suffixes
-        self._children, self._packets = dict(room.children), [room.packets]
+        self._children, self._packets, self._groups = dict(room.children), [room.packets], {}
 
     def home_of(self, under: int) -> int:
         """One that the room has."""

@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
+
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Identity
 from augment.version import __version__
@@ -52,12 +54,34 @@ _FIRST_PROCESS = 10_000  #: ranks; devices come before
 
 
 _MARK = "augment.several"  #: the name of the metadata that such a file begins with
+_VIEW = b"augment.view"  #: the name of the metadata that follows, if it is known what is worth seeing first
+_HEAD = 1 << 14  #: bytes in which both lie
+
+
+class FirstView(msgspec.Struct, frozen=True):
+    """What is worth seeing first: patterns of names of tracks, and the times to show, ns as the file has them."""
+
+    pins: list[str]
+    window: tuple[int, int]
 
 
 def is_of_several(path: Path) -> bool:
     """Whether the file was written here, as its beginning tells."""
     with open(path, "rb") as file:
         return _MARK.encode() in file.read(64)
+
+
+def first_view(path: Path) -> FirstView | None:
+    """What a file that was written here says of its first view; None if nothing."""
+    with open(path, "rb") as file:
+        _, mark, rest = file.read(_HEAD).partition(_VIEW)
+    start = rest.find(b"{")
+    if not mark or start < 0:
+        return None
+    try:
+        return msgspec.json.decode(rest[start : rest.index(b"}", start) + 1], type=FirstView)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +110,14 @@ class Several:
     No time may be negative: Perfetto drops such events.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, view: FirstView | None = None) -> None:
         self._file = file
-        content = text(METADATA_NAME, _MARK) + text(METADATA_TEXT, __version__)
-        file.write(packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content))))
+        said = {_MARK: __version__}
+        if view is not None:
+            said[_VIEW.decode()] = msgspec.json.encode(view).decode()
+        for name, value in said.items():
+            content = text(METADATA_NAME, name) + text(METADATA_TEXT, value)
+            file.write(packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content))))
         self._traces = self._tracks = 0
         self._taken: set[str] = set()
 

@@ -76,6 +76,7 @@ class Tracks(AddedTracks):
     _known: dict[object, int] = field(default_factory=dict)
     _packets: list[bytes] = field(default_factory=list)
     _children: dict[int, int] = field(default_factory=dict)
+    _groups: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         index: dict[tuple[Identity, Identity], int] = {}
