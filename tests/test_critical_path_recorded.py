@@ -50,7 +50,7 @@ def edges_to_call(trace: Trace, name: str) -> set[Edge]:
 
 def edges(trace: Trace, graph: Graph, chosen: np.ndarray[tuple[int], np.dtype[np.intp]]) -> set[Edge]:
     """Kind, correlation of the source, and delay of edges."""
-    took = graph.ts[graph.target[chosen]] - graph.ts[graph.source[chosen]] - graph.own[chosen]
+    took = graph.ts[graph.target[chosen]] - graph.ts[graph.source[chosen]] - graph.self_ns[chosen]
     source = trace.events.correlation[graph.from_row[chosen]]
     kinds = [Kind(kind).name for kind in graph.kind[chosen].tolist()]
     return set(zip(kinds, source.tolist(), took.tolist(), strict=True))

@@ -65,18 +65,18 @@ def analyze(trace: Trace) -> Findings | Skipped:
     rows = []
     for device in work.devices:
         places = device.places
-        own, all_ns = early[places], int(ran[places].sum())
-        ns = int(ran[places][own].sum())
-        start, end = work.ts[places][own], work.end[places][own]
+        is_early, all_ns = early[places], int(ran[places].sum())
+        ns = int(ran[places][is_early].sum())
+        start, end = work.ts[places][is_early], work.end[places][is_early]
         rows.append(
             Row(
                 rank=device.rank,
                 device=device.device,
-                count=int(np.count_nonzero(own)),
+                count=int(np.count_nonzero(is_early)),
                 gpu_ns=ns,
                 gpu_ratio=ns / all_ns if all_ns else None,
                 busy_ns=total(union(start, end)),
-                until_ns=int(end.max() - trace.events.ts[0]) if own.any() else None,
+                until_ns=int(end.max() - trace.events.ts[0]) if is_early.any() else None,
                 unknown_count=int(np.count_nonzero(unknown[places])),
                 unknown_gpu_ns=int(ran[places][unknown[places]].sum()),
             )
@@ -87,20 +87,20 @@ def analyze(trace: Trace) -> Findings | Skipped:
 def _tracks(work: GpuWork, early: Bools, ran: Int64s) -> Iterator[SliceTrack]:
     """A slice on each stream that has such work, which is the first work of the stream."""
     for stream in work.streams:
-        own = np.flatnonzero(early[stream.places]) + stream.start
-        if not len(own):
+        places = np.flatnonzero(early[stream.places]) + stream.start
+        if not len(places):
             continue
-        begin = int(work.ts[own[0]])
+        begin = int(work.ts[places[0]])
         yield SliceTrack(
             analysis=NAME,
             name=f"Before the recording stream {stream.stream}",
             under=stream.track,
             ts=np.array([begin], np.int64),
-            dur=np.array([max(int(work.end[own].max()) - begin, 0)], np.int64),
+            dur=np.array([max(int(work.end[places].max()) - begin, 0)], np.int64),
             names=Texts(np.zeros(1, np.int32), ("launched before the recording",)),
             args={
-                "count": np.array([len(own)], np.int64),
-                "gpu_ns": np.array([int(ran[own].sum())], np.int64),
+                "count": np.array([len(places)], np.int64),
+                "gpu_ns": np.array([int(ran[places].sum())], np.int64),
             },
             description="the first work of the stream, launched before the profiler started",
         )

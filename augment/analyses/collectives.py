@@ -83,36 +83,36 @@ def analyze(trace: Trace, *, link_gbps: float = 0.0) -> Findings | Skipped:
     return Findings(rows, tracks, arg_columns(trace).diagnostics(ARGS))
 
 
-def _of(found: Collectives, device: Device) -> Places:
-    return np.flatnonzero((found.place >= device.start) & (found.place < device.stop))
+def _of(known: Collectives, device: Device) -> Places:
+    return np.flatnonzero((known.place >= device.start) & (known.place < device.stop))
 
 
-def _rows(found: Collectives, device: Device, link_gbps: float) -> Iterator[Row]:
-    own = _of(found, device)
-    (groups, kinds), which = combinations(found.group[own], found.kind.codes[own])
+def _rows(known: Collectives, device: Device, link_gbps: float) -> Iterator[Row]:
+    indexes = _of(known, device)
+    (groups, kinds), which = combinations(known.group[indexes], known.kind.codes[indexes])
     for number, places in each(which, len(groups)):
-        yield _row(found, device, own[places], int(groups[number]), int(kinds[number]), link_gbps)
+        yield _row(known, device, indexes[places], int(groups[number]), int(kinds[number]), link_gbps)
 
 
-def _row(found: Collectives, device: Device, places: Places, group: int, kind: int, link_gbps: float) -> Row:
-    of = found.groups[group]
-    dur, size = found.end[places] - found.ts[places], found.bytes[places]
+def _row(known: Collectives, device: Device, places: Places, group: int, kind: int, link_gbps: float) -> Row:
+    of = known.groups[group]
+    dur, size = known.end[places] - known.ts[places], known.bytes[places]
     time_ns = int(dur.sum())
     sized = (size >= 0) & (dur > 0)
     algorithm = float(size[sized].sum() / dur[sized].sum()) if size[sized].any() else None
-    factor = bus_factor(found.kind.values[kind], of.size)
+    factor = bus_factor(known.kind.values[kind], of.size)
     bus = None if algorithm is None or factor is None else algorithm * factor
     return Row(
         rank=device.rank,
         device=device.device,
         group=of.name,
         description=of.description,
-        kind=found.kind.values[kind],
+        kind=known.kind.values[kind],
         group_size=of.size if of.size >= 0 else None,
         count=len(places),
         bytes=int(size.sum()) if (size >= 0).all() else None,
         time_ns=time_ns,
-        exposed_ns=int(found.exposed_ns[places].sum()),
+        exposed_ns=int(known.exposed_ns[places].sum()),
         mean_ns=time_ns / len(places),
         max_ns=int(dur.max()),
         algorithm_gbps=algorithm,
@@ -122,20 +122,20 @@ def _row(found: Collectives, device: Device, places: Places, group: int, kind: i
     )
 
 
-def _bandwidths(found: Collectives, device: Device) -> Iterator[CounterTrack]:
+def _bandwidths(known: Collectives, device: Device) -> Iterator[CounterTrack]:
     """The bus bandwidth of each group while its collectives run, for groups where it is known."""
-    own = _of(found, device)
-    factor = found.bus_factor
-    own = own[(found.bytes[own] > 0) & (found.end[own] > found.ts[own]) & ~np.isnan(factor[own])]
-    for group, mine in each(found.group[own], len(found.groups)):
-        places = own[mine]
-        dur = found.end[places] - found.ts[places]
-        rate = np.rint(found.bytes[places] * factor[places] * 1e9 / dur).astype(np.int64)
-        ends = np.concatenate((found.ts[places], found.end[places]))
+    usable = _of(known, device)
+    factor = known.bus_factor
+    usable = usable[(known.bytes[usable] > 0) & (known.end[usable] > known.ts[usable]) & ~np.isnan(factor[usable])]
+    for group, index in each(known.group[usable], len(known.groups)):
+        places = usable[index]
+        dur = known.end[places] - known.ts[places]
+        rate = np.rint(known.bytes[places] * factor[places] * 1e9 / dur).astype(np.int64)
+        ends = np.concatenate((known.ts[places], known.end[places]))
         ts, value = intervals.steps(ends, np.concatenate((rate, -rate)))  # integers: sums return to 0 exactly
         yield CounterTrack(
             analysis=NAME,
-            name=f"Bus bandwidth {found.groups[group].description or found.groups[group].name}",
+            name=f"Bus bandwidth {known.groups[group].description or known.groups[group].name}",
             under=device.track,
             ts=ts,
             values=value / 1e9,

@@ -49,34 +49,34 @@ ROW = Row
 def analyze(trace: Trace) -> Findings:
     """Measure the overlap on each device, and draw the exposed communication."""
     coverages = type_coverage(trace)
-    tracks = (_exposed(trace, one) for one in coverages)
-    return Findings([_row(one) for one in coverages], [track for track in tracks if track is not None])
+    tracks = (_exposed(trace, coverage) for coverage in coverages)
+    return Findings([_row(coverage) for coverage in coverages], [track for track in tracks if track is not None])
 
 
-def _row(one: TypeCoverage) -> Row:
-    communication = one.time_of(any_of=COMMUNICATION)
-    overlap = communication - one.time_of(any_of=COMMUNICATION, none_of=COMPUTATION)
+def _row(coverage: TypeCoverage) -> Row:
+    communication = coverage.time_of(any_of=COMMUNICATION)
+    overlap = communication - coverage.time_of(any_of=COMMUNICATION, none_of=COMPUTATION)
     return Row(
-        rank=one.device.rank,
-        device=one.device.device,
+        rank=coverage.device.rank,
+        device=coverage.device.device,
         communication_ns=communication,
-        computation_ns=one.time_of(any_of=COMPUTATION),
+        computation_ns=coverage.time_of(any_of=COMPUTATION),
         overlap_ns=overlap,
         overlap_ratio=overlap / communication if communication else None,
     )
 
 
-def _exposed(trace: Trace, one: TypeCoverage) -> SliceTrack | None:
+def _exposed(trace: Trace, coverage: TypeCoverage) -> SliceTrack | None:
     """The device's exposed communication; None where there is none."""
-    exposed = one.intervals_of(any_of=COMMUNICATION, none_of=COMPUTATION)
+    exposed = coverage.intervals_of(any_of=COMMUNICATION, none_of=COMPUTATION)
     if not len(exposed.start):
         return None
     work = gpu_work(trace)
-    rows = work.row[_running(work, one.device, exposed.start)]
+    rows = work.row[_running(work, coverage.device, exposed.start)]
     return SliceTrack(
         analysis=NAME,
         name="Exposed communication",
-        under=one.device.track,
+        under=coverage.device.track,
         ts=exposed.start,
         dur=exposed.end - exposed.start,
         names=Texts(trace.events.name[rows], trace.strings),

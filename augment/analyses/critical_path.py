@@ -96,8 +96,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     path = critical_path(trace)
     if not len(path):
         return Skipped("nothing in the recording takes time")
-    told = [*critical_graph(trace).diagnostics, *before_recording_diagnostics(trace)]
-    return Findings(_rows(trace, path), _annotations(trace, path), told)
+    diagnostics = [*critical_graph(trace).diagnostics, *before_recording_diagnostics(trace)]
+    return Findings(_rows(trace, path), _annotations(trace, path), diagnostics)
 
 
 def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
@@ -107,8 +107,8 @@ def _rows(trace: Trace, path: CriticalPath) -> list[Row]:
     time, early = path.time, path.early_time
     numbers = number.number.tolist() if len(number) else [None]
     lengths = end - start
-    own = lengths - early.sum(axis=1)
-    ratio = (time - early) / np.maximum(own, 1)[:, np.newaxis]
+    after_start = lengths - early.sum(axis=1)
+    ratio = (time - early) / np.maximum(after_start, 1)[:, np.newaxis]
     return [
         Row(
             rank=trace.rank,

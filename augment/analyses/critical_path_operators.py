@@ -54,21 +54,21 @@ ROW = Row
 
 def analyze(trace: Trace, *, name_count: int = 10) -> Findings | Skipped:
     """Rank the names on the critical path of each step."""
-    found = longest_names(trace, name_count)
-    if not len(found.name):
+    longest = longest_names(trace, name_count)
+    if not len(longest.name):
         return Skipped("nothing on the critical path has a name")
     start, end = windows(trace)
     lengths = (end - start).tolist()
     numbers = steps(trace).number.tolist() or [None]
     columns = (
-        found.window,
-        found.name,
-        found.bound_by,
-        found.count,
-        found.ns,
-        found.total_ns,
-        found.slack_ns,
-        found.saved_ns,
+        longest.window,
+        longest.name,
+        longest.bound_by,
+        longest.count,
+        longest.ns,
+        longest.total_ns,
+        longest.slack_ns,
+        longest.saved_ns,
     )
     return Findings(
         [

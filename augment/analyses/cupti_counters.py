@@ -58,16 +58,16 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("the cuda_profiler_range events have no counters")
     operators: list[Operators] = [(None, None)] * len(ranges.row)
     if ranges.operators is not None:
-        operators = [(one[0], one[-1]) if one else (None, None) for one in ranges.operators]
-    rows = [Row(trace.rank, *one) for one in _summed(operators, ranges.counters)]
+        operators = [(operator[0], operator[-1]) if operator else (None, None) for operator in ranges.operators]
+    rows = [Row(trace.rank, *counter) for counter in _summed(operators, ranges.counters)]
     return Findings(rows, partial=ranges.problem)
 
 
 def _summed(operators: list[Operators], counters: list[dict[str, float]]) -> Iterator[tuple[Any, ...]]:
     """The fields of each row but the rank: a row per operator and counter, in order of first appearance."""
     values: dict[Operators, dict[str, list[float]]] = {}
-    for who, own in zip(operators, counters, strict=True):
-        for name, value in own.items():
+    for who, counts in zip(operators, counters, strict=True):
+        for name, value in counts.items():
             values.setdefault(who, {}).setdefault(name, []).append(value)
     for who, own_values in values.items():
         for name, several in own_values.items():

@@ -72,14 +72,14 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not measure(trace).length_ns:
         return Skipped("the recording has no time that could be judged")
     diagnosis = diagnose(trace)
-    found = [_found(trace, each) for each in diagnosis.findings]
-    known = {row.rule for row in found}
+    rows = [_found(trace, each) for each in diagnosis.findings]
+    known = {row.rule for row in rows}
     rest = [_other(trace, rule, answer) for rule, answer in diagnosis.answers.items() if rule not in known]
-    return Findings([*found, *rest], drawn(trace, NAME), verdict=Verdict(verdict(trace), tuple(found)))
+    return Findings([*rows, *rest], drawn(trace, NAME), verdict=Verdict(verdict(trace), tuple(rows)))
 
 
 def _found(trace: Trace, finding: Finding) -> Row:
-    spans, found = finding.found.spans, finding.found
+    spans, problem = finding.found.spans, finding.found
     longest = int(np.argmax(spans.end - spans.start)) if len(spans) else None
     row = -1 if longest is None else int(spans.row[longest])
     return Row(
@@ -87,18 +87,18 @@ def _found(trace: Trace, finding: Finding) -> Row:
         rule=finding.rule,
         status="found",
         severity=finding.severity,
-        title=found.title,
-        saved_ns=found.saved_ns,
+        title=problem.title,
+        saved_ns=problem.saved_ns,
         saved_ratio=finding.saved_ratio,
-        confidence=found.confidence,
+        confidence=problem.confidence,
         overlaps=list(finding.overlaps),
         count=len(spans),
         start_ns=None if longest is None else int(spans.start[longest] - trace.events.ts[0]),
         dur_ns=None if longest is None else int(spans.end[longest] - spans.start[longest]),
         track=track_of(trace, row) or None,
         slice=short(trace.strings[trace.events.name[row]]) if row >= 0 else None,
-        evidence=list(found.evidence),
-        advice=found.advice,
+        evidence=list(problem.evidence),
+        advice=problem.advice,
         docs=f"{DOCS}#{finding.rule}",
     )
 

@@ -84,9 +84,10 @@ def _rows(trace: Trace, links: ExecutionLinks) -> list[Row]:
         else:
             sums[2] += 1
     rows = [
-        Row(trace.rank, *key, one[0] if one[0] >= 0 else None, one[1], one[2], 0, one[3]) for key, one in groups.items()
+        Row(trace.rank, *key, sums[0] if sums[0] >= 0 else None, sums[1], sums[2], 0, sums[3])
+        for key, sums in groups.items()
     ]
-    rows.sort(key=lambda one: -one.cpu_ns)
+    rows.sort(key=lambda row: -row.cpu_ns)
     return [*rows, *_rows_without_node(trace, links)]
 
 
@@ -111,15 +112,15 @@ def _annotations(trace: Trace, links: ExecutionLinks) -> list[Annotation]:
     bounds = group_bounds(thread, len(threads))
     tracks = []
     for place, under in enumerate(threads.tolist()):
-        own = slice(*bounds[place : place + 2])
-        nodes = [links.nodes[one] for one in node[own].tolist()]
-        tracks.append(_track(trace, under, ts[own], np.maximum(end[own] - ts[own], 0), row[own], nodes))
+        part = slice(*bounds[place : place + 2])
+        nodes = [links.nodes[number] for number in node[part].tolist()]
+        tracks.append(_track(trace, under, ts[part], np.maximum(end[part] - ts[part], 0), row[part], nodes))
     out, into = _handed_over(trace, links.nodes, row, node)
     flows = []
     pairs, which = combinations(thread[out], thread[into])
-    for pair, mine in each(which, len(pairs[0])):
-        one, other = (int(end[pair]) for end in pairs)
-        ends = Ends(out[mine] - bounds[one], tracks[one]), Ends(into[mine] - bounds[other], tracks[other])
+    for pair, index in each(which, len(pairs[0])):
+        source, other = (int(end[pair]) for end in pairs)
+        ends = Ends(out[index] - bounds[source], tracks[source]), Ends(into[index] - bounds[other], tracks[other])
         flows.append(Flows(NAME, "tensor", *ends))
     return [*tracks, *flows]
 
@@ -134,12 +135,12 @@ def _track(trace: Trace, under: int, ts: Int64s, dur: Int64s, row: Int64s, nodes
         dur=dur,
         names=Texts(trace.events.name[row], trace.strings),
         args={
-            "node_id": np.array([_id(one, "id") for one in nodes], np.int64),
-            "parent_id": np.array([_id(one, "parent") for one in nodes], np.int64),
-            "op_schema": _texts(str(attribute(one, "op_schema") or "") for one in nodes),
-            **{what: _texts(_text(one, what) for one in nodes) for what in _TOLD},
-            "input_tensors": _texts(_ids_text(one, "inputs") for one in nodes),
-            "output_tensors": _texts(_ids_text(one, "outputs") for one in nodes),
+            "node_id": np.array([_id(node, "id") for node in nodes], np.int64),
+            "parent_id": np.array([_id(node, "parent") for node in nodes], np.int64),
+            "op_schema": _texts(str(attribute(node, "op_schema") or "") for node in nodes),
+            **{what: _texts(_text(node, what) for node in nodes) for what in _TOLD},
+            "input_tensors": _texts(_ids_text(node, "inputs") for node in nodes),
+            "output_tensors": _texts(_ids_text(node, "outputs") for node in nodes),
         },
         description="operators and annotations that have a node in the execution trace",
     )
@@ -154,8 +155,8 @@ def _cut(trace: Trace, row: Int64s) -> Int64s:
     end = ts + trace.events.dur[row]
     stop = nesting(ts, end, track)[2]
     following = np.minimum(stop, len(row) - 1)
-    beside = (stop < len(row)) & (track[following] == track)
-    return np.where(beside, np.minimum(end, ts[following]), end)
+    crossed = (stop < len(row)) & (track[following] == track)
+    return np.where(crossed, np.minimum(end, ts[following]), end)
 
 
 def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s) -> tuple[Int64s, Int64s]:
@@ -167,16 +168,16 @@ def _handed_over(trace: Trace, nodes: Sequence[Node], row: Int64s, node: Int64s)
     given: dict[tuple[int, int], int] = {}
     pairs: dict[tuple[int, int], None] = {}
     for place in np.argsort(row, kind="stable").tolist():  # by time
-        own, one = int(owner[place]), nodes[int(node[place])]
-        if own < 0:
+        track, source = int(owner[place]), nodes[int(node[place])]
+        if track < 0:
             continue
-        for tensor in _tensors(_values(one, "inputs")):
-            if given.get(tensor, own) != own:
-                pairs[given[tensor], own] = None
-        for tensor in _tensors(_values(one, "outputs")):
-            given[tensor] = own
-    found = np.array(list(pairs), np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+        for tensor in _tensors(_values(source, "inputs")):
+            if given.get(tensor, track) != track:
+                pairs[given[tensor], track] = None
+        for tensor in _tensors(_values(source, "outputs")):
+            given[tensor] = track
+    columns = np.array(list(pairs), np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
 
 
 def _outermost(trace: Trace, row: Int64s) -> Int64s:
@@ -192,17 +193,17 @@ def _tensors(values: Any) -> Iterator[tuple[int, int]]:
     ``[tensor, storage, offset, elements, size, device]``."""
     if not isinstance(values, list):
         return
-    if len(values) == 6 and isinstance(values[5], str) and all(isinstance(one, int) for one in values[:5]):
+    if len(values) == 6 and isinstance(values[5], str) and all(isinstance(value, int) for value in values[:5]):
         yield values[0], values[1]
     else:
-        for one in values:
-            yield from _tensors(one)
+        for value in values:
+            yield from _tensors(value)
 
 
 def _values(node: Node, side: str) -> Any:
     """The inputs or outputs of a node, in both schemas."""
-    found = node.get(side)
-    return found.get("values") if isinstance(found, dict) else found
+    tensors = node.get(side)
+    return tensors.get("values") if isinstance(tensors, dict) else tensors
 
 
 def _ids_text(node: Node, side: str) -> str | None:
@@ -224,5 +225,5 @@ def _text(node: Node, name: str) -> str | None:
 def _texts(values: Iterator[str | None] | Sequence[str | None]) -> Texts:
     """A column of texts that keeps each distinct text once."""
     known: dict[str, int] = {}
-    codes = [known.setdefault(one, len(known)) if one else -1 for one in values]
+    codes = [known.setdefault(value, len(known)) if value else -1 for value in values]
     return Texts(np.array(codes, np.int32), list(known))

@@ -86,12 +86,12 @@ def analyze(
         chosen = _named(trace, operator, at_minimum_depth)
     else:
         chosen = np.flatnonzero(trace.events.category[call_stacks(trace).row] == Category.CPU_OP)
-    found = _occurrences(trace, chosen, min_kernel_count, distinct=not operator)
-    if not len(found.operator):
+    occurrences = _occurrences(trace, chosen, min_kernel_count, distinct=not operator)
+    if not len(occurrences.operator):
         what = f"slice of the host with {operator!r} in its name" if operator else "operator"
         return Skipped(f"no {what} launched {min_kernel_count} or more pieces of GPU work")
-    rows, patterns = _patterns(trace, found, least=1 if operator else 2, most=top_pattern_count)
-    tracks = _tracks(trace, found, rows, patterns)
+    rows, patterns = _patterns(trace, occurrences, least=1 if operator else 2, most=top_pattern_count)
+    tracks = _tracks(trace, occurrences, rows, patterns)
     undrawn = max(0, sum(map(len, patterns)) - DRAWN_AT_MOST)
     message = f"pattern occurrences beyond {DRAWN_AT_MOST:,} (not drawn)"
     return Findings(rows, tracks, [Diagnostic("pattern_not_drawn", undrawn, message)] if undrawn else [])
@@ -123,39 +123,39 @@ def _occurrences(trace: Trace, operator: Places, least: int, *, distinct: bool) 
     return Occurrences(operator, start, stop)
 
 
-def _patterns(trace: Trace, found: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Places]]:
-    """The ``most`` most frequent patterns with at least ``least`` occurrences, and these as places in ``found``."""
+def _patterns(trace: Trace, occurrences: Occurrences, *, least: int, most: int) -> tuple[list[Row], list[Places]]:
+    """The ``most`` most frequent patterns with at least ``least`` occurrences, and their places in it."""
     work, events = gpu_work(trace), trace.events
     place = launched_work(trace).listed
-    row = call_stacks(trace).row[found.operator]
+    row = call_stacks(trace).row[occurrences.operator]
     name = events.name[work.row[place]]
-    keys, code = combinations(events.name[row], sequence_hashes(name, found.start, found.stop))
+    keys, code = combinations(events.name[row], sequence_hashes(name, occurrences.start, occurrences.stop))
     count, groups = len(keys[0]), grouped(code, len(keys[0]))
     bounds = group_bounds(code, count)
     until = np.concatenate((np.zeros(1, np.int64), np.cumsum((work.end - work.ts)[place])))
-    kernel_ns = np.add.reduceat((until[found.stop] - until[found.start])[groups], bounds[:-1])
+    kernel_ns = np.add.reduceat((until[occurrences.stop] - until[occurrences.start])[groups], bounds[:-1])
     cpu_ns = np.add.reduceat(events.dur[row][groups], bounds[:-1])
     ranked = np.lexsort((groups[bounds[:-1]], -kernel_ns, -np.diff(bounds)))
     ranked = ranked[np.diff(bounds)[ranked] >= least][:most]
     rows, members = [], []
-    for one in ranked.tolist():
-        own = groups[bounds[one] : bounds[one + 1]]
-        names = name[found.start[own[0]] : found.stop[own[0]]].tolist()
+    for index in ranked.tolist():
+        places = groups[bounds[index] : bounds[index + 1]]
+        names = name[occurrences.start[places[0]] : occurrences.stop[places[0]]].tolist()
         pattern = [trace.strings[code] for code in names]
-        operator = trace.strings[int(keys[0][one])]
-        rows.append(Row(trace.rank, operator, pattern, len(own), int(kernel_ns[one]), int(cpu_ns[one])))
-        members.append(own)
+        operator = trace.strings[int(keys[0][index])]
+        rows.append(Row(trace.rank, operator, pattern, len(places), int(kernel_ns[index]), int(cpu_ns[index])))
+        members.append(places)
     return rows, members
 
 
-def _tracks(trace: Trace, found: Occurrences, rows: list[Row], patterns: list[Places]) -> list[SliceTrack]:
+def _tracks(trace: Trace, occurrences: Occurrences, rows: list[Row], patterns: list[Places]) -> list[SliceTrack]:
     """The marks of each stream. Work of several patterns is marked as that of the first."""
     if not rows:
         return []
     work = gpu_work(trace)
     drawn = np.concatenate(patterns)[:DRAWN_AT_MOST]
-    pattern = np.repeat(np.arange(len(rows)), [len(one) for one in patterns])[:DRAWN_AT_MOST]
-    whose, index = expand(found.start[drawn], found.stop[drawn])
+    pattern = np.repeat(np.arange(len(rows)), [len(pattern) for pattern in patterns])[:DRAWN_AT_MOST]
+    whose, index = expand(occurrences.start[drawn], occurrences.stop[drawn])
     mark = np.full(len(work), -1, np.int64)
     mark[launched_work(trace).listed[index[::-1]]] = whose[::-1]  # of several assignments, the last one stays
     tracks = []
@@ -176,8 +176,8 @@ def _track(stream: Stream, ts: Int64s, dur: Int64s, pattern: Int64s, rows: list[
     """The slices of one stream; each is part of an occurrence of ``pattern``."""
     figures = {
         "pattern": np.arange(1, len(rows) + 1),
-        "kernel_count": np.array([len(one.pattern) for one in rows], np.int64),
-        "occurrence_count": np.array([one.count for one in rows], np.int64),
+        "kernel_count": np.array([len(row.pattern) for row in rows], np.int64),
+        "occurrence_count": np.array([row.count for row in rows], np.int64),
     }
     return SliceTrack(
         analysis=NAME,
@@ -185,7 +185,7 @@ def _track(stream: Stream, ts: Int64s, dur: Int64s, pattern: Int64s, rows: list[
         under=stream.track,
         ts=ts,
         dur=dur,
-        names=Texts(pattern.astype(np.int32), [one.operator for one in rows]),
+        names=Texts(pattern.astype(np.int32), [row.operator for row in rows]),
         args={name: values[pattern] for name, values in figures.items()},
         description="work of one of the sequences that operators launch most often",
     )

@@ -54,13 +54,13 @@ def analyze(trace: Trace, *, include_steps: bool = False) -> Findings | Skipped:
     total = gpu_time_of(shares)
     rows = [
         Row(
-            one.device.rank,
-            one.device.device,
-            None if one.key == NO_KEY else trace.strings[one.key],
-            one.kernel_count,
-            one.gpu_ns,
-            one.ratio(total[one.device]),
+            share.device.rank,
+            share.device.device,
+            None if share.key == NO_KEY else trace.strings[share.key],
+            share.kernel_count,
+            share.gpu_ns,
+            share.ratio(total[share.device]),
         )
-        for one in sorted(shares, key=lambda one: (one.device.start, -one.gpu_ns, one.key))
+        for share in sorted(shares, key=lambda share: (share.device.start, -share.gpu_ns, share.key))
     ]
     return Findings(rows, (), annotation_diagnostics(trace))

@@ -50,17 +50,17 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Divide the GPU time among the modules."""
-    found = modules(trace)
-    if not len(found.frame):
+    tree = modules(trace)
+    if not len(tree.frame):
         return Skipped("no calls of nn.Module; record with with_stack=True")
     work = module_work(trace)
     if not (work.path != NO_MODULE).any():
         return Skipped("no GPU work belongs to a module")
-    calls = np.bincount(found.path, minlength=len(found.paths)).tolist()
+    calls = np.bincount(tree.path, minlength=len(tree.paths)).tolist()
     parts = gpu_time_by(trace, work.path * 2 + work.backward)  # both parts of NO_MODULE are below 0
     rows = []
-    for device in dict.fromkeys(one.device for one in parts):
-        rows += _rows(device, [one for one in parts if one.device == device], found.paths, found.parent, calls)
+    for device in dict.fromkeys(part.device for part in parts):
+        rows += _rows(device, [part for part in parts if part.device == device], tree.paths, tree.parent, calls)
     return Findings(rows, (), crossing_diagnostics(trace))
 
 

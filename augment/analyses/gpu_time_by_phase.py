@@ -67,13 +67,13 @@ def analyze(trace: Trace) -> Findings | Skipped:
     total = gpu_time_of(shares)
     rows = [
         Row(
-            one.device.rank,
-            one.device.device,
-            "unknown" if one.key == NO_KEY else Phase(one.key).name.lower(),
-            one.kernel_count,
-            one.gpu_ns,
-            one.ratio(total[one.device]),
+            share.device.rank,
+            share.device.device,
+            "unknown" if share.key == NO_KEY else Phase(share.key).name.lower(),
+            share.kernel_count,
+            share.gpu_ns,
+            share.ratio(total[share.device]),
         )
-        for one in sorted(shares, key=lambda one: (one.device.start, _ORDER.index(one.key)))
+        for share in sorted(shares, key=lambda share: (share.device.start, _ORDER.index(share.key)))
     ]
     return Findings(rows)

@@ -130,38 +130,38 @@ def analyze(
     work = gpu_work(trace)
     of_devices = device_idle(trace, consecutive_kernel_delay_ns)
     of_streams = stream_idle(trace, of_devices, consecutive_kernel_delay_ns)
-    rows = [row for one, idle in zip(work.streams, of_streams, strict=True) for row in _rows(one, idle)]
+    rows = [row for stream, idle in zip(work.streams, of_streams, strict=True) for row in _rows(stream, idle)]
     drawn = [
-        (f"Idle stream {one.stream}", one.track, idle.pieces)
-        for one, idle in zip(work.streams, of_streams, strict=True)
+        (f"Idle stream {stream.stream}", stream.track, idle.pieces)
+        for stream, idle in zip(work.streams, of_streams, strict=True)
     ]
-    drawn += [("Idle", one.track, idle) for one, idle in zip(work.devices, of_devices, strict=True)]
-    annotations = [one for each in drawn if len(each[2]) for one in _drawn(*each, arrow_min_gap_ns)]
-    overlapping = sum(one.gaps.overlapping for one in of_streams)
+    drawn += [("Idle", device.track, idle) for device, idle in zip(work.devices, of_devices, strict=True)]
+    annotations = [track for each in drawn if len(each[2]) for track in _drawn(*each, arrow_min_gap_ns)]
+    overlapping = sum(idle.gaps.overlapping for idle in of_streams)
     message = "pieces of GPU work begin before earlier work on their stream has ended"
-    found = [Diagnostic("overlapping_gpu_work", overlapping, message)] if overlapping else []
-    return Findings(rows, annotations, found)
+    diagnostics = [Diagnostic("overlapping_gpu_work", overlapping, message)] if overlapping else []
+    return Findings(rows, annotations, diagnostics)
 
 
-def _rows(stream: Stream, found: StreamIdle) -> Iterator[Row]:
+def _rows(stream: Stream, stream_gaps: StreamIdle) -> Iterator[Row]:
     """The row of each category."""
-    dur = found.gaps.end - found.gaps.start
+    dur = stream_gaps.gaps.end - stream_gaps.gaps.start
     idle = int(dur.sum())
     for category in GapCategory:
-        own = found.category == category
-        own_idle = int(dur[own].sum())
-        parts = found.parts[:, own].sum(axis=1).tolist()
+        is_category = stream_gaps.category == category
+        own_idle = int(dur[is_category].sum())
+        parts = stream_gaps.parts[:, is_category].sum(axis=1).tolist()
         yield Row(
             stream.rank,
             stream.device,
             stream.stream,
             category.name.lower(),
             own_idle,
-            int(own.sum()),
+            int(is_category.sum()),
             own_idle / idle if idle else None,
             parts[OTHER_STREAM_BUSY],
             *parts[:OTHER_STREAM_BUSY],
-            *(distribution(dur[own]) or (None,) * 7),
+            *(distribution(dur[is_category]) or (None,) * 7),
         )
 
 

@@ -67,7 +67,7 @@ ROW = Row
 def analyze(trace: Trace) -> Findings:
     """Aggregate each device's work by type and name."""
     work = gpu_work(trace)
-    device = np.repeat(np.arange(len(work.devices)), [one.stop - one.start for one in work.devices])
+    device = np.repeat(np.arange(len(work.devices)), [device.stop - device.start for device in work.devices])
     keys, code = combinations(device, work.type, trace.events.name[work.row])
     count = len(keys[0])
     statistics = grouped_statistics((work.end - work.ts)[grouped(code, count)], group_bounds(code, count))
@@ -75,8 +75,8 @@ def analyze(trace: Trace) -> Findings:
     rows = []
     columns = (*(key.tolist() for key in keys), kinds, statistics)
     for index, kernel_type, name, (family, units), figures in zip(*columns, strict=True):
-        one, type_name = work.devices[index], KernelType(kernel_type).name
-        rows.append(Row(one.rank, one.device, type_name, family, units, trace.strings[name], *figures))
+        unit, type_name = work.devices[index], KernelType(kernel_type).name
+        rows.append(Row(unit.rank, unit.device, type_name, family, units, trace.strings[name], *figures))
     rows.sort(key=lambda row: (sort_key(row.rank), sort_key(row.device), row.kernel_type, -row.sum_ns, row.name))
     return Findings(rows)
 
@@ -94,6 +94,6 @@ def _kinds(trace: Trace, code: Int64s, count: int) -> list[tuple[str, str | None
     ns = sums(part, work.end - work.ts, len(keys[0]))
     kinds: list[tuple[str, str | None]] = [("", None)] * count
     for place in np.lexsort((ns, keys[0])).tolist():  # for each code, the longest comes last
-        own, family, units = (int(key[place]) for key in keys)
-        kinds[own] = families.names[family], _UNITS.get(MatrixUse(units))
+        kernel, family, units = (int(key[place]) for key in keys)
+        kinds[kernel] = families.names[family], _UNITS.get(MatrixUse(units))
     return kinds

@@ -69,7 +69,7 @@ def analyze(trace: Trace) -> Findings:
         key = (share.device.start, share.key)
         name = families.names[share.key]
         units = used, not_used, eligible
-        matrix = [one[key] for one in units] if name in MATRIX_FAMILIES else [None] * len(units)
+        matrix = [unit[key] for unit in units] if name in MATRIX_FAMILIES else [None] * len(units)
         rows.append(
             Row(
                 share.device.rank,
@@ -106,12 +106,12 @@ def _by_key(trace: Trace) -> tuple[_Sums, _Sums, _Sums, _Sums]:
     use = matrix_use(trace)
     order = work.by_time
     for value, places in each(code[order], len(work.devices) * len(families.names)):
-        own = order[places]
+        group = order[places]
         index, family = divmod(value, len(families.names))
         key = (work.devices[index].start, family)
-        busy[key] = intervals.total(intervals.union(work.ts[own], work.end[own]))
+        busy[key] = intervals.total(intervals.union(work.ts[group], work.end[group]))
         for sum_of, sort in zip(sums, _SORTS, strict=True):
-            sum_of[key] = _ns(work.ts, work.end, own[np.isin(use[own], sort)])
+            sum_of[key] = _ns(work.ts, work.end, group[np.isin(use[group], sort)])
     return busy, *sums
 
 

@@ -37,11 +37,8 @@ ROW = Row
 def analyze(trace: Trace) -> Findings:
     """Divide each device's busy time."""
     rows = []
-    for one in type_coverage(trace):
-        busy = sum(one.time_ns[mask] for mask in all_masks())
-        rows += [
-            Row(one.device.rank, one.device.device, mask_name(mask), one.time_ns[mask], one.time_ns[mask] / busy)
-            for mask in all_masks()
-            if one.time_ns[mask]
-        ]
+    for coverage in type_coverage(trace):
+        device, times = coverage.device, {mask: coverage.time_ns[mask] for mask in all_masks()}
+        busy = sum(times.values())
+        rows += [Row(device.rank, device.device, mask_name(mask), ns, ns / busy) for mask, ns in times.items() if ns]
     return Findings(rows)

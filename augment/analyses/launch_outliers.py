@@ -82,30 +82,30 @@ def analyze(
         return Skipped("no GPU work whose correlation names a launch")
     if not include_memory_events:
         delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
-    found: list[LaunchDelays] = []
+    parts: list[LaunchDelays] = []
     kinds: list[int] = []
     for device in work.devices:
         calls = _calls(device, delays, work.ts)
         over = (calls.cpu_ns - calls.gpu_ns, calls.cpu_ns - runtime_cutoff_ns, calls.delay_ns - launch_delay_cutoff_ns)
         for kind, ns in enumerate(over):
             worst = calls.take(_worst(ns, most_count))
-            found.append(worst)
+            parts.append(worst)
             kinds += [kind] * len(worst)
-    columns = ([getattr(one, name) for one in found] for name in LaunchDelays.__slots__)
+    columns = ([getattr(part, name) for part in parts] for name in LaunchDelays.__slots__)
     calls, kind_of = LaunchDelays(*map(np.concatenate, columns)), np.array(kinds, np.int32)
     return Findings(list(_rows(trace, calls, kinds)), _tracks(trace, calls, kind_of))
 
 
 def _calls(device: Device, delays: LaunchDelays, ts: Int64s) -> LaunchDelays:
     """The launches on ``device``, one row per call: its first piece of work, with the sum of ``gpu_ns``."""
-    own = delays.take(slice(*np.searchsorted(delays.place, (device.start, device.stop))))
-    if len(distinct(own.row)) == len(own):
-        return own  # no graph, the usual case: this check is cheaper than sorting
-    order = np.argsort(ts[own.place], kind="stable")
-    own = own.take(order[np.argsort(own.row[order], kind="stable")])
-    first = run_starts(own.row)
-    calls = own.take(first)
-    return LaunchDelays(calls.place, calls.row, calls.cpu_ns, np.add.reduceat(own.gpu_ns, first), calls.delay_ns)
+    launched = delays.take(slice(*np.searchsorted(delays.place, (device.start, device.stop))))
+    if len(distinct(launched.row)) == len(launched):
+        return launched  # no graph, the usual case: this check is cheaper than sorting
+    order = np.argsort(ts[launched.place], kind="stable")
+    launched = launched.take(order[np.argsort(launched.row[order], kind="stable")])
+    first = run_starts(launched.row)
+    calls = launched.take(first)
+    return LaunchDelays(calls.place, calls.row, calls.cpu_ns, np.add.reduceat(launched.gpu_ns, first), calls.delay_ns)
 
 
 def _worst(excess: Int64s, most: int) -> Places:
@@ -119,7 +119,7 @@ def _worst(excess: Int64s, most: int) -> Places:
 
 def _stream_of(work: GpuWork, place: Places) -> Places:
     """The index of the stream of each place."""
-    return np.searchsorted([one.start for one in work.streams], place, side="right") - 1
+    return np.searchsorted([stream.start for stream in work.streams], place, side="right") - 1
 
 
 def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
@@ -142,23 +142,23 @@ def _rows(trace: Trace, calls: LaunchDelays, kinds: list[int]) -> Iterator[Row]:
         yield Row(stream.rank, stream.device, stream.stream, kind, *rest)
 
 
-def _tracks(trace: Trace, found: LaunchDelays, kind: Int32s) -> list[SliceTrack]:
+def _tracks(trace: Trace, delays: LaunchDelays, kind: Int32s) -> list[SliceTrack]:
     """Slices over calls that took long (under their threads) and over work that began late (under its streams)."""
     work, events = gpu_work(trace), trace.events
     tracks = []
     on_host = np.flatnonzero(kind != LATE)
-    thread = events.track[found.row[on_host]]
-    for one, mine in each(thread, len(trace.tracks)):
-        own = on_host[mine]
-        drawn = found.take(own)
-        tracks.append(_track(trace, "Launch outliers", one, events.ts[drawn.row], drawn.cpu_ns, drawn, kind[own]))
+    thread = events.track[delays.row[on_host]]
+    for track, member in each(thread, len(trace.tracks)):
+        rows = on_host[member]
+        drawn = delays.take(rows)
+        tracks.append(_track(trace, "Launch outliers", track, events.ts[drawn.row], drawn.cpu_ns, drawn, kind[rows]))
     late = np.flatnonzero(kind == LATE)
-    for index, mine in each(_stream_of(work, found.place[late]), len(work.streams)):
-        stream, own = work.streams[index], late[mine]
-        drawn = found.take(own)
+    for index, member in each(_stream_of(work, delays.place[late]), len(work.streams)):
+        stream, rows = work.streams[index], late[member]
+        drawn = delays.take(rows)
         ts, dur = work.ts[drawn.place], work.end[drawn.place] - work.ts[drawn.place]
         name = f"Launch outliers stream {stream.stream}"
-        tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind[own]))
+        tracks.append(_track(trace, name, stream.track, ts, dur, drawn, kind[rows]))
     return tracks
 
 

@@ -83,7 +83,7 @@ def analyze(
         delays = delays.take(trace.events.category[work.row[delays.place]] == Category.KERNEL)
     if not len(delays):
         return Skipped("no GPU work whose correlation names a launch")
-    bounds = np.searchsorted(delays.place, [0, *(one.stop for one in work.streams)]).tolist()
+    bounds = np.searchsorted(delays.place, [0, *(stream.stop for stream in work.streams)]).tolist()
     rows = [
         _row(stream, delays.take(slice(start, stop)), runtime_cutoff_ns, launch_delay_cutoff_ns)
         for stream, start, stop in zip(work.streams, bounds, bounds[1:], strict=False)
@@ -92,19 +92,19 @@ def analyze(
     return Findings(rows, (), launch_diagnostics(trace))
 
 
-def _row(stream: Stream, one: LaunchDelays, runtime_cutoff_ns: int, launch_delay_cutoff_ns: int) -> Row:
+def _row(stream: Stream, delays: LaunchDelays, runtime_cutoff_ns: int, launch_delay_cutoff_ns: int) -> Row:
     return Row(
         stream.rank,
         stream.device,
         stream.stream,
-        len(one),
-        len(distinct(one.row)),
-        int(np.count_nonzero(one.is_short())),
-        int(np.count_nonzero(one.cpu_ns > runtime_cutoff_ns)),
-        int(np.count_nonzero(one.delay_ns > launch_delay_cutoff_ns)),
-        *_described(one.cpu_ns),
-        *_described(one.gpu_ns),
-        *_described(one.delay_ns),
+        len(delays),
+        len(distinct(delays.row)),
+        int(np.count_nonzero(delays.is_short())),
+        int(np.count_nonzero(delays.cpu_ns > runtime_cutoff_ns)),
+        int(np.count_nonzero(delays.delay_ns > launch_delay_cutoff_ns)),
+        *_described(delays.cpu_ns),
+        *_described(delays.gpu_ns),
+        *_described(delays.delay_ns),
     )
 
 

@@ -56,35 +56,35 @@ def analyze(trace: Trace) -> Findings | Skipped:
     devices = memory_events(trace)
     if not devices:
         return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
-    told = [one for one in devices if one.next is not None]
-    if not told:
+    peaked = [memory for memory in devices if memory.next is not None]
+    if not peaked:
         return Skipped("the [memory] instants have no addresses")
-    return Findings([row for one in told for row in _rows(trace, one)])
+    return Findings([row for memory in peaked for row in _rows(trace, memory)])
 
 
-def _rows(trace: Trace, one: DeviceMemory) -> Iterator[Row]:
-    live = one.live_at(one.peak)
-    around = around_moments(trace, one.ts[live], trace.events.track[one.row[live]], [Category.CPU_OP])
+def _rows(trace: Trace, memory: DeviceMemory) -> Iterator[Row]:
+    live = memory.live_at(memory.peak)
+    around = around_moments(trace, memory.ts[live], trace.events.track[memory.row[live]], [Category.CPU_OP])
     inner, outer = (_names(trace, rows) for rows in around)
     columns, which = combinations(outer, inner)
     groups = np.stack(columns, axis=1)
-    size = sums(which, one.size[live], len(groups))
+    size = sums(which, memory.size[live], len(groups))
     count = np.bincount(which, minlength=len(groups))
     for index in np.argsort(-size, kind="stable").tolist():
         outermost_name, innermost_name = (trace.strings[code] if code >= 0 else None for code in groups[index].tolist())
         yield Row(
-            rank=one.rank,
-            device_type=one.kind,
-            device=one.device,
+            rank=memory.rank,
+            device_type=memory.kind,
+            device=memory.device,
             origin="no operator" if innermost_name is None else "operator",
             outer_operator=outermost_name,
             operator=innermost_name,
             bytes=int(size[index]),
             count=int(count[index]),
         )
-    before = int(one.allocated[one.peak] - size.sum())
+    before = int(memory.allocated[memory.peak] - size.sum())
     if before > 0:
-        yield Row(one.rank, one.kind, one.device, "before recording", None, None, before, None)
+        yield Row(memory.rank, memory.kind, memory.device, "before recording", None, None, before, None)
 
 
 def _names(trace: Trace, rows: Int64s) -> Int64s:

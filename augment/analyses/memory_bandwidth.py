@@ -56,27 +56,27 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Compute the bandwidth of each kind of copy on each device over time."""
-    found = copy_rates(trace)
-    if not found:
+    rates = copy_rates(trace)
+    if not rates:
         return Skipped("no copy and no memset")
-    rows = [_row(gpu_work(trace), one) for one in found]
-    tracks = [_track(one.device, one.kind, one.ts, one.rate) for one in found if len(one.ts)]
-    unknown = sum(one.without for one in found)
+    rows = [_row(gpu_work(trace), rate) for rate in rates]
+    tracks = [_track(rate.device, rate.kind, rate.ts, rate.rate) for rate in rates if len(rate.ts)]
+    unknown = sum(rate.without for rate in rates)
     message = "copies without bytes or a duration, or faster than any memory (no bandwidth)"
     return Findings(rows, tracks, [Diagnostic("copy_without_bandwidth", unknown, message)] if unknown else [])
 
 
-def _row(work: GpuWork, one: CopyRate) -> Row:
-    copying = one.rate[:-1] > 0
-    gbps: npt.NDArray[np.float64] = one.rate[:-1][copying] / 1e9
-    weighted = time_weighted(gbps, np.diff(one.ts)[copying])
+def _row(work: GpuWork, rate: CopyRate) -> Row:
+    copying = rate.rate[:-1] > 0
+    gbps: npt.NDArray[np.float64] = rate.rate[:-1][copying] / 1e9
+    weighted = time_weighted(gbps, np.diff(rate.ts)[copying])
     return Row(
-        rank=one.device.rank,
-        device=one.device.device,
-        kind=one.kind,
-        count=len(one.places),
-        bytes=one.bytes,
-        busy_ns=intervals.total(intervals.union(work.ts[one.places], work.end[one.places])),
+        rank=rate.device.rank,
+        device=rate.device.device,
+        kind=rate.kind,
+        count=len(rate.places),
+        bytes=rate.bytes,
+        busy_ns=intervals.total(intervals.union(work.ts[rate.places], work.end[rate.places])),
         mean_gbps=weighted and weighted.mean,
         p25_gbps=weighted and weighted.p25,
         p50_gbps=weighted and weighted.p50,

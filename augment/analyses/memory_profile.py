@@ -68,58 +68,58 @@ def analyze(trace: Trace) -> Findings | Skipped:
     devices = memory_events(trace)
     if not devices:
         return Skipped("no [memory] instant with Bytes; record with profile_memory=True")
-    rows = [_row(one, int(trace.events.ts[0])) for one in devices]
-    tracks = [track for one in devices for track in _tracks(one)]
-    partial = RELATIVE if any(one.is_relative for one in devices) else None
+    rows = [_row(device, int(trace.events.ts[0])) for device in devices]
+    tracks = [track for device in devices for track in _tracks(device)]
+    partial = RELATIVE if any(device.is_relative for device in devices) else None
     return Findings(rows, tracks, diagnostics(trace), partial)
 
 
-def _row(one: DeviceMemory, start_ns: int) -> Row:
-    peak, reserved = one.peak, one.reserved
+def _row(memory: DeviceMemory, start_ns: int) -> Row:
+    peak, reserved = memory.peak, memory.reserved
     most = None if reserved is None else int(reserved.argmax())
-    fallow = None if reserved is None else int(reserved[peak] - one.allocated[peak])
-    frees, unmatched = (one.size < 0, None) if one.previous is None else one.frees()
-    live = None if one.next is None else one.live_at(len(one.row) - 1)
+    fallow = None if reserved is None else int(reserved[peak] - memory.allocated[peak])
+    frees, unmatched = (memory.size < 0, None) if memory.previous is None else memory.frees()
+    live = None if memory.next is None else memory.live_at(len(memory.row) - 1)
     return Row(
-        rank=one.rank,
-        device_type=one.kind,
-        device=one.device,
-        allocation_count=int((one.size > 0).sum()),
+        rank=memory.rank,
+        device_type=memory.kind,
+        device=memory.device,
+        allocation_count=int((memory.size > 0).sum()),
         free_count=int(frees.sum()),
         unmatched_free_count=None if unmatched is None else int(unmatched.sum()),
-        start_allocated_bytes=int(one.allocated[0] - one.size[0]),
-        end_allocated_bytes=int(one.allocated[-1]),
-        live_at_end_bytes=None if live is None else int(one.size[live].sum()),
-        peak_allocated_bytes=int(one.allocated[peak]),
-        peak_allocated_at_ns=int(one.ts[peak]) - start_ns,
+        start_allocated_bytes=int(memory.allocated[0] - memory.size[0]),
+        end_allocated_bytes=int(memory.allocated[-1]),
+        live_at_end_bytes=None if live is None else int(memory.size[live].sum()),
+        peak_allocated_bytes=int(memory.allocated[peak]),
+        peak_allocated_at_ns=int(memory.ts[peak]) - start_ns,
         peak_reserved_bytes=None if reserved is None else int(reserved[most]),
-        peak_reserved_at_ns=None if most is None else int(one.ts[most]) - start_ns,
+        peak_reserved_at_ns=None if most is None else int(memory.ts[most]) - start_ns,
         fragmentation_bytes=fallow,
         fragmentation_ratio=None if reserved is None or not reserved[peak] else (fallow or 0) / int(reserved[peak]),
     )
 
 
-def _tracks(one: DeviceMemory) -> list[CounterTrack]:
-    series = {"allocated": one.allocated, "reserved": one.reserved}
+def _tracks(memory: DeviceMemory) -> list[CounterTrack]:
+    series = {"allocated": memory.allocated, "reserved": memory.reserved}
     recorded = {what: values for what, values in series.items() if values is not None}
     unit = byte_unit(max(int(values.max(initial=0)) for values in recorded.values()))
-    return [_track(one, what, values, unit) for what, values in recorded.items()]
+    return [_track(memory, what, values, unit) for what, values in recorded.items()]
 
 
-def _track(one: DeviceMemory, what: str, values: Int64s, unit: tuple[int, str]) -> CounterTrack:
+def _track(memory: DeviceMemory, what: str, values: Int64s, unit: tuple[int, str]) -> CounterTrack:
     """The points at which the value changes, plus the first and the last. For each moment the last event counts."""
-    keep = np.append(one.ts[1:] != one.ts[:-1], True)
-    ts, values = one.ts[keep], values[keep]
+    keep = np.append(memory.ts[1:] != memory.ts[:-1], True)
+    ts, values = memory.ts[keep], values[keep]
     keep = changing(values)
     return CounterTrack(
         analysis=NAME,
-        name=f"Memory {what}{one.label}",
-        under=one.track,
+        name=f"Memory {what}{memory.label}",
+        under=memory.track,
         ts=ts[keep],
         values=in_unit(values[keep], unit),
         unit=unit[1],
         description="what the allocator has given out"
         if what == "allocated"
         else "what the allocator holds from the driver",
-        scale=f"{one.kind} {one.device}",
+        scale=f"{memory.kind} {memory.device}",
     )

@@ -64,10 +64,10 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no memory timeline is given beside the trace; name one with --memory-timeline")
     if apart := _apart(trace, changes):
         return Skipped(apart)
-    found = compared_with_instants(trace, changes)
-    lacking = found.compared - found.agreeing
-    if 2 * lacking > found.compared:
-        what = f"{lacking:,} of {found.compared:,} allocations and frees have no [memory] instant at their time"
+    comparison = compared_with_instants(trace, changes)
+    lacking = comparison.compared - comparison.agreeing
+    if 2 * lacking > comparison.compared:
+        what = f"{lacking:,} of {comparison.compared:,} allocations and frees have no [memory] instant at their time"
         return Skipped(f"the memory timeline is of another recording: {what}")
     message = "allocations and frees of the memory timeline have no [memory] instant at their time"
     differing = [Diagnostic("memory_timeline_differs", lacking, message)] if lacking else []
@@ -75,7 +75,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
     occurring = {name: values for name, values in zip(CATEGORIES, held.T, strict=True) if values.any()}
     series = {"total": held.sum(axis=1), **occurring}
     unit = byte_unit(int(series["total"].max(initial=0)))
-    tracks = [_track(trace, found.device, name, ts, values, unit) for name, values in series.items()]
+    tracks = [_track(trace, comparison.device, name, ts, values, unit) for name, values in series.items()]
     return Findings(_rows(trace.rank, ts, series), tracks, differing)
 
 

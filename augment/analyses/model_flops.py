@@ -85,11 +85,11 @@ def analyze(
         return Skipped("shapes were not recorded: record with record_shapes=True, or give the option "
                        "flops_per_step_count, or parameters_count and tokens_per_step_count")  # fmt: skip
     rows = []
-    for place, (figures, found) in enumerate(efficiencies(trace)):
+    for place, (figures, efficiency) in enumerate(efficiencies(trace)):
         device = gpu_work(trace).devices[place]
         peak = device_peaks(trace)[device.device]
         rate = None if peak is None else peak.tflops.get(peak_number)
-        counted = found.model_flops
+        counted = efficiency.model_flops
         for step in range(len(windows)):
             flops, wall = given or round(float(counted[step])), int(figures.step_ns[step])
             achieved = flops / wall / 1e3 if wall else None

@@ -76,10 +76,10 @@ def analyze(trace: Trace) -> Findings:
     columns = [np.bincount(code, minlength=count), sums(code, cpu, count), self_cpu, sums(code, gpu, count)]
     columns += [sums(code[owner], gpu_ns, count), np.bincount(code[owner], minlength=count)]
     rows = list(_rows(trace, keys, shapes, columns))
-    rows.sort(key=lambda one: (-(one.self_gpu_ns or 0), -one.self_cpu_ns, one.operator or "", one.input_shapes or ""))
+    rows.sort(key=lambda row: (-(row.self_gpu_ns or 0), -row.self_cpu_ns, row.operator or "", row.input_shapes or ""))
     work = gpu_work(trace)
-    if (rest := len(work) - sum(one.kernel_count or 0 for one in rows)) > 0:
-        ns = int((work.end - work.ts).sum()) - sum(one.self_gpu_ns or 0 for one in rows)
+    if (rest := len(work) - sum(row.kernel_count or 0 for row in rows)) > 0:
+        ns = int((work.end - work.ts).sum()) - sum(row.self_gpu_ns or 0 for row in rows)
         rows.append(Row(trace.rank, None, None, 0, 0, 0, ns, ns, rest))
     return Findings(rows, (), [*crossing_diagnostics(trace), *arg_columns(trace).diagnostics([SHAPES])])
 
@@ -112,7 +112,7 @@ def _launched_itself(trace: Trace, place: Places) -> tuple[Int32s, Int64s]:
 def _rows(trace: Trace, keys: list[Int64s], shapes: Texts, sums: list[Int64s]) -> Iterator[Row]:
     has_gpu = len(gpu_work(trace)) > 0
     for name, shape, count, cpu, self_cpu, gpu, self_gpu, kernels in zip(
-        *(one.tolist() for one in (*keys, *sums)), strict=True
+        *(key.tolist() for key in (*keys, *sums)), strict=True
     ):
         text = None if shape < 0 else shapes.values[shape]
         on_gpu = (gpu, self_gpu, kernels) if has_gpu else (None, None, None)

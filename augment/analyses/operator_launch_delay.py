@@ -69,10 +69,10 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
     named = np.array([name.startswith(operator_prefix) for name in trace.strings], np.bool_)
     operator = innermost(trace, work.launch[place], (Category.CPU_OP,), named if operator_prefix else None)
     owned = operator != NO_ROW
-    found = list(launch_diagnostics(trace))
+    remarks = list(launch_diagnostics(trace))
     if not owned.all():
         outside = len(owned) - int(np.count_nonzero(owned))
-        found.append(Diagnostic("launch_outside_operators", outside, "pieces of GPU work launched outside operators"))
+        remarks.append(Diagnostic("launch_outside_operators", outside, "pieces of GPU work launched outside operators"))
         place, operator = place[owned], operator[owned]
     order = np.argsort(stacks.place_of[operator], kind="stable")
     place, operator = place[order], operator[order]
@@ -84,7 +84,7 @@ def analyze(trace: Trace, *, operator_prefix: str = "") -> Findings | Skipped:
     waits = (launch - events.ts[operator[start]], np.maximum(first - launch, 0))
     rows = list(_rows(trace, keys[0], code, start, name, waits))
     rows.sort(key=lambda row: (-row.count, row.operator, row.kernel_sequence))
-    return Findings(rows, (), found)
+    return Findings(rows, (), remarks)
 
 
 def _rows(
@@ -106,9 +106,9 @@ def _rows(
     example = order[bounds[:-1]]
     stop = np.append(start[1:], len(name))
     figures = []
-    for one in waits:
-        total, greatest = (of.reduceat(one[order], bounds[:-1]) for of in (np.add, np.maximum))
-        figures += [total / count, grouped_medians(one, code, bounds), greatest]
+    for wait in waits:
+        total, greatest = (of.reduceat(wait[order], bounds[:-1]) for of in (np.add, np.maximum))
+        figures += [total / count, grouped_medians(wait, code, bounds), greatest]
     columns = (operator, start[example], stop[example], count, *figures)
-    for text, low, high, *rest in zip(*(one.tolist() for one in columns), strict=True):
+    for text, low, high, *rest in zip(*(values.tolist() for values in columns), strict=True):
         yield Row(trace.rank, trace.strings[text], [trace.strings[i] for i in name[low:high].tolist()], *rest)

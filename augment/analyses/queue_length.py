@@ -58,8 +58,8 @@ def analyze(trace: Trace) -> Findings | Skipped:
     queues = queue_lengths(trace)
     if not queues:
         return Skipped("no GPU work whose correlation names a launch")
-    rows = [_row(one.stream, one.ts, one.length) for one in queues]
-    tracks = [_track(one.stream, one.ts, one.length) for one in queues]
+    rows = [_row(queue.stream, queue.ts, queue.length) for queue in queues]
+    tracks = [_track(queue.stream, queue.ts, queue.length) for queue in queues]
     return Findings(rows, tracks, launch_diagnostics(trace))
 
 

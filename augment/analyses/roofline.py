@@ -92,10 +92,10 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Hold each operator against its roof."""
-    found = operator_work(trace)
-    if not found.recorded:
+    operators = operator_work(trace)
+    if not operators.recorded:
         return Skipped("no operator has shapes; record with record_shapes=True")
-    if not len(found):
+    if not len(operators):
         return Skipped("no operator with a formula launched computation")
     rows = sorted(_rows(trace), key=lambda row: (sort_key(row.rank), sort_key(row.device), -(row.lost_ns or 0),
                                                  -row.time_ns, row.operator, row.shapes, row.number or ""))  # fmt: skip
@@ -103,43 +103,44 @@ def analyze(trace: Trace) -> Findings | Skipped:
 
 
 def _rows(trace: Trace) -> Iterator[Row]:
-    found, own = operator_work(trace), roofs(trace)
+    operators, on_roof = operator_work(trace), roofs(trace)
     codes: dict[tuple[str, str, tuple[str, ...]], int] = {}
-    alike = np.array([codes.setdefault((one.operator, str(one.dims), tuple(one.types)), len(codes))
-                      for one in found.calls], np.int64)  # fmt: skip
-    told = [(operator, shapes) for operator, shapes, _ in codes]
+    alike = np.array([codes.setdefault((call.operator, str(call.dims), tuple(call.types)), len(codes))
+                      for call in operators.calls], np.int64)  # fmt: skip
+    texts = [(operator, shapes) for operator, shapes, _ in codes]
     devices = gpu_work(trace).devices
-    width = len(own.numbers) + 1
-    code = (alike[found.kind] * width + own.number + 1) * len(devices) + own.device
+    width = len(on_roof.numbers) + 1
+    code = (alike[operators.kind] * width + on_roof.number + 1) * len(devices) + on_roof.device
     for value, places in each(code, len(codes) * width * len(devices)):
         rest, device = divmod(value, len(devices))
         which, number = divmod(rest, width)
-        is_number = own.numbers[number - 1] or None if number else None
-        yield _row(trace, places, *told[which], is_number, devices[device].rank, devices[device].device)
+        is_number = on_roof.numbers[number - 1] or None if number else None
+        yield _row(trace, places, *texts[which], is_number, devices[device].rank, devices[device].device)
 
 
 def _row(
     trace: Trace, places: Places, operator: str, shapes: str, number: str | None, rank: int | None, device: Identity
 ) -> Row:
-    found, own = operator_work(trace), roofs(trace)
-    ns = int(own.ns[places].sum())
-    kinds = [(found.works[kind], count) for kind, count in Counter(found.kind[places].tolist()).items()]
-    flops = sum((one.flops or 0) * count for one, count in kinds) if kinds[0][0].is_product else None
-    most = sum((one.most_flops or 0) * count for one, count in kinds) if flops is not None else None
-    size = None if any(one.bytes is None for one, _ in kinds) else sum((one.bytes or 0) * count for one, count in kinds)
-    roof = None if np.isnan(own.roof_ns[places]).any() else own.roof_ns[places]
-    bound = Bound.UNKNOWN if roof is None else _most(own.bound[places], own.ns[places])
+    operators, on_roof = operator_work(trace), roofs(trace)
+    ns = int(on_roof.ns[places].sum())
+    kinds = [(operators.works[kind], count) for kind, count in Counter(operators.kind[places].tolist()).items()]
+    flops = sum((each.flops or 0) * count for each, count in kinds) if kinds[0][0].is_product else None
+    most = sum((each.most_flops or 0) * count for each, count in kinds) if flops is not None else None
+    unknown = any(each.bytes is None for each, _ in kinds)
+    bytes_ = None if unknown else sum((each.bytes or 0) * count for each, count in kinds)
+    roof = None if np.isnan(on_roof.roof_ns[places]).any() else on_roof.roof_ns[places]
+    bound = Bound.UNKNOWN if roof is None else _most(on_roof.bound[places], on_roof.ns[places])
     bounded = most if most != flops else None
     sure = "bounded" if bounded is not None else "modelled_bytes" if flops is None else "high"
     return Row(
-        rank, device, operator, shapes, number, len(places), ns, flops, bounded, size,
+        rank, device, operator, shapes, number, len(places), ns, flops, bounded, bytes_,
         achieved_tflops=flops / ns / 1e3 if ns and flops is not None else None,
-        modelled_gbps=size / ns if ns and size is not None else None,
-        intensity=flops / size if size and flops is not None else None,
+        modelled_gbps=bytes_ / ns if ns and bytes_ is not None else None,
+        intensity=flops / bytes_ if bytes_ and flops is not None else None,
         bound=bound.name.lower(),
         roof_ns=None if roof is None else round(float(roof.sum())),
         roof_ratio=None if roof is None or not ns else float(roof.sum()) / ns,
-        lost_ns=None if roof is None else round(float(np.maximum(own.ns[places] - roof, 0).sum())),
+        lost_ns=None if roof is None else round(float(np.maximum(on_roof.ns[places] - roof, 0).sum())),
         confidence="unknown" if roof is None else sure,
     )  # fmt: skip
 
@@ -150,38 +151,38 @@ def _most(bound: Bytes, ns: Int64s) -> Bound:
 
 
 def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
-    own = roofs(trace)
+    on_roof = roofs(trace)
     for device, peak in device_peaks(trace).items():
         if peak is None:
             yield Diagnostic("no_peak", 1, f"{why_unknown(trace, device)}; so there is no roof")
     if reasons := graph_work(trace).reasons:
         why = "; ".join(dict.fromkeys(reasons))
         yield Diagnostic("graph_not_joined", len(reasons), f"launches of graphs whose operators are not known: {why}")
-    if own.beyond.any():
+    if on_roof.beyond.any():
         why = "a formula counts more bytes than the kernels move; they have no roof"
-        yield Diagnostic("bytes_not_moved", int(own.beyond.sum()), f"operators beyond the rate of memory: {why}")
-    above = int((own.compute_ns > ABOVE * own.ns).sum())
+        yield Diagnostic("bytes_not_moved", int(on_roof.beyond.sum()), f"operators beyond the rate of memory: {why}")
+    above = int((on_roof.compute_ns > ABOVE * on_roof.ns).sum())
     if above:
         why = "the clock is above the boost clock, the device is another, or a formula is wrong"
         yield Diagnostic("above_peak", above, f"operators are faster than their device's dense peak: {why}")
 
 
 def _annotations(trace: Trace) -> Iterator[Annotation]:
-    found, own, work = operator_work(trace), roofs(trace), gpu_work(trace)
-    mine = np.flatnonzero(found.owner >= 0)
-    owner = found.owner[mine]
+    operators, on_roof, work = operator_work(trace), roofs(trace), gpu_work(trace)
+    work_places = np.flatnonzero(operators.owner >= 0)
+    owner = operators.owner[work_places]
     for device in work.devices:
-        inside = (mine >= device.start) & (mine < device.stop)
+        inside = (work_places >= device.start) & (work_places < device.stop)
         peak = device_peaks(trace)[device.device]
         fastest = peak.tflops.get("fp16", 0.0) if peak else 0.0
         memory = (peak.memory_gbps if peak else None) or 0.0
-        for name, unit, amount, scale, most in (("Achieved TFLOP/s", "TFLOP/s", own.flops, 1e6, fastest),
-                                                ("Modelled GB/s", "GB/s", own.bytes, 1e3, memory)):  # fmt: skip
-            rate = amount / np.maximum(own.kernel_ns, 1) * 1e3  # whole, so that the counter falls to 0 exactly
-            wanted = np.flatnonzero(inside & ~np.isnan(rate[owner]) & (work.end[mine] > work.ts[mine]))
+        for name, unit, amount, scale, most in (("Achieved TFLOP/s", "TFLOP/s", on_roof.flops, 1e6, fastest),
+                                                ("Modelled GB/s", "GB/s", on_roof.bytes, 1e3, memory)):  # fmt: skip
+            rate = amount / np.maximum(on_roof.kernel_ns, 1) * 1e3  # whole, so that the counter falls to 0 exactly
+            wanted = np.flatnonzero(inside & ~np.isnan(rate[owner]) & (work.end[work_places] > work.ts[work_places]))
             if len(wanted):
                 change = np.rint(rate[owner[wanted]]).astype(np.int64)
-                places = mine[wanted]
+                places = work_places[wanted]
                 ts, value = intervals.steps(
                     np.concatenate((work.ts[places], work.end[places])), np.concatenate((change, -change))
                 )
@@ -192,17 +193,17 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
 
 def _slices(trace: Trace) -> Iterator[SliceTrack]:
     """A slice for each operator with a roof, from its first kernel to its last on the stream of its longest."""
-    found, own, work = operator_work(trace), roofs(trace), gpu_work(trace)
-    mine = np.flatnonzero(found.owner >= 0)
-    stream_of = np.searchsorted([one.start for one in work.streams], np.arange(len(work)), side="right") - 1
-    mine = mine[stream_of[mine] == stream_of[own.kernel[found.owner[mine]]]]
-    start = np.full(len(found), np.iinfo(np.int64).max)
-    end = np.full(len(found), np.iinfo(np.int64).min)
-    np.minimum.at(start, found.owner[mine], work.ts[mine])
-    np.maximum.at(end, found.owner[mine], work.end[mine])
-    drawn = np.flatnonzero(~np.isnan(own.roof_ns) & (own.ns > 0))
+    operators, on_roof, work = operator_work(trace), roofs(trace), gpu_work(trace)
+    owned = np.flatnonzero(operators.owner >= 0)
+    stream_of = np.searchsorted([stream.start for stream in work.streams], np.arange(len(work)), side="right") - 1
+    owned = owned[stream_of[owned] == stream_of[on_roof.kernel[operators.owner[owned]]]]
+    start = np.full(len(operators), np.iinfo(np.int64).max)
+    end = np.full(len(operators), np.iinfo(np.int64).min)
+    np.minimum.at(start, operators.owner[owned], work.ts[owned])
+    np.maximum.at(end, operators.owner[owned], work.end[owned])
+    drawn = np.flatnonzero(~np.isnan(on_roof.roof_ns) & (on_roof.ns > 0))
     drawn = drawn[np.argsort(start[drawn], kind="stable")]
-    for stream, places in each(stream_of[own.kernel[drawn]], len(work.streams)):
+    for stream, places in each(stream_of[on_roof.kernel[drawn]], len(work.streams)):
         chosen = drawn[places]
         reached = np.maximum.accumulate(end[chosen])
         apart = np.ones(len(chosen), np.bool_)
@@ -212,24 +213,24 @@ def _slices(trace: Trace) -> Iterator[SliceTrack]:
 
 
 def _track(trace: Trace, under: int, chosen: Places, start: Int64s, end: Int64s) -> SliceTrack:
-    found, own = operator_work(trace), roofs(trace)
-    shares = np.rint(100 * own.roof_ns[chosen] / own.ns[chosen]).astype(np.int64)
-    kinds, kind = numbered(found.kind[chosen])  # texts are made once for each distinct call, not for each slice
-    calls = [found.calls[one] for one in kinds.tolist()]
+    operators, on_roof = operator_work(trace), roofs(trace)
+    shares = np.rint(100 * on_roof.roof_ns[chosen] / on_roof.ns[chosen]).astype(np.int64)
+    kinds, kind = numbered(operators.kind[chosen])  # texts are made once for each distinct call, not for each slice
+    calls = [operators.calls[kind] for kind in kinds.tolist()]
     pairs, pair = combinations(kind, shares)
-    operators = [one.operator.removeprefix("aten::") for one in calls]
-    told = [f"{operators[one]} {share} % of roof" for one, share in zip(*(key.tolist() for key in pairs), strict=True)]
-    lost = np.maximum(own.ns[chosen] - np.rint(own.roof_ns[chosen]).astype(np.int64), 0)
+    names = [call.operator.removeprefix("aten::") for call in calls]
+    texts = [f"{names[key]} {share} % of roof" for key, share in zip(*(key.tolist() for key in pairs), strict=True)]
+    lost = np.maximum(on_roof.ns[chosen] - np.rint(on_roof.roof_ns[chosen]).astype(np.int64), 0)
     args: dict[str, ArgColumn] = {
-        "bound": Texts(own.bound[chosen].astype(np.int32), [one.name.lower() for one in Bound]),
-        "shapes": _texts([str(one.dims) for one in calls], kind),
-        "flops": _whole(own.flops[chosen]),
-        "bytes": _whole(own.bytes[chosen]),
-        "roof_ns": np.rint(own.roof_ns[chosen]).astype(np.int64),
+        "bound": Texts(on_roof.bound[chosen].astype(np.int32), [bound.name.lower() for bound in Bound]),
+        "shapes": _texts([str(call.dims) for call in calls], kind),
+        "flops": _whole(on_roof.flops[chosen]),
+        "bytes": _whole(on_roof.bytes[chosen]),
+        "roof_ns": np.rint(on_roof.roof_ns[chosen]).astype(np.int64),
         "lost_ns": lost,
     }
     return SliceTrack(
-        NAME, "Roofline", under, start, end - start, _texts(told, pair), args, "operators held against their roof"
+        NAME, "Roofline", under, start, end - start, _texts(texts, pair), args, "operators held against their roof"
     )
 
 
@@ -240,5 +241,5 @@ def _whole(values: Floats) -> Int64s:
 def _texts(values: list[str], which: Int64s) -> Texts:
     """The text of each of ``which``; of equal ones one is kept."""
     numbers: dict[str, int] = {}
-    codes = np.array([numbers.setdefault(one, len(numbers)) for one in values], np.int32)
+    codes = np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int32)
     return Texts(codes[which], list(numbers))

@@ -118,35 +118,35 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no operator, launch or GPU work")
     rows: list[Row] = []
     tracks: list[SliceTrack] = []
-    for place, (figures, found) in enumerate(efficiencies(trace)):
-        own = list(_rows(trace, place, windows, figures, found))
-        rows += own
-        tracks.append(_track(trace, place, windows, own))
+    for place, (figures, efficiency) in enumerate(efficiencies(trace)):
+        efficiency_rows = list(_rows(trace, place, windows, figures, efficiency))
+        rows += efficiency_rows
+        tracks.append(_track(trace, place, windows, efficiency_rows))
     return Findings(rows, tracks)
 
 
-def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, found: Efficiency) -> Iterator[Row]:
+def _rows(trace: Trace, place: int, windows: StepWindows, figures: StepFigures, reached: Efficiency) -> Iterator[Row]:
     device = gpu_work(trace).devices[place]
     known = figures.of_device
     lacking = why_no_mfu(trace, place)
     peak = device_peaks(trace)[device.device]
-    told = None if peak is None else peak.told(found.numbers)
+    peak_text = None if peak is None else peak.text(reached.numbers)
     for step in range(len(windows)):
         wall = int(figures.step_ns[step])
-        parts = {f"{name}_ns": int(found.parts[name][step]) for name in COMPUTING}
+        parts = {f"{name}_ns": int(reached.parts[name][step]) for name in COMPUTING}
         parts |= {f"{name}_ns": int(known[figure][step]) for name, figure in BESIDE.items()}
         counted = operator_work(trace).recorded
         sure = lacking is None and wall > 0
         yield Row(
             device.rank, device.device, int(windows.number[step]) if windows.number[step] >= 0 else None, wall,
             **parts,
-            flops=round(float(found.flops[step])) if counted else None,
-            model_flops=round(float(found.model_flops[step])) if counted else None,
-            mfu_ratio=float(found.model_peak_ns[step]) / wall if sure else None,
-            hfu_ratio=float(found.peak_ns[step]) / wall if sure else None,
-            covered_ratio=float(found.covered[step]) if known["compute_ns"][step] else None,
+            flops=round(float(reached.flops[step])) if counted else None,
+            model_flops=round(float(reached.model_flops[step])) if counted else None,
+            mfu_ratio=float(reached.model_peak_ns[step]) / wall if sure else None,
+            hfu_ratio=float(reached.peak_ns[step]) / wall if sure else None,
+            covered_ratio=float(reached.covered[step]) if known["compute_ns"][step] else None,
             overlap_ratio=_overlap(figures, step),
-            peak=told, convention=CONVENTION if sure else None, lacking=lacking,
+            peak=peak_text, convention=CONVENTION if sure else None, lacking=lacking,
         )  # fmt: skip
 
 
@@ -169,9 +169,9 @@ def why_no_mfu(trace: Trace, place: int) -> str | None:
 
 def _overlap(figures: StepFigures, step: int) -> float | None:
     """Hidden communication by the lesser of communication and computation."""
-    own = figures.of_device
-    communication, compute = int(own["communication_ns"][step]), int(own["compute_ns"][step])
-    hidden = communication - int(own["exposed_communication_ns"][step])
+    of_device = figures.of_device
+    communication, compute = int(of_device["communication_ns"][step]), int(of_device["compute_ns"][step])
+    hidden = communication - int(of_device["exposed_communication_ns"][step])
     return hidden / min(communication, compute) if min(communication, compute) else None
 
 
@@ -192,7 +192,7 @@ def _track(trace: Trace, place: int, windows: StepWindows, rows: list[Row]) -> S
     lasting = np.flatnonzero(windows.end > windows.start)
     names = [sentence(rows[step]) for step in lasting.tolist()]
     values = list(dict.fromkeys(names))
-    codes = np.array([values.index(one) for one in names], np.int32)
+    codes = np.array([values.index(name) for name in names], np.int32)
     start, end = windows.start[lasting], windows.end[lasting]
     args = {f"{name}_ns": np.array([getattr(rows[step], f"{name}_ns") for step in lasting.tolist()], np.int64)
             for name in (*COMPUTING, *BESIDE)}  # fmt: skip

@@ -79,28 +79,28 @@ def analyze(trace: Trace) -> Findings | Skipped:
     if not len(windows):
         return Skipped("no operator, launch or GPU work")
     peaks = memory_peaks(trace, windows)
-    memory = [None] * len(windows) if peaks is None else [None if one < 0 else one for one in peaks.tolist()]
-    numbers = [None if one < 0 else one for one in windows.number.tolist()]
+    memory = [None] * len(windows) if peaks is None else [None if place < 0 else place for place in peaks.tolist()]
+    numbers = [None if number < 0 else number for number in windows.number.tolist()]
     backlog = windows.backlog.tolist()
     rows = [
-        _row(trace, one, place, number, backlog[place], memory[place])
-        for one in step_figures(trace, windows)
+        _row(trace, figures, place, number, backlog[place], memory[place])
+        for figures in step_figures(trace, windows)
         for place, number in enumerate(numbers)
     ]
     return Findings(rows, (), before_recording_diagnostics(trace))
 
 
-def _row(trace: Trace, one: StepFigures, place: int, number: int | None, backlog: int, memory: int | None) -> Row:
-    own = {name: int(values[place]) for name, values in one.of_device.items()}
-    launched, delay = own.pop("launched", 0), own.pop("launch_delay_ns", 0)
+def _row(trace: Trace, figures: StepFigures, place: int, number: int | None, backlog: int, memory: int | None) -> Row:
+    values = {name: int(values[place]) for name, values in figures.of_device.items()}
+    launched, delay = values.pop("launched", 0), values.pop("launch_delay_ns", 0)
     lacking = dict.fromkeys(OF_DEVICE)
     return Row(
         rank=trace.rank,
-        device=one.device,
+        device=figures.device,
         step=number,
-        step_ns=int(one.step_ns[place]),
+        step_ns=int(figures.step_ns[place]),
         backlog_ns=backlog,
         mean_launch_delay_ns=delay / launched if launched else None,
         memory_peak_bytes=memory,
-        **(own or lacking),
+        **(values or lacking),
     )

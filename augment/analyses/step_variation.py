@@ -44,8 +44,8 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Describe the lengths of the steps."""
-    found = steps(trace)
-    length = found.end - found.ts
+    windows = steps(trace)
+    length = windows.end - windows.ts
     spread = distribution(length)
     if spread is None:
         return Skipped("no ProfilerStep annotation; call the profiler's step() after each")
@@ -54,7 +54,7 @@ def analyze(trace: Trace) -> Findings | Skipped:
         [
             Row(
                 rank=trace.rank,
-                count=len(found),
+                count=len(windows),
                 sum_ns=int(length.sum()),
                 mean_ns=spread.mean,
                 std_ns=spread.std,

@@ -77,44 +77,44 @@ ROW: type[Any] = Row
 
 def analyze(trace: Trace) -> Findings | Skipped:
     """Describe every step."""
-    found = steps(trace)
-    if not len(found):
+    all_steps = steps(trace)
+    if not len(all_steps):
         return Skipped("no ProfilerStep annotation; call the profiler's step() after each")
-    wall = found.end - found.ts
+    wall = all_steps.end - all_steps.ts
     z = robust_z(wall)
     devices = list(_devices(trace))
     first = int(trace.events.ts[0])
-    numbers, starts, walls = found.number.tolist(), (found.ts - first).tolist(), wall.tolist()
+    numbers, starts, walls = all_steps.number.tolist(), (all_steps.ts - first).tolist(), wall.tolist()
     rows = []
     for place, number in enumerate(numbers):
         distance = None if z is None else float(z[place])
         outlier = None if distance is None else abs(distance) > OUTLIER
         for rank, device, columns in devices or [(trace.rank, None, np.empty((0, 0), np.int64))]:
-            told = columns[:, place].tolist() if len(columns) else [None] * 9
-            rows.append(ROW(rank, device, number, starts[place], walls[place], *told, distance, outlier))
+            figures = columns[:, place].tolist() if len(columns) else [None] * 9
+            rows.append(ROW(rank, device, number, starts[place], walls[place], *figures, distance, outlier))
     return Findings(rows, [_drawn(trace)], before_recording_diagnostics(trace))
 
 
 def _drawn(trace: Trace) -> SliceTrack:
     """The windows of the steps. One whose own length is unusual is called an outlier."""
-    found, windows = steps(trace), step_windows(trace)
+    all_steps, windows = steps(trace), step_windows(trace)
     dur = windows.end - windows.start
     z = robust_z(dur)
-    outlier = np.zeros(len(found), np.bool_)
+    outlier = np.zeros(len(all_steps), np.bool_)
     if z is not None:
         outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - np.median(dur)) > _SEEN * np.median(dur))
     names = [
         f"step {number}: {ns / 1e6:.4g} ms{', outlier' * far}"
-        for number, ns, far in zip(found.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
+        for number, ns, far in zip(all_steps.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)
     ]
     return SliceTrack(
         analysis=NAME,
         name="Steps",
-        under=int(trace.events.track[found.row[0]]),
+        under=int(trace.events.track[all_steps.row[0]]),
         ts=windows.start,
         dur=dur,
         names=Texts(np.arange(len(names), dtype=np.int32), names),
-        args={"number": found.number, "wall_ns": found.end - found.ts, "backlog_ns": windows.backlog},
+        args={"number": all_steps.number, "wall_ns": all_steps.end - all_steps.ts, "backlog_ns": windows.backlog},
         description="from the begin of a step on the host, or the end of earlier work, to the end of its GPU work",
         of_process=True,
     )
@@ -122,27 +122,28 @@ def _drawn(trace: Trace) -> SliceTrack:
 
 def _devices(trace: Trace) -> Iterator[tuple[int | None, Identity, Int64s]]:
     """Each device with its figures from ``busy_ns`` on: an array with a row per figure and a column per step."""
-    found, work, early = steps(trace), gpu_work(trace), before_recording(trace)
-    step = np.where(early, found.at(work.ts), steps_of_gpu_work(trace))
-    for one in type_coverage(trace):
-        places = one.device.places
+    all_steps, work, early = steps(trace), gpu_work(trace), before_recording(trace)
+    step = np.where(early, all_steps.at(work.ts), steps_of_gpu_work(trace))
+    for coverage in type_coverage(trace):
+        device = coverage.device
+        places = device.places
         is_kernel = trace.events.category[work.row[places]] == Category.KERNEL
         kernels, before = (
-            np.bincount(step[places][which] + 1, minlength=len(found) + 1)[1:]
+            np.bincount(step[places][which] + 1, minlength=len(all_steps) + 1)[1:]
             for which in (is_kernel, is_kernel & early[places])
         )
-        launched = _launched(work.ts[places], work.end[places], step[places], len(found))
+        launched = _launched(work.ts[places], work.end[places], step[places], len(all_steps))
         running = intervals.union(work.ts[places][early[places]], work.end[places][early[places]])
-        _, which, part = intervals.clip(running, intervals.Intervals(found.ts, found.end))
-        ran = sums(which, part.end - part.start, len(found))
-        during = _during(one, found.ts, found.end)
-        yield one.device.rank, one.device.device, np.concatenate((during, np.stack((kernels, launched, before, ran))))
+        _, which, part = intervals.clip(running, intervals.Intervals(all_steps.ts, all_steps.end))
+        ran = sums(which, part.end - part.start, len(all_steps))
+        during = _during(coverage, all_steps.ts, all_steps.end)
+        yield device.rank, device.device, np.concatenate((during, np.stack((kernels, launched, before, ran))))
 
 
-def _during(one: TypeCoverage, start: Int64s, end: Int64s) -> Int64s:
-    compute = one.time_within(start, end, any_of=COMPUTATION)
-    communication = one.time_within(start, end, any_of=COMMUNICATION, none_of=COMPUTATION)
-    memory = one.time_within(start, end, any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION)
+def _during(coverage: TypeCoverage, start: Int64s, end: Int64s) -> Int64s:
+    compute = coverage.time_within(start, end, any_of=COMPUTATION)
+    communication = coverage.time_within(start, end, any_of=COMMUNICATION, none_of=COMPUTATION)
+    memory = coverage.time_within(start, end, any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION)
     busy = compute + communication + memory
     return np.stack((busy, compute, communication, memory, end - start - busy))
 
@@ -151,5 +152,5 @@ def _launched(start: Int64s, end: Int64s, step: Int64s, count: int) -> Int64s:
     """The time in which work of each step runs."""
     order = grouped(step + 1, count + 1)  # work of no step comes first
     bounds = np.searchsorted(step[order], np.arange(count + 1)).tolist()
-    own = [order[first:stop] for first, stop in pairwise(bounds)]
-    return np.array([intervals.total(intervals.union(start[one], end[one])) for one in own], np.int64)
+    groups = [order[first:stop] for first, stop in pairwise(bounds)]
+    return np.array([intervals.total(intervals.union(start[group], end[group])) for group in groups], np.int64)

@@ -60,34 +60,34 @@ ROW = Row
 
 def analyze(trace: Trace) -> Findings:
     """Divide each device's span, and draw the parts."""
-    rows = [_row(one) for one in type_coverage(trace)]
-    return Findings(rows, [_drawn(one) for one in device_states(trace) if len(one)], _diagnostics(trace))
+    rows = [_row(coverage) for coverage in type_coverage(trace)]
+    return Findings(rows, [_drawn(state) for state in device_states(trace) if len(state)], _diagnostics(trace))
 
 
-def _drawn(one: DeviceStates) -> SliceTrack:
+def _drawn(states: DeviceStates) -> SliceTrack:
     return SliceTrack(
         analysis=NAME,
         name="GPU state",
-        under=one.device.track,
-        ts=one.start,
-        dur=one.end - one.start,
-        names=Texts(one.state.astype(np.int32), STATES),
+        under=states.device.track,
+        ts=states.start,
+        dur=states.end - states.start,
+        names=Texts(states.state.astype(np.int32), STATES),
         description="what the device does: compute; if not, communicate; if not, copy; else idle, by cause",
     )
 
 
-def _row(one: TypeCoverage) -> Row:
-    busy = one.time_of(any_of=COMPUTATION | COMMUNICATION | MEMORY)
-    compute = one.time_of(any_of=COMPUTATION)
+def _row(coverage: TypeCoverage) -> Row:
+    busy = coverage.time_of(any_of=COMPUTATION | COMMUNICATION | MEMORY)
+    compute = coverage.time_of(any_of=COMPUTATION)
     return Row(
-        rank=one.device.rank,
-        device=one.device.device,
-        span_ns=one.span_ns,
+        rank=coverage.device.rank,
+        device=coverage.device.device,
+        span_ns=coverage.span_ns,
         busy_ns=busy,
-        idle_ns=one.span_ns - busy,
+        idle_ns=coverage.span_ns - busy,
         compute_ns=compute,
-        exposed_communication_ns=one.time_of(any_of=COMMUNICATION, none_of=COMPUTATION),
-        exposed_memory_ns=one.time_of(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
+        exposed_communication_ns=coverage.time_of(any_of=COMMUNICATION, none_of=COMPUTATION),
+        exposed_memory_ns=coverage.time_of(any_of=MEMORY, none_of=COMPUTATION | COMMUNICATION),
         non_compute_ns=busy - compute,
     )
 
@@ -96,7 +96,7 @@ def _diagnostics(trace: Trace) -> list[Diagnostic]:
     work = gpu_work(trace)
     far = "pieces of GPU work begin over an hour before or after all events of the host: span and idle time are wrong"
     message = "pieces of GPU work on streams shared by several processes (combined): analyse each rank's file instead"
-    found = (
+    diagnostics = (
         Diagnostic("work_far_from_host", _far_from_host(trace), far),
         Diagnostic("processes_share_stream", work_of_several_processes(trace), message),
         Diagnostic(
@@ -105,7 +105,7 @@ def _diagnostics(trace: Trace) -> list[Diagnostic]:
             "pieces of GPU work end before they start (counted with no duration)",
         ),
     )
-    return [*(one for one in found if one.count), *before_recording_diagnostics(trace)]
+    return [*(diagnostic for diagnostic in diagnostics if diagnostic.count), *before_recording_diagnostics(trace)]
 
 
 def _far_from_host(trace: Trace) -> int:

@@ -50,16 +50,16 @@ def analyze(trace: Trace) -> Findings:
     """Aggregate the annotations of each side by name."""
     events = trace.events
     rows = events.slices_of(Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
-    devices = list(dict.fromkeys((one.rank, one.device) for one in trace.tracks))
+    devices = list(dict.fromkeys((track.rank, track.device) for track in trace.tracks))
     number = {device: index for index, device in enumerate(devices)}
-    device_of_track = np.array([number[one.rank, one.device] for one in trace.tracks], np.int64)
+    device_of_track = np.array([number[track.rank, track.device] for track in trace.tracks], np.int64)
     on_gpu = events.category[rows] == Category.GPU_USER_ANNOTATION
     keys, code = combinations(on_gpu.astype(np.int8), device_of_track[events.track[rows]], events.name[rows])
     count = len(keys[0])
     figures = grouped_statistics(events.dur[rows[grouped(code, count)]], group_bounds(code, count))
-    found = []
-    for side, device, name, one in zip(*(key.tolist() for key in keys), figures, strict=True):
+    result = []
+    for side, device, name, numbers in zip(*(key.tolist() for key in keys), figures, strict=True):
         rank, where = devices[device]
-        found.append(Row(rank, where, ("cpu", "gpu")[side], trace.strings[name], *one))
-    found.sort(key=lambda row: (sort_key(row.rank), row.side, sort_key(row.device), -row.sum_ns, row.name))
-    return Findings(found)
+        result.append(Row(rank, where, ("cpu", "gpu")[side], trace.strings[name], *numbers))
+    result.sort(key=lambda row: (sort_key(row.rank), row.side, sort_key(row.device), -row.sum_ns, row.name))
+    return Findings(result)

@@ -79,7 +79,7 @@ class _Stream(ctypes.Structure):
 
 def stream_of(columns: Columns) -> object:
     """A capsule with the stream of ``columns``, which are equally long. It can be consumed once."""
-    _EXPORTS[:] = [one for one in _EXPORTS if one.is_needed()]
+    _EXPORTS[:] = [export for export in _EXPORTS if export.is_needed()]
     export = _Export(columns)
     _EXPORTS.append(export)
     return export.capsule
@@ -134,7 +134,7 @@ class _Export:
         length, nulls, buffers, children = values
         within = (_Array * len(children))()
         array.length, array.null_count = length, nulls
-        places = (_ADDRESS * len(buffers))(*(None if one is None else one.ctypes.data for one in buffers))
+        places = (_ADDRESS * len(buffers))(*(None if buffer is None else buffer.ctypes.data for buffer in buffers))
         array.n_buffers, array.buffers = len(buffers), ctypes.addressof(places)
         array.n_children, array.children = len(children), self._addresses(within)
         array.release, array.private_data = address_of("arrow.release_array"), next(marks)

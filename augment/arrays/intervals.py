@@ -58,7 +58,7 @@ def coverage(sets: Sequence[Intervals]) -> tuple[Int64s, Masks]:
         ``ts`` (int64 ns, strictly ascending) and ``mask`` (int8): the sets that hold the moments from ``ts[i]``
         until ``ts[i + 1]``; the last mask is 0.
     """
-    edges = np.concatenate([side for one in sets for side in one])
+    edges = np.concatenate([side for intervals in sets for side in intervals])
     sizes = [len(intervals.start) for intervals in sets]
     change = np.concatenate([np.full(size, sign << bit, np.int8) for bit, size in enumerate(sizes) for sign in (1, -1)])
     order = np.argsort(edges, kind="stable")  # merges sorted runs in linear time
@@ -136,9 +136,9 @@ def least_over(first: Places, stop: Places, values: Places, count: int) -> Place
         half = 1 << power  # each entry of ``least`` still covers twice as many places
         if power + 1 < longest.bit_length():
             np.minimum(least[half:], least[:-half].copy(), out=least[half:])
-        own = np.flatnonzero((stop - first >> power) == 1)
-        np.minimum.at(least, first[own], values[own])
-        np.minimum.at(least, stop[own] - half, values[own])
+        index = np.flatnonzero((stop - first >> power) == 1)
+        np.minimum.at(least, first[index], values[index])
+        np.minimum.at(least, stop[index] - half, values[index])
     return least
 
 

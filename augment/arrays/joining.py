@@ -38,9 +38,9 @@ class Joined:
 
     def times(self, dur: Int64s, kind: Int32s, kinds: int) -> Int64s:
         """How long the pieces of each kind in ``range(kinds)`` last: a row for each kind, a column for each group."""
-        found = np.zeros(kinds * len(self), np.int64)
-        native("joining.times")(self.first, dur, kind, found)
-        return found.reshape(kinds, len(self))
+        times = np.zeros(kinds * len(self), np.int64)
+        native("joining.times")(self.first, dur, kind, times)
+        return times.reshape(kinds, len(self))
 
 
 def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joined:
@@ -71,9 +71,9 @@ def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joi
 def _longest(first: Places, dur: Int64s, kind: npt.NDArray[Any]) -> Places:
     """Of each group, the longest piece of the kind that takes most of its time."""
     kinds, code = numbered(kind)
-    found = np.empty(len(first), np.int64)
-    native("joining.longest")(first, dur, code.astype(np.int32), np.zeros(len(kinds), np.int64), found)
-    return found
+    times = np.empty(len(first), np.int64)
+    native("joining.longest")(first, dur, code.astype(np.int32), np.zeros(len(kinds), np.int64), times)
+    return times
 
 
 def longest(dur: Int64s, most: int) -> Places:

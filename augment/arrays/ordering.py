@@ -87,11 +87,11 @@ def combinations(*columns: npt.NDArray[Any]) -> tuple[list[Int64s], Int64s]:
     distinct, code = numbered(columns[0])
     values = [distinct]
     for column in columns[1:]:
-        distinct, own = numbered(column)
+        distinct, code_of_value = numbered(column)
         if len(distinct) > 1:
-            keys, code = numbered(code * len(distinct) + own)
+            keys, code = numbered(code * len(distinct) + code_of_value)
             before, place = np.divmod(keys, len(distinct))
-            values = [*(one[before] for one in values), distinct[place]]
+            values = [*(value[before] for value in values), distinct[place]]
         else:
             values.append(np.repeat(distinct, len(values[0])))
     return values, code

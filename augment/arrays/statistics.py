@@ -54,7 +54,7 @@ def grouped_statistics(durations: Int64s, bounds: Places) -> Iterator[Summary]:
     std = np.sqrt(squares / np.maximum(count - 1, 1))
     least, greatest = np.minimum.reduceat(durations, starts), np.maximum.reduceat(durations, starts)
     columns = (count, total, mean, least, greatest, std)
-    yield from zip(*(one.tolist() for one in columns), strict=True)
+    yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
 def grouped_medians(values: Int64s, code: Int64s, bounds: Places) -> npt.NDArray[np.float64]:

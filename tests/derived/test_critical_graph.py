@@ -95,8 +95,8 @@ def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> N
     graph, path = critical_graph(trace), critical_path(trace)
     assert (graph.ts[graph.source] <= graph.ts[graph.target]).all()
     assert (graph.kind[:-1] <= graph.kind[1:]).all()
-    assert (graph.weight >= graph.own).all()
-    assert (graph.own >= 0).all()
+    assert (graph.weight >= graph.self_ns).all()
+    assert (graph.self_ns >= 0).all()
     assert (graph.weight <= graph.ts[graph.target] - graph.ts[graph.source]).all()
     assert longest(graph, weights(graph)) == dict(enumerate(graph.ts.tolist()))
     assert graph.weight[path.edges].sum() == graph.ts[-1] - graph.ts[0]
@@ -165,10 +165,10 @@ def cuts(trace: Trace, graph: Graph, name: str, start: int, stop: int) -> dict[i
     for edge in range(len(graph.kind)):
         source, target = int(graph.source[edge]), int(graph.target[edge])
         begun = int(graph.ts[source])
-        if graph.own[edge]:
+        if graph.self_ns[edge]:
             row = work.row[source - graph.first_work]
             if trace.names_of(np.array([row])) == [name]:
-                found[edge] = len(range(max(begun, start), min(begun + int(graph.own[edge]), stop)))
+                found[edge] = len(range(max(begun, start), min(begun + int(graph.self_ns[edge]), stop)))
         elif graph.kind[edge] == Kind.THREAD and graph.weight[edge]:
             for moment in range(max(begun, start), min(int(graph.ts[target]), stop)):
                 on = [row for row in order if events.track[row] == graph.lane[source]
@@ -254,11 +254,11 @@ def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
                           and events.category[one] == Category.CPU_OP
                           and order.index(one) <= order.index(row) and end[one] >= end[row]]  # fmt: skip
                 outer = around[0] if around else row
-            elif at < begun + graph.own[edge]:
+            elif at < begun + graph.self_ns[edge]:
                 place = source - graph.first_work
                 row, bound_by = int(work.row[place]), BoundBy.KERNEL_COMPUTATION + int(work.type[place])
             else:
-                rest = np.array([until - begun - graph.own[edge]])
+                rest = np.array([until - begun - graph.self_ns[edge]])
                 row, bound_by = int(graph.to_row[edge]), int(delay_kinds(graph.kind[[edge]], rest)[0])
             window = next((i for i in range(len(start)) if start[i] <= at < stop[i]), -1)
             known.append(

@@ -115,7 +115,7 @@ def test_users_rows_come_first(tmp_path: Path) -> None:
     )
     ours = device_peaks(augment.with_tables(on("Quadro GP100", 6, 0, 56, 1), table))[0]
     assert ours is not None
-    assert ours.told(["fp16", "bf16"]) == "fp16 21.2 TFLOP/s, memory 717 GB/s"
+    assert ours.text(["fp16", "bf16"]) == "fp16 21.2 TFLOP/s, memory 717 GB/s"
     capped = device_peaks(augment.with_tables(on("NVIDIA H100", 9, 0, 132, 1), table))[0]
     assert capped is not None
     assert capped.tflops == {"bf16": 800}
@@ -154,7 +154,7 @@ def test_single_figures_are_all_that_an_unknown_device_has() -> None:
     assert device_peaks(augment.with_tables(unknown, peaks=["A100:bf16=1"]))[0] is None
     peak = device_peaks(augment.with_tables(unknown, peaks=["tomorrow: the second:bf16=5000"]))[0]
     assert peak is not None
-    assert peak.told(["bf16"]) == "bf16 5000 TFLOP/s"
+    assert peak.text(["bf16"]) == "bf16 5000 TFLOP/s"
 
 
 @pytest.mark.parametrize("text", ["", "bf16", "bf17=1", "bf16=x", "bf16=0", "bf16=-1", "bf16=989e12", "memory_gbps=nan",

@@ -101,7 +101,7 @@ class Collectives:
         (kinds, groups), which = combinations(self.kind.codes, self.group)
         pairs = zip(kinds.tolist(), groups.tolist(), strict=True)
         factors = [bus_factor(self.kind.values[kind], self.groups[group].size) for kind, group in pairs]
-        return np.array([np.nan if one is None else one for one in factors])[which]
+        return np.array([np.nan if factor is None else factor for factor in factors])[which]
 
 
 @derived
@@ -110,9 +110,9 @@ def collectives(trace: Trace) -> Collectives:
     work = gpu_work(trace)
     place = np.flatnonzero(work.type == KernelType.COMMUNICATION)
     place = place[np.argsort(work.ts[place], kind="stable")]
-    told = _Told(trace, work.row[place], work.launch[place])
-    kind = told.kinds()
-    groups, group = told.groups()
+    reader = _Told(trace, work.row[place], work.launch[place])
+    kind = reader.kinds()
+    groups, group = reader.groups()
     numbers = np.append(steps(trace).number, UNKNOWN)
     return Collectives(
         place=place,
@@ -120,11 +120,11 @@ def collectives(trace: Trace) -> Collectives:
         end=work.end[place],
         group=group,
         kind=kind,
-        seq=told.ints("Seq"),
-        bytes=told.bytes(kind),
+        seq=reader.ints("Seq"),
+        bytes=reader.bytes(kind),
         step=numbers[steps_of_gpu_work(trace)[place]],
-        peer=told.peers(kind),
-        received=told.received(),
+        peer=reader.peers(kind),
+        received=reader.received(),
         exposed_ns=_exposed(trace, place),
         groups=groups,
     )
@@ -140,8 +140,8 @@ class _Told:
 
     def ints(self, name: str) -> Int64s:
         column = self._columns.ints(name)
-        own = column.at(self._row, UNKNOWN)
-        return np.where(own == UNKNOWN, column.at(self._op, UNKNOWN), own)
+        values = column.at(self._row, UNKNOWN)
+        return np.where(values == UNKNOWN, column.at(self._op, UNKNOWN), values)
 
     def texts(self, name: str) -> Texts:
         """The codes of a text arg, -1 where there is none."""
@@ -178,22 +178,22 @@ class _Told:
         peer = np.full(len(self._row), UNKNOWN, np.int64)
         for name, arg in ((SEND, "Dst Rank"), (RECV, "Src Rank")):
             if name in kind.values:
-                own = kind.codes == kind.values.index(name)
-                peer[own] = self.ints(arg)[own]
+                is_kind = kind.codes == kind.values.index(name)
+                peer[is_kind] = self.ints(arg)[is_kind]
         return peer
 
     def groups(self) -> tuple[tuple[Group, ...], Int64s]:
         names = ("Process Group Name", "Process Group Description", "Process Group Ranks", "Comms Id")
         columns = [self.texts(name) for name in names]
         size = self.ints("Group size")
-        values, which = combinations(*(one.codes for one in columns), size)
-        found = []
-        for row in zip(*(one.tolist() for one in values), strict=True):
+        values, which = combinations(*(column.codes for column in columns), size)
+        groups = []
+        for row in zip(*(value.tolist() for value in values), strict=True):
             name, about, ranks, comms = (
                 column.values[code] if code >= 0 else "" for column, code in zip(columns, row, strict=False)
             )
-            found.append(Group(name, about, ranks, comms, row[-1]))
-        return tuple(found), which
+            groups.append(Group(name, about, ranks, comms, row[-1]))
+        return tuple(groups), which
 
     def received(self) -> Int64s:
         dtype, count = self.texts("dtype"), self.ints("Out msg nelems")
@@ -203,7 +203,7 @@ class _Told:
 
     def bytes(self, kind: Texts) -> Int64s:
         dtype = self.texts("dtype")
-        size = [element_bytes(one) for one in dtype.values]
+        size = [element_bytes(value) for value in dtype.values]
         columns = (
             kind.codes,
             dtype.codes,
@@ -212,17 +212,17 @@ class _Told:
             self.ints("Group size"),
         )
         values, which = combinations(*columns)
-        found = []
-        for one, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):
-            count = size_elements(kind.values[one], sent, received, ranks)
+        sizes = []
+        for code_of_kind, code, sent, received, ranks in zip(*(column.tolist() for column in values), strict=True):
+            count = size_elements(kind.values[code_of_kind], sent, received, ranks)
             each = size[code] if code >= 0 else None
             size_bytes = count * each if each is not None and count >= 0 else UNKNOWN
-            found.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
-        return np.array(found, np.int64)[which]
+            sizes.append(size_bytes if size_bytes <= _INT64_MAX else UNKNOWN)
+        return np.array(sizes, np.int64)[which]
 
 
 def _named(trace: Trace, beginnings: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.array([one.startswith(beginnings) for one in trace.strings], np.bool_)
+    return np.array([string.startswith(beginnings) for string in trace.strings], np.bool_)
 
 
 def _at(rows: Int64s, texts: Texts, wanted: Int64s) -> Int64s:
@@ -233,8 +233,8 @@ def _at(rows: Int64s, texts: Texts, wanted: Int64s) -> Int64s:
 def _exposed(trace: Trace, place: Places) -> Int64s:
     work = gpu_work(trace)
     exposed = np.zeros(len(place), np.int64)
-    for one in type_coverage(trace):
-        own = np.flatnonzero((place >= one.device.start) & (place < one.device.stop))
-        start, end = work.ts[place[own]], work.end[place[own]]
-        exposed[own] = one.time_within(start, end, any_of=COMMUNICATION, none_of=COMPUTATION)
+    for coverage in type_coverage(trace):
+        places = np.flatnonzero((place >= coverage.device.start) & (place < coverage.device.stop))
+        start, end = work.ts[place[places]], work.end[place[places]]
+        exposed[places] = coverage.time_within(start, end, any_of=COMMUNICATION, none_of=COMPUTATION)
     return np.maximum(exposed, 0)

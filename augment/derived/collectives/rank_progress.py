@@ -50,39 +50,39 @@ def held_up(trace: Trace) -> Bools:
     work that had been launched by then (or whose launch is unknown), or a call of the host returned that waited for the
     device, or no other work followed.
     """
-    work, found = gpu_work(trace), collectives(trace)
-    held = np.ones(len(found), np.bool_)
-    for one in type_coverage(trace):
-        own = np.flatnonzero((found.place >= one.device.start) & (found.place < one.device.stop))
-        end = found.end[own]
-        before = np.searchsorted(one.ts, end, side="left") - 1  # -1: no earlier work with a duration
-        computing = np.append(one.mask, 0)[before] & COMPUTATION != 0
-        other = work.by_time[one.device.places]
+    work, collective = gpu_work(trace), collectives(trace)
+    held = np.ones(len(collective), np.bool_)
+    for coverage in type_coverage(trace):
+        index = np.flatnonzero((collective.place >= coverage.device.start) & (collective.place < coverage.device.stop))
+        end = collective.end[index]
+        before = np.searchsorted(coverage.ts, end, side="left") - 1  # -1: no earlier work with a duration
+        computing = np.append(coverage.mask, 0)[before] & COMPUTATION != 0
+        other = work.by_time[coverage.device.places]
         other = other[work.type[other] != KernelType.COMMUNICATION]
         following = np.searchsorted(work.ts[other], end, side="left")
         last = following == len(other)
         after = np.append(other, 0)[following]
         launch = work.launch[after]
         launched = (launch == NO_ROW) | (trace.events.ts[launch] < end)
-        held[own] = ~computing & (last | launched & (work.ts[after] - end <= SOON_NS) | _host_waited(trace, end))
+        held[index] = ~computing & (last | launched & (work.ts[after] - end <= SOON_NS) | _host_waited(trace, end))
     return held
 
 
 def follows(trace: Trace) -> Int64s:
     """The one of ``collectives`` that each had to wait for, because it was the next on its stream; :data:`NONE` if it
     did not."""
-    work, found = gpu_work(trace), collectives(trace)
-    if not len(found):
+    work, collective = gpu_work(trace), collectives(trace)
+    if not len(collective):
         return np.empty(0, np.int64)
     number = np.full(len(work), NONE, np.int64)
-    number[found.place] = np.arange(len(found))
+    number[collective.place] = np.arange(len(collective))
     first = np.zeros(len(work), np.bool_)
-    first[[one.start for one in work.streams]] = True
-    before = found.place - 1
+    first[[stream.start for stream in work.streams]] = True
+    before = collective.place - 1
     free = work.end[before]
-    launch = work.launch[found.place]
+    launch = work.launch[collective.place]
     launched = (launch == NO_ROW) | (trace.events.ts[launch] < free)
-    next_to = ~first[found.place] & launched & (found.ts >= free) & (found.ts - free <= SOON_NS)
+    next_to = ~first[collective.place] & launched & (collective.ts >= free) & (collective.ts - free <= SOON_NS)
     return np.where(next_to, number[before], NONE)
 
 
@@ -93,8 +93,8 @@ def running_types(trace: Trace) -> tuple[Int64s, Masks]:
     if len(each) == 1:
         return each[0].ts, each[0].mask
     unions = []
-    for one in (COMPUTATION, COMMUNICATION, MEMORY):
-        parts = [device.intervals_of(any_of=one) for device in each]
+    for kernel_type in (COMPUTATION, COMMUNICATION, MEMORY):
+        parts = [device.intervals_of(any_of=kernel_type) for device in each]
         start, end = (
             np.concatenate([part[side] for part in parts]) if parts else np.empty(0, np.int64) for side in (0, 1)
         )

@@ -143,9 +143,9 @@ def _boundaries(trace: Trace, row: Int64s, moments: Int64s) -> tuple[Int64s, Int
 def _along(trace: Trace, graph: Graph, chain: _Chain) -> _Edges:
     """The edges along a thread. Their time belongs to the innermost slice; where the thread only waits, it is 0."""
     segments = host_segments(trace)
-    own = segments.of(chain.track)
+    part = segments.of(chain.track)
     ts, dur = chain.ts[:-1], np.diff(chain.ts)
-    innermost = segments.row[own.start + np.searchsorted(segments.ts[own], ts, side="right") - 1]
+    innermost = segments.row[part.start + np.searchsorted(segments.ts[part], ts, side="right") - 1]
     at_once = np.where(chain.is_start[:-1], chain.row[:-1], np.where(chain.is_start[1:], NO_ROW, chain.row[1:]))
     event = np.where(dur > 0, innermost, at_once)
     way = np.flatnonzero(graph.kind == Kind.THREAD)
@@ -172,9 +172,9 @@ def _across(trace: Trace, graph: Graph, chains: list[_Chain], start: Places, run
     place = graph.source[edges] - graph.first_work
     of_work = (place >= 0) & (place < len(start))
     place[~of_work] = 0
-    ended = of_work & (graph.own[edges] == run[place]) if len(run) else of_work
-    running = of_work & ~ended & (graph.own[edges] > 0)
-    weight = graph.weight[edges] - np.where(ended, graph.own[edges], 0)
+    ended = of_work & (graph.self_ns[edges] == run[place]) if len(run) else of_work
+    running = of_work & ~ended & (graph.self_ns[edges] > 0)
+    weight = graph.weight[edges] - np.where(ended, graph.self_ns[edges], 0)
     kinds, event = delay_kinds(graph.kind[edges], weight), graph.to_row[edges]
     if running.any():
         work = gpu_work(trace)

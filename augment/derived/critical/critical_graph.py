@@ -43,7 +43,7 @@ class Graph:
     of threads that something depends on (``lane`` is their thread, an index into ``Trace.tracks``; -1 for other
     nodes), then the start of each piece of GPU work (node ``first_work + place``).
 
-    Edges, ascending ``kind`` (uint8, a ``Kind``): ``source`` and ``target`` (int32 nodes). ``own`` (int64 ns): how
+    Edges, ascending ``kind`` (uint8, a ``Kind``): ``source`` and ``target`` (int32 nodes). ``self_ns`` (int64 ns): how
     long the source's GPU work runs from the source's moment on; the rest of the edge is delay. ``weight`` (int64 ns):
     the full time between source and target if the edge decided when the target came, else the least time that the
     edge takes. ``from_row`` and ``to_row`` (int32, into the event table; -1 none): the events that the edge joins.
@@ -59,7 +59,7 @@ class Graph:
     kind: Bytes
     source: Int32s
     target: Int32s
-    own: Int64s
+    self_ns: Int64s
     weight: Int64s
     from_row: Int32s
     to_row: Int32s
@@ -81,7 +81,7 @@ class _Edges:
     kind: Bytes
     source: Int32s
     target: Int32s
-    own: Int64s
+    self_ns: Int64s
     least: Int64s
     from_row: Int32s
     to_row: Int32s
@@ -91,7 +91,7 @@ class _Edges:
 
     @staticmethod
     def joined(parts: list[_Edges]) -> _Edges:
-        return _Edges(*(np.concatenate([getattr(one, name) for one in parts]) for name in _Edges.__slots__))
+        return _Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in _Edges.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +107,27 @@ class _Lanes:
 
     def nodes(self, track: Int32s, ts: Int64s) -> Int32s:
         """The node of each moment of a thread."""
-        found = np.empty(len(ts), np.int32)
-        place_of = {one: place for place, one in enumerate(self.tracks.tolist())}
-        for one, mine in each(track, max(place_of, default=-1) + 1):
-            place = place_of[one]
-            own = self.ts[self.bounds[place] : self.bounds[place + 1]]
-            found[mine] = 1 + self.bounds[place] + np.searchsorted(own, ts[mine])
-        return found
+        nodes = np.empty(len(ts), np.int32)
+        place_of = {track: place for place, track in enumerate(self.tracks.tolist())}
+        for track_index, index in each(track, max(place_of, default=-1) + 1):
+            place = place_of[track_index]
+            times = self.ts[self.bounds[place] : self.bounds[place + 1]]
+            nodes[index] = 1 + self.bounds[place] + np.searchsorted(times, ts[index])
+        return nodes
 
 
 @derived
 def critical_graph(trace: Trace) -> Graph:
     """The graph of the whole recording. The cost is linear in events, plus merging runs that are sorted."""
     asked = (synchronizations, order_on_streams, launches_of_work, full_queues, handovers)  # in ascending order of Kind
-    waits = [one(trace) for one in asked]
-    waits.append(unexplained_starts(trace, _known(trace, [one.dependencies for one in waits])))
+    waits = [ask(trace) for ask in asked]
+    waits.append(unexplained_starts(trace, _known(trace, [wait.dependencies for wait in waits])))
     lanes = _lanes(trace, waits)
     work = gpu_work(trace)
     ts = np.concatenate(([0], lanes.ts, work.ts, [0]))
     ts[0], ts[-1] = _extent(trace, lanes)
-    diagnostics = [diagnostic for one in waits for diagnostic in one.diagnostics]
-    across = [_across(trace, lanes, one.dependencies) for one in waits]
+    diagnostics = [diagnostic for wait in waits for diagnostic in wait.diagnostics]
+    across = [_across(trace, lanes, wait.dependencies) for wait in waits]
     del waits  # frees memory for what follows
     edges = _Edges.joined([_along_threads(lanes), *across, _to_end(trace, lanes, ts)])
     del across
@@ -142,7 +142,7 @@ def critical_graph(trace: Trace) -> Graph:
     return _bound(ts, lanes, edges, order, tuple(diagnostics))
 
 
-def _known(trace: Trace, found: list[Dependencies]) -> Int64s:
+def _known(trace: Trace, dependencies: list[Dependencies]) -> Int64s:
     """When the last known prerequisite of each piece of work was fulfilled, int64 ns; at most the work's start.
 
     Work without a known launch counts as launched with the work before it, or before the recording.
@@ -151,7 +151,7 @@ def _known(trace: Trace, found: list[Dependencies]) -> Int64s:
     began = trace.events.ts[:1].min(initial=np.iinfo(np.int64).max)
     queued = np.maximum(launched_by(trace), np.minimum(began, work.ts))
     known: Int64s = np.where(work.launch != NO_ROW, launched_at(trace), queued)
-    for part in found:
+    for part in dependencies:
         chosen = np.flatnonzero((part.from_work != NO_PLACE) & (part.to_work != NO_PLACE))
         before, after = part.from_work[chosen], part.to_work[chosen]
         np.maximum.at(known, after, np.minimum(work.end[before], work.ts[after]))
@@ -169,13 +169,13 @@ def _extent(trace: Trace, lanes: _Lanes) -> tuple[int, int]:
 def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
     """The nodes on threads: ends of dependencies, of waits, and of the threads themselves."""
     segments = host_segments(trace)
-    track, start, end = (np.concatenate([getattr(one, name) for one in waits]) for name in ("track", "start", "end"))
-    found = [one.dependencies for one in waits]
-    moments_of = [(one.from_track, one.from_ts) for one in found] + [(one.to_track, one.to_ts) for one in found]
+    track, start, end = (np.concatenate([getattr(wait, name) for wait in waits]) for name in ("track", "start", "end"))
+    edges = [wait.dependencies for wait in waits]
+    moments_of = [(each.from_track, each.from_ts) for each in edges] + [(each.to_track, each.to_ts) for each in edges]
     moments_of += [(track, start), (track, end), (np.array([main_track(trace)], np.int32), np.zeros(1, np.int64))]
-    on_thread = [np.flatnonzero(own != NO_TRACK) for own, _ in moments_of]
+    on_thread = [np.flatnonzero(tracks != NO_TRACK) for tracks, _ in moments_of]
     tracks, moments = (
-        np.concatenate([columns[side][own] for columns, own in zip(moments_of, on_thread, strict=True)])
+        np.concatenate([columns[side][rows] for columns, rows in zip(moments_of, on_thread, strict=True)])
         for side in (0, 1)
     )
     used, code_of_track = compressed(tracks, len(trace.tracks))
@@ -184,14 +184,14 @@ def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
     bounds = group_bounds(code, len(used))
     waits_of = dict(each(track, len(trace.tracks)))
     parts, waiting = [], []
-    for place, one in enumerate(used.tolist()):
-        own = moments[order[bounds[place] : bounds[place + 1]]]
-        ends = segments.ts[segments.of(one)][[0, -1]]
-        times = distinct(np.concatenate((ends, own[(own >= ends[0]) & (own <= ends[1])])))
-        mine = waits_of.get(one, order[:0])
+    for place, track_index in enumerate(used.tolist()):
+        track_moments = moments[order[bounds[place] : bounds[place + 1]]]
+        ends = segments.ts[segments.of(track_index)][[0, -1]]
+        times = distinct(np.concatenate((ends, track_moments[(track_moments >= ends[0]) & (track_moments <= ends[1])])))
+        wait_index = waits_of.get(track_index, order[:0])
         depth = np.zeros(len(times) + 1, np.int64)
-        np.add.at(depth, np.searchsorted(times, start[mine]), 1)
-        np.add.at(depth, np.searchsorted(times, end[mine]), -1)
+        np.add.at(depth, np.searchsorted(times, start[wait_index]), 1)
+        np.add.at(depth, np.searchsorted(times, end[wait_index]), -1)
         parts.append(times)
         waiting.append(np.cumsum(depth[:-1]) > 0)
     sizes = np.array([len(times) for times in parts], np.intp)
@@ -204,11 +204,11 @@ def _lanes(trace: Trace, waits: list[Waits]) -> _Lanes:
     )
 
 
-def _edges_of(kind: Kind, source: Places, target: Places, own: Int64s, least: Int64s) -> _Edges:
+def _edges_of(kind: Kind, source: Places, target: Places, self_ns: Int64s, least: Int64s) -> _Edges:
     """Edges of one kind without events at their ends, so that no arrow shows them."""
     none = np.full(len(source), -1, np.int32)
     ends = source.astype(np.int32), target.astype(np.int32)
-    return _Edges(np.full(len(source), kind, np.uint8), *ends, own, least, none, none)
+    return _Edges(np.full(len(source), kind, np.uint8), *ends, self_ns, least, none, none)
 
 
 def _along_threads(lanes: _Lanes) -> _Edges:
@@ -219,28 +219,28 @@ def _along_threads(lanes: _Lanes) -> _Edges:
     return _edges_of(Kind.THREAD, source, source + 1, np.zeros_like(took), least)
 
 
-def _across(trace: Trace, lanes: _Lanes, found: Dependencies) -> _Edges:
+def _across(trace: Trace, lanes: _Lanes, dependencies: Dependencies) -> _Edges:
     """The dependencies as edges."""
     work = gpu_work(trace)
     first_work = 1 + len(lanes.ts)
-    from_work, to_work = found.from_work != NO_PLACE, found.to_work != NO_PLACE
-    source, target = ((first_work + one).astype(np.int32) for one in (found.from_work, found.to_work))
-    source[~from_work] = lanes.nodes(found.from_track[~from_work], found.from_ts[~from_work])
-    target[~to_work] = lanes.nodes(found.to_track[~to_work], found.to_ts[~to_work])
-    from_ts = np.where(from_work, _at(work.ts, found.from_work), found.from_ts)
-    took = np.where(to_work, _at(work.ts, found.to_work), found.to_ts) - from_ts
-    runs = np.maximum(np.where(from_work, _at(work.end, found.from_work), from_ts) - from_ts, 0)
-    runs[found.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
-    own = np.minimum(runs, took)
-    least = own.copy()
-    overlapping = np.flatnonzero((found.kind == Kind.STREAM) & (runs > took))
-    to = found.to_work[overlapping]
+    from_work, to_work = dependencies.from_work != NO_PLACE, dependencies.to_work != NO_PLACE
+    source, target = ((first_work + place).astype(np.int32) for place in (dependencies.from_work, dependencies.to_work))
+    source[~from_work] = lanes.nodes(dependencies.from_track[~from_work], dependencies.from_ts[~from_work])
+    target[~to_work] = lanes.nodes(dependencies.to_track[~to_work], dependencies.to_ts[~to_work])
+    from_ts = np.where(from_work, _at(work.ts, dependencies.from_work), dependencies.from_ts)
+    took = np.where(to_work, _at(work.ts, dependencies.to_work), dependencies.to_ts) - from_ts
+    runs = np.maximum(np.where(from_work, _at(work.end, dependencies.from_work), from_ts) - from_ts, 0)
+    runs[dependencies.kind == Kind.FULL_QUEUE] = 0  # there is room when it starts
+    self_ns = np.minimum(runs, took)
+    least = self_ns.copy()
+    overlapping = np.flatnonzero((dependencies.kind == Kind.STREAM) & (runs > took))
+    to = dependencies.to_work[overlapping]
     new = (work.launch[to] != NO_ROW) & (work.ts[to] - launched_at(trace)[to] <= LONGEST_NS)
     least[overlapping[new]] = 0  # its launch decided, not the work that still runs
-    launched = found.kind == Kind.LAUNCH
-    least[launched] = np.minimum(took[launched], launch_latencies(trace)[found.to_work[launched]])
-    rows = found.from_row.astype(np.int32), found.to_row.astype(np.int32)
-    return _Edges(found.kind, source, target, own, least, *rows)
+    launched = dependencies.kind == Kind.LAUNCH
+    least[launched] = np.minimum(took[launched], launch_latencies(trace)[dependencies.to_work[launched]])
+    rows = dependencies.from_row.astype(np.int32), dependencies.to_row.astype(np.int32)
+    return _Edges(dependencies.kind, source, target, self_ns, least, *rows)
 
 
 def _at(column: Int64s, places: Places) -> Int64s:
@@ -252,11 +252,11 @@ def _to_end(trace: Trace, lanes: _Lanes, ts: Int64s) -> _Edges:
     """The edges from the last moment of the main thread and the last work of each stream to the recording's end."""
     work = gpu_work(trace)
     last_work = last_to_end(trace)[[stream.stop - 1 for stream in work.streams]]
-    mine = np.flatnonzero(lanes.track == main_track(trace))[-1:]
-    source = np.concatenate((1 + mine, 1 + len(lanes.ts) + last_work))
+    last_node = np.flatnonzero(lanes.track == main_track(trace))[-1:]
+    source = np.concatenate((1 + last_node, 1 + len(lanes.ts) + last_work))
     ran = np.maximum(work.end[last_work] - work.ts[last_work], 0)
-    own = np.concatenate((np.zeros(len(mine), np.int64), ran))
-    return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1), own, own)
+    self_ns = np.concatenate((np.zeros(len(last_node), np.int64), ran))
+    return _edges_of(Kind.OPEN, source, np.full(len(source), len(ts) - 1), self_ns, self_ns)
 
 
 def _from_root(ts: Int64s, targets: Int32s) -> _Edges:
@@ -299,7 +299,7 @@ def _bound(ts: Int64s, lanes: _Lanes, edges: _Edges, order: Int32s, diagnostics:
         kind=edges.kind,
         source=edges.source,
         target=edges.target,
-        own=np.minimum(edges.own, weight, out=edges.own),
+        self_ns=np.minimum(edges.self_ns, weight, out=edges.self_ns),
         weight=weight,
         from_row=edges.from_row,
         to_row=edges.to_row,

@@ -139,7 +139,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     slices = np.empty(pieces, np.int64), np.empty(pieces, np.uint8), np.empty(pieces, np.int32)
     named = [np.empty(pieces, kind) for kind in (np.int32, np.int32, np.int64, np.int64)]
     made = native("critical_path.follow")(
-        *(edges, graph.kind, graph.source, graph.target, graph.own, graph.to_row, graph.ts, graph.lane),
+        *(edges, graph.kind, graph.source, graph.target, graph.self_ns, graph.to_row, graph.ts, graph.lane),
         *(graph.first_work, segments.ts, segments.row, segments.bounds, segments.bounds[:-1].copy()),
         *(kinds_of_host(trace), np.uint8(BoundBy.KERNEL_COMPUTATION) + work.type, work.row, _DELAY, UNEXPLAINED_NS),
         *(state, stacks.place_of, _outermost(trace), start, end, _is_early(trace).view(np.uint8), _IS_NAMED),
@@ -198,31 +198,31 @@ def slack(trace: Trace, rows: Int64s) -> Int64s:
     that launches or waits. It is an estimate: a trace does not record all dependencies.
     """
     graph, work, late, events = critical_graph(trace), gpu_work(trace), node_slack(trace), trace.events
-    found = np.full(len(rows), -1, np.int64)
+    slacks = np.full(len(rows), -1, np.int64)
     place_of = np.full(len(events), -1, np.intp)
     place_of[work.row] = np.arange(len(work))
     place = place_of[rows]
-    found[place >= 0] = late[graph.first_work + place[place >= 0]]
+    slacks[place >= 0] = late[graph.first_work + place[place >= 0]]
     end = events.ts[rows] + events.dur[rows]
     lane = graph.lane[: graph.first_work]
     on_host = call_stacks(trace).place_of[rows] >= 0
     on_thread = np.flatnonzero(lane >= 0)
-    nodes_of = {track: on_thread[own] for track, own in each(lane[on_thread], len(trace.tracks))}
+    nodes_of = {track: on_thread[index] for track, index in each(lane[on_thread], len(trace.tracks))}
     asked, way = np.flatnonzero(on_host), _way_slack(graph, late)
-    for track, own in each(events.track[rows[asked]], len(trace.tracks)):
+    for track, index in each(events.track[rows[asked]], len(trace.tracks)):
         if (nodes := nodes_of.get(track)) is not None:
-            next_node = np.searchsorted(graph.ts[nodes], end[asked[own]], side="left")
-            found[asked[own]] = way[nodes[np.minimum(next_node, len(nodes) - 1)]]
-    return found
+            next_node = np.searchsorted(graph.ts[nodes], end[asked[index]], side="left")
+            slacks[asked[index]] = way[nodes[np.minimum(next_node, len(nodes) - 1)]]
+    return slacks
 
 
 def _way_slack(graph: Graph, late: Int64s) -> Int64s:
     """For each node of a thread, how much longer the edge from its predecessor could take."""
     along = np.flatnonzero(graph.kind == Kind.THREAD)
-    found: Int64s = late.copy()
+    slacks: Int64s = late.copy()
     target = graph.target[along]
-    found[target] = late[target] + graph.ts[target] - graph.ts[graph.source[along]] - graph.weight[along]
-    return found
+    slacks[target] = late[target] + graph.ts[target] - graph.ts[graph.source[along]] - graph.weight[along]
+    return slacks
 
 
 def host_kinds(trace: Trace, rows: Int64s) -> Bytes:
@@ -245,20 +245,20 @@ def kinds_of_host(trace: Trace) -> Bytes:
 def _in_loader(trace: Trace) -> Bools:
     """Whether each event lies within a fetch from a data loader, by PyTorch's annotation."""
     stacks, events = call_stacks(trace), trace.events
-    found = np.zeros(len(events) + 1, np.bool_)  # one more entry: row -1 reads the last
+    in_loader = np.zeros(len(events) + 1, np.bool_)  # one more entry: row -1 reads the last
     loads = np.array([name.startswith("enumerate(DataLoader)") for name in trace.strings], np.bool_)
     if not loads.any():
-        return found
+        return in_loader
     ts, bounds = events.ts[stacks.row], thread_bounds(trace)
     places = np.flatnonzero(loads[events.name[stacks.row]])
     stop = places + 1
-    for one, own in each(events.track[stacks.row[places]], len(trace.tracks)):  # the slices within it follow it
-        end = ts[places[own]] + events.dur[stacks.row[places[own]]]
-        within = bounds[one] + np.searchsorted(ts[bounds[one] : bounds[one + 1]], end, side="left")
-        stop[own] = np.maximum(stop[own], within)
+    for track, index in each(events.track[stacks.row[places]], len(trace.tracks)):  # the slices within it follow it
+        end = ts[places[index]] + events.dur[stacks.row[places[index]]]
+        within = bounds[track] + np.searchsorted(ts[bounds[track] : bounds[track + 1]], end, side="left")
+        stop[index] = np.maximum(stop[index], within)
     depth = np.cumsum(np.bincount(places, minlength=len(ts) + 1) - np.bincount(stop, minlength=len(ts) + 1))
-    found[stacks.row[depth[:-1] > 0]] = True
-    return found
+    in_loader[stacks.row[depth[:-1] > 0]] = True
+    return in_loader
 
 
 def delay_kinds(kind: Bytes, dur: Int64s) -> Bytes:

@@ -70,8 +70,8 @@ def handovers(trace: Trace) -> Waits:
 
 def _masters(trace: Trace, main: int) -> dict[int, int]:
     """The tracks of threads that work for another, each with the track of that other thread."""
-    found = dict.fromkeys(_autograd_threads(trace), main) | _masters_by_flow(trace)
-    return {to: by for to, by in found.items() if to != by and found.get(by) != to}
+    masters = dict.fromkeys(_autograd_threads(trace), main) | _masters_by_flow(trace)
+    return {to: by for to, by in masters.items() if to != by and masters.get(by) != to}
 
 
 @derived
@@ -111,11 +111,11 @@ def _autograd_threads(trace: Trace) -> list[int]:
 def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     """The work of ``track`` within single segments of ``master``, from its outermost slices."""
     stacks, events, segments = call_stacks(trace), trace.events, host_segments(trace)
-    mine = slice(*thread_bounds(trace)[track : track + 2])
-    rows = stacks.row[mine][stacks.depth[mine] == 0]
+    slices = slice(*thread_bounds(trace)[track : track + 2])
+    rows = stacks.row[slices][stacks.depth[slices] == 0]
     start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
-    own = segments.of(master)
-    ts = segments.ts[own]
+    piece = segments.of(master)
+    ts = segments.ts[piece]
     within = np.searchsorted(ts, start, side="right") - 1
     inside = (within >= 0) & (within < len(ts) - 1)
     inside &= end <= ts[np.minimum(within + 1, len(ts) - 1)]
@@ -123,19 +123,19 @@ def _bursts(trace: Trace, track: int, master: int) -> _Bursts:
     first = np.flatnonzero(np.diff(within, prepend=-1))
     if not len(first):
         return _Bursts(start, end, within)
-    return _Bursts(start[first], np.maximum.reduceat(end, first), own.start + within[first])
+    return _Bursts(start[first], np.maximum.reduceat(end, first), piece.start + within[first])
 
 
 def _handed_over(trace: Trace, track: int, master: int, bursts: _Bursts) -> Waits:
     """The master waits during its segment; the other thread waits from the end of a burst to the start of the next."""
     segments, count = host_segments(trace), len(bursts.start)
-    ours, theirs = np.full(count, track, np.int32), np.full(count, master, np.int32)
+    tracks, masters = np.full(count, track, np.int32), np.full(count, master, np.int32)
     unknown = np.full(count, -1, np.int64)
     begun, resumed = segments.ts[bursts.segment], segments.ts[bursts.segment + 1]
-    there = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(theirs, begun), to_at=(ours, bursts.start))
-    back = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(ours, bursts.end), to_at=(theirs, resumed))
+    there = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(masters, begun), to_at=(tracks, bursts.start))
+    back = dependencies_of(Kind.HANDOVER, unknown, unknown, from_at=(tracks, bursts.end), to_at=(masters, resumed))
     return joined_waits(
-        [Waits(there, theirs, begun, resumed), Waits(back, ours[1:], bursts.end[:-1], bursts.start[1:])]
+        [Waits(there, masters, begun, resumed), Waits(back, tracks[1:], bursts.end[:-1], bursts.start[1:])]
     )
 
 
@@ -143,13 +143,13 @@ def _start(trace: Trace, track: int, main: int) -> Waits:
     """Without further evidence, the start of a thread depends on the main thread's progress until then. While the main
     thread waits for a device it makes none: what counts then is that it began to wait."""
     segments = host_segments(trace)
-    own, theirs = segments.of(track), segments.of(main)
-    ts = segments.ts[own][:1]
-    reach = segments.ts[theirs][[0, -1]]
+    piece, main_piece = segments.of(track), segments.of(main)
+    ts = segments.ts[piece][:1]
+    reach = segments.ts[main_piece][[0, -1]]
     if not reach[0] <= ts[0] <= reach[1]:
         return joined_waits([])
     unknown = np.full(1, -1, np.int64)
-    at = theirs.start + np.searchsorted(segments.ts[theirs], ts, side="right") - 1
+    at = main_piece.start + np.searchsorted(segments.ts[main_piece], ts, side="right") - 1
     waits = np.isin(segments.row[at], sync_calls(trace).row)
     start = dependencies_of(
         Kind.HANDOVER,

@@ -71,8 +71,8 @@ def without_work(trace: Trace, places: Places, ns: Int64s) -> Cut:
     graph = critical_graph(trace)
     less = np.zeros(len(gpu_work(trace)), np.int64)
     less[places] = ns
-    edges = np.flatnonzero(graph.own > 0)
-    shorter = np.minimum(less[graph.source[edges] - graph.first_work], graph.own[edges])
+    edges = np.flatnonzero(graph.self_ns > 0)
+    shorter = np.minimum(less[graph.source[edges] - graph.first_work], graph.self_ns[edges])
     return Cut(edges[shorter > 0], shorter[shorter > 0])
 
 

@@ -91,8 +91,8 @@ def _by_name(trace: Trace, name: Int64s) -> Int64s:
     place = np.empty(len(used), np.int64)
     names = [trace.strings[code] for code in used.tolist()]
     place[sorted(range(len(used)), key=names.__getitem__)] = np.arange(len(used))
-    found: Int64s = place[which]
-    return found
+    places: Int64s = place[which]
+    return places
 
 
 def _size(trace: Trace) -> int:
@@ -116,8 +116,8 @@ def _without(trace: Trace, codes: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         key = np.minimum(np.searchsorted(codes, part.code), max(len(codes) - 1, 0))
         asked = np.flatnonzero(codes[key] == part.code) if len(codes) else key[:0]
         key, dur, edge, slack = key[asked], part.dur[asked], part.edge[asked], part.slack[asked]
-        told = slack >= 0
-        total += sums(key[told], dur[told], len(codes))
+        has_slack = slack >= 0
+        total += sums(key[has_slack], dur[has_slack], len(codes))
         np.minimum.at(least, key[slack > 0], slack[slack > 0])
         shorter = np.flatnonzero((edge >= 0) & (graph.weight[edge] > 0))
         cuts.append([key[shorter], edge[shorter], dur[shorter]])
@@ -213,11 +213,11 @@ def _leaving(
 def _of_edges(trace: Trace, names: Bools) -> _Pieces:
     """The pieces of edges during which the source's GPU work runs."""
     graph, work, (start, end) = critical_graph(trace), gpu_work(trace), windows(trace)
-    edges = np.flatnonzero(graph.own > 0)
+    edges = np.flatnonzero(graph.self_ns > 0)
     place = graph.source[edges] - graph.first_work
     edges = edges[names[trace.events.name[work.row[place]]]]
     begun = graph.ts[graph.source[edges]]
-    whose, ts, dur = _split(begun, begun + graph.own[edges], distinct(np.concatenate((start, end))))
+    whose, ts, dur = _split(begun, begun + graph.self_ns[edges], distinct(np.concatenate((start, end))))
     place = graph.source[edges[whose]] - graph.first_work
     code = _code(trace, _window(trace, ts), work.type[place] + np.uint8(BoundBy.KERNEL_COMPUTATION), work.row[place])
     return _Pieces(code, dur, edges[whose], np.full(len(ts), -1, np.int64))

@@ -24,10 +24,10 @@ def annotations_of_work(trace: Trace, *, include_steps: bool) -> Int64s:
     """
     work = gpu_work(trace)
     named = None if include_steps else np.array([not name.startswith(STEP) for name in trace.strings], np.bool_)
-    found = _on_the_gpu(trace, named)
-    rest = np.flatnonzero((found == NO_ROW) & (work.launch != NO_ROW))
-    found[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)
-    return found
+    rows = _on_the_gpu(trace, named)
+    rest = np.flatnonzero((rows == NO_ROW) & (work.launch != NO_ROW))
+    rows[rest] = innermost(trace, work.launch[rest], (Category.USER_ANNOTATION,), named)
+    return rows
 
 
 def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
@@ -43,28 +43,28 @@ def annotation_diagnostics(trace: Trace) -> list[Diagnostic]:
     message = (
         "annotations of a stream end before an annotation that began in them (the later one counts as the innermost)"
     )
-    found = [Diagnostic("gpu_annotations_cross", count, message)] if count else []
-    return [*crossing_diagnostics(trace), *found]
+    diagnostics = [Diagnostic("gpu_annotations_cross", count, message)] if count else []
+    return [*crossing_diagnostics(trace), *diagnostics]
 
 
 def _on_the_gpu(trace: Trace, named: Bools | None) -> Int64s:
     work, events = gpu_work(trace), trace.events
-    found = np.full(len(work), NO_ROW, np.int64)
+    result = np.full(len(work), NO_ROW, np.int64)
     rows = events.slices_of(Category.GPU_USER_ANNOTATION)
     if named is not None:
         rows = rows[named[events.name[rows]]]
-    number = {(one.rank, one.device, one.stream): index for index, one in enumerate(work.streams)}
+    number = {(stream.rank, stream.device, stream.stream): index for index, stream in enumerate(work.streams)}
     none = len(number)
-    stream_of = np.array([number.get((one.rank, one.device, one.stream), none) for one in trace.tracks], np.int32)
+    stream_of = np.array([number.get((row.rank, row.device, row.stream), none) for row in trace.tracks], np.int32)
     rows = rows[grouped(stream_of[events.track[rows]], none + 1)]
     group = stream_of[events.track[rows]]
     line, bounds = timelines(rows, events.ts[rows], events.ts[rows] + events.dur[rows], group, none + 1)
     for index in np.flatnonzero(np.diff(bounds[:-1])).tolist():
-        own = slice(*bounds[index : index + 2])
-        start, end, row = line.start[own], line.end[own], line.row[own]
+        part = slice(*bounds[index : index + 2])
+        start, end, row = line.start[part], line.end[part], line.row[part]
         places = work.streams[index].places
         ts = work.ts[places]
         last = np.maximum(np.searchsorted(start, ts, side="right") - 1, 0)
         inside = (start[last] <= ts) & (ts < end[last])
-        found[places] = np.where(inside, row[last], NO_ROW)
-    return found
+        result[places] = np.where(inside, row[last], NO_ROW)
+    return result

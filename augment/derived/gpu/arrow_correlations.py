@@ -21,17 +21,17 @@ def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
 def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
     """The id of the arrow after each slice in the file, if time and thread agree; else ``NO_CORRELATION``."""
     events, flows = trace.events, trace.events.flow_id
-    found = np.full(len(rows), NO_CORRELATION, np.int64)
+    correlations = np.full(len(rows), NO_CORRELATION, np.int64)
     chosen = (events.category[flows.rows] == Category.AC2G) & (flows.values > 0)
     arrow, number = flows.rows[chosen], flows.values[chosen]
     if not len(arrow) or not len(rows):
-        return found
+        return correlations
     in_file = np.argsort(events.offset[rows])
     place = np.searchsorted(events.offset[rows[in_file]], events.offset[arrow], side="right") - 1
     before = in_file[np.maximum(place, 0)]
     threads: dict[object, int] = {}
-    thread = np.array([threads.setdefault((one.pid, one.tid), len(threads)) for one in trace.tracks], np.int32)
-    own = (place >= 0) & (events.ts[rows[before]] == events.ts[arrow])
-    own &= thread[events.track[rows[before]]] == thread[events.track[arrow]]
-    found[before[own]] = number[own]
-    return found
+    thread = np.array([threads.setdefault((track.pid, track.tid), len(threads)) for track in trace.tracks], np.int32)
+    matches = (place >= 0) & (events.ts[rows[before]] == events.ts[arrow])
+    matches &= thread[events.track[rows[before]]] == thread[events.track[arrow]]
+    correlations[before[matches]] = number[matches]
+    return correlations

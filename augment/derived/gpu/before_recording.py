@@ -39,9 +39,9 @@ def before_recording(trace: Trace) -> Bools:
     correlation = correlations_of(trace, work.row)
     early = ~known & (correlation > 0) & (correlation < recorded.min())
     for stream in work.streams:
-        own = known[stream.places]
-        if own.any():
-            early[stream.start + int(own.argmax()) : stream.stop] = False
+        is_known = known[stream.places]
+        if is_known.any():
+            early[stream.start + int(is_known.argmax()) : stream.stop] = False
     others = known[~early]
     return early if len(others) and others.mean() >= TOLD else nothing
 

@@ -37,15 +37,15 @@ class CopyRate:
 def copy_rates(trace: Trace) -> tuple[CopyRate, ...]:
     """The rates for each device and each kind of copy that occurs on it."""
     work = gpu_work(trace)
-    found = []
+    rates = []
     for device in work.devices:
         places = work.by_time[device.places]
         copies = places[work.type[places] == KernelType.MEMORY]
         for kind, chosen in _kinds(trace, work.row[copies], copies):
             size = _sizes(trace, work.row[chosen])
             series = _series(work.ts[chosen], work.end[chosen], size)
-            found.append(CopyRate(device, kind, chosen, int(size.sum()), *series))
-    return tuple(found)
+            rates.append(CopyRate(device, kind, chosen, int(size.sum()), *series))
+    return tuple(rates)
 
 
 def _kinds(trace: Trace, rows: Int64s, copies: Places) -> list[tuple[str, Places]]:

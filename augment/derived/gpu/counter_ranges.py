@@ -56,19 +56,19 @@ def _operators(trace: Trace, calls: Int64s) -> list[tuple[str, ...]]:
     """The names of the operators around each call, outermost first, from the slices between outermost and call."""
     stacks, events = call_stacks(trace), trace.events
     is_operator = is_of(trace, [Category.CPU_OP])
-    found = []
+    operators = []
     for call, outer in zip(calls.tolist(), outermost(trace, calls, [Category.CPU_OP]).tolist(), strict=True):
         first, last = (int(stacks.place_of[row]) for row in (outer, call)) if outer >= 0 else (0, 0)
         row = stacks.row[first:last][is_operator[first:last]]
         around = events.ts[row] + events.dur[row] >= events.ts[call] + events.dur[call]
-        found.append(tuple(trace.names_of(row[around])))
-    return found
+        operators.append(tuple(trace.names_of(row[around])))
+    return operators
 
 
 def _numbers(args: dict[str, Any]) -> dict[str, float]:
     """The counters among ``args``, and the figures computed from them."""
-    found = {name: value for name, value in args.items() if isinstance(value, (int, float)) and value == value}
-    weights = {name: match for name in found if (match := _FLOP.fullmatch(name))}
+    counters = {name: value for name, value in args.items() if isinstance(value, (int, float)) and value == value}
+    weights = {name: match for name in counters if (match := _FLOP.fullmatch(name))}
     if weights:
-        found["flop"] = sum(found[name] * (2 if match[1] == "fma" else 1) for name, match in weights.items())
-    return found
+        counters["flop"] = sum(counters[name] * (2 if match[1] == "fma" else 1) for name, match in weights.items())
+    return counters

@@ -34,19 +34,19 @@ def gpu_time_by(trace: Trace, key: Int64s) -> list[Share]:
     keys, code = combinations(device_of_work(trace), key)
     gpu_ns = sums(code, work.end - work.ts, len(keys[0]))
     columns = (*keys, np.bincount(code, minlength=len(keys[0])), gpu_ns)
-    rows = zip(*(one.tolist() for one in columns), strict=True)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     return [Share(work.devices[device], *rest) for device, *rest in rows]
 
 
 def device_of_work(trace: Trace) -> Int64s:
     """The index of the device of each place of ``gpu_work``."""
     devices = gpu_work(trace).devices
-    return np.repeat(np.arange(len(devices)), [one.stop - one.start for one in devices])
+    return np.repeat(np.arange(len(devices)), [device.stop - device.start for device in devices])
 
 
 def gpu_time_of(shares: list[Share]) -> dict[Device, int]:
     """All GPU time of each device, ns."""
     total: dict[Device, int] = {}
-    for one in shares:
-        total[one.device] = total.get(one.device, 0) + one.gpu_ns
+    for share in shares:
+        total[share.device] = total.get(share.device, 0) + share.gpu_ns
     return total

@@ -113,8 +113,8 @@ def _streams(trace: Trace, track: Int32s) -> tuple[list[tuple[int | None, Identi
     used[track] = True
     tracks_of: dict[tuple[int | None, Identity, Identity], list[int]] = {}
     for index in np.flatnonzero(used).tolist():
-        one = trace.tracks[index]
-        tracks_of.setdefault((one.rank, one.device, one.stream), []).append(index)
+        line = trace.tracks[index]
+        tracks_of.setdefault((line.rank, line.device, line.stream), []).append(index)
     keys = sorted(tracks_of, key=lambda key: tuple(map(sort_key, key)))
     table = np.zeros(len(trace.tracks), np.int32)
     for code, key in enumerate(keys):
@@ -127,20 +127,20 @@ def work_of_several_processes(trace: Trace) -> int:
     work = gpu_work(trace)
     pids: dict[tuple[Identity, Identity], set[Identity]] = {}
     for index in compressed(trace.events.track[work.row], len(trace.tracks))[0].tolist():
-        one = trace.tracks[index]
-        pids.setdefault((one.device, one.stream), set()).add(one.pid)
-    return sum(one.stop - one.start for one in work.streams if len(pids[one.device, one.stream]) > 1)
+        track = trace.tracks[index]
+        pids.setdefault((track.device, track.stream), set()).add(track.pid)
+    return sum(stream.stop - stream.start for stream in work.streams if len(pids[stream.device, stream.stream]) > 1)
 
 
 def _devices(streams: tuple[Stream, ...]) -> tuple[Device, ...]:
     """The devices of ascending ``streams``."""
     devices: list[Device] = []
-    for one in streams:
-        start, track = one.start, one.track
-        if devices and (devices[-1].rank, devices[-1].device) == (one.rank, one.device):
+    for stream in streams:
+        start, track = stream.start, stream.track
+        if devices and (devices[-1].rank, devices[-1].device) == (stream.rank, stream.device):
             last = devices.pop()
             start, track = last.start, last.track
-        devices.append(Device(one.rank, one.device, track, start, one.stop))
+        devices.append(Device(stream.rank, stream.device, track, start, stream.stop))
     return tuple(devices)
 
 
@@ -159,13 +159,13 @@ def _by_time(
     by_time = np.empty(len(order), np.intp)
     by_time[order] = np.arange(len(order))
     if len(devices) > 1:
-        starts = [one.start for one in devices]
-        device_of = np.searchsorted(starts, [one.start for one in streams], side="right") - 1
+        starts = [device.start for device in devices]
+        device_of = np.searchsorted(starts, [stream.start for stream in streams], side="right") - 1
         by_time = by_time[grouped(device_of[code], len(devices))]
     if len(streams) == len(devices):
         return np.arange(len(order))
     tied = ts[by_time[1:]] == ts[by_time[:-1]]
-    for one in devices[1:]:
-        tied[one.start - 1] = False
+    for device in devices[1:]:
+        tied[device.start - 1] = False
     better = settled(tied, end[by_time])
     return by_time if better is None else by_time[better]

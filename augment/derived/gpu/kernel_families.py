@@ -91,9 +91,9 @@ def rules_of(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
         UsageError: a rule lacks a part, or its pattern is no regular expression.
     """
     return Rules(
-        [_rule(one, "family") for one in tables.get("operator", ())],
-        [_rule(one, "family") for one in tables.get("kernel", ())],
-        [_rule(one, "used") for one in tables.get("matrix_units", ())],
+        [_rule(table, "family") for table in tables.get("operator", ())],
+        [_rule(table, "family") for table in tables.get("kernel", ())],
+        [_rule(table, "used") for table in tables.get("matrix_units", ())],
     )
 
 
@@ -124,7 +124,7 @@ def kernel_families(trace: Trace) -> KernelFamilies:
         )
         matrix.append(rules.matrix(families[-1], kernel))
     names = tuple(sorted(set(families)))
-    index = np.array([names.index(one) for one in families], np.int32)
+    index = np.array([names.index(family) for family in families], np.int32)
     return KernelFamilies(index[code], names, np.array(matrix, np.uint8)[code])
 
 

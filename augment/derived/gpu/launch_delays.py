@@ -35,7 +35,7 @@ class LaunchDelays:
     def take(self, chosen: Places | Bools | slice) -> LaunchDelays:
         """The rows at ``places``."""
         columns = (self.place, self.row, self.cpu_ns, self.gpu_ns, self.delay_ns)
-        return LaunchDelays(*(one[chosen] for one in columns))
+        return LaunchDelays(*(column[chosen] for column in columns))
 
     def is_short(self) -> Bools:
         """Whether the call took longer than the work."""
@@ -62,7 +62,7 @@ def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
     disputed = int(np.isin(correlations_of(trace, delays.row), launches(trace).disputed).sum())
     message = "pieces of GPU work have the correlation of calls of several processes (the first call counts)"
     by_arrow = int((trace.events.correlation[work.row[delays.place]] == NO_CORRELATION).sum())
-    found = (
+    diagnostics = (
         Diagnostic("launch_by_arrow", by_arrow, "pieces of GPU work have no correlation (linked by arrows)"),
         Diagnostic("gpu_work_without_launch", len(work) - len(delays), "pieces of GPU work have no known launch"),
         Diagnostic(
@@ -72,4 +72,4 @@ def launch_diagnostics(trace: Trace) -> list[Diagnostic]:
         ),
         Diagnostic("launch_disputed", disputed, message),
     )
-    return [one for one in found if one.count]
+    return [diagnostic for diagnostic in diagnostics if diagnostic.count]

@@ -77,21 +77,21 @@ def _across(trace: Trace, place: Places, before: Int64s) -> tuple[Places, dict[i
     lists, count = [place], len(place)
     known: dict[bytes, tuple[int, int]] = {}
     apart: dict[int, tuple[int, int]] = {}
-    for one in crossed_places(trace).tolist():
-        row = stacks.row[one]
-        end, own = events.ts[row] + events.dur[row], slice(*bounds[events.track[row] : events.track[row] + 2])
-        after = own.start + int(np.searchsorted(begin[own], end))
-        first, near, far = before[[one, stacks.stop[one], after]].tolist()
+    for bad in crossed_places(trace).tolist():
+        row = stacks.row[bad]
+        end, thread = events.ts[row] + events.dur[row], slice(*bounds[events.track[row] : events.track[row] + 2])
+        after = thread.start + int(np.searchsorted(begin[thread], end))
+        first, near, far = before[[bad, stacks.stop[bad], after]].tolist()
         more = near + np.flatnonzero(until[near:far] <= end)
         if not len(more):
             continue
         if more[-1] - near + 1 == len(more):
-            apart[one] = first, near + len(more)
+            apart[bad] = first, near + len(more)
             continue
         both = np.concatenate((np.arange(first, near), more))
         span = known.setdefault(both.tobytes(), (count, count + len(both)))
         if span[0] == count:
             lists.append(place[both])
             count += len(both)
-        apart[one] = span
+        apart[bad] = span
     return np.concatenate(lists), apart

@@ -40,8 +40,8 @@ class Launches:
         table = np.full(highest - lowest + 2, NO_ROW, np.int64)  # the last entry stands for every id outside
         table[self.correlation - lowest] = self.row
         outside = (correlation < lowest) | (correlation > highest)
-        found: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
-        return found
+        rows: Int64s = table[np.where(outside, highest - lowest + 1, correlation - lowest)]
+        return rows
 
 
 @derived
@@ -69,7 +69,7 @@ def launches(trace: Trace) -> Launches:
 
 def _disputed(trace: Trace, correlation: Int64s, rows: Int64s) -> Int64s:
     """The values of ``correlation`` (ascending, of ``rows``) that calls of several processes have."""
-    pids = {pid: code for code, pid in enumerate({one.pid: None for one in trace.tracks})}
-    process = np.array([pids[one.pid] for one in trace.tracks], np.int32)[trace.events.track[rows]]
+    pids = {pid: code for code, pid in enumerate({track.pid: None for track in trace.tracks})}
+    process = np.array([pids[track.pid] for track in trace.tracks], np.int32)[trace.events.track[rows]]
     other = (correlation[1:] == correlation[:-1]) & (process[1:] != process[:-1])
     return np.unique(correlation[1:][other])

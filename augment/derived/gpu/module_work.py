@@ -32,23 +32,23 @@ def module_work(trace: Trace) -> ModuleWork:
     module is the one around the forward operator that the flow names, unless a module within that backward operator
     is around the launch (a recomputed forward pass).
     """
-    stacks, found, links = call_stacks(trace), modules(trace), forward_backward(trace)
+    stacks, tree, links = call_stacks(trace), modules(trace), forward_backward(trace)
     launch = gpu_work(trace).launch
     known = np.flatnonzero(launch != NO_ROW)
     place = stacks.place_of[launch[known]]
-    frame = found.frame_of[place]
-    own = found.path_of(frame)
+    frame = tree.frame_of[place]
+    paths = tree.path_of(frame)
     backward = np.zeros(len(known), np.bool_)
     if len(links):
         target = np.sort(stacks.place_of[links.backward]).astype(np.intp)
         which = enclosing(trace, target)[place]
         around = np.where(which >= 0, target[which], -1)
         forward = links.forward_of(np.where(which >= 0, stacks.row[around], NO_ROW))
-        linked = found.path_of(found.frame_of[stacks.place_of[forward]])
-        nearer = around > np.where(frame >= 0, found.frame[frame], -1) if len(found.frame) else which >= 0
+        linked = tree.path_of(tree.frame_of[stacks.place_of[forward]])
+        nearer = around > np.where(frame >= 0, tree.frame[frame], -1) if len(tree.frame) else which >= 0
         backward = nearer & (forward != NO_ROW) & (linked != NO_MODULE)
-        own = np.where(backward, linked, own)
+        paths = np.where(backward, linked, paths)
     path = np.full(len(launch), NO_MODULE, np.int64)
     is_backward = np.zeros(len(launch), np.bool_)
-    path[known], is_backward[known] = own, backward
+    path[known], is_backward[known] = paths, backward
     return ModuleWork(path, is_backward)

@@ -30,21 +30,21 @@ def queue_lengths(trace: Trace) -> tuple[QueueLength, ...]:
     began before its launch, by the clocks, counts as launched when it began.
     """
     linked = gpu_work(trace).launch != NO_ROW
-    found = []
+    lengths = []
     for stream in gpu_work(trace).streams:
         if linked[stream.places].any():
             _, ts = _changes(trace, stream)
             ones = np.ones(len(ts) // 2, np.int64)
-            found.append(QueueLength(stream, *intervals.steps(ts, np.concatenate((ones, -ones)))))
-    return tuple(found)
+            lengths.append(QueueLength(stream, *intervals.steps(ts, np.concatenate((ones, -ones)))))
+    return tuple(lengths)
 
 
-def rows_of_changes(trace: Trace, one: QueueLength) -> Int64s:
+def rows_of_changes(trace: Trace, length: QueueLength) -> Int64s:
     """The row of the event (call or work) of each change of a queue; of several at one moment, that of the last."""
-    row, ts = _changes(trace, one.stream)
+    row, ts = _changes(trace, length.stream)
     order = np.argsort(ts, kind="stable")
-    found: Int64s = row[order[np.searchsorted(ts[order], one.ts, "right") - 1]]
-    return found
+    rows: Int64s = row[order[np.searchsorted(ts[order], length.ts, "right") - 1]]
+    return rows
 
 
 def _changes(trace: Trace, stream: Stream) -> tuple[Int64s, Int64s]:

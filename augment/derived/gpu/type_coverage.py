@@ -65,12 +65,12 @@ def type_coverage(trace: Trace) -> tuple[TypeCoverage, ...]:
 
 def mask_name(mask: int) -> str:
     """The name of a mask, its types in alphabetical order: ``COMMUNICATION overlapping COMPUTATION``."""
-    return " overlapping ".join(sorted(one.name for one in KernelType if mask >> one & 1))
+    return " overlapping ".join(sorted(kernel_type.name for kernel_type in KernelType if mask >> kernel_type & 1))
 
 
 def all_masks() -> list[int]:
     """Every combination of types, fewest types first."""
-    return [sum(1 << one for one in some) for size in (1, 2, 3) for some in combinations(KernelType, size)]
+    return [sum(1 << bit for bit in some) for size in (1, 2, 3) for some in combinations(KernelType, size)]
 
 
 def _coverages(trace: Trace) -> Iterator[TypeCoverage]:
@@ -79,11 +79,11 @@ def _coverages(trace: Trace) -> Iterator[TypeCoverage]:
         places = work.by_time[device.places]
         kernel_type, start, end = work.type[places], work.ts[places], work.end[places]
         unions = []
-        for one in KernelType:
-            chosen = kernel_type == one
+        for chosen_type in KernelType:
+            chosen = kernel_type == chosen_type
             unions.append(intervals.union(start[chosen], end[chosen]))
         ts, mask = intervals.coverage(unions)
         lasts = np.diff(ts)
         running = mask[:-1]
-        time_ns = tuple(int(lasts[running == one].sum()) for one in range(1 << len(KernelType)))
+        time_ns = tuple(int(lasts[running == mask].sum()) for mask in range(1 << len(KernelType)))
         yield TypeCoverage(device, ts, mask, time_ns, int(start[0]), max(int(start[0]), int(end.max())))

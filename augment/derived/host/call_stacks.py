@@ -97,8 +97,8 @@ def is_of(trace: Trace, categories: Sequence[Category], named: Bools | None = No
     row = call_stacks(trace).row
     table = np.zeros(256, np.bool_)
     table[list(categories)] = True
-    found: Bools = table[trace.events.category[row]]
-    return found if named is None else found & named[trace.events.name[row]]
+    matches: Bools = table[trace.events.category[row]]
+    return matches if named is None else matches & named[trace.events.name[row]]
 
 
 def crossed(ts: Int64s, end: Int64s, thread: Int32s) -> Bools:
@@ -116,8 +116,8 @@ def crossed_places(trace: Trace) -> Places:
 
 def _is_crossed(ts: Int64s, end: Int64s, thread: Int32s, stop: Int32s) -> Bools:
     following = np.minimum(stop, len(ts) - 1)
-    found: Bools = (stop < len(ts)) & (thread[following] == thread) & (ts[following] < end)
-    return found
+    crossed: Bools = (stop < len(ts)) & (thread[following] == thread) & (ts[following] < end)
+    return crossed
 
 
 def crossing_diagnostics(trace: Trace) -> list[Diagnostic]:

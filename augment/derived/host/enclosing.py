@@ -25,17 +25,17 @@ def enclosing(trace: Trace, places: Places) -> Int32s:
     The innermost is the one that began last among those that enclose it wholly, whatever else crosses them.
     """
     every = np.arange(len(call_stacks(trace)))
-    found = _last_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
-    found[places] = np.arange(len(places), dtype=np.int32)
-    return found
+    around = _last_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
+    around[places] = np.arange(len(places), dtype=np.int32)
+    return around
 
 
 def outermost_of(trace: Trace, places: Places) -> Int32s:
     """As :func:`enclosing`, but the outermost: the one that began first."""
     every = np.arange(len(call_stacks(trace)))
-    found = _first_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
-    found[places] = np.where(found[places] < 0, np.arange(len(places), dtype=np.int32), found[places])
-    return found
+    outermost = _first_around(trace, places, _asked(trace, every), np.searchsorted(places, every))
+    outermost[places] = np.where(outermost[places] < 0, np.arange(len(places), dtype=np.int32), outermost[places])
+    return outermost
 
 
 def directly_around(trace: Trace, places: Places) -> Int32s:
@@ -65,11 +65,12 @@ def around_moments(trace: Trace, ts: Int64s, thread: Int32s, categories: Sequenc
     """
     stacks, events = call_stacks(trace), trace.events
     wanted = np.flatnonzero(is_of(trace, categories))
-    own, begin = events.track[stacks.row[wanted]], events.ts[stacks.row[wanted]]
+    thread_of_start, begin = events.track[stacks.row[wanted]], events.ts[stacks.row[wanted]]
     where = np.empty(len(ts), np.intp)
-    bounds = np.searchsorted(own, np.arange(len(trace.tracks) + 1))
-    for one, asked in each(thread, len(trace.tracks)):
-        where[asked] = bounds[one] + np.searchsorted(begin[bounds[one] : bounds[one + 1]], ts[asked], side="right")
+    bounds = np.searchsorted(thread_of_start, np.arange(len(trace.tracks) + 1))
+    for track, asked in each(thread, len(trace.tracks)):
+        first, stop = bounds[track : track + 2]
+        where[asked] = first + np.searchsorted(begin[first:stop], ts[asked], side="right")
     order = np.argsort(where, kind="stable")
     moments = _Asked(ts[order] + 1, thread[order])
     inner, outer = np.full(len(ts), NO_ROW, np.int64), np.full(len(ts), NO_ROW, np.int64)
@@ -102,25 +103,25 @@ def _sought(trace: Trace, rows: Int64s, categories: Sequence[Category], named: B
     """The result of ``search`` around each of ``rows``. A row that is wanted itself is its own innermost slice. It is
     its own outermost slice only if no other is around it."""
     stacks = call_stacks(trace)
-    found = np.full(len(rows), NO_ROW, np.int64)
+    result = np.full(len(rows), NO_ROW, np.int64)
     is_wanted = is_of(trace, categories, named)
     wanted = np.flatnonzero(is_wanted)
     known = np.flatnonzero(rows >= 0)
     known = known[stacks.place_of[rows[known]] >= 0]
     if not len(wanted) or not len(known):
-        return found
+        return result
     asked = np.zeros(len(stacks), np.bool_)
     asked[stacks.place_of[rows[known]]] = True
     places = np.flatnonzero(asked)
     which = search(trace, wanted, _asked(trace, places), np.searchsorted(wanted, places))
     around = np.append(wanted, -1)[which]
-    own = is_wanted[places] if search is _last_around else is_wanted[places] & (which < 0)
-    around[own] = places[own]
+    is_self = is_wanted[places] if search is _last_around else is_wanted[places] & (which < 0)
+    around[is_self] = places[is_self]
     index = np.empty(len(stacks), np.int32)
     index[places] = np.arange(len(places), dtype=np.int32)
     around = around[index[stacks.place_of[rows[known]]]]
-    found[known] = np.where(around >= 0, stacks.row[around], NO_ROW)
-    return found
+    result[known] = np.where(around >= 0, stacks.row[around], NO_ROW)
+    return result
 
 
 def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
@@ -129,10 +130,10 @@ def _last_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> 
     row, events = call_stacks(trace).row[places], trace.events
     end, thread = events.ts[row] + events.dur[row], events.track[row]
     count = len(asked.needed)
-    found, opened = np.empty(count, np.int32), np.empty(len(places) + 1, np.int32)
+    around, opened = np.empty(count, np.int32), np.empty(len(places) + 1, np.int32)
     given = (end, thread, asked.needed, asked.thread, where.astype(np.int64))
-    native("enclosing.around")(*map(np.ascontiguousarray, given), opened, found)
-    return found
+    native("enclosing.around")(*map(np.ascontiguousarray, given), opened, around)
+    return around
 
 
 def _first_around(trace: Trace, places: Places, asked: _Asked, where: Places) -> Int32s:
@@ -142,13 +143,13 @@ def _first_around(trace: Trace, places: Places, asked: _Asked, where: Places) ->
     """
     row, events = call_stacks(trace).row[places], trace.events
     end = events.ts[row] + events.dur[row]
-    found = np.full(len(where), -1, np.int32)
+    first_around = np.full(len(where), -1, np.int32)
     bounds = np.searchsorted(events.track[row], np.arange(len(trace.tracks) + 1))
-    for one, mine in each(asked.thread, len(trace.tracks)):
-        first, stop = int(bounds[one]), int(bounds[one + 1])
+    for track, index in each(asked.thread, len(trace.tracks)):
+        first, stop = int(bounds[track]), int(bounds[track + 1])
         if first == stop:
             continue
         latest = np.maximum.accumulate(end[first:stop])
-        place = first + np.searchsorted(latest, asked.needed[mine])
-        found[mine] = np.where(place < where[mine], place, -1)
-    return found
+        place = first + np.searchsorted(latest, asked.needed[index])
+        first_around[index] = np.where(place < where[index], place, -1)
+    return first_around

@@ -49,9 +49,9 @@ class ExecutionLinks:
 
 def execution_links(trace: Trace) -> ExecutionLinks:
     """The links of the trace's ``execution_nodes``; without nodes there are no links."""
-    nodes = [one for one in trace.execution_nodes or () if not str(one.get("name", "")).startswith(_ROOT)]
-    names = [str(one.get("name", "")) for one in nodes]
-    ids = [_integer(attribute(one, "rf_id")) for one in nodes]
+    nodes = [node for node in trace.execution_nodes or () if not str(node.get("name", "")).startswith(_ROOT)]
+    names = [str(node.get("name", "")) for node in nodes]
+    ids = [_integer(attribute(node, "rf_id")) for node in nodes]
     events = trace.events.slices_of(Category.CPU_OP, Category.USER_ANNOTATION)
     event_names = trace.names_of(events)
     row = node = np.empty(0, np.int64)
@@ -64,7 +64,7 @@ def execution_links(trace: Trace) -> ExecutionLinks:
             break
     else:
         pairs = _by_order(
-            trace, events, names, [(str(attribute(one, "tid")), key) for one, key in zip(nodes, ids, strict=True)]
+            trace, events, names, [(str(attribute(node, "tid")), key) for node, key in zip(nodes, ids, strict=True)]
         )
         if len(pairs):
             row, node, method = events[pairs[:, 0]], pairs[:, 1], "order"
@@ -88,7 +88,7 @@ def attribute(node: Node, name: str) -> Any:
         return node[f"{side}s"].get(what)
     attrs = node.get("attrs")
     listed: Iterable[Any] = attrs if isinstance(attrs, list) else ()
-    return next((one.get("value") for one in listed if isinstance(one, dict) and one.get("name") == name), None)
+    return next((entry.get("value") for entry in listed if isinstance(entry, dict) and entry.get("name") == name), None)
 
 
 def _integer(value: Any) -> int:
@@ -100,7 +100,7 @@ def _by_id(event_ids: Int64s, node_ids: list[int]) -> Int64s:
     place_of: dict[int, int] = {}
     for place in np.flatnonzero(event_ids > 0).tolist():
         place_of.setdefault(int(event_ids[place]), place)
-    pairs = [(place_of.pop(one), node) for node, one in enumerate(node_ids) if one in place_of]
+    pairs = [(place_of.pop(node_id), node) for node, node_id in enumerate(node_ids) if node_id in place_of]
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
@@ -115,18 +115,18 @@ def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tupl
     code = code_of[trace.events.name[events]]
     places = np.flatnonzero(code >= 0)
     track = trace.events.track[events[places]]
-    sequences = [places[own] for _, own in each(track, len(trace.tracks))]
+    sequences = [places[index] for _, index in each(track, len(trace.tracks))]
     pairs: list[tuple[int, int]] = []
     nodes_of: dict[str, list[tuple[int, int]]] = {}
     for node, (thread, key) in enumerate(threads):
         if key:
             nodes_of.setdefault(thread, []).append((key, node))
-    for own in map(sorted, nodes_of.values()):
-        wanted = np.array([known[names[node]] for _, node in own], np.int32)
-        found = [(one, at) for one in sequences for at in _occurrences(code[one], wanted)]
-        if len(found) == 1:
-            one, at = found[0]
-            pairs += zip(one[at : at + len(own)].tolist(), (node for _, node in own), strict=True)
+    for nodes in map(sorted, nodes_of.values()):
+        wanted = np.array([known[names[node]] for _, node in nodes], np.int32)
+        occurrences = [(sequence, at) for sequence in sequences for at in _occurrences(code[sequence], wanted)]
+        if len(occurrences) == 1:
+            sequence, at = occurrences[0]
+            pairs += zip(sequence[at : at + len(nodes)].tolist(), (node for _, node in nodes), strict=True)
     linked = np.array(pairs, np.int64).reshape(-1, 2)
     _, place, count = np.unique(linked[:, 0], return_inverse=True, return_counts=True)
     alone: Int64s = linked[count[place] == 1]
@@ -136,8 +136,8 @@ def _by_order(trace: Trace, events: Int64s, names: list[str], threads: list[tupl
 def _occurrences(codes: Any, wanted: Any) -> list[int]:
     """At most two places at which ``wanted`` begins in ``codes``; both are int32."""
     text, piece, at = codes.tobytes(), wanted.tobytes(), -1
-    found: list[int] = []
-    while piece and len(found) < 2 and (at := text.find(piece, at + 1)) >= 0:
+    starts: list[int] = []
+    while piece and len(starts) < 2 and (at := text.find(piece, at + 1)) >= 0:
         if at % codes.itemsize == 0:
-            found.append(at // codes.itemsize)
-    return found
+            starts.append(at // codes.itemsize)
+    return starts

@@ -91,14 +91,14 @@ def _operators_at(trace: Trace, track: Int32s, ts: Int64s) -> Int64s:
     stacks, events = call_stacks(trace), trace.events
     is_op = events.category[stacks.row] == Category.CPU_OP
     bounds = thread_bounds(trace)
-    found, _ = around_moments(trace, ts, track, (Category.CPU_OP,))
-    for one, asked in each(track, len(trace.tracks)):
-        low, high = bounds[one : one + 2]
+    rows, _ = around_moments(trace, ts, track, (Category.CPU_OP,))
+    for index, asked in each(track, len(trace.tracks)):
+        low, high = bounds[index : index + 2]
         place = low + np.flatnonzero(is_op[low:high])
         if not len(place):
             continue
         start = events.ts[stacks.row[place]]
         where = np.searchsorted(start, ts[asked])
         here = np.minimum(where, len(place) - 1)
-        found[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], found[asked])
-    return found
+        rows[asked] = np.where(start[here] == ts[asked], stacks.row[place[here]], rows[asked])
+    return rows

@@ -79,7 +79,7 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
         thread: int32, into ``trace.tracks``.
     """
     none = np.full(len(start), -1, np.int64)
-    found = Occupants(none.astype(np.int32), none, none.copy())
+    occupants_ = Occupants(none.astype(np.int32), none, none.copy())
     threads, code_of_track = compressed(thread, len(trace.tracks))
     rows = _without_steps(trace, trace.events.slices_of(*categories))
     code = code_of_track[trace.events.track[rows]]
@@ -90,22 +90,22 @@ def occupants(trace: Trace, categories: Sequence[Category], start: Int64s, end: 
     asked_bounds = group_bounds(code_of_track[thread], len(threads)).tolist()
     near: list[Int64s] = []
     for index in range(len(threads)):
-        own = asked[asked_bounds[index] : asked_bounds[index + 1]]
-        mine = slices[slice_bounds[index] : slice_bounds[index + 1]]
-        near.append(_near(trace, mine, union(start[own], end[own])))
+        index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
+        slice_index = slices[slice_bounds[index] : slice_bounds[index + 1]]
+        near.append(_near(trace, slice_index, union(start[index_], end[index_])))
     group = np.repeat(np.arange(len(near), dtype=np.int32), [len(rows) for rows in near])
     rows = np.concatenate((*near, none[:0]))
     line, bounds = timelines(
         rows, trace.events.ts[rows], trace.events.ts[rows] + trace.events.dur[rows], group, len(near)
     )
     for index in np.flatnonzero(np.diff(bounds)).tolist():
-        own = asked[asked_bounds[index] : asked_bounds[index + 1]]
+        index_ = asked[asked_bounds[index] : asked_bounds[index + 1]]
         timeline = Timeline(*(column[bounds[index] : bounds[index + 1]] for column in line))
-        for some, names, ns, rows in _longest(trace, timeline, start[own], end[own]):
-            found.name[own[some]] = names
-            found.ns[own[some]] = ns
-            found.row[own[some]] = rows
-    return found
+        for some, names, ns, rows in _longest(trace, timeline, start[index_], end[index_]):
+            occupants_.name[index_[some]] = names
+            occupants_.ns[index_[some]] = ns
+            occupants_.row[index_[some]] = rows
+    return occupants_
 
 
 def _without_steps(trace: Trace, rows: Int64s) -> Int64s:

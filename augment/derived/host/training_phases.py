@@ -39,8 +39,8 @@ def training_phases(trace: Trace) -> Bytes | None:
     ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
 
     def within(*places: Places) -> Bools:
-        found: Bools = enclosing(trace, np.unique(np.concatenate(places))) >= 0
-        return found
+        is_within: Bools = enclosing(trace, np.unique(np.concatenate(places))) >= 0
+        return is_within
 
     optimizer = within(ops.where(_OPTIMIZER.match), annotations.where(_OPTIMIZER.match))
     source, target = (stacks.place_of[rows].astype(np.intp) for rows in (links.forward, links.backward))
@@ -51,8 +51,8 @@ def training_phases(trace: Trace) -> Bytes | None:
     if not (optimizer.any() or backward.any() or forward.any()):
         return None
     phase = np.full(len(stacks), Phase.OTHER, np.uint8)
-    for one, is_it in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward), (Phase.OPTIMIZER, optimizer)):
-        phase[is_it] = one
+    for phase_, is_it in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward), (Phase.OPTIMIZER, optimizer)):
+        phase[is_it] = phase_
     return phase
 
 
@@ -67,9 +67,9 @@ def _on_autograd_threads(trace: Trace, links: ForwardBackward, ops: NamedPlaces,
     is_autograd[track[ops.where(lambda name: name.startswith(_ENGINE))]] = True
     is_autograd[track[annotations.where(lambda name: name.startswith(_STEP))]] = False
     is_autograd[trace.events.track[links.forward]] = False
-    is_autograd |= [_AUTOGRAD_THREAD in (one.thread_name or "") for one in trace.tracks]
-    found: Bools = is_autograd[track]
-    return found
+    is_autograd |= [_AUTOGRAD_THREAD in (track.thread_name or "") for track in trace.tracks]
+    matches: Bools = is_autograd[track]
+    return matches
 
 
 def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
@@ -78,7 +78,7 @@ def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
     A forward pass lasts until an event of a backward pass begins.
     """
     stacks, events = call_stacks(trace), trace.events
-    found = np.zeros(len(stacks), np.bool_)
+    is_between = np.zeros(len(stacks), np.bool_)
     backward_ts = np.sort(events.ts[links.backward])
     sources = np.sort(links.forward)  # rows ascend with time
     for track, of_track in each(events.track[sources], len(trace.tracks)):
@@ -90,5 +90,5 @@ def _between_sources(trace: Trace, links: ForwardBackward) -> Bools:
         places = slice(*thread_bounds(trace)[track : track + 2])
         ts = events.ts[stacks.row[places]]
         which = np.searchsorted(begin, ts, side="right") - 1
-        found[places] = (which >= 0) & (ts < end[np.maximum(which, 0)])
-    return found
+        is_between[places] = (which >= 0) & (ts < end[np.maximum(which, 0)])
+    return is_between

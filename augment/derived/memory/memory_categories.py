@@ -56,11 +56,11 @@ def compared_with_instants(trace: Trace, changes: MemoryChanges) -> Instants:
     traces."""
     devices = memory_events(trace)
     us = changes.ts[np.isin(changes.action, (_CREATE, _DESTROY)) & (changes.ts >= 0)] // 1000
-    known = [np.unique(one.ts // 1000) for one in devices]
+    known = [np.unique(device.ts // 1000) for device in devices]
     if known:
-        us = us[(us >= min(one[0] for one in known)) & (us <= max(one[-1] for one in known))]
+        us = us[(us >= min(moments[0] for moments in known)) & (us <= max(moments[-1] for moments in known))]
     if not known or not len(us):
         return Instants(None, 0, 0)
-    agreeing = [int(np.isin(us, one).sum()) for one in known]
+    agreeing = [int(np.isin(us, moments).sum()) for moments in known]
     most = int(np.argmax(agreeing))
     return Instants(devices[most], agreeing[most], len(us))

@@ -78,13 +78,13 @@ def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
         return ()
     columns = arg_columns(trace)
     size_of = columns.ints("Bytes").at(rows, _UNKNOWN)
-    told = size_of != _UNKNOWN
-    row, size_of = rows[told], size_of[told]
+    known_size = size_of != _UNKNOWN
+    row, size_of = rows[known_size], size_of[known_size]
     kind, device = (columns.ints(name).at(row, -1) for name in ("Device Type", "Device Id"))
     (_, kinds, devices), which = combinations((kind == 0).astype(np.int8), kind, device)
     return tuple(
-        _device(trace, int(kinds[one]), int(devices[one]), row[places], size_of[places])
-        for one, places in each(which, len(kinds))
+        _device(trace, int(kinds[kind]), int(devices[kind]), row[places], size_of[places])
+        for kind, places in each(which, len(kinds))
     )
 
 
@@ -99,12 +99,12 @@ def memory_rows(trace: Trace) -> Int64s:
 def diagnostics(trace: Trace) -> list[Diagnostic]:
     """Diagnostics: repaired and dropped args of the instants, and allocations at addresses that were not free."""
     twice = sum(
-        int(((one.size > 0) & (one.previous >= 0) & (one.size[one.previous] > 0)).sum())
-        for one in memory_events(trace)
-        if one.previous is not None
+        int(((event.size > 0) & (event.previous >= 0) & (event.size[event.previous] > 0)).sum())
+        for event in memory_events(trace)
+        if event.previous is not None
     )
-    found = [Diagnostic("memory_allocated_twice", twice, "allocations at an address that was not freed before")]
-    return [*arg_columns(trace).diagnostics(ARGS), *(one for one in found if one.count)]
+    diagnostics_ = [Diagnostic("memory_allocated_twice", twice, "allocations at an address that was not freed before")]
+    return [*arg_columns(trace).diagnostics(ARGS), *(diagnostic for diagnostic in diagnostics_ if diagnostic.count)]
 
 
 def _device(trace: Trace, kind: int, device: int, row: Int64s, size: Int64s) -> DeviceMemory:
@@ -120,7 +120,7 @@ def _device(trace: Trace, kind: int, device: int, row: Int64s, size: Int64s) -> 
     thread = int(trace.events.track[row[0]])
     rank = trace.tracks[thread].rank
     identity: Identity = device if device >= 0 else None
-    stream = next((one for one in gpu_work(trace).devices if (one.rank, one.device) == (rank, identity)), None)
+    stream = next((each for each in gpu_work(trace).devices if (each.rank, each.device) == (rank, identity)), None)
     on_stream = stream is not None and kind != 0
     return DeviceMemory(
         rank=rank,

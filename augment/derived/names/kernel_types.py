@@ -62,8 +62,8 @@ def type_of(name: str) -> KernelType:
 @lru_cache(maxsize=4096)
 def copy_kind(name: str) -> str:
     """The kind of copy in a name: ``Memcpy HtoD`` and the like, ``Memset``, else ``Memcpy Unknown``."""
-    if found := _COPY.match(name):
-        return found.group()
+    if match := _COPY.match(name):
+        return match.group()
     return "Memset" if name.startswith("Memset") else "Memcpy Unknown"
 
 

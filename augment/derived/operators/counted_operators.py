@@ -31,9 +31,9 @@ _ARGS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
 
 def formula_of(trace: Trace, operator: str) -> Formula | None:
     """The formula for an operator: the user's, the package's for what libraries have, then PyTorch's own."""
-    for one in (*_own_formulas(trace), *shipped_formulas()):
-        if one.pattern.search(operator):
-            return one
+    for formula in (*_own_formulas(trace), *shipped_formulas()):
+        if formula.pattern.search(operator):
+            return formula
     return MATMUL.get(operator) or CONVOLUTION.get(operator) or ATTENTION.get(operator) or memory_formula(operator)
 
 
@@ -67,39 +67,39 @@ def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Wor
             formulas[code] = formula
     known = np.zeros(len(trace.strings), np.bool_)
     known[list(formulas)] = True
-    own = np.flatnonzero(known[named.name])
-    place, name = named.place[own], named.name[own]
+    index = np.flatnonzero(known[named.name])
+    place, name = named.place[index], named.name[index]
     columns = [_codes(trace, arg, stacks.row[place]) for arg in _ARGS]
-    keys, code = combinations(name, *(one.codes for one in columns))
+    keys, code = combinations(name, *(column.codes for column in columns))
     calls: list[Call] = []
     works: list[Work] = []
     kind = np.full(len(keys[0]), -1, np.int32)
     for number, (operator, *texts) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
-        text = [one.values[at] if at >= 0 else "" for one, at in zip(columns, texts, strict=True)]
+        text = [column.values[at] if at >= 0 else "" for column, at in zip(columns, texts, strict=True)]
         call = Call.parsed(trace.strings[operator], *text)
-        found = None if call is None else _asked(formulas[operator], call)
-        if call is not None and found is not None:
+        work = None if call is None else _asked(formulas[operator], call)
+        if call is not None and work is not None:
             kind[number] = len(calls)
             calls.append(call)
-            works.append(found)
+            works.append(work)
     modelled = kind[code] >= 0
     return place[modelled], kind[code][modelled], tuple(calls), tuple(works)
 
 
 def _asked(formula: Formula, call: Call) -> Work | None:
     try:
-        found = formula(call)
+        work = formula(call)
     except (Unrecorded, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
         return None  # another shape or schema than the formula knows: unknown
-    return found if found.flops is not None or found.bytes is not None else None
+    return work if work.flops is not None or work.bytes is not None else None
 
 
 def _codes(trace: Trace, arg: str, rows: Int64s) -> Texts:
-    found, texts = arg_columns(trace).texts(arg)
+    text_rows, texts = arg_columns(trace).texts(arg)
     codes = np.full(len(rows), -1, np.int32)
-    if len(found):
-        at = np.minimum(np.searchsorted(found, rows), len(found) - 1)
-        codes = np.where(found[at] == rows, texts.codes[at], np.int32(-1))
+    if len(text_rows):
+        at = np.minimum(np.searchsorted(text_rows, rows), len(text_rows) - 1)
+        codes = np.where(text_rows[at] == rows, texts.codes[at], np.int32(-1))
     return Texts(codes, texts.values)
 
 
@@ -114,6 +114,6 @@ def _counting(trace: Trace, place: Places, is_product: Bools) -> Bools:
 def _has_inner(trace: Trace, place: Places) -> Bools:
     """Whether each of ``place`` encloses another."""
     around = directly_around(trace, place)
-    found = np.zeros(len(place), np.bool_)
-    found[around[around >= 0]] = True
-    return found
+    has_inner = np.zeros(len(place), np.bool_)
+    has_inner[around[around >= 0]] = True
+    return has_inner

@@ -35,7 +35,7 @@ class Mask:
     def pairs(self, queries: int, keys: int) -> tuple[int, int]:
         """How many pairs of a query and a key see each other: at least, and at most."""
         if self.causal is None:
-            least, most = (Mask(one, self.left, self.right, self.from_end) for one in (True, False))
+            least, most = (Mask(is_causal, self.left, self.right, self.from_end) for is_causal in (True, False))
             return least.pairs(queries, keys)[0], most.pairs(queries, keys)[1]
         right = 0 if self.causal else self.right
         if self.left < 0 and right < 0:
@@ -45,8 +45,8 @@ class Mask:
         level = np.arange(queries, dtype=np.int64) + (keys - queries if self.from_end else 0)
         first = np.maximum(level - self.left, 0) if self.left >= 0 else np.zeros_like(level)
         last = np.minimum(level + right, keys - 1) if right >= 0 else np.full_like(level, keys - 1)
-        found = int(np.maximum(last - first + 1, 0).sum())
-        return found, found
+        pair_count = int(np.maximum(last - first + 1, 0).sum())
+        return pair_count, pair_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +118,15 @@ class _Places:
         if any(map(call.has, self.unless)):
             raise Unrecorded
         mask = self._mask(call)
-        q, k, v = (call.shape(self.q + one) for one in range(3))
+        q, k, v = (call.shape(self.q + offset) for offset in range(3))
         if self.cu >= 0 and call.has(self.cu):
             sequences = prod(call.shape(self.cu, 1)) - 1
-            q, k, v = (one[1:] if len(one) == 4 and one[0] == 1 else one for one in (q, k, v))
+            q, k, v = (shape[1:] if len(shape) == 4 and shape[0] == 1 else shape for shape in (q, k, v))
             longest = call.number(self.longest) if self.longest >= 0 else None
-            found = _packed(q, k, v, sequences, longest, mask)
+            sizes = _packed(q, k, v, sequences, longest, mask)
         else:
-            found = _stacked(q, k, v, self.heads_first, mask)
-        return _work(call, self.q, *found, self.backward)
+            sizes = _stacked(q, k, v, self.heads_first, mask)
+        return _work(call, self.q, *sizes, self.backward)
 
     def _mask(self, call: Call) -> Mask:
         causal = call.flag(self.causal) if self.causal >= 0 else False
@@ -135,7 +135,7 @@ class _Places:
             kind = call.number(self.mask_type)
             causal, from_end = None if kind is None else kind > 0, kind == 2
         left, right = (-1 if at < 0 else call.number(at) for at in (self.left, self.right))
-        left, right = (-1 if one is None else one for one in (left, right))
+        left, right = (-1 if size is None else size for size in (left, right))
         return Mask(causal, left, right, from_end)
 
 

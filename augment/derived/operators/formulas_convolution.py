@@ -19,7 +19,7 @@ Formula = Callable[[Call], Work]
 def _positions(x: Shape, w: Shape, stride: list[int], padding: list[int], dilation: list[int]) -> Shape:
     """The output's size in each dimension of space."""
     rank = len(x) - 2
-    steps, pads, gaps = ((one * rank)[:rank] if len(one) == 1 else one for one in (stride, padding, dilation))
+    steps, pads, gaps = ((sizes * rank)[:rank] if len(sizes) == 1 else sizes for sizes in (stride, padding, dilation))
     if not len(steps) == len(pads) == len(gaps) == rank:
         raise Unrecorded
     each = zip(x[2:], w[2:], steps, pads, gaps, strict=True)
@@ -57,7 +57,7 @@ def _backward(call: Call) -> Work:
     transposed, mask = call.flag(7), call.value(10).lower().strip("[]").split(",")
     if transposed is None or len(mask) != 3:
         raise Unrecorded
-    gradients = [one.strip() for one in mask[:2]].count("true")
+    gradients = [flag.strip() for flag in mask[:2]].count("true")
     return _work(call, x, w, grad, x[2:] if transposed else grad[2:], gradients)
 
 
@@ -65,10 +65,10 @@ def _backward_of_old(call: Call) -> Work:
     """``cudnn_convolution_backward`` of PyTorch up to 1.10, whose mask is not recorded: one gradient, or both."""
     x, grad, w = call.shape(0), call.shape(1), call.shape(2)
     number, size = call.type_of(0) if call.types else ("", 0)
-    one = 2 * grad[0] * prod(grad[2:]) * prod(w)
+    flops = 2 * grad[0] * prod(grad[2:]) * prod(w)
     if not number:
         raise Unrecorded
-    return Work(one, 2 * one, (prod(x) + prod(w) + prod(grad)) * size, number)
+    return Work(flops, 2 * flops, (prod(x) + prod(w) + prod(grad)) * size, number)
 
 
 CONVOLUTION: dict[str, Formula] = {

@@ -75,7 +75,7 @@ def _formula(row: Mapping[str, Any]) -> CustomFormula:
     if not all(isinstance(value, str) for value in row.values()) or "operator" not in row or len(row) < 2:
         raise UsageError(f"a formula must have the texts operator, and flops or bytes, not {dict(row)}")
     number = row.get("number", "")
-    if number and number not in {one for one, _ in TYPES.values()}:
+    if number and number not in {name for name, _ in TYPES.values()}:
         raise UsageError(f"a formula: {number} is no type of number such as bf16")
     try:
         pattern = re.compile(row["operator"], re.IGNORECASE)
@@ -105,8 +105,8 @@ _ALLOWED = (
 )  # fmt: skip
 #: of the call and what stands in the brackets
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "prod": lambda _, one: prod(one),
-    "len": lambda _, one: len(one),
+    "prod": lambda _, dims: prod(dims),
+    "len": lambda _, dims: len(dims),
     "min": lambda _, *ones: min(*ones),
     "max": lambda _, *ones: max(*ones),
     "size": lambda call, place: call.bytes_of(place),
@@ -117,10 +117,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _number(call: Call, place: int) -> int:
-    found = call.number(place)
-    if found is None:
+    number = call.number(place)
+    if number is None:
         raise Unrecorded(place)
-    return found
+    return number
 
 
 def _whole(expression: ast.expr, call: Call) -> int:
@@ -147,15 +147,15 @@ def _value(node: ast.AST | None, call: Call) -> Any:
     if isinstance(node, ast.IfExp):
         return _value(node.body if _value(node.test, call) else node.orelse, call)
     if isinstance(node, ast.List):
-        return [_value(one, call) for one in node.elts]
+        return [_value(elt, call) for elt in node.elts]
     if isinstance(node, ast.Slice):
-        return slice(*(_value(one, call) for one in (node.lower, node.upper, node.step)))
+        return slice(*(_value(bound, call) for bound in (node.lower, node.upper, node.step)))
     if isinstance(node, ast.Subscript):
         if isinstance(node.value, ast.Name) and node.value.id == "shape":
             return list(call.shape(_value(node.slice, call)))
         return _value(node.value, call)[_value(node.slice, call)]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-        return _FUNCTIONS[node.func.id](call, *(_value(one, call) for one in node.args))
+        return _FUNCTIONS[node.func.id](call, *(_value(argument, call) for argument in node.args))
     raise Unrecorded
 
 

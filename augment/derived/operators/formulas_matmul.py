@@ -30,10 +30,10 @@ def _bytes(call: Call, left: int, right: int, out: int, size: int, extra: int | 
         return None
 
 
-def _same(one: int, other: int) -> int:
-    if one != other:
-        raise Unrecorded(one)
-    return one
+def _same(first: int, other: int) -> int:
+    if first != other:
+        raise Unrecorded(first)
+    return first
 
 
 def _mm(left: int, extra: int | None = None) -> Formula:
@@ -82,11 +82,11 @@ def _matmul(call: Call) -> Work:
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that ``shapes`` take together."""
     rank = max(map(len, shapes), default=0)
-    padded = [(1,) * (rank - len(one)) + one for one in shapes]
-    found = tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
-    if any(size not in (1, whole) for one in padded for size, whole in zip(one, found, strict=True)):
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    shape = tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
+    if any(size not in (1, whole) for sizes in padded for size, whole in zip(sizes, shape, strict=True)):
         raise Unrecorded
-    return found
+    return shape
 
 
 def _grouped(call: Call) -> Work:

@@ -67,8 +67,8 @@ class _Section:
         """What of it is joined: equal for captures that are as good as each other."""
         _, which = np.unique(self.operator, return_inverse=True)
         calls = [self.calls[self.kind[at]] if at >= 0 else None for at in self.operator.tolist()]
-        told = [call and (call.operator, str(call.dims), tuple(call.types)) for call in calls]
-        return which.tolist(), told
+        calls_ = [call and (call.operator, str(call.dims), tuple(call.types)) for call in calls]
+        return which.tolist(), calls_
 
 
 @derived
@@ -99,9 +99,9 @@ def graph_work(trace: Trace) -> GraphWork:
         operators, which = np.unique(section.operator, return_inverse=True)
         place = np.where(section.operator >= 0, len(rows) + which - int(operators[0] < 0), -1)
         owner[places] = np.where(work.type[places] == KernelType.COMPUTATION, place, -1)
-        own = operators[operators >= 0]
-        rows += [launch] * len(own)
-        kinds += (section.kind[own] + first_kind[id(section)]).tolist()
+        section_operators = operators[operators >= 0]
+        rows += [launch] * len(section_operators)
+        kinds += (section.kind[section_operators] + first_kind[id(section)]).tolist()
     return GraphWork(np.array(rows, np.int64), np.array(kinds, np.int32), tuple(calls), tuple(works), owner,
                      tuple(reasons))  # fmt: skip
 
@@ -141,8 +141,8 @@ def _captures(trace: Trace, *, alone: bool) -> Iterator[_Section]:
 
     def named(pattern: re.Pattern[str]) -> Int64s:
         is_named = np.array([bool(pattern.match(name)) for name in trace.strings], np.bool_)
-        found: Int64s = host[is_named[names]]
-        return found
+        rows: Int64s = host[is_named[names]]
+        return rows
 
     launches = named(_KERNEL)
     launches = launches[~np.isin(launches, gpu_work(trace).launch)]
@@ -167,8 +167,8 @@ def _operators(trace: Trace, launches: Int64s) -> Int64s:
     if not len(place):
         return np.full(len(launches), -1, np.int64)
     at = call_stacks(trace).place_of[launches]
-    found: Int64s = np.where(at >= 0, np.append(enclosing(trace, place), -1)[at], -1).astype(np.int64)
-    return found
+    places_: Int64s = np.where(at >= 0, np.append(enclosing(trace, place), -1)[at], -1).astype(np.int64)
+    return places_
 
 
 def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:
@@ -176,33 +176,33 @@ def _names(trace: Trace, launches: Int64s) -> tuple[str, ...]:
     if not all(name.startswith("hip") for name in {*trace.names_of(launches)}):
         return ()
     names = [args.get("kernel") for args in trace.args_of(launches)]
-    told = tuple(name for name in names if isinstance(name, str))
-    return told if len(told) == len(names) else ()
+    texts = tuple(name for name in names if isinstance(name, str))
+    return texts if len(texts) == len(names) else ()
 
 
 def _fitting(trace: Trace, places: Places, sections: Sequence[_Section]) -> _Section | str:
     """The capture of these kernels of a graph, or why none is taken."""
     work = gpu_work(trace)
     names = tuple(trace.names_of(work.row[places]))
-    same = [one for one in sections if len(one.operator) == len(places)]
+    same = [section for section in sections if len(section.operator) == len(places)]
     if not same:
         return f"no capture has {len(places)} kernels"
-    equal = [one for one in same if one.names == names]
+    equal = [section for section in same if section.names == names]
     if equal:
         return _agreed(equal)
-    same = [one for one in same if not one.names]
+    same = [section for section in same if not section.names]
     if not same:
         return "the kernels of the capture have other names"
-    stream = np.searchsorted([one.start for one in work.streams], places, side="right")
+    stream = np.searchsorted([stream.start for stream in work.streams], places, side="right")
     if (stream != stream[0]).any():
         return "the kernels run on several streams, and the capture has no names of kernels: their order is not known"
-    likely = [one for one in same if _is_likely(trace, places, one)]
+    likely = [section for section in same if _is_likely(trace, places, section)]
     return _agreed(likely) if likely else "the capture's operators are of other work than the kernels' names say"
 
 
 def _agreed(sections: Sequence[_Section]) -> _Section | str:
     first = sections[0]
-    if all(one.content() == first.content() for one in sections[1:]):
+    if all(section.content() == first.content() for section in sections[1:]):
         return first
     return "several captures fit, and differ in their operators"
 
@@ -212,9 +212,9 @@ def _is_likely(trace: Trace, places: Places, section: _Section) -> bool:
     families = kernel_families(trace)
     names = np.array(families.names)[families.family[places]]
     for operator in np.unique(section.operator[section.operator >= 0]).tolist():
-        own = set(names[section.operator == operator].tolist())
-        products = own & set(MATRIX_FAMILIES)
+        kinds = set(names[section.operator == operator].tolist())
+        products = kinds & set(MATRIX_FAMILIES)
         is_product = section.works[section.kind[operator]].is_product
-        if not (products or UNKNOWN in own) if is_product else products:
+        if not (products or UNKNOWN in kinds) if is_product else products:
             return False
     return True

@@ -40,18 +40,18 @@ class MatrixUse(IntEnum):
 @derived
 def matrix_use(trace: Trace) -> Bytes:
     """The :class:`MatrixUse` of each piece of ``gpu_work``, uint8."""
-    work, found, units = gpu_work(trace), operator_work(trace), kernel_families(trace).matrix_units
+    work, operators, units = gpu_work(trace), operator_work(trace), kernel_families(trace).matrix_units
     use: Bytes = units.copy()
-    asked = np.flatnonzero((units == MatrixUnits.NOT_USED) & (found.owner >= 0))
+    asked = np.flatnonzero((units == MatrixUnits.NOT_USED) & (operators.owner >= 0))
     if not len(asked):
         return use
-    device = np.searchsorted([one.start for one in work.devices], asked, side="right") - 1
-    kind = found.kind[found.owner[asked]].astype(np.int64)
+    device = np.searchsorted([device.start for device in work.devices], asked, side="right") - 1
+    kind = operators.kind[operators.owner[asked]].astype(np.int64)
     pairs, which = np.unique(kind * len(work.devices) + device, return_inverse=True)
     answers = []
-    for one in pairs.tolist():
-        call, place = divmod(one, len(work.devices))
-        number = "" if found.calls[call].operator in _WITH_VECTORS else found.works[call].number
+    for pair in pairs.tolist():
+        call, place = divmod(pair, len(work.devices))
+        number = "" if operators.calls[call].operator in _WITH_VECTORS else operators.works[call].number
         on = work.devices[place].device
         answers.append(_use(number, device_peaks(trace)[on], capability_of(trace, on)))
     use[asked] = np.array(answers, np.uint8)[which]

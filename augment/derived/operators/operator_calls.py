@@ -62,12 +62,12 @@ class Call:
     def parsed(cls, operator: str, dims: str, types: str, values: str, strides: str) -> Call | None:
         """The call whose args are these JSON texts, empty where absent; None if they are damaged."""
         decoded = [_listed(text) for text in (dims, types, values, strides)]
-        return None if decoded[0] is None else cls(operator, *(one or () for one in decoded))
+        return None if decoded[0] is None else cls(operator, *(values or () for values in decoded))
 
     def shape(self, place: int, rank: int | None = None) -> Shape:
         """The shape of the tensor at ``place``, which must have ``rank`` dimensions."""
         dims = self.dims[place] if place < len(self.dims) else ()
-        if not dims or not all(isinstance(one, int) and one >= 0 for one in dims):
+        if not dims or not all(isinstance(dim, int) and dim >= 0 for dim in dims):
             raise Unrecorded(place)
         if rank is not None and len(dims) != rank:
             raise Unrecorded(place)
@@ -101,9 +101,9 @@ class Call:
     def numbers(self, place: int) -> list[int]:
         """A recorded list of integers."""
         listed = _listed(self.value(place).lower())
-        if not listed or not all(isinstance(one, int) for one in listed):
+        if not listed or not all(isinstance(number, int) for number in listed):
             raise Unrecorded(place)
-        return [int(one) for one in listed]
+        return [int(number) for number in listed]
 
     def bytes_of(self, place: int) -> int:
         """How many bytes the tensor at ``place`` holds: an expanded dimension, of stride 0, is there once."""

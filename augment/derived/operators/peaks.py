@@ -40,7 +40,7 @@ class Peak:
     memory_gbps: float | None
     l2_bytes: float | None = None
 
-    def told(self, numbers: Sequence[str]) -> str:
+    def text(self, numbers: Sequence[str]) -> str:
         """The rates for these types of number, as text."""
         rates = [f"{number} {self.tflops[number]:g}" for number in numbers if number in self.tflops]
         memory = [] if self.memory_gbps is None else [f"memory {self.memory_gbps:g} GB/s"]
@@ -116,8 +116,8 @@ def device_peaks(trace: Trace) -> dict[Identity, Peak | None]:
     """The peak of each device that has work; None where it is not known."""
     rows = [*rows_of(trace.tables.get("peak", ())), *shipped_rows()]
     values = trace.tables.get(VALUES, ())
-    told = {one.device: _device(trace, one.device) for one in gpu_work(trace).devices}
-    return {one: _with_values(_peak(rows, device), values, device) for one, device in told.items()}
+    devices = {device.device: _device(trace, device.device) for device in gpu_work(trace).devices}
+    return {index: _with_values(_peak(rows, device), values, device) for index, device in devices.items()}
 
 
 def name_of(trace: Trace, device: Identity) -> str:
@@ -146,9 +146,9 @@ def _with_values(peak: Peak | None, values: Sequence[Mapping[str, Any]], device:
     """The peak with single figures that the user gave for the device instead of its own; they may be all there is."""
     given = {
         name: value
-        for one in values
-        if one["of"].lower() in device.name.lower()
-        for name, value in one.items()
+        for number in values
+        if number["of"].lower() in device.name.lower()
+        for name, value in number.items()
         if name != "of"
     }
     if not given:
@@ -183,21 +183,21 @@ def _fits(row: Mapping[str, Any], device: _Device) -> bool:
 def _device(trace: Trace, device: Identity) -> _Device:
     """What is told of a device. ROCm counts devices in other ways in events and in the header: where all that the
     header lists are alike, it does not matter which is which."""
-    told = _told(trace)
-    alike = set(told.values())
-    return told.get(device, next(iter(alike)) if len(alike) == 1 else _Device())
+    devices = _told(trace)
+    alike = set(devices.values())
+    return devices.get(device, next(iter(alike)) if len(alike) == 1 else _Device())
 
 
 def _told(trace: Trace) -> dict[Identity, _Device]:
     listed = trace.source.metadata.get("deviceProperties")
     properties = {}
-    for one in listed if isinstance(listed, list) else []:
-        if isinstance(one, dict):
-            major, minor = (one.get(new, one.get(old)) for new, old in
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict):
+            major, minor = (entry.get(new, entry.get(old)) for new, old in
                             (("computeMajor", "major"), ("computeMinor", "minor")))  # fmt: skip
-            units, memory = one.get("numSms", one.get("multiProcessorCount")), one.get("totalGlobalMem")
-            properties[_id(one.get("id"))] = _Device(
-                str(one.get("name") or ""), f"{major}.{minor}", _whole(units), _whole(memory)
+            units, memory = entry.get("numSms", entry.get("multiProcessorCount")), entry.get("totalGlobalMem")
+            properties[_id(entry.get("id"))] = _Device(
+                str(entry.get("name") or ""), f"{major}.{minor}", _whole(units), _whole(memory)
             )
     for device, name in trace.source.devices:  # of other readers
         properties.setdefault(device, _Device(name))

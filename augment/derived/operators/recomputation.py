@@ -29,16 +29,16 @@ _OF_ENGINE = re.compile(r"autograd::|torch::autograd|\w+Backward\d*$|.*Checkpoin
 @derived
 def recomputed(trace: Trace) -> Bools:
     """Whether each operator of ``operator_work`` is recomputation."""
-    found = operator_work(trace)
+    operators = operator_work(trace)
     stacks, ops = call_stacks(trace), places_of(trace, Category.CPU_OP)
-    own = stacks.place_of[found.row].astype(np.intp)  # kernels of graphs: the launch of the graph, in no operator
+    called = stacks.place_of[operators.row].astype(np.intp)  # kernels of graphs: the graph's launch, in no operator
     nodes = ops.where(lambda name: name.startswith(_NODE))
-    if not len(nodes) or not len(own):
-        return np.zeros(len(own), np.bool_)
+    if not len(nodes) or not len(called):
+        return np.zeros(len(called), np.bool_)
     node = enclosing(trace, nodes).astype(np.intp)
-    inside = node[own] >= 0
+    inside = node[called] >= 0
     checkpoints = np.isin(nodes, ops.where(lambda name: name.startswith(_NODE) and _CHECKPOINT in name))
-    again = inside & checkpoints[node[own]]
+    again = inside & checkpoints[node[called]]
     work = ops.where(lambda name: not _OF_ENGINE.match(name))
     work = work[node[work] >= 0]  # what records within a node is in the node itself
     recording = _with_gradients(trace, work)
@@ -47,7 +47,7 @@ def recomputed(trace: Trace) -> Bools:
         plain = work[~_in_node(recording, nodes, around[work], node[work])]
         does_plain = np.zeros(len(nodes), np.bool_)
         does_plain[node[plain]] = True
-        again |= inside & _in_node(recording, nodes, around[own], node[own]) & does_plain[node[own]]
+        again |= inside & _in_node(recording, nodes, around[called], node[called]) & does_plain[node[called]]
     return again
 
 
@@ -65,5 +65,5 @@ def _with_gradients(trace: Trace, work: Places) -> Places:
 
 def _in_node(recording: Places, nodes: Places, around: Places, node: Places) -> Bools:
     """Whether the recording operator around something is itself in the node around it: it comes after the node."""
-    found: Bools = (around >= 0) & (recording[around] > nodes[node])
-    return found
+    matches: Bools = (around >= 0) & (recording[around] > nodes[node])
+    return matches

@@ -60,23 +60,23 @@ class Roofs:
 @derived
 def roofs(trace: Trace) -> Roofs:
     """The roof of each operator."""
-    found, work = operator_work(trace), gpu_work(trace)
-    own = np.flatnonzero(found.owner >= 0)
-    ns = union_ns(found.owner[own], work.ts[own], work.end[own], len(found))
+    operators, work = operator_work(trace), gpu_work(trace)
+    owned = np.flatnonzero(operators.owner >= 0)
+    ns = union_ns(operators.owner[owned], work.ts[owned], work.end[owned], len(operators))
     dur = work.end - work.ts
-    kernel_ns = np.zeros(len(found), np.int64)
-    np.add.at(kernel_ns, found.owner[own], dur[own])
-    longest = own[np.argsort(dur[own], kind="stable")]
-    kernel = np.zeros(len(found), np.intp)
-    kernel[found.owner[longest]] = longest  # the last stands
-    device = np.searchsorted([one.start for one in work.devices], kernel, side="right") - 1
-    flops, size = _columns(found)
-    number, numbers = _numbers(trace, found, kernel, device)
+    kernel_ns = np.zeros(len(operators), np.int64)
+    np.add.at(kernel_ns, operators.owner[owned], dur[owned])
+    longest = owned[np.argsort(dur[owned], kind="stable")]
+    kernel = np.zeros(len(operators), np.intp)
+    kernel[operators.owner[longest]] = longest  # the last stands
+    device = np.searchsorted([device.start for device in work.devices], kernel, side="right") - 1
+    flops, size = _columns(operators)
+    number, numbers = _numbers(trace, operators, kernel, device)
     rate, memory, cache = _rates(trace, numbers, number, device)
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_ns, memory_ns = flops / rate / 1e3, size / memory
         beyond = size - 2 * cache > BEYOND * memory * ns  # both what is read and what is written may stay in the cache
-        most_ns = compute_ns * _spread(found)
+        most_ns = compute_ns * _spread(operators)
     memory_ns[beyond] = np.nan
     roof = np.fmax(compute_ns, memory_ns)
     roof[(~np.isnan(flops) & np.isnan(compute_ns)) | beyond] = np.nan
@@ -102,33 +102,33 @@ def union_ns(group: npt.NDArray[np.int32], ts: Int64s, end: Int64s, count: int) 
     begin = ts.copy()
     follows = np.flatnonzero(group[1:] == group[:-1]) + 1
     begin[follows] = np.maximum(ts[follows], reached[follows - 1])
-    found = np.zeros(count, np.int64)
-    np.add.at(found, group, np.maximum(end - begin, 0))
-    return found
+    union = np.zeros(count, np.int64)
+    np.add.at(union, group, np.maximum(end - begin, 0))
+    return union
 
 
-def _columns(found: OperatorWork) -> tuple[Floats, Floats]:
-    flops = [np.nan if one.flops is None else float(one.flops) for one in found.works]
-    size = [np.nan if one.bytes is None else float(one.bytes) for one in found.works]
-    return np.array(flops, np.float64)[found.kind], np.array(size, np.float64)[found.kind]
+def _columns(operators: OperatorWork) -> tuple[Floats, Floats]:
+    flops = [np.nan if work.flops is None else float(work.flops) for work in operators.works]
+    size = [np.nan if work.bytes is None else float(work.bytes) for work in operators.works]
+    return np.array(flops, np.float64)[operators.kind], np.array(size, np.float64)[operators.kind]
 
 
-def _spread(found: OperatorWork) -> Floats:
+def _spread(operators: OperatorWork) -> Floats:
     """How many times the least operations the most are."""
-    spread = [(one.most_flops or 0) / one.flops if one.flops else 1.0 for one in found.works]
-    return np.array(spread, np.float64)[found.kind]
+    spread = [(work.most_flops or 0) / work.flops if work.flops else 1.0 for work in operators.works]
+    return np.array(spread, np.float64)[operators.kind]
 
 
 def _numbers(
-    trace: Trace, found: OperatorWork, kernel: Places, device: Places
+    trace: Trace, operators: OperatorWork, kernel: Places, device: Places
 ) -> tuple[npt.NDArray[np.int8], tuple[str, ...]]:
     """The type of number whose rate holds: of fp32 and fp64 that of matrix units, if the kernel used them."""
-    peaks = [device_peaks(trace)[one.device] for one in gpu_work(trace).devices]
+    peaks = [device_peaks(trace)[device.device] for device in gpu_work(trace).devices]
     names: dict[str, int] = {}
-    plain = sorted({work.number for work in found.works})
-    told = np.array([plain.index(work.number) for work in found.works], np.int64)
+    plain = sorted({work.number for work in operators.works})
+    number_of_work = np.array([plain.index(work.number) for work in operators.works], np.int64)
     units = kernel_families(trace).matrix_units[kernel]
-    kind = told[found.kind]
+    kind = number_of_work[operators.kind]
     key = (kind * len(MatrixUnits) + units) * max(len(peaks), 1) + device
     cases, code = np.unique(key, return_inverse=True)
     numbers = np.full(len(cases), -1, np.int8)
@@ -155,12 +155,12 @@ def _rates(
     trace: Trace, numbers: tuple[str, ...], number: npt.NDArray[np.int8], device: Places
 ) -> tuple[Floats, Floats, Floats]:
     """Of each operator the rate of its products, that of the memory, and the size of the cache, 0 where unknown."""
-    peaks = [device_peaks(trace)[one.device] for one in gpu_work(trace).devices]
+    peaks = [device_peaks(trace)[device.device] for device in gpu_work(trace).devices]
     table = np.full((len(peaks), len(numbers) + 1), np.nan)
     memory, cache = np.full(len(peaks), np.nan), np.zeros(len(peaks))
     for place, peak in enumerate(peaks):
         if peak is not None:
-            table[place, :-1] = [peak.tflops.get(one, np.nan) for one in numbers]
+            table[place, :-1] = [peak.tflops.get(number, np.nan) for number in numbers]
             memory[place] = np.nan if peak.memory_gbps is None else peak.memory_gbps
             cache[place] = peak.l2_bytes or 0
     return table[device, number], memory[device], cache[device]  # -1 takes the last, which is unknown

@@ -45,10 +45,10 @@ class Efficiency:
 
 def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns: Int64s) -> Efficiency:
     """The efficiency of the device at that place of ``gpu_work(trace).devices``, which computed for ``compute_ns``."""
-    found, own = operator_work(trace), roofs(trace)
+    operators, on_roof = operator_work(trace), roofs(trace)
     operator, step, share = _shares(trace, device, windows)
     known = operator >= 0
-    total = np.zeros(len(found))
+    total = np.zeros(len(operators))
     np.add.at(total, operator[known], share[known])
     count = len(windows)
     inside = known & (step >= 0)
@@ -57,14 +57,15 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
     which, at = np.divmod(code, max(count, 1))
     part_of = np.divide(time, total[which], out=np.zeros(len(time)), where=total[which] > 0)
     parted = np.zeros((len(PARTS), count))
-    for part, ns in enumerate(_parted(own, which, time, part_of)):
+    for part, ns in enumerate(_parted(on_roof, which, time, part_of)):
         np.add.at(parted[part], at, ns)
     plain = ~known & (step >= 0)
     np.add.at(parted[_UNMODELLED], step[plain], share[plain])
-    covered = _sums(at, time * ~np.isnan(own.roof_ns[which]), count)
-    flops = np.nan_to_num(own.flops[which]) * part_of
-    peak_ns = np.nan_to_num(own.compute_ns[which]) * part_of
-    model = _model_share(trace, found)[which]
+    covered = _sums(at, time * ~np.isnan(on_roof.roof_ns[which]), count)
+    flops = np.nan_to_num(on_roof.flops[which]) * part_of
+    peak_ns = np.nan_to_num(on_roof.compute_ns[which]) * part_of
+    model = _model_share(trace, operators)[which]
+    codes = np.unique(on_roof.number[which]).tolist()
     return Efficiency(
         parts=dict(zip(PARTS, _rounded(parted, compute_ns), strict=True)),
         flops=_sums(at, flops, count),
@@ -72,7 +73,7 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
         peak_ns=_sums(at, peak_ns, count),
         model_peak_ns=_sums(at, peak_ns * model, count),
         covered=np.divide(covered, compute_ns, out=np.zeros(count), where=compute_ns > 0),
-        numbers=tuple(sorted({own.numbers[one] for one in np.unique(own.number[which]).tolist() if one >= 0} - {""})),
+        numbers=tuple(sorted({on_roof.numbers[code] for code in codes if code >= 0} - {""})),
     )
 
 
@@ -90,9 +91,9 @@ def efficiencies(trace: Trace) -> tuple[tuple[StepFigures, Efficiency], ...]:
 def products_covered(trace: Trace) -> dict[int, float | None]:
     """Of each device the share of the time of matrix products, convolutions and attention whose operations are counted
     against a peak, in the windows of the steps; None of a device that has none, as far as names tell."""
-    work, found, own, families = gpu_work(trace), operator_work(trace), roofs(trace), kernel_families(trace)
+    work, operators, on_roof, families = gpu_work(trace), operator_work(trace), roofs(trace), kernel_families(trace)
     named = np.array([name in MATRIX_FAMILIES for name in families.names], np.bool_)[families.family]
-    counted = np.append(~np.isnan(own.compute_ns), False)[found.owner]
+    counted = np.append(~np.isnan(on_roof.compute_ns), False)[operators.owner]
     windows = step_windows(trace)
     step = np.searchsorted(windows.start, work.ts, side="right") - 1
     inside = step >= 0
@@ -111,12 +112,12 @@ def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArra
     A moment is shared equally by all kernels that compute then: the share of a kernel is the integral of one by their
     number over its time.
     """
-    work, found = gpu_work(trace), operator_work(trace)
+    work, operators = gpu_work(trace), operator_work(trace)
     places = work.by_time[work.devices[device].places]
     places = places[(work.type[places] == KernelType.COMPUTATION) & (work.end[places] > work.ts[places])]
     start, end = work.ts[places], work.end[places]
-    one = np.ones(len(places), np.int64)
-    ts, running = intervals.steps(np.concatenate((start, end)), np.concatenate((one, -one)))
+    ones = np.ones(len(places), np.int64)
+    ts, running = intervals.steps(np.concatenate((start, end)), np.concatenate((ones, -ones)))
     if not len(ts):
         return np.empty(0, np.int32), np.empty(0, np.intp), np.empty(0)
     first = ts[0]
@@ -124,14 +125,14 @@ def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArra
     until = np.concatenate(([0.0], np.cumsum(each)))
 
     def integral(moments: Int64s) -> Floats:
-        found: Floats = np.interp((moments - first).astype(np.float64), (ts - first).astype(np.float64), until)
-        return found
+        shares: Floats = np.interp((moments - first).astype(np.float64), (ts - first).astype(np.float64), until)
+        return shares
 
     which, step, pieces = intervals.clip(Intervals(start, end), Intervals(windows.start, windows.end))
     inside = integral(pieces.end) - integral(pieces.start)
     outside = integral(end) - integral(start)
     np.subtract.at(outside, which, inside)
-    operator = found.owner[places]
+    operator = operators.owner[places]
     return (
         np.concatenate((operator[which], operator)),
         np.concatenate((step, np.full(len(places), -1, np.intp))),
@@ -140,16 +141,16 @@ def _shares(trace: Trace, device: int, windows: StepWindows) -> tuple[npt.NDArra
 
 
 def _sums(code: Places, values: Floats, count: int) -> Floats:
-    found = np.zeros(count)
-    np.add.at(found, code, values)
-    return found
+    totals = np.zeros(count)
+    np.add.at(totals, code, values)
+    return totals
 
 
-def _parted(own: Roofs, which: Places, time: Floats, part_of: Floats) -> list[Floats]:
+def _parted(on_roof: Roofs, which: Places, time: Floats, part_of: Floats) -> list[Floats]:
     """The time of each operator in a step, by part; ``part_of`` says how much of the operator lies in the step."""
-    bound = own.bound[which]
-    ideal = np.minimum(np.nan_to_num(own.compute_ns[which]) * part_of, time)
-    roof = np.maximum(np.minimum(np.nan_to_num(own.roof_ns[which]) * part_of, time), ideal)
+    bound = on_roof.bound[which]
+    ideal = np.minimum(np.nan_to_num(on_roof.compute_ns[which]) * part_of, time)
+    roof = np.maximum(np.minimum(np.nan_to_num(on_roof.roof_ns[which]) * part_of, time), ideal)
     is_memory = bound == Bound.MEMORY
     rest = time - ideal
     return [
@@ -162,10 +163,10 @@ def _parted(own: Roofs, which: Places, time: Floats, part_of: Floats) -> list[Fl
     ]
 
 
-def _model_share(trace: Trace, found: OperatorWork) -> Floats:
+def _model_share(trace: Trace, operators: OperatorWork) -> Floats:
     """What share of each operator's operations the model has: none of recomputation, not what is done again."""
-    shares = [1 - one.again_flops / one.flops if one.flops else 1.0 for one in found.works]
-    return np.array(shares, np.float64)[found.kind] * ~recomputed(trace)
+    shares = [1 - work.again_flops / work.flops if work.flops else 1.0 for work in operators.works]
+    return np.array(shares, np.float64)[operators.kind] * ~recomputed(trace)
 
 
 def _rounded(parts: Floats, total: Int64s) -> Int64s:

@@ -14,7 +14,7 @@ from augment.annotations import Texts
 from augment.args import COLLECTIVES, RECORDED, SYNCS, WANTED, Arg
 from augment.arrays.types import Bools, Int64s
 from augment.derived.names.kernel_types import KernelType, types_of
-from augment.derived.source.arg_columns_scan import Found, args_of_rows, found_in, has_category
+from augment.derived.source.arg_columns_scan import ArgValues, args_of_rows, has_category, values_of
 from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace, derived
 
@@ -39,7 +39,7 @@ OF_FRAMES = (
 class ArgColumns:
     """The args in a list such as :data:`WANTED`, for the rows of their categories."""
 
-    found: Mapping[str, Found]
+    args: Mapping[str, ArgValues]
 
     def ints(self, name: str) -> SparseColumn:
         """The rows that have this arg, and its values.
@@ -47,24 +47,24 @@ class ArgColumns:
         Numbers of [2^63, 2^64), as addresses may be, are the int64 of the same bits. Quoted numbers and whole floats
         are taken as numbers; other values are left out: see :meth:`diagnostics`.
         """
-        return self.found[name].column
+        return self.args[name].column
 
     def texts(self, name: str) -> tuple[Int64s, Texts]:
         """The rows that have this arg, and its values: a string as it is, any other value as its JSON.
 
         The JSON is Python's: a blank after each comma and colon. ``Texts.values`` are distinct.
         """
-        found = self.found[name]
-        return found.column.rows, Texts(found.column.values.astype(np.int32), found.texts)
+        texts = self.args[name]
+        return texts.column.rows, Texts(texts.column.values.astype(np.int32), texts.texts)
 
     def diagnostics(self, names: Sequence[str]) -> list[Diagnostic]:
         """Diagnostics: repaired and dropped values of these args."""
-        converted, dropped = (sum(self.found[name].counts[flag] for name in names) for flag in (CONVERTED, DROPPED))
-        found = (
+        converted, dropped = (sum(self.args[name].counts[flag] for name in names) for flag in (CONVERTED, DROPPED))
+        diagnostics = (
             Diagnostic("arg_converted", converted, "numbers in args were written as strings or floats"),
             Diagnostic("arg_dropped", dropped, "args that must be integers are not (left out)"),
         )
-        return [one for one in found if one.count]
+        return [diagnostic for diagnostic in diagnostics if diagnostic.count]
 
 
 @derived
@@ -79,10 +79,10 @@ def arg_columns(trace: Trace) -> ArgColumns:
         rows = _rows(trace, WANTED)
         return ArgColumns(args_of_rows(trace, rows[_may_have(trace, rows)], WANTED))
 
-    def found(arg: Arg) -> Found:
-        return found_in(taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, rows))
+    def values(arg: Arg) -> ArgValues:
+        return values_of(taken[arg.name], arg, lambda rows: has_category(trace, arg, rows) & _may_have(trace, rows))
 
-    return ArgColumns({arg.name: found(arg) for arg in WANTED})
+    return ArgColumns({arg.name: values(arg) for arg in WANTED})
 
 
 def _may_have(trace: Trace, rows: Int64s) -> Bools:

@@ -49,7 +49,7 @@ class Column:
 
     def addresses(self) -> tuple[int, ...]:
         """Of the columns and of their length."""
-        return tuple(one.ctypes.data for one in (self._rows, self._values, self._flags, self._count))
+        return tuple(column.ctypes.data for column in (self._rows, self._values, self._flags, self._count))
 
     def put(self, row: int, value: Any) -> None:
         """Add the arg of a row as JSON has it."""
@@ -84,14 +84,14 @@ class Column:
         except ValueError:
             return layout.DROPPED, 0
 
-    def found(self) -> Found:
+    def values(self) -> ArgValues:
         """What was read, by ascending rows."""
         count = int(self._count[0])
         rows, values, flags = self._rows[:count], self._values[:count], self._flags[:count]
         counts = np.bincount(flags, minlength=4).tolist()
         kept = np.flatnonzero((flags != layout.ABSENT) & (flags != layout.DROPPED))
         order = kept[np.argsort(rows[kept], kind="stable")]
-        return Found(SparseColumn(rows[order], values[order]), self.texts, counts)
+        return ArgValues(SparseColumn(rows[order], values[order]), self.texts, counts)
 
 
 def _grown(column: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
@@ -101,7 +101,7 @@ def _grown(column: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ArgValues:
     """What rows have of an arg; of text, ``column.values`` are indexes of ``texts``. ``counts``: how many by flag."""
 
     column: SparseColumn
@@ -132,15 +132,15 @@ class Job(NamedTuple):
 
     def room_for(self, more: int) -> Int64s:
         """Make room for so many more entries of each column; the addresses of all, four a column."""
-        for one in self.columns:
-            one.reserve(more)
-        return np.array([one.addresses() for one in self.columns], np.int64)
+        for column in self.columns:
+            column.reserve(more)
+        return np.array([column.addresses() for column in self.columns], np.int64)
 
 
 Scan = Callable[[Job, Block], None]  #: takes the rows of a block
 
 
-def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str, Found]:
+def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str, ArgValues]:
     """What ``rows`` have of ``wanted``, by name, in one pass over the text.
 
     Of what is no JSON, the source's ``decode`` may have a method ``arg_scan``, which makes a quicker :data:`Scan`.
@@ -151,11 +151,11 @@ def args_of_rows(trace: Trace, rows: Int64s, wanted: Sequence[Arg]) -> dict[str,
     job = Job(decode, events.offset[ordered], events.length[ordered], events.category[ordered], ordered, columns)
     if decode is json_event:
         taken = _compiled(job, trace.source.text)
-        return {arg.name: found_in(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
+        return {arg.name: values_of(taken[arg.name], arg, partial(has_category, trace, arg)) for arg in wanted}
     scan: Scan = decode.arg_scan() if hasattr(decode, "arg_scan") else plain
     for block in blocks(trace.source.text, job.offsets, job.lengths):
         scan(job, block)
-    return {column.arg.name: column.found() for column in columns}
+    return {column.arg.name: column.values() for column in columns}
 
 
 def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
@@ -166,14 +166,14 @@ def has_category(trace: Trace, arg: Arg, rows: Int64s) -> Bools:
     return has
 
 
-def found_in(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -> Found:
+def values_of(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) -> ArgValues:
     """What was taken of ``arg``, of those rows that ``may_have`` it."""
 
-    def own(column: SparseColumn) -> SparseColumn:
+    def chosen(column: SparseColumn) -> SparseColumn:
         kept = may_have(column.rows)
         return column if kept.all() else SparseColumn(column.rows[kept], column.values[kept])
 
-    numbers, others = own(taken.numbers), own(taken.others)
+    numbers, others = chosen(taken.numbers), chosen(taken.others)
     column = Column(arg)
     occurs = np.zeros(len(taken.json), np.bool_)
     occurs[others.values] = True
@@ -189,20 +189,20 @@ def found_in(taken: ArgColumn, arg: Arg, may_have: Callable[[Int64s], Bools]) ->
         values = np.concatenate([numbers.values, stored[others.values[kept], 1]])
         order = np.argsort(rows, kind="stable")
         numbers = SparseColumn(rows[order], values[order])
-    return Found(numbers, column.texts, counts.tolist())
+    return ArgValues(numbers, column.texts, counts.tolist())
 
 
 def plain(job: Job, block: Block) -> None:
     """Take the rows of a block, each decoded as a whole."""
     wanted = {
-        (category, name): one
-        for one in job.columns
-        for category in one.arg.categories
-        for name in (one.arg.name, *one.arg.also)
+        (category, name): column
+        for column in job.columns
+        for category in column.arg.categories
+        for name in (column.arg.name, *column.arg.also)
     }
-    own = slice(block.start, block.stop)
+    part = slice(block.start, block.stop)
     events = decoded(block, job.offsets, job.lengths, job.decode)
-    for event, category, row in zip(events, job.categories[own].tolist(), job.rows[own].tolist(), strict=True):
+    for event, category, row in zip(events, job.categories[part].tolist(), job.rows[part].tolist(), strict=True):
         for name, value in args_of_event(event).items():
             if (column := wanted.get((category, name))) is not None:
                 column.take_back(row)  # of two spellings, the last counts
@@ -212,10 +212,10 @@ def plain(job: Job, block: Block) -> None:
 def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
     """What the rows of a job have, by compiled code but for what it leaves to Python."""
     scan = native("arg_columns.scan_columns")
-    taken = TakenArgs([one.arg for one in job.columns], max(len(job.rows), LEAST_ROOM))
+    taken = TakenArgs([column.arg for column in job.columns], max(len(job.rows), LEAST_ROOM))
     for block in blocks(text, job.offsets, job.lengths):
-        own = [np.ascontiguousarray(one[block.start : block.stop]) for one in (job.offsets, job.lengths)]
-        addresses = [one.ctypes.data for one in own]
+        columns = [np.ascontiguousarray(length[block.start : block.stop]) for length in (job.offsets, job.lengths)]
+        addresses = [column.ctypes.data for column in columns]
         origin, place, count = block.data.ctypes.data + PADDING, 0, block.stop - block.start
         while place < count:
             place = scan(origin, block.base, place, count, *addresses, block.start, taken.compiled.address)
@@ -223,7 +223,7 @@ def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
                 taken.compiled.grow()
                 place = -1 - place
             elif place < count:
-                start = int(own[0][place]) - block.base + PADDING
-                taken.add_odd(block.start + place, block.data[start : start + int(own[1][place])].tobytes())
+                start = int(columns[0][place]) - block.base + PADDING
+                taken.add_odd(block.start + place, block.data[start : start + int(columns[1][place])].tobytes())
                 place += 1
     return {name: column.moved(job.rows) for name, column in taken.finish().items()}

@@ -21,7 +21,7 @@ def on_clock(augmented: AugmentedTrace, clock: Clock) -> AugmentedTrace:
     The start and the end of a slice are mapped separately, so slices stay nested.
     """
     tracks: dict[int, SliceTrack] = {}
-    outcomes = {name: _outcome(one, clock, tracks) for name, one in augmented.outcomes.items()}
+    outcomes = {name: _outcome(outcome, clock, tracks) for name, outcome in augmented.outcomes.items()}
     window = augmented.window
     if window is not None:
         window = replace(window, start_ns=int(clock(np.array([window.start_ns]))[0]))
@@ -43,29 +43,29 @@ def trace_on_clock(trace: Trace, clock: Clock) -> Trace:
 def _outcome(outcome: Outcome, clock: Clock, tracks: dict[int, SliceTrack]) -> Outcome:
     if not isinstance(outcome, Findings):
         return outcome
-    return replace(outcome, annotations=[_annotation(one, clock, tracks) for one in outcome.annotations])
+    return replace(outcome, annotations=[_annotation(annotation, clock, tracks) for annotation in outcome.annotations])
 
 
-def _annotation(one: Annotation, clock: Clock, tracks: dict[int, SliceTrack]) -> Annotation:
+def _annotation(annotation: Annotation, clock: Clock, tracks: dict[int, SliceTrack]) -> Annotation:
     """``tracks`` are those moved so far, by the ``id`` of what they were made of: flows refer to them."""
-    match one:
+    match annotation:
         case SliceTrack():
-            ts = clock(one.ts)
-            moved = tracks[id(one)] = replace(one, ts=ts, dur=clock(one.ts + one.dur) - ts)
+            ts = clock(annotation.ts)
+            moved = tracks[id(annotation)] = replace(annotation, ts=ts, dur=clock(annotation.ts + annotation.dur) - ts)
             return moved
         case CounterTrack():
-            return _counter(one, clock(one.ts))
+            return _counter(annotation, clock(annotation.ts))
         case InstantTrack():
-            return replace(one, ts=clock(one.ts))
+            return replace(annotation, ts=clock(annotation.ts))
         case Flows():
-            return replace(one, out=_ends(one.out, tracks), into=_ends(one.into, tracks))
+            return replace(annotation, out=_ends(annotation.out, tracks), into=_ends(annotation.into, tracks))
 
 
-def _counter(one: CounterTrack, ts: Int64s) -> CounterTrack:
+def _counter(counter: CounterTrack, ts: Int64s) -> CounterTrack:
     """Of points mapped to one moment the last stays, because a counter's times ascend strictly."""
     last = np.ones(len(ts), np.bool_)
     last[:-1] = ts[1:] != ts[:-1]
-    return replace(one, ts=ts[last], values=one.values[last])
+    return replace(counter, ts=ts[last], values=counter.values[last])
 
 
 def _ends(ends: Ends, tracks: dict[int, SliceTrack]) -> Ends:

@@ -51,8 +51,8 @@ def blocks(text: SourceBytes, offsets: Int64s, lengths: Int32s) -> Iterator[Bloc
 
 def decoded(block: Block, offsets: Int64s, lengths: Int32s, decode: Decode = json_event) -> Iterator[dict[str, Any]]:
     """Each event of a block; empty where it is none of ``decode``'s (of a Chrome file: no JSON object at all)."""
-    own = offsets[block.start : block.stop].tolist()
-    for offset, length in zip(own, lengths[block.start : block.stop].tolist(), strict=True):
+    offsets_ = offsets[block.start : block.stop].tolist()
+    for offset, length in zip(offsets_, lengths[block.start : block.stop].tolist(), strict=True):
         start = offset - block.base + PADDING
         yield decoded_event(block.data[start : start + length].tobytes(), offset, decode)
 

@@ -80,14 +80,14 @@ def _on_slices(trace: Trace, rows: Int64s, chosen: Bools) -> Bools:
     Arrows have no device: their place is known by pid and tid alone.
     """
     events, numbers = trace.events, dict[tuple[Identity, Identity], int]()
-    place_of = np.array([numbers.setdefault((one.pid, one.tid), len(numbers)) for one in trace.tracks], np.int64)
+    place_of = np.array([numbers.setdefault((track.pid, track.tid), len(numbers)) for track in trace.tracks], np.int64)
     slices = np.flatnonzero(chosen)
     of_place = dict(each(place_of[events.track[slices]], len(numbers)))
     covered = np.zeros(len(rows), np.bool_)
     for place, points in each(place_of[events.track[rows]], len(numbers)):
         if place in of_place:
-            own = slices[of_place[place]]
-            reach = np.maximum.accumulate(events.ts[own] + events.dur[own])
-            last = np.searchsorted(events.ts[own], events.ts[rows[points]], side="right") - 1
+            on_track = slices[of_place[place]]
+            reach = np.maximum.accumulate(events.ts[on_track] + events.dur[on_track])
+            last = np.searchsorted(events.ts[on_track], events.ts[rows[points]], side="right") - 1
             covered[points] = (last >= 0) & (reach[last] >= events.ts[rows[points]])
     return covered

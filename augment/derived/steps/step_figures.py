@@ -43,11 +43,11 @@ def step_figures(trace: Trace, windows: StepWindows) -> list[StepFigures]:
         return [StepFigures(None, step_ns, {})]
     return [
         StepFigures(
-            one.device.device,
+            coverage.device.device,
             step_ns,
-            _times(one, windows) | _idle(trace, place, windows) | _launched(trace, place, windows),
+            _times(coverage, windows) | _idle(trace, place, windows) | _launched(trace, place, windows),
         )
-        for place, one in enumerate(coverages)
+        for place, coverage in enumerate(coverages)
     ]
 
 
@@ -68,9 +68,9 @@ def memory_peaks(trace: Trace, windows: StepWindows) -> Int64s | None:
     return peaks if (peaks >= 0).any() else None
 
 
-def _times(one: TypeCoverage, windows: StepWindows) -> dict[str, Int64s]:
+def _times(coverage: TypeCoverage, windows: StepWindows) -> dict[str, Int64s]:
     def time(any_of: int, none_of: int = 0) -> Int64s:
-        return one.time_within(windows.start, windows.end, any_of=any_of, none_of=none_of)
+        return coverage.time_within(windows.start, windows.end, any_of=any_of, none_of=none_of)
 
     return {
         "busy_ns": time(COMPUTATION | COMMUNICATION | MEMORY),
@@ -100,9 +100,9 @@ def _launched(trace: Trace, device: int, windows: StepWindows) -> dict[str, Int6
     known = launch != NO_ROW
     step = step_of_work(trace, windows)[places]
     delay = np.maximum(work.ts[places] - (events.ts[launch] + events.dur[launch]), 0)
-    inside, told = step >= 0, known & (step >= 0)
+    inside, launched = step >= 0, known & (step >= 0)
     return {
         "work_count": np.bincount(step[inside], minlength=len(windows)).astype(np.int64),
-        "launched": np.bincount(step[told], minlength=len(windows)).astype(np.int64),
-        "launch_delay_ns": sums(step[told], delay[told], len(windows)),
+        "launched": np.bincount(step[launched], minlength=len(windows)).astype(np.int64),
+        "launch_delay_ns": sums(step[launched], delay[launched], len(windows)),
     }

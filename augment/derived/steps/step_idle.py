@@ -40,11 +40,11 @@ def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     Before its first and after its last work a device waits for the host, because nothing is launched.
     """
     work, gaps = gpu_work(trace), device_gaps(trace)[device]
-    own = work.by_time[work.devices[device].places]
-    start = np.concatenate(([-_FOREVER], gaps.start, [max(work.end[own].max(), work.ts[own[-1]])]))
-    end = np.concatenate(([work.ts[own[0]]], gaps.end, [_FOREVER]))
+    order = work.by_time[work.devices[device].places]
+    start = np.concatenate(([-_FOREVER], gaps.start, [max(work.end[order].max(), work.ts[order[-1]])]))
+    end = np.concatenate(([work.ts[order[0]]], gaps.end, [_FOREVER]))
     category = np.full(len(start), GapCategory.HOST_WAIT, np.uint8)
     category[1:-1] = device_categories(trace, gaps)
-    launch = np.concatenate((work.launch[own[:1]], work.launch[gaps.next], [NO_ROW]))
+    launch = np.concatenate((work.launch[order[:1]], work.launch[gaps.next], [NO_ROW]))
     which, step, pieces = clip(Intervals(start, end), Intervals(windows.start, windows.end))
     return StepIdle(pieces.start, pieces.end, step, category[which], launch[which])

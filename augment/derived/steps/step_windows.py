@@ -64,8 +64,8 @@ class StepWindows:
 @derived
 def step_windows(trace: Trace) -> StepWindows:
     """The windows of all steps. Without steps there is one window, the whole recording; without any work, none."""
-    found = steps(trace)
-    return windows_of(trace, found.number, found.ts, found.end) if len(found) else _whole(trace)
+    annotated = steps(trace)
+    return windows_of(trace, annotated.number, annotated.ts, annotated.end) if len(annotated) else _whole(trace)
 
 
 def region_windows(trace: Trace, name: str) -> StepWindows:

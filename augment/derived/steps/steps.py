@@ -66,7 +66,7 @@ def step_numbers(trace: Trace) -> list[int]:
 @derived
 def _told(trace: Trace) -> tuple[Int64s, dict[int, int]]:
     """The rows of the annotations, ascending, and the step's number for the code of each name."""
-    number_of = {code: int(found[1]) for code, name in enumerate(trace.strings) if (found := _STEP.fullmatch(name))}
+    number_of = {code: int(match[1]) for code, name in enumerate(trace.strings) if (match := _STEP.fullmatch(name))}
     rows = trace.events.slices_of(*_ON_HOST)
     return rows[np.isin(trace.events.name[rows], list(number_of))], number_of
 

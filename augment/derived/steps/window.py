@@ -26,12 +26,12 @@ def within(trace: Trace, first: int, last: int) -> Trace:
     Raises:
         UsageError: the trace has no such step, or nothing happened in it.
     """
-    found = steps(trace)
-    chosen = np.flatnonzero((found.number >= first) & (found.number <= last))
+    annotated = steps(trace)
+    chosen = np.flatnonzero((annotated.number >= first) & (annotated.number <= last))
     if not len(chosen):
-        known = f"it has {_listed(found.number)}" if len(found) else "it has no ProfilerStep annotation"
+        known = f"it has {_listed(annotated.number)}" if len(annotated) else "it has no ProfilerStep annotation"
         raise UsageError(f"{trace.source.path}: no step of {first} to {last}; {known}")
-    part = between(trace, int(found.ts[chosen[0]]), int(found.end[chosen[-1]]))
+    part = between(trace, int(annotated.ts[chosen[0]]), int(annotated.end[chosen[-1]]))
     if not len(part.events):
         raise UsageError(f"{trace.source.path}: nothing happened in the steps {first} to {last}: they took no time")
     return part
@@ -65,12 +65,12 @@ def choose_on_devices(trace: Trace, keep: Bools, start: int, end: int, launched_
     keep[syncs[calls != NO_ROW]] = keep[calls[calls != NO_ROW]]
     notes = trace.events.slices_of(Category.GPU_USER_ANNOTATION)
     pieces_of = dict(each(trace.events.track[work.row], len(trace.tracks)))
-    for track, mine in each(trace.events.track[notes], len(trace.tracks)):
-        own, pieces = notes[mine], pieces_of.get(track)
+    for track, index in each(trace.events.track[notes], len(trace.tracks)):
+        rows, pieces = notes[index], pieces_of.get(track)
         if pieces is not None:
-            following = np.searchsorted(work.ts[pieces], trace.events.ts[own])
+            following = np.searchsorted(work.ts[pieces], trace.events.ts[rows])
             known = following < len(pieces)
-            keep[own[known]] = belongs[pieces[following[known]]]
+            keep[rows[known]] = belongs[pieces[following[known]]]
 
 
 def only(trace: Trace, keep: Bools) -> Trace:
@@ -99,8 +99,8 @@ def _ends(ends: SparseColumn, new_row: Int64s) -> SparseColumn:
 
 def rows_in_whole(part: Trace, rows: Int64s) -> Int64s:
     """The rows in the whole trace of these ``rows`` of ``part``."""
-    found: Int64s = part.facts[_ROWS][rows] if _ROWS in part.facts else rows
-    return found
+    rows_: Int64s = part.facts[_ROWS][rows] if _ROWS in part.facts else rows
+    return rows_
 
 
 def _listed(numbers: Int64s) -> str:

@@ -119,7 +119,7 @@ def joined_waits(parts: Sequence[Waits]) -> Waits:
         np.concatenate([np.empty(0, np.int32), *(part.track for part in parts)]),
         np.concatenate([np.empty(0, np.int64), *(part.start for part in parts)]),
         np.concatenate([np.empty(0, np.int64), *(part.end for part in parts)]),
-        tuple(one for part in parts for one in part.diagnostics),
+        tuple(diagnostic for part in parts for diagnostic in part.diagnostics),
     )
 
 
@@ -154,7 +154,7 @@ def launches_of_work(trace: Trace) -> Waits:
     missing = len(work) - len(places)
     possible = at >= segments.ts[segments.bounds[events.track[call]]] if len(call) else np.ones(0, np.bool_)
     places, call, at = places[possible], call[possible], at[possible]
-    found = dependencies_of(Kind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places)
+    edges = dependencies_of(Kind.LAUNCH, call, work.row[places], from_at=(events.track[call], at), to_work=places)
     counts = (
         ("gpu_work_without_launch", missing, "pieces of GPU work have no known launch"),
         (
@@ -163,7 +163,7 @@ def launches_of_work(trace: Trace) -> Waits:
             "launches begin after the work that they launch (moved to the start of the work)",
         ),
     )
-    return _waits(found, tuple(Diagnostic(*one) for one in counts if one[1]))
+    return _waits(edges, tuple(Diagnostic(*count) for count in counts if count[1]))
 
 
 def order_on_streams(trace: Trace) -> Waits:
@@ -182,12 +182,12 @@ def order_on_streams(trace: Trace) -> Waits:
 def last_to_end(trace: Trace) -> Places:
     """For each piece of GPU work: of it and all work before it on its stream, the place of the last to end."""
     work = gpu_work(trace)
-    found = np.arange(len(work))
+    last = np.arange(len(work))
     for stream in work.streams:
         end = work.end[stream.places]
-        held = np.where(end == np.maximum.accumulate(end), found[stream.places], 0)
-        found[stream.places] = np.maximum.accumulate(held)
-    return found
+        held = np.where(end == np.maximum.accumulate(end), last[stream.places], 0)
+        last[stream.places] = np.maximum.accumulate(held)
+    return last
 
 
 def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
@@ -211,10 +211,10 @@ def full_queues(trace: Trace, full_queue: int = 1024) -> Waits:
     places, started = (np.concatenate(column) for column in zip(*parts, strict=True))
     call = work.launch[places]
     returned = events.ts[call] + events.dur[call]
-    found = dependencies_of(
+    dependencies = dependencies_of(
         Kind.FULL_QUEUE, work.row[started], call, from_work=started, to_at=(events.track[call], returned)
     )
-    return Waits(found, events.track[call], events.ts[call], returned)
+    return Waits(dependencies, events.track[call], events.ts[call], returned)
 
 
 def unexplained_starts(trace: Trace, known: Int64s) -> Waits:
@@ -268,7 +268,7 @@ def last_launched_before(trace: Trace, stream: slice, moments: Int64s) -> Places
     return np.where(count > 0, stream.start + count - 1, NO_PLACE)
 
 
-def _waits(found: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> Waits:
+def _waits(dependencies: Dependencies, diagnostics: tuple[Diagnostic, ...] = ()) -> Waits:
     """``Waits`` without periods in which a thread waited."""
     empty = np.empty(0, np.int64)
-    return Waits(found, np.empty(0, np.int32), empty, empty, diagnostics)
+    return Waits(dependencies, np.empty(0, np.int32), empty, empty, diagnostics)

@@ -46,21 +46,21 @@ class DeviceStates:
 def device_states(trace: Trace) -> tuple[DeviceStates, ...]:
     """The states of each device, in the order of ``gpu_work(trace).devices``."""
     return tuple(
-        _states(one, gaps.start, device_categories(trace, gaps))
-        for one, gaps in zip(type_coverage(trace), device_gaps(trace), strict=True)
+        _states(coverage, gaps.start, device_categories(trace, gaps))
+        for coverage, gaps in zip(type_coverage(trace), device_gaps(trace), strict=True)
     )
 
 
-def _states(one: TypeCoverage, gap_start: Int64s, category: Bytes) -> DeviceStates:
+def _states(coverage: TypeCoverage, gap_start: Int64s, category: Bytes) -> DeviceStates:
     """Idle time begins where a gap does: work of no duration may divide it."""
-    busy = np.flatnonzero(one.mask)
-    running = one.mask[busy]
+    busy = np.flatnonzero(coverage.mask)
+    running = coverage.mask[busy]
     state = np.full(len(busy), EXPOSED_COPY, np.uint8)
     state[running & COMMUNICATION != 0] = EXPOSED_COMMUNICATION
     state[running & COMPUTATION != 0] = COMPUTE
-    start = np.concatenate((one.ts[busy], gap_start))
+    start = np.concatenate((coverage.ts[busy], gap_start))
     order = np.argsort(start, kind="stable")
     start, state = start[order], np.concatenate((state, (_IDLE + category).astype(np.uint8)))[order]
-    first = np.append(True, state[1:] != state[:-1])[: len(start)] & (start < one.last_ns)
+    first = np.append(True, state[1:] != state[:-1])[: len(start)] & (start < coverage.last_ns)
     start, state = start[first], state[first]
-    return DeviceStates(one.device, start, np.append(start[1:], one.last_ns)[: len(start)], state)
+    return DeviceStates(coverage.device, start, np.append(start[1:], coverage.last_ns)[: len(start)], state)

@@ -48,20 +48,20 @@ def device_waits(trace: Trace) -> DeviceWaits:
     work = gpu_work(trace)
     cause, known_by = np.full(len(work), NO_PLACE, np.intp), np.full(len(work), INFERRED, np.uint8)
     ends_gap, ready = _ready(trace)
-    told = waiting_streams(trace).dependencies
-    held = ends_gap[told.to_work] & (work.end[told.from_work] > ready[told.to_work])
-    before, after = told.from_work[held], told.to_work[held]
+    edges = waiting_streams(trace).dependencies
+    held = ends_gap[edges.to_work] & (work.end[edges.from_work] > ready[edges.to_work])
+    before, after = edges.from_work[held], edges.to_work[held]
     order = np.argsort(work.end[before], kind="stable")
     cause[after[order]] = before[order]  # of several assignments, the last one to end stays
     known_by[after] = RECORDED
     late = ends_gap & (work.launch != NO_ROW) & (cause == NO_PLACE) & (work.ts - ready > UNEXPLAINED_NS)
-    sizes = [one.stop - one.start for one in work.streams]
+    sizes = [stream.stop - stream.start for stream in work.streams]
     stream = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     for device in work.devices:
-        own = device.start + np.flatnonzero(late[device.places])
-        if len(own) and stream[device.start] != stream[device.stop - 1]:
-            cause[own] = _inferred(trace, device.places, own, ready[own], stream)
-    return DeviceWaits(cause, stream[cause], known_by, tuple(str(one.stream) for one in work.streams))
+        places = device.start + np.flatnonzero(late[device.places])
+        if len(places) and stream[device.start] != stream[device.stop - 1]:
+            cause[places] = _inferred(trace, device.places, places, ready[places], stream)
+    return DeviceWaits(cause, stream[cause], known_by, tuple(str(stream.stream) for stream in work.streams))
 
 
 def _ready(trace: Trace) -> tuple[Bools, Int64s]:
@@ -82,7 +82,7 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
     at = np.searchsorted(work.end[by_end], work.ts[late] + CLOCK_NS, side="right") - 1
     since = np.maximum(ready, work.ts[late] - UNEXPLAINED_NS)
     launched = launch[work.launch[late]]
-    found, several, unclear = (
+    match, several, unclear = (
         np.full(len(late), NO_PLACE, np.intp),
         np.zeros_like(late, bool),
         np.zeros_like(late, bool),
@@ -94,17 +94,17 @@ def _inferred(trace: Trace, device: slice, late: Places, ready: Int64s, stream: 
             break
         fits = near & (stream[other] != stream[late]) & (work.ts[other] < work.ts[late])
         fits &= (work.launch[other] == NO_ROW) | (launch[work.launch[other]] <= launched)
-        several |= fits & (found != NO_PLACE)
-        unclear |= several & fits & (stream[other] != stream[found])
-        found = np.where(fits & (found == NO_PLACE), other, found)
+        several |= fits & (match != NO_PLACE)
+        unclear |= several & fits & (stream[other] != stream[match])
+        match = np.where(fits & (match == NO_PLACE), other, match)
         at -= 1
     else:
         unclear |= near  # too many ends to examine
-    delay = work.ts[late] - work.end[found]
-    last = _last_launched(work, launch, found, launched, stream)
-    sure = last | (~several & (BY_CHANCE * delay <= work.end[found] - work.ts[found]))
-    sure &= ~unclear & (work.launch[found] != NO_ROW) & (2 * delay <= work.ts[late] - ready)
-    return np.where(sure, found, NO_PLACE)
+    delay = work.ts[late] - work.end[match]
+    last = _last_launched(work, launch, match, launched, stream)
+    sure = last | (~several & (BY_CHANCE * delay <= work.end[match] - work.ts[match]))
+    sure &= ~unclear & (work.launch[match] != NO_ROW) & (2 * delay <= work.ts[late] - ready)
+    return np.where(sure, match, NO_PLACE)
 
 
 def _last_launched(work: GpuWork, launch: Int64s, places: Places, before: Int64s, stream: Int32s) -> Bools:
@@ -112,5 +112,5 @@ def _last_launched(work: GpuWork, launch: Int64s, places: Places, before: Int64s
     following = np.minimum(places + 1, len(work) - 1)
     last = (following == places) | (stream[following] != stream[places])
     later = (work.launch[following] != NO_ROW) & (launch[work.launch[following]] > before)
-    found: Bools = last | later
-    return found
+    is_last: Bools = last | later
+    return is_last

@@ -58,12 +58,12 @@ class IdlePieces:
 
 def device_idle(trace: Trace, consecutive_kernel_delay_ns: int) -> list[IdlePieces]:
     """The gaps of each device with their causes, in the order of ``device_gaps``."""
-    found = device_gaps(trace)
-    causes = [device_categories(trace, gaps, consecutive_kernel_delay_ns) for gaps in found]
-    host = _host_evidence(trace, found, causes)
+    gaps_of = device_gaps(trace)
+    causes = [device_categories(trace, gaps, consecutive_kernel_delay_ns) for gaps in gaps_of]
+    host = _host_evidence(trace, gaps_of, causes)
     return [
         IdlePieces(gaps.start, gaps.end, cause, _work_evidence(trace, gaps, cause) | doing, row)
-        for gaps, cause, (doing, row) in zip(found, causes, host, strict=True)
+        for gaps, cause, (doing, row) in zip(gaps_of, causes, host, strict=True)
     ]
 
 
@@ -101,9 +101,9 @@ def names_of_work(trace: Trace, places: Places, known: Bools) -> Texts:
 
 def spread(values: npt.NDArray[Integer], which: Bools | Places, count: int) -> npt.NDArray[Integer]:
     """An array of ``count`` entries: ``values`` at the places ``which``, -1 elsewhere."""
-    found = np.full(count, -1, values.dtype)
-    found[which] = values
-    return found
+    result = np.full(count, -1, values.dtype)
+    result[which] = values
+    return result
 
 
 def _launched_within(trace: Trace, gaps: IdleGaps) -> Bools:

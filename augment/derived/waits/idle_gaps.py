@@ -33,7 +33,8 @@ def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     """The gaps on each stream, in the order of ``gpu_work(trace).streams``."""
     work = gpu_work(trace)
     return tuple(
-        _gaps(work.ts[one.places], work.end[one.places], np.arange(one.start, one.stop)) for one in work.streams
+        _gaps(work.ts[stream.places], work.end[stream.places], np.arange(stream.start, stream.stop))
+        for stream in work.streams
     )
 
 
@@ -41,7 +42,7 @@ def stream_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
 def device_gaps(trace: Trace) -> tuple[IdleGaps, ...]:
     """The gaps in which no stream of a device works, in the order of ``gpu_work(trace).devices``; they are disjoint."""
     work = gpu_work(trace)
-    orders = [work.by_time[one.places] for one in work.devices]
+    orders = [work.by_time[device.places] for device in work.devices]
     return tuple(_gaps(work.ts[order], work.end[order], order) for order in orders)
 
 

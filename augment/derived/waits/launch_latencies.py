@@ -35,6 +35,6 @@ def launch_latencies(trace: Trace) -> Int64s:
         np.minimum(least[:-reach], least[reach:], out=least[:-reach])
         reach *= 2
     least[-_LAUNCHES:] = least[-_LAUNCHES:][:1]
-    found = np.full(len(work), LONGEST_NS, np.int64)
-    found[launched[order]] = least
-    return found
+    latencies = np.full(len(work), LONGEST_NS, np.int64)
+    latencies[launched[order]] = least
+    return latencies

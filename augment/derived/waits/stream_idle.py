@@ -45,17 +45,18 @@ def stream_idle(trace: Trace, devices: list[IdlePieces], consecutive_kernel_dela
         consecutive_kernel_delay_ns: below this a gap between work launched in time is kernel_wait.
     """
     work, gaps = gpu_work(trace), stream_gaps(trace)
-    device_of = np.searchsorted([one.stop for one in work.devices], [one.start for one in work.streams], side="right")
-    found: list[StreamIdle] = []
+    stops, starts = [device.stop for device in work.devices], [stream.start for stream in work.streams]
+    device_of = np.searchsorted(stops, starts, side="right")
+    stream_idles: list[StreamIdle] = []
     for index, idle in enumerate(devices):
-        own = [gaps[stream] for stream in np.flatnonzero(device_of == index).tolist()]
+        device_gaps_ = [gaps[stream] for stream in np.flatnonzero(device_of == index).tolist()]
         device = _Device(idle, _summed(idle))
-        pauses = _long_pauses(own, idle) if len(own) > 1 else []
-        for place, one in enumerate(own):
-            category = categories_of(trace, one, consecutive_kernel_delay_ns)
-            pieces = _pieces(trace, one, category, device, pauses[place]) if pauses else _alone(category, idle)
-            found.append(StreamIdle(one, category, _parts(one, device), pieces))
-    return found
+        pauses = _long_pauses(device_gaps_, idle) if len(device_gaps_) > 1 else []
+        for place, gaps_ in enumerate(device_gaps_):
+            category = categories_of(trace, gaps_, consecutive_kernel_delay_ns)
+            pieces = _pieces(trace, gaps_, category, device, pauses[place]) if pauses else _alone(category, idle)
+            stream_idles.append(StreamIdle(gaps_, category, _parts(gaps_, device), pieces))
+    return stream_idles
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,13 @@ def _pieces(trace: Trace, gaps: IdleGaps, category: Bytes, device: _Device, paus
     start, end = np.concatenate((idle.start[pause], busy.start)), np.concatenate((idle.end[pause], busy.end))
     cause = np.concatenate((idle.cause[pause], np.full(len(busy.start), OTHER_STREAM_BUSY, np.uint8)))
     gap = np.searchsorted(gaps.start, start, side="right") - 1
-    told, row = _busy_evidence(trace, gaps, busy, gap[len(pause) :], device)
+    busy_evidence, row = _busy_evidence(trace, gaps, busy, gap[len(pause) :], device)
     ends_gap = end[: len(pause)] == gaps.end[gap[: len(pause)]]  # otherwise the arrow begins at another stream's work
     row = np.concatenate((np.where(ends_gap, idle.row[pause], NO_ROW), row))
     order = np.argsort(start, kind="stable")
     evidence = {
-        name: _joined(idle.evidence.get(name), pause, told.get(name), len(busy.start), order)
-        for name in {**idle.evidence, **told}
+        name: _joined(idle.evidence.get(name), pause, busy_evidence.get(name), len(busy.start), order)
+        for name in {**idle.evidence, **busy_evidence}
     }
     evidence["hta_category"] = _hta(category[gap], cause).take(order)
     return IdlePieces(start[order], end[order], cause[order], evidence, row[order])
@@ -124,21 +125,21 @@ def _long_pauses(gaps: Sequence[IdleGaps], idle: IdlePieces) -> list[Places]:
 
     So no gap has more than :data:`SHARE` pieces. Only pauses of about the wanted length, or longer, are examined.
     """
-    start, end = (np.concatenate([getattr(one, side) for one in gaps]) for side in ("start", "end"))
-    stream = np.repeat(np.arange(len(gaps)), [len(one) for one in gaps])
+    start, end = (np.concatenate([getattr(gap, side) for gap in gaps]) for side in ("start", "end"))
+    stream = np.repeat(np.arange(len(gaps)), [len(gap) for gap in gaps])
     size = idle.end - idle.start
     least = (end - start + SHARE - 1) // SHARE
     power = np.maximum(np.frexp(least.astype(np.float64))[1] - 2, 0)  # 2 ** power is at most ``least``
     long = np.arange(len(size))
     parts = [(long[:0], stream[:0])]
-    for exponent, own in each(power, int(power.max(initial=0)) + 1):
+    for exponent, index in each(power, int(power.max(initial=0)) + 1):
         long = long[size[long] >= 1 << exponent]
-        whose, place = expand(*touched(start[own], end[own], Intervals(idle.start[long], idle.end[long])))
-        fits = size[long[place]] >= least[own[whose]]
-        parts.append((long[place[fits]], stream[own[whose[fits]]]))
+        whose, place = expand(*touched(start[index], end[index], Intervals(idle.start[long], idle.end[long])))
+        fits = size[long[place]] >= least[index[whose]]
+        parts.append((long[place[fits]], stream[index[whose[fits]]]))
     pause, of = (np.concatenate(column) for column in zip(*parts, strict=True))
-    found = dict(each(of, len(gaps)))
-    return [np.sort(pause[found[index]]) if index in found else pause[:0] for index in range(len(gaps))]
+    pauses = dict(each(of, len(gaps)))
+    return [np.sort(pause[pauses[index]]) if index in pauses else pause[:0] for index in range(len(gaps))]
 
 
 def _busy_evidence(

@@ -32,7 +32,7 @@ def sync_calls(trace: Trace) -> SyncCalls:
     calls = events.slices_of(*LAUNCHES)
     calls = calls[waits[events.name[calls]]] if len(calls) else calls
     syncs = events.slices_of(Category.CUDA_SYNC)
-    on_stream = np.array([_is_stream(one.stream) for one in trace.tracks], np.bool_)
+    on_stream = np.array([_is_stream(track.stream) for track in trace.tracks], np.bool_)
     of_device = np.flatnonzero(~on_stream[events.track[syncs]]) if len(syncs) else np.empty(0, np.intp)
     return SyncCalls(np.concatenate((calls, syncs)), np.concatenate((np.arange(len(calls)), len(calls) + of_device)))
 

@@ -52,17 +52,17 @@ def _waiting_calls(trace: Trace) -> Waits:
         return joined_waits([])
     work, events = gpu_work(trace), trace.events
     begun, returned = events.ts[calls], events.ts[calls] + events.dur[calls]
-    before = np.array([one.before for one in scopes], np.int64)
-    certain = np.array([one.certain for one in scopes], np.bool_)
+    before = np.array([scope.before for scope in scopes], np.int64)
+    certain = np.array([scope.certain for scope in scopes], np.bool_)
     best = np.full(len(calls), NO_PLACE, np.intp)
-    where = {key: code for code, key in enumerate({(one.device, one.stream): None for one in scopes})}
-    code = np.array([where[one.device, one.stream] for one in scopes], np.intp)
+    where = {key: code for code, key in enumerate({(scope.device, scope.stream): None for scope in scopes})}
+    code = np.array([where[scope.device, scope.stream] for scope in scopes], np.intp)
     asking = dict(zip(where, (calls for _, calls in each(code, len(where))), strict=True))
     for stream in work.streams:
-        mine = {(of, on) for of in (None, stream.device) for on in (None, stream.stream)} & asking.keys()
-        if not mine:
+        keys = {(of, on) for of in (None, stream.device) for on in (None, stream.stream)} & asking.keys()
+        if not keys:
             continue
-        asked = np.concatenate([asking[key] for key in mine])
+        asked = np.concatenate([asking[key] for key in keys])
         last = last_launched_before(trace, stream.places, before[asked])
         begun_by = np.searchsorted(work.ts[stream.places], returned[asked], side="right")
         ended_by = np.searchsorted(np.maximum.accumulate(work.end[stream.places]), returned[asked], side="right")
@@ -71,21 +71,21 @@ def _waiting_calls(trace: Trace) -> Waits:
         asked, last = asked[fits], last[fits]
         better = (best[asked] < 0) | (work.end[last] > work.end[best[asked]])
         best[asked[better]] = last[better]
-    found = best >= 0
-    early = int((work.end[best[found]] > returned[found]).sum())
+    known = best >= 0
+    early = int((work.end[best[known]] > returned[known]).sum())
     message = "calls return before the work that they waited for has ended, by the clocks"
-    calls, best = calls[found], best[found]
+    calls, best = calls[known], best[known]
     return Waits(
         dependencies_of(
             Kind.SYNC,
             work.row[best],
             calls,
             from_work=best,
-            to_at=(events.track[calls], returned[found]),
+            to_at=(events.track[calls], returned[known]),
         ),
         events.track[calls],
-        begun[found],
-        returned[found],
+        begun[known],
+        returned[known],
         (Diagnostic("wait_before_end", early, message),) if early else (),
     )
 
@@ -101,7 +101,7 @@ def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
     call_of = launches(trace).of(events.correlation[rows[~on_host]])
     slices = rows[~on_host]
     kinds = trace.names_of(slices)
-    told: dict[int, _Scope] = {}
+    scopes: dict[int, _Scope] = {}
     events_told = _Events(trace, slices) if _EVENT in kinds else None
     for index, (kind, call) in enumerate(zip(kinds, call_of.tolist(), strict=True)):
         if call == NO_ROW or kind == _STREAM_WAITS:
@@ -112,11 +112,11 @@ def _calls(trace: Trace) -> tuple[Int64s, list[_Scope]]:
             scope = _of_event(trace, track.device, events_told.stream[index], events_told.recorded[index], call)
         elif kind == "Stream Sync":
             scope = _Scope(track.device, track.stream, int(events.ts[call]), True)
-        told[call] = scope
+        scopes[call] = scope
     for call in rows[on_host].tolist():
-        told.setdefault(call, _Scope(None, None, int(events.ts[call]), False))
-    calls = sorted(told)
-    return np.array(calls, np.int64), [told[call] for call in calls]
+        scopes.setdefault(call, _Scope(None, None, int(events.ts[call]), False))
+    calls = sorted(scopes)
+    return np.array(calls, np.int64), [scopes[call] for call in calls]
 
 
 def _of_event(trace: Trace, device: Identity, stream: int, recorded: int | None, call: int) -> _Scope:
@@ -136,7 +136,7 @@ class _Events:
         record = args.ints("wait_on_cuda_event_record_corr_id").at(slices, -1)
         row = np.where(record >= 0, launches(trace).of(record), NO_ROW)
         self.stream = args.ints("wait_on_stream").at(slices, -1).tolist()
-        self.recorded = [None if one == NO_ROW else int(trace.events.ts[one]) for one in row.tolist()]
+        self.recorded = [None if event == NO_ROW else int(trace.events.ts[event]) for event in row.tolist()]
 
 
 def _blocking_copies(trace: Trace) -> Waits:
@@ -150,8 +150,8 @@ def _blocking_copies(trace: Trace) -> Waits:
     if len(copies):
         waited &= is_copy[events.name[call]]
     copies, call, returned = copies[waited], call[waited], returned[waited]
-    found = dependencies_of(Kind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned))
-    return Waits(found, events.track[call], events.ts[call], returned)
+    edges = dependencies_of(Kind.SYNC, work.row[copies], call, from_work=copies, to_at=(events.track[call], returned))
+    return Waits(edges, events.track[call], events.ts[call], returned)
 
 
 @derived
@@ -161,7 +161,7 @@ def waiting_streams(trace: Trace) -> Waits:
     slices = events.slices_of(Category.CUDA_SYNC)
     slices = slices[[name == _STREAM_WAITS for name in trace.names_of(slices)]] if len(slices) else slices
     call = launches(trace).of(events.correlation[slices])
-    places_of = {(one.device, one.stream): one.places for one in work.streams}
+    places_of = {(stream.device, stream.stream): stream.places for stream in work.streams}
     pairs: list[tuple[int, int]] = []
     broken = 0
     told_of = _Events(trace, slices) if len(slices) else None
@@ -171,10 +171,10 @@ def waiting_streams(trace: Trace) -> Waits:
         awaited = places_of.get((track.device, told_of.stream[index])) if told_of else None
         if told_of is None or waiting is None or awaited is None:
             continue
-        told = int(events.ts[row if waits == NO_ROW else waits])
+        recorded_ns = int(events.ts[row if waits == NO_ROW else waits])
         recorded = told_of.recorded[index]
-        first = waiting.start + int(np.searchsorted(launched_by(trace)[waiting], told, side="left"))
-        moment = np.array([told if recorded is None else recorded], np.int64)
+        first = waiting.start + int(np.searchsorted(launched_by(trace)[waiting], recorded_ns, side="left"))
+        moment = np.array([recorded_ns if recorded is None else recorded], np.int64)
         (last,) = last_launched_before(trace, awaited, moment).tolist()
         if first == waiting.stop or last == NO_PLACE:
             continue
