@@ -129,8 +129,8 @@ def write(
 
     from augment.writers import write_all
 
-    beside = Path(augmented.trace.source.path).parent
-    return write_all(augmented, beside if folder is None else Path(folder), formats)
+    folder_ = Path(augmented.trace.source.path).parent
+    return write_all(augmented, folder_ if folder is None else Path(folder), formats)
 
 
 def __getattr__(name: str) -> object:

@@ -37,14 +37,14 @@ def bounded(findings: Findings, event_count: int) -> Findings:
     count = sum(map(rows_of, findings.annotations))
     if count <= most:
         return findings
-    inner = sum(len(one.inner_rows()) for one in findings.annotations if isinstance(one, SliceTrack))
+    inner = sum(len(track.inner_rows()) for track in findings.annotations if isinstance(track, SliceTrack))
     outer = count - inner
     kept = min(inner, most - outer if outer <= most else most // 4)
     fewer = _Fewer(min((most - kept) / outer, 1.0), kept / max(inner, 1))
-    annotations = [one for each in findings.annotations for one in fewer.of(each)]
+    annotations = [track for each in findings.annotations for track in fewer.of(each)]
     gone = count - sum(map(rows_of, annotations))
-    told = Diagnostic("annotations_reduced", gone, _MESSAGE)
-    return replace(findings, annotations=annotations, diagnostics=[*findings.diagnostics, told])
+    remark = Diagnostic("annotations_reduced", gone, _MESSAGE)
+    return replace(findings, annotations=annotations, diagnostics=[*findings.diagnostics, remark])
 
 
 @dataclass
@@ -60,21 +60,21 @@ class _Fewer:
     inner_share: float
     _moved: dict[int, tuple[SliceTrack, Int64s]] = field(default_factory=dict)  #: by ``id``: the new track and rows
 
-    def of(self, one: Annotation) -> Iterator[Annotation]:
+    def of(self, annotation: Annotation) -> Iterator[Annotation]:
         """The annotation with fewer rows; none if no arrow is left."""
-        match one:
+        match annotation:
             case SliceTrack():
-                most = int(len(one.ts) * self.share), int(len(one.inner_rows()) * self.inner_share)
-                track, row = _slices(one, *most)
-                self._moved[id(one)] = track, row
+                most = int(len(annotation.ts) * self.share), int(len(annotation.inner_rows()) * self.inner_share)
+                track, row = _slices(annotation, *most)
+                self._moved[id(annotation)] = track, row
                 yield track
             case CounterTrack():
-                kept = peaks(one.ts, one.values, int(len(one.ts) * self.share))
-                yield replace(one, ts=one.ts[kept], values=one.values[kept])
+                kept = peaks(annotation.ts, annotation.values, int(len(annotation.ts) * self.share))
+                yield replace(annotation, ts=annotation.ts[kept], values=annotation.values[kept])
             case InstantTrack():
-                yield one
+                yield annotation
             case Flows():
-                yield from self._flows(one, int(len(one) * self.share))
+                yield from self._flows(annotation, int(len(annotation) * self.share))
 
     def _flows(self, flows: Flows, most: int) -> Iterator[Flows]:
         """The arrows between slices that are left; of these, those at the longest added slices."""
@@ -99,31 +99,31 @@ def _slices(track: SliceTrack, most: int, most_inner: int) -> tuple[SliceTrack, 
     """The track with fewer slices, and for each old row the new one, -1 if it is left out."""
     if (track.ts[1:] < track.ts[:-1] + track.dur[:-1]).any():  # nested: short ones may hold others
         return _without_short_inner(track, most_inner), np.arange(len(track.ts))
-    found = joined(track.ts, track.dur, track.names.codes, most)
-    track = _joined(track, found) if len(found) < len(track.ts) else track
+    runs = joined(track.ts, track.dur, track.names.codes, most)
+    track = _joined(track, runs) if len(runs) < len(track.ts) else track
     kept = longest(track.dur, most)
     row = np.full(len(track.ts), -1, np.int64)
     row[kept] = np.arange(len(kept))
-    return _without_short_inner(_taken(track, kept), most_inner), row[found.group]
+    return _without_short_inner(_taken(track, kept), most_inner), row[runs.group]
 
 
-def _joined(track: SliceTrack, found: Joined) -> SliceTrack:
+def _joined(track: SliceTrack, runs: Joined) -> SliceTrack:
     """Each slice as long as its pieces, with the name and args of the one that represents them.
 
     Where there are few names, the args ``NAME_ns`` of a joined slice say how long each of its pieces' names lasted.
     """
-    several = found.count > 1
-    args: dict[str, ArgColumn] = dict(_taken(track, found.longest).args)
-    args["joined_count"] = np.where(several, found.count, -1)
+    several = runs.count > 1
+    args: dict[str, ArgColumn] = dict(_taken(track, runs.longest).args)
+    args["joined_count"] = np.where(several, runs.count, -1)
     names, kind = numbered(track.names.codes)
     if len(names) <= _MOST_KINDS:
-        times = found.times(track.dur, kind.astype(np.int32), len(names))
+        times = runs.times(track.dur, kind.astype(np.int32), len(names))
         for code, ns in zip(names.tolist(), times, strict=True):
             args[f"{_word(track.names, code)}_ns"] = np.where(several & (ns > 0), ns, -1)
-    last = found.first + found.count - 1
-    dur = track.ts[last] + track.dur[last] - track.ts[found.first]
-    whole = _taken(track, found.longest)
-    return replace(whole, ts=track.ts[found.first], dur=dur, args=args)
+    last = runs.first + runs.count - 1
+    dur = track.ts[last] + track.dur[last] - track.ts[runs.first]
+    whole = _taken(track, runs.longest)
+    return replace(whole, ts=track.ts[runs.first], dur=dur, args=args)
 
 
 def _word(names: Texts, code: int) -> str:
@@ -154,7 +154,7 @@ def _taken(track: SliceTrack, rows: Places) -> SliceTrack:
 
 
 def _columns(args: Mapping[str, ArgColumn], rows: Places) -> dict[str, ArgColumn]:
-    return {name: one.take(rows) if isinstance(one, Texts) else one[rows] for name, one in args.items()}
+    return {name: values.take(rows) if isinstance(values, Texts) else values[rows] for name, values in args.items()}
 
 
 __all__ = ["LEAST_ROWS", "SHARE", "bounded"]

@@ -113,15 +113,15 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     """Of ``known`` the name that ``name`` most likely stands for: its beginning, its spelling, or a part of it."""
     from difflib import get_close_matches
 
-    begins = [one for one in known if name and one.startswith(name)]
-    near = begins[:1] or get_close_matches(name, known, 1) or [one for one in known if name and name in one][:1]
+    begins = [each for each in known if name and each.startswith(name)]
+    near = begins[:1] or get_close_matches(name, known, 1) or [each for each in known if name and name in each][:1]
     return near[0] if near else None
 
 
 def unabridged(name: str, known: Collection[str]) -> str:
     """The only one of ``known`` that begins with ``name``; ``name`` itself if it is known, or not the beginning of
     exactly one."""
-    begins = [one for one in known if name and one.startswith(name)]
+    begins = [each for each in known if name and each.startswith(name)]
     return begins[0] if name not in known and len(begins) == 1 else name
 
 

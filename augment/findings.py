@@ -121,8 +121,8 @@ class AugmentedTrace:
 
     def __repr__(self) -> str:
         skipped = sum(isinstance(outcome, Skipped) for outcome in self.outcomes.values())
-        told = f", {skipped} of them skipped" if skipped else ""
-        return f"<AugmentedTrace {self.trace.summary}; {len(self.outcomes)} analyses{told}>"
+        skipped_text = f", {skipped} of them skipped" if skipped else ""
+        return f"<AugmentedTrace {self.trace.summary}; {len(self.outcomes)} analyses{skipped_text}>"
 
     def _repr_html_(self) -> str:
         """What notebooks display."""

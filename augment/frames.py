@@ -31,13 +31,13 @@ def frames(*sources: str | os.PathLike[str]) -> dict[str, Table]:
 
 def frames_of(sidecars: Iterable[Sidecar]) -> dict[str, Table]:
     """A table for each analysis of ``sidecars``, in their order."""
-    types: dict[str, type[Any]] = {**{one.NAME: one.ROW for one in ANALYSES}, **OF_JOB, **OF_DIFF}
+    types: dict[str, type[Any]] = {**{analysis.NAME: analysis.ROW for analysis in ANALYSES}, **OF_JOB, **OF_DIFF}
     tables: dict[str, list[Table]] = {}
     leads: dict[str, list[dict[str, Any]]] = {}
     for sidecar in sidecars:
         for name, analysis in sidecar.content["analyses"].items():
-            told = {"status": analysis["status"], "reason": analysis.get("reason")}
-            table = Table.of_rows(name, analysis["rows"], types.get(name), **told)
+            outcome = {"status": analysis["status"], "reason": analysis.get("reason")}
+            table = Table.of_rows(name, analysis["rows"], types.get(name), **outcome)
             lead: dict[str, Any] = {"run": sidecar.run, "trace": sidecar.trace}
             if "rank" not in table.columns:
                 lead["rank"] = sidecar.rank

@@ -29,7 +29,7 @@ class Sidecar:
     def of(cls, path: str, content: dict[str, Any], run: str | None = None) -> Sidecar:
         """The metrics at ``path``, which are a run of their own unless ``run`` is given."""
         base = os.path.basename(path)
-        suffix = next((one for one in _SUFFIXES if base.endswith(one)), None)
+        suffix = next((suffix for suffix in _SUFFIXES if base.endswith(suffix)), None)
         trace = base.removesuffix(suffix) if suffix else base.partition(".")[0]
         return cls(path, trace if run is None else run, trace, content)
 

@@ -47,9 +47,9 @@ def stragglers(traces: Mapping[int, Trace]) -> list[Straggler]:
     ranks, matched = _matched(traces)
     late, longest = (sums(matched.member, each, len(ranks)) for each in _lateness(matched))
     parted = waits(matched, [Clock(rank, "") for rank in ranks])
-    told = tally(matched, parted, np.arange(len(matched)), np.arange(len(matched.instance)), len(ranks))
+    totals = tally(matched, parted, np.arange(len(matched)), np.arange(len(matched.instance)), len(ranks))
     score = late / np.maximum(longest, 1)
-    columns = (told.count, told.last_count, late, told.wait_ns, told.charged_ns, score)
+    columns = (totals.count, totals.last_count, late, totals.wait_ns, totals.charged_ns, score)
     rows = [Straggler(*row) for row in zip(ranks, *(each.tolist() for each in columns), strict=True)]
     return sorted(rows, key=lambda row: (-row.score, row.rank))
 

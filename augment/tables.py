@@ -69,5 +69,5 @@ def read_tables(paths: Sequence[str], peak_values: Sequence[str] = ()) -> dict[s
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
     if peak_values:
-        tables[peaks.VALUES] = [dict(one) for one in peaks.values_of(peak_values)]
+        tables[peaks.VALUES] = [dict(value) for value in peaks.values_of(peak_values)]
     return tables

@@ -143,7 +143,9 @@ def kinds_of(row: type[Any]) -> dict[str, Kind]:
 
 def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str, Any]]) -> Table:
     """The rows of all ``tables``; ``lead`` are values that each row of a table begins with, as many as tables."""
-    names = dict.fromkeys([*(key for one in lead for key in one), *(key for table in tables for key in table.columns)])
+    names = dict.fromkeys(
+        [*(key for first in lead for key in first), *(key for table in tables for key in table.columns)]
+    )
     columns: dict[str, list[Any]] = {key: [] for key in names}
     kinds: dict[str, Kind] = {}
     for table, values in zip(tables, lead, strict=True):
@@ -152,7 +154,7 @@ def concatenated(name: str, tables: Sequence[Table], lead: Sequence[Mapping[str,
             column += [values[key]] * len(table) if key in values else table.columns.get(key, [None] * len(table))
     kinds = {key: _lenient(kind, columns[key]) for key, kind in kinds.items()}
     reasons = dict.fromkeys(table.reason for table in tables if table.reason)
-    status = next(one for one in ("ok", "partial", "skipped") if one in {table.status for table in tables})
+    status = next(status for status in ("ok", "partial", "skipped") if status in {table.status for table in tables})
     return Table(name, columns, kinds, status, "; ".join(reasons) or None)
 
 
@@ -176,16 +178,16 @@ def _kind_of_hint(hint: Any) -> Kind:
 
 def _kind_of_values(name: str, values: Sequence[Any]) -> Kind:
     """The type of a column that nothing declares."""
-    found = {type(value) for value in values if value is not None}
-    if not found:
+    types = {type(value) for value in values if value is not None}
+    if not types:
         return Kind("int" if name in _IDENTITIES else _SUFFIXES.get(name.rpartition("_")[2], "text"))
-    if found <= {list, tuple}:
+    if types <= {list, tuple}:
         return Kind("texts")
-    if found == {bool}:
+    if types == {bool}:
         return Kind("bool")
-    if found == {int}:
+    if types == {int}:
         return Kind("int")
-    return Kind("float" if found <= {int, float} else "text")
+    return Kind("float" if types <= {int, float} else "text")
 
 
 def _series(pd: Any, kind: Kind, values: Sequence[Any]) -> Any:

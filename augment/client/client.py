@@ -233,18 +233,18 @@ class Client:
     def _fetch(self, job: _Job, path: str, out: Path, deadline: Deadline, tell: Progress) -> Augmented:
         sent = stem(sent_name(path))
         downloads = [
-            Download(one, out / _local_name(one.file_name, sent, path, self.address), self._connection)
-            for one in job.artifacts
+            Download(artifact, out / _local_name(artifact.file_name, sent, path, self.address), self._connection)
+            for artifact in job.artifacts
         ]
         if not downloads or not downloads[-1].target.name.endswith(METRICS_SUFFIX):
             raise ServiceError(f"{path}: {self.address}: the server made no metrics; it is of another version", "", "")
         seams, paths = b"", []
-        for one in downloads:
-            if one.target.name.endswith(SEAMS_SUFFIX):
-                seams = one.content(self._stub, deadline)
+        for download in downloads:
+            if download.target.name.endswith(SEAMS_SUFFIX):
+                seams = download.content(self._stub, deadline)
             else:
-                one.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
-                paths.append(one.target)
+                download.receive(self._stub, deadline, path, lambda done, of: tell("fetching", done, of))
+                paths.append(download.target)
         summaries = tuple(path for path in paths if path.name.endswith(SUMMARY_SUFFIX))
         return Augmented(tuple(path for path in paths if path not in summaries), summaries, seams)
 
@@ -260,7 +260,7 @@ class Client:
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
         """Remove what the job was made of, if that is wanted; the job goes on."""
         inputs = (spec.augment.input, spec.diff.control, spec.diff.test) if self._forgets else ()
-        for name in {one.upload for one in inputs if one.upload}:
+        for name in {source.upload for source in inputs if source.upload}:
             request = service_pb2.DeleteUploadRequest(name=name)
             try:
                 self._connection.ask(self._stub.DeleteUpload, request, deadline, path)

@@ -39,7 +39,7 @@ class Tls:
         """
         if bool(self.cert) != bool(self.key):
             raise UsageError("the client's TLS certificate and its key belong together")
-        ca, key, cert = (self._read(one) for one in (self.ca, self.key, self.cert))
+        ca, key, cert = (self._read(path) for path in (self.ca, self.key, self.cert))
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     @staticmethod

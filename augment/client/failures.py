@@ -61,8 +61,8 @@ class Failure:
             return _INPUT_ERRORS[self.reason](path, because)
         if self.reason == "USAGE":
             return UsageError(because)
-        told = self.message if self.reason else f"{_SPOKEN.get(self.code, self.code.lower())} ({self.message})"
-        return ServiceError(f"{path}: {address}: {told}" if path else f"{address}: {told}", self.code, self.reason)
+        reason = self.message if self.reason else f"{_SPOKEN.get(self.code, self.code.lower())} ({self.message})"
+        return ServiceError(f"{path}: {address}: {reason}" if path else f"{address}: {reason}", self.code, self.reason)
 
 
 _SPOKEN = {

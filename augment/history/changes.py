@@ -119,10 +119,10 @@ def _searched(values: Floats, offset: int, spread: float, alpha: float) -> list[
     bounds = _split(values, spread, alpha) or _stretch(values, spread, alpha)
     if not bounds:
         return []
-    found = [offset + bound for bound in bounds]
+    bounds_ = [offset + bound for bound in bounds]
     for part, start in zip(np.split(values, bounds), (0, *bounds), strict=True):
-        found += _searched(part, offset + start, spread, alpha)
-    return found
+        bounds_ += _searched(part, offset + start, spread, alpha)
+    return bounds_
 
 
 def _split(values: Floats, spread: float, alpha: float) -> list[int]:

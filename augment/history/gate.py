@@ -28,8 +28,8 @@ def baselines(runs: Sequence[Run]) -> Mapping[Figure, Baseline]:
     made = {}
     for figure in FIGURES:
         having = [run for run in runs if figure.name in run.figures]
-        found = changes(_values(having, figure))
-        last = found[-1] if found else None
+        changed = changes(_values(having, figure))
+        last = changed[-1] if changed else None
         if having:
             made[figure] = Baseline(having[last.first :] if last else having, last)
     return made

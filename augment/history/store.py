@@ -88,9 +88,9 @@ class Store:
         """
         arrow = pyarrow()
         rows = [
-            (run.name, run.time_ns, json.dumps(dict(run.labels), sort_keys=True), run.rank_count, figure, one.median,
-             one.mean, one.std, one.step_count)
-            for figure, one in run.figures.items()
+            (run.name, run.time_ns, json.dumps(dict(run.labels), sort_keys=True), run.rank_count, figure, series.median,
+             series.mean, series.std, series.step_count)
+            for figure, series in run.figures.items()
         ]  # fmt: skip
         columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
         file = io.BytesIO()
@@ -162,12 +162,12 @@ class _Remote:
         """The names of the files; none of a folder that does not exist, which most stores cannot tell from an empty."""
         try:
             self._files.invalidate_cache()
-            found: list[Any] = self._files.ls(self._path, detail=False)
+            paths: list[Any] = self._files.ls(self._path, detail=False)
         except FileNotFoundError:
             return []
         except Exception as error:  # each store has its own
             raise InputError(self._url, str(error)) from error
-        return sorted(name.rpartition("/")[2] for name in found)
+        return sorted(name.rpartition("/")[2] for name in paths)
 
     def read(self, name: str) -> bytes:
         try:

@@ -79,5 +79,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from augment.hta import cp_graph
 
-    found: object = getattr(cp_graph, name)
-    return found
+    value: object = getattr(cp_graph, name)
+    return value

@@ -85,12 +85,12 @@ class TraceAnalysis:
             return named
         if visualize:
             rows = stragglers.stragglers(self.t.events)
-            scores = pandas().DataFrame({"rank": [one.rank for one in rows], "score": [one.score for one in rows]})
+            scores = pandas().DataFrame({"rank": [row.rank for row in rows], "score": [row.score for row in rows]})
             plots.show(lambda px: px.bar(scores, x="rank", y="score", title="Potential Stragglers"))
-        found = stragglers.potential_stragglers(self.t.events, chosen or None, count)
-        if not found:
+        late_ranks = stragglers.potential_stragglers(self.t.events, chosen or None, count)
+        if not late_ranks:
             warnings.warn("no straggler: no collective that two of the ranks have", stacklevel=2)
-        return found
+        return late_ranks
 
     def get_gpu_kernel_breakdown(
         self,

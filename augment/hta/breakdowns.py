@@ -68,7 +68,7 @@ def idle_time_breakdown(
     consecutive_kernel_delay: float,
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """The idle time by category, and the statistics of the gaps if they are asked for."""
-    found = [
+    gaps = [
         (rank, row)
         for rank in t.chosen(ranks)
         for row in t.rows(
@@ -85,7 +85,7 @@ def idle_time_breakdown(
             microseconds(row.idle_ns),
             math.nan if row.idle_ratio is None else round(row.idle_ratio, 2),
         )
-        for rank, row in found
+        for rank, row in gaps
     ]
     frame = table(records, ["rank", "device", "stream", "idle_category", "idle_time", "idle_time_ratio"])
     if visualize and len(frame):
@@ -93,13 +93,13 @@ def idle_time_breakdown(
         shown = frame.assign(stream=frame["stream"].astype(str))
         title = "Idle time breakdown per stream"
         plots.show(lambda px: px.bar(shown, x="stream", y=y, color="idle_category", facet_row="rank", title=title))
-    return frame, _gap_statistics(found) if show_idle_interval_stats else None
+    return frame, _gap_statistics(gaps) if show_idle_interval_stats else None
 
 
-def _gap_statistics(found: Iterable[tuple[int, Any]]) -> pd.DataFrame:
+def _gap_statistics(gaps: Iterable[tuple[int, Any]]) -> pd.DataFrame:
     """HTA's second frame, its index the category; the deviation of one gap is NaN, as pandas has it."""
     records = []
-    for rank, row in found:
+    for rank, row in gaps:
         std = row.std_ns if row.gap_count > 1 else None
         figures = (row.mean_ns, std, row.min_ns, row.p25_ns, row.p50_ns, row.p75_ns, row.max_ns)
         us = (math.nan if ns is None else round(ns / 1000, 2) for ns in figures)
@@ -134,25 +134,26 @@ def gpu_kernel_breakdown(
     records: list[tuple[Any, ...]] = []
     for rank in t.get_ranks():
         for row in t.rows(rank, "kernel_type_breakdown"):
-            if name := " overlapping ".join(one for one in types if one in row.kernel_types.split(" overlapping ")):
+            if name := " overlapping ".join(each for each in types if each in row.kernel_types.split(" overlapping ")):
                 times[name] = times.get(name, 0) + row.time_ns
         rows = t.rows(rank, "kernel_breakdown")
         for kernel_type in types:
             named = [_Named.of(row) for row in rows if row.kernel_type == kernel_type]
             chosen = _largest(named, num_kernels, duration_ratio, lambda _: False)
-            records += [(*_figures(one), kernel_type, rank) for one in chosen]
+            records += [(*_figures(row), kernel_type, rank) for row in chosen]
     shares = sorted(times.items(), key=lambda item: -item[1])
     total = sum(times.values())
     by_type = table(
         [(name, microseconds(ns), round(100 * ns / total, 1) if total else math.nan) for name, ns in shares],
         ["kernel_type", "sum", "percentage"],
     )
-    kernels = table(sorted(records, key=lambda one: (one[6], one[0], one[7])), [*_COLUMNS, "kernel_type", "rank"])
+    records.sort(key=lambda record: (record[6], record[0], record[7]))
+    kernels = table(records, [*_COLUMNS, "kernel_type", "rank"])
     if visualize and len(kernels):
         title = "Kernel Type Percentage Across All Ranks"
         plots.show(lambda px: px.pie(by_type, values="percentage", names="kernel_type", title=title), renderer)
-        for kernel_type, own in kernels.groupby("kernel_type"):
-            _show_shares(own, f'Kernel type "{kernel_type}" - kernel distribution on each rank', renderer)
+        for kernel_type, of_type in kernels.groupby("kernel_type"):
+            _show_shares(of_type, f'Kernel type "{kernel_type}" - kernel distribution on each rank', renderer)
     return by_type, kernels
 
 
@@ -171,8 +172,8 @@ def user_annotation_breakdown(
     records = []
     for rank in t.get_ranks():
         named = [_Named.of(row) for row in t.rows(rank, "user_annotation_breakdown") if row.side == side]
-        kept = _largest(named, num_kernels, duration_ratio, lambda name: any(one.search(name) for one in patterns))
-        records += [(*_figures(one), rank) for one in sorted(kept, key=lambda one: one.name)]
+        kept = _largest(named, num_kernels, duration_ratio, lambda name: any(wish.search(name) for wish in patterns))
+        records += [(*_figures(row), rank) for row in sorted(kept, key=lambda row: row.name)]
     if not records:
         warnings.warn(f"no annotation on the {side.upper()} in any trace", stacklevel=3)
         return None
@@ -185,8 +186,8 @@ def user_annotation_breakdown(
 _COLUMNS = ("name", "sum (us)", "max (us)", "min (us)", "stddev", "mean (us)")
 
 
-def _figures(one: _Named) -> tuple[Any, ...]:
-    return one.name, *map(microseconds, (one.sum, one.max, one.min, one.std, one.mean))
+def _figures(row: _Named) -> tuple[Any, ...]:
+    return row.name, *map(microseconds, (row.sum, row.max, row.min, row.std, row.mean))
 
 
 def _largest(rows: Iterable[_Named], most: int, ratio: float, keep: Callable[[str], bool]) -> list[_Named]:
@@ -195,26 +196,26 @@ def _largest(rows: Iterable[_Named], most: int, ratio: float, keep: Callable[[st
     by_name: dict[str, list[_Named]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    named = sorted((_pooled(name, same) for name, same in by_name.items()), key=lambda one: -one.sum)
+    named = sorted((_pooled(name, same) for name, same in by_name.items()), key=lambda row: -row.sum)
     if len(named) <= most:
         return named
-    until = np.cumsum([one.sum for one in named])
+    until = np.cumsum([row.sum for row in named])
     is_other = (until > np.quantile(until, ratio)) | (np.arange(len(named)) >= most)
-    others = [one for one, other in zip(named, is_other, strict=True) if other and not keep(one.name)]
-    chosen = [one for one in named if one not in others]
+    others = [row for row, other in zip(named, is_other, strict=True) if other and not keep(row.name)]
+    chosen = [row for row in named if row not in others]
     return [*chosen, _pooled(OTHERS, others)] if others else chosen
 
 
 def _pooled(name: str, rows: Sequence[_Named]) -> _Named:
     """The statistics of all that ``rows`` describe together."""
     if len(rows) == 1:
-        one = rows[0]
-        return _Named(name, one.count, one.sum, one.mean, one.min, one.max, one.std)
-    count, total = sum(one.count for one in rows), sum(one.sum for one in rows)
+        first = rows[0]
+        return _Named(name, first.count, first.sum, first.mean, first.min, first.max, first.std)
+    count, total = sum(row.count for row in rows), sum(row.sum for row in rows)
     mean = total / count
-    squares = sum((one.count - 1) * one.std**2 + one.count * (one.mean - mean) ** 2 for one in rows)
+    squares = sum((row.count - 1) * row.std**2 + row.count * (row.mean - mean) ** 2 for row in rows)
     std = math.sqrt(squares / (count - 1))
-    return _Named(name, count, total, mean, min(one.min for one in rows), max(one.max for one in rows), std)
+    return _Named(name, count, total, mean, min(row.min for row in rows), max(row.max for row in rows), std)
 
 
 def _show_shares(frame: pd.DataFrame, title: str, renderer: str | None) -> None:

@@ -44,11 +44,11 @@ def queue_length_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int,
     for rank in t.chosen(ranks):
         trace = t.of_rank(rank)
         pieces = []
-        for one in queue_lengths(trace):
-            track = trace.tracks[one.stream.track]
-            where = {"pid": track.pid, "tid": track.tid, "stream": one.stream.stream, "device": one.stream.device}
-            piece = _piece(t, one.ts, where, "queue_length", one.length)
-            pieces.append(piece.set_index(pandas().Index(rows_of_changes(trace, one), name="index")))
+        for length in queue_lengths(trace):
+            track = trace.tracks[length.stream.track]
+            where = {"pid": track.pid, "tid": track.tid, "stream": length.stream.stream, "device": length.stream.device}
+            piece = _piece(t, length.ts, where, "queue_length", length.length)
+            pieces.append(piece.set_index(pandas().Index(rows_of_changes(trace, length), name="index")))
         if pieces:
             series[rank] = _joined(pieces, ["ts", "pid", "tid", "stream", "queue_length"])
         else:
@@ -62,9 +62,9 @@ def memory_bw_time_series(t: Trace, ranks: Sequence[int] | None) -> dict[int, pd
     for rank in t.chosen(ranks):
         trace = t.of_rank(rank)
         pieces = []
-        for one in copy_rates(trace):
-            where = {"pid": trace.tracks[one.device.track].pid, "name": one.kind, "device": one.device.device}
-            pieces.append(_piece(t, one.ts, where, "memory_bw_gbps", one.rate / 1e9))
+        for rate in copy_rates(trace):
+            where = {"pid": trace.tracks[rate.device.track].pid, "name": rate.kind, "device": rate.device.device}
+            pieces.append(_piece(t, rate.ts, where, "memory_bw_gbps", rate.rate / 1e9))
         if pieces:
             series[rank] = _joined(pieces, ["ts", "pid", "name", "memory_bw_gbps"]).reset_index(drop=True)
         if not any(map(len, pieces)):
@@ -95,11 +95,11 @@ def _summary(series: Mapping[int, pd.DataFrame], key: str, name: str, *, running
     index, records = [], []
     keys = ["device", key] if any("device" in frame for frame in series.values()) else [key]
     for rank, frame in series.items():
-        for group, own in _groups(frame, keys):
-            ts, values = _ns(own), own[name].to_numpy()
+        for group, group_rows in _groups(frame, keys):
+            ts, values = _ns(group_rows), group_rows[name].to_numpy()
             held = np.append(np.diff(ts), 0)
             if running:
-                ts, values, held = (one[values > 0] for one in (ts, values, held))
+                ts, values, held = (value[values > 0] for value in (ts, values, held))
             index.append((rank, *group))
             records.append(_described(values, held))
     if not index:
@@ -124,21 +124,21 @@ def time_spent_blocked_on_full_queue(
     records = []
     keys = ["device", "stream"] if any("device" in frame for frame in series.values()) else ["stream"]
     for rank, frame in series.items():
-        for group, own in _groups(frame, keys):
-            full = own["queue_length"].to_numpy() >= max_queue_length
+        for group, group_rows in _groups(frame, keys):
+            full = group_rows["queue_length"].to_numpy() >= max_queue_length
             if full.any():
-                blocked = int(np.append(np.diff(_ns(own)), 0)[full].sum()) / 1000
+                blocked = int(np.append(np.diff(_ns(group_rows)), 0)[full].sum()) / 1000
                 records.append((rank, *group, blocked, blocked / t.get_trace_duration(rank)))
-    told = ["duration_at_max_queue_length", "relative_duration_at_max_queue_length"]
-    return frame_of(records, ["rank", *keys, *told])
+    columns = ["duration_at_max_queue_length", "relative_duration_at_max_queue_length"]
+    return frame_of(records, ["rank", *keys, *columns])
 
 
 def _groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """The rows of each stream or kind, in the frame's order."""
     present = [key for key in keys if key in frame]
-    for group, own in frame.groupby(present, sort=False):
+    for group, rows in frame.groupby(present, sort=False):
         values = iter(group)
-        yield tuple(next(values) if key in present else None for key in keys), own
+        yield tuple(next(values) if key in present else None for key in keys), rows
 
 
 def _ns(frame: pd.DataFrame) -> Int64s:

@@ -140,17 +140,17 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
 
     def _add(self, index: Int64s, origin_ns: int) -> None:
         """The nodes and edges; events are those of ``index``."""
-        (found, types), trace = _as_htas(event_graph(self.events)), self.events
+        (graph, types), trace = _as_htas(event_graph(self.events)), self.events
         index = np.append(index, NO_EVENT)  # what has no row asks for the last
         blocking = np.array([name in self.BLOCKING_SYNC_CALLS for name in trace.strings], np.bool_)
-        is_blocking = (found.row >= 0) & blocking[trace.events.name[found.row]]
-        nodes = (index[found.row], (found.ts - origin_ns) / 1000, found.is_start, is_blocking)
-        for idx, (event, *rest) in enumerate(zip(*(one.tolist() for one in nodes), strict=True)):
+        is_blocking = (graph.row >= 0) & blocking[trace.events.name[graph.row]]
+        nodes = (index[graph.row], (graph.ts - origin_ns) / 1000, graph.is_start, is_blocking)
+        for idx, (event, *rest) in enumerate(zip(*(node.tolist() for node in nodes), strict=True)):
             self._take(CPNode(idx, event, *rest))
         self.add_nodes_from(range(len(self.node_list)))
-        edges = (found.source, found.target, types, found.weight / 1000, found.bound_by, index[found.event])
+        edges = (graph.source, graph.target, types, graph.weight / 1000, graph.bound_by, index[graph.event])
         bound_by = {kind.value: _BOUND_BY[kind] for kind in BoundBy}
-        for source, target, code, weight, kind, event in zip(*(one.tolist() for one in edges), strict=True):
+        for source, target, code, weight, kind, event in zip(*(edge.tolist() for edge in edges), strict=True):
             self._join(CPEdge(source, target, _EDGE_TYPES[code], weight), bound_by[kind], event)
 
     def _take(self, node: CPNode) -> None:
@@ -166,7 +166,7 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
     def get_nodes_for_event(self, ev_id: int) -> tuple[CPNode | None, CPNode | None]:
         """The nodes of the event's start and end; None of what is neither operator, nor call, nor GPU work."""
         maps = (self.event_to_start_node_map, self.event_to_end_node_map)
-        start, end = (self.node_list[one[ev_id]] if ev_id in one else None for one in maps)
+        start, end = (self.node_list[of[ev_id]] if ev_id in of else None for of in maps)
         return start, end
 
     def get_events_for_edge(self, edge: CPEdge) -> tuple[int, int]:
@@ -201,28 +201,28 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
 
     def _follow(self, path: list[int]) -> None:
         self.critical_path_nodes = path
-        self.critical_path_events_set = {self.node_list[one].ev_idx for one in path} - {NO_EVENT}
+        self.critical_path_events_set = {self.node_list[node].ev_idx for node in path} - {NO_EVENT}
         self.critical_path_edges_set = {self.edges[pair]["object"] for pair in pairwise(path)}
 
     def get_critical_path_breakdown(self) -> pd.DataFrame | None:
         """A row for each edge of the path, in order; None without a path."""
         if len(self.critical_path_nodes) < 2:
             return None
-        found = [self.edges[pair] for pair in pairwise(self.critical_path_nodes)]
-        kinds = [one["object"].type for one in found]
+        edges = [self.edges[pair] for pair in pairwise(self.critical_path_nodes)]
+        kinds = [edge["object"].type for edge in edges]
         pieces = pandas().DataFrame(
             {
-                "event_idx": [math.nan if one["event"] == NO_EVENT else float(one["event"]) for one in found],
-                "duration": [one["weight"] for one in found],
+                "event_idx": [math.nan if edge["event"] == NO_EVENT else float(edge["event"]) for edge in edges],
+                "duration": [edge["weight"] for edge in edges],
                 "type": [kind.value for kind in kinds],
                 "bound_by": [
-                    one["bound_by"] if one["weight"] or kind not in _WITHOUT_TIME else ""
-                    for one, kind in zip(found, kinds, strict=True)
+                    edge["bound_by"] if edge["weight"] or kind not in _WITHOUT_TIME else ""
+                    for edge, kind in zip(edges, kinds, strict=True)
                 ],
             }
         )
-        told = self.trace_df[["s_name", "cat", "pid", "tid", "stream", "index"]]
-        joined = pieces.merge(told, how="left", left_on="event_idx", right_on="index")
+        events = self.trace_df[["s_name", "cat", "pid", "tid", "stream", "index"]]
+        joined = pieces.merge(events, how="left", left_on="event_idx", right_on="index")
         return joined[["event_idx", "duration", "type", "s_name", "cat", "pid", "tid", "stream", "index", "bound_by"]]
 
     def summary(self) -> pd.Series:
@@ -236,52 +236,52 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
     def show_critical_path(self) -> None:
         """Log the nodes of the path, as ``INFO`` of this module's logger."""
         names = self.trace_df["name"]
-        for one in self.critical_path_nodes:
-            node = self.node_list[one]
+        for number in self.critical_path_nodes:
+            node = self.node_list[number]
             _LOG.info("Critical %s, ev_name = %s", node, names.get(node.ev_idx, "ROOT"))
 
     def save(self, out_dir: str) -> str:
         """Write the graph as ``out_dir.zip``, for :func:`restore_cpgraph`; the file. Nothing in it is executable."""
         edges = [
-            (one.begin, one.end, one.weight, one.type.value, data["weight"], data["bound_by"], data["event"])
+            (edge.begin, edge.end, edge.weight, edge.type.value, data["weight"], data["bound_by"], data["event"])
             for _, _, data in self.edges(data=True)
-            for one in [data["object"]]
+            for edge in [data["object"]]
         ]
         window = self.t.window if self.t is not None else None
-        nodes = [tuple(asdict(one).values()) for one in self.node_list]
-        told = dict(zip(_TOLD, (window, nodes, edges, self.critical_path_nodes), strict=True))
+        nodes = [tuple(asdict(node).values()) for node in self.node_list]
+        members = dict(zip(_TOLD, (window, nodes, edges, self.critical_path_nodes), strict=True))
         path = f"{out_dir}.zip"
         with ZipFile(path, "w", ZIP_DEFLATED) as archive:
-            archive.writestr(_MEMBER, json.dumps(told))
+            archive.writestr(_MEMBER, json.dumps(members))
         return path
 
 
-def _as_htas(found: EventGraph) -> tuple[EventGraph, Int64s]:
+def _as_htas(plain: EventGraph) -> tuple[EventGraph, Int64s]:
     """The graph with synchronisations that take no time, as HTA has them, and the place of each edge's type.
 
     The time from the end of what was awaited until the call returns, or the next work starts, gets an edge from a new
     node, which the awaited work leads to. The edge that joined the two stays, without weight. New nodes come before
     the last, new edges after all others: of equally long ways the first edge decides.
     """
-    types = _TYPE_OF[found.bound_by]
-    waits = np.flatnonzero((found.bound_by == BoundBy.SYNC) & (found.weight > 0))
-    count, last = len(waits), len(found.ts) - 1
+    types = _TYPE_OF[plain.bound_by]
+    waits = np.flatnonzero((plain.bound_by == BoundBy.SYNC) & (plain.weight > 0))
+    count, last = len(waits), len(plain.ts) - 1
     over = last + np.arange(count)
-    source, target = (np.where(nodes == last, last + count, nodes) for nodes in (found.source, found.target))
+    source, target = (np.where(nodes == last, last + count, nodes) for nodes in (plain.source, plain.target))
     begin, end = source[waits], target[waits]
     source[waits] = over
-    starts_work = found.is_start[found.target[waits]]
+    starts_work = plain.is_start[plain.target[waits]]
     types[waits] = np.where(starts_work, _KERNEL_DELAY, _OPERATOR)
     sync = np.full(2 * count, BoundBy.SYNC, np.uint8)
     graph = EventGraph(
-        ts=np.insert(found.ts, last, found.ts[found.target[waits]] - found.weight[waits]),
-        row=np.insert(found.row, last, np.full(count, NO_EVENT)),
-        is_start=np.insert(found.is_start, last, np.zeros(count, np.bool_)),
+        ts=np.insert(plain.ts, last, plain.ts[plain.target[waits]] - plain.weight[waits]),
+        row=np.insert(plain.row, last, np.full(count, NO_EVENT)),
+        is_start=np.insert(plain.is_start, last, np.zeros(count, np.bool_)),
         source=np.concatenate((source, begin, begin)),
         target=np.concatenate((target, over, end)),
-        weight=np.append(found.weight, np.zeros(2 * count, np.int64)),
-        bound_by=np.append(found.bound_by, sync),
-        event=np.concatenate((found.event, found.event[waits], found.event[waits])),
+        weight=np.append(plain.weight, np.zeros(2 * count, np.int64)),
+        bound_by=np.append(plain.bound_by, sync),
+        event=np.concatenate((plain.event, plain.event[waits], plain.event[waits])),
     )
     return graph, np.append(types, _TYPE_OF[sync])
 
@@ -294,8 +294,8 @@ def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
     """
     try:
         with ZipFile(zip_filename) as archive:
-            told = json.loads(archive.read(_MEMBER))
-        window, nodes, edges, path = (told[name] for name in _TOLD)
+            members = json.loads(archive.read(_MEMBER))
+        window, nodes, edges, path = (members[name] for name in _TOLD)
     except (OSError, BadZipFile, KeyError, TypeError, ValueError) as error:
         raise InputError(zip_filename, "no graph that CPGraph.save wrote") from error
     t = t_full if window is None else t_full.clipped(rank, *window)
@@ -312,5 +312,5 @@ def restore_cpgraph(zip_filename: str, t_full: Trace, rank: int) -> CPGraph:
 
 def _index(part: Events, full: Events) -> Int64s:
     """The row of ``full`` that each row of ``part`` is; both are parts of one trace, or that trace."""
-    whole, own = (rows_in_whole(one, np.arange(len(one.events))) for one in (full, part))
-    return np.searchsorted(whole, own).astype(np.int64)
+    whole, places = (rows_in_whole(events, np.arange(len(events.events))) for events in (full, part))
+    return np.searchsorted(whole, places).astype(np.int64)

@@ -38,8 +38,8 @@ class ExecutionNode:
     @classmethod
     def of(cls, node: Node) -> ExecutionNode:
         """From the JSON of a node, of any schema."""
-        told = {name: attribute(node, name) for name in ("rf_id", *COLUMNS[:-1])}
-        return cls(id=node["id"], name=str(node.get("name", "")), **told)
+        values = {name: attribute(node, name) for name in ("rf_id", *COLUMNS[:-1])}
+        return cls(id=node["id"], name=str(node.get("name", "")), **values)
 
 
 class ExecutionTrace:
@@ -47,7 +47,7 @@ class ExecutionTrace:
 
     def __init__(self, raw: Sequence[Node]) -> None:
         self.raw = raw
-        self.nodes = {one["id"]: ExecutionNode.of(one) for one in raw if isinstance(one.get("id"), int)}
+        self.nodes = {node["id"]: ExecutionNode.of(node) for node in raw if isinstance(node.get("id"), int)}
 
 
 def load_execution_trace(et_file: str | os.PathLike[str]) -> ExecutionTrace:

@@ -57,8 +57,8 @@ class SymbolTable(dict[str, str]):
 
     def find_matched_symbols(self, patterns: Sequence[str]) -> list[str]:
         """The names in which any of the regular expressions ``patterns`` is found."""
-        found = re.compile("|".join(patterns))
-        return [name for name in self if found.search(name)]
+        pattern = re.compile("|".join(patterns))
+        return [name for name in self if pattern.search(name)]
 
     find_matches = find_matched_symbols  #: what the column ``name`` has of them: the same
 
@@ -135,13 +135,13 @@ def events_frame(trace: Trace, origin_ns: int) -> pd.DataFrame:
             "index": row,
             "cat": strings[events.category_name[row]],
             "name": strings[events.name[row]],
-            "pid": identities([one.pid for one in tracks])[track],
-            "tid": identities([one.tid for one in tracks])[track],
+            "pid": identities([track.pid for track in tracks])[track],
+            "tid": identities([track.tid for track in tracks])[track],
             "ts": (events.ts[row] - origin_ns) / 1000,
             "dur": events.dur[row] / 1000,
-            "stream": identities([NO_STREAM, *(NO_STREAM if one.stream is None else one.stream for one in tracks)])[
-                np.where(on_device, track + 1, 0)
-            ],
+            "stream": identities(
+                [NO_STREAM, *(NO_STREAM if track.stream is None else track.stream for track in tracks)]
+            )[np.where(on_device, track + 1, 0)],
             "correlation": events.correlation[row],
             **_args(trace, row),
             "index_correlation": _partners(trace)[row],
@@ -192,8 +192,8 @@ def _texts(
     for place, text in enumerate(texts.values):
         values[place] = _decoded(text) if decode and text != default else text
     code = SparseColumn(rows, texts.codes.astype(np.int64)).at(row, -1)
-    found: npt.NDArray[np.object_] = values[code]
-    return found
+    column: npt.NDArray[np.object_] = values[code]
+    return column
 
 
 def _decoded(text: str) -> Any:
@@ -224,13 +224,13 @@ def _partners(trace: Trace) -> Int64s:
 
 def _iterations(trace: Trace) -> Int64s:
     """The number of the step of each row of the event table, or -1."""
-    found, events, work = steps(trace), trace.events, gpu_work(trace)
-    number = np.append(found.number, -1)
+    all_steps, events, work = steps(trace), trace.events, gpu_work(trace)
+    number = np.append(all_steps.number, -1)
     moment = events.ts.copy()
     synced = events.slices_of(Category.CUDA_SYNC)
     call = launches(trace).of(events.correlation[synced])
     moment[synced] = np.where(call == NO_ROW, moment[synced], events.ts[call])
-    place = found.at(moment)
+    place = all_steps.at(moment)
     launched = work.launch != NO_ROW
     place[work.row] = np.where(launched | ~launched.any(), steps_of_gpu_work(trace), -1)
     iteration: Int64s = number[place]

@@ -67,7 +67,7 @@ def _launch_stats(
             (outliers, "cpu_duration", f"Runtime event duration outliers (> {runtime_cutoff} us)"),
             (late, "launch_delay", f"Launch delay outliers (> {launch_delay_cutoff} us)"),
         )
-        plots.show(lambda px: [px.histogram(one, x=x, title=f"{title} on rank {rank}") for one, x, title in lists])
+        plots.show(lambda px: [px.histogram(frame, x=x, title=f"{title} on rank {rank}") for frame, x, title in lists])
     return frame
 
 
@@ -76,7 +76,7 @@ def aten_op_kernels_and_delay(
 ) -> dict[int, pd.DataFrame]:
     """A frame for each rank: a row for each operator of ATen and what it launches itself."""
     columns = ["aten_op_name", "kernel_sequence", "occurrence_count", "avg_aten_op_launch_delay", "avg_runtime_delay"]
-    found = {}
+    frames = {}
     for rank in t.chosen(ranks):
         records = [
             (
@@ -89,8 +89,8 @@ def aten_op_kernels_and_delay(
             for row in t.rows(rank, "operator_launch_delay", operator_prefix="aten::")
         ]
         frame = frame_of(records, columns)
-        found[rank] = frame.sort_values(list(sort_by or ["occurrence_count"]), ascending=False, kind="stable")
-    return found
+        frames[rank] = frame.sort_values(list(sort_by or ["occurrence_count"]), ascending=False, kind="stable")
+    return frames
 
 
 def frequent_cuda_kernel_sequences(
@@ -132,19 +132,19 @@ def cupti_counter_data_with_operators(t: Trace, ranks: Sequence[int] | None) -> 
     """A frame for each rank whose ranges belong to known launches: a row for each range, a column for each counter."""
     frames = []
     for rank in t.chosen(ranks):
-        found = counter_ranges(t.of_rank(rank))
-        if not len(found.row):
+        ranges = counter_ranges(t.of_rank(rank))
+        if not len(ranges.row):
             t.tell_why_not(rank, "cupti_counters")
             continue
-        if found.operators is None:
-            warnings.warn(f"rank {rank}: no operators: {found.problem}", stacklevel=3)
-        stacks: Sequence[Sequence[str]] = found.operators or [()] * len(found.row)
-        frame = t.get_trace(rank).loc[found.row].reset_index(drop=True).drop(columns=["s_name", "s_cat"])
+        if ranges.operators is None:
+            warnings.warn(f"rank {rank}: no operators: {ranges.problem}", stacklevel=3)
+        stacks: Sequence[Sequence[str]] = ranges.operators or [()] * len(ranges.row)
+        frame = t.get_trace(rank).loc[ranges.row].reset_index(drop=True).drop(columns=["s_name", "s_cat"])
         added: dict[str, list[Any]] = {
             "op_stack": [list(stack) for stack in stacks],
             "top_level_op": [stack[0] if stack else "" for stack in stacks],
             "bottom_level_op": [stack[-1] if stack else "" for stack in stacks],
         }
-        counters = pandas().DataFrame(found.counters).drop(columns="flop", errors="ignore")
+        counters = pandas().DataFrame(ranges.counters).drop(columns="flop", errors="ignore")
         frames.append(pandas().concat([frame, pandas().DataFrame(added), counters], axis=1))
     return frames

@@ -129,7 +129,7 @@ class NameFilter(Filter):
         return df[self._column(df)].astype(str).str.match(self.name_pattern)
 
     def _column(self, df: pd.DataFrame) -> str:
-        return self.name_column or next((one for one in _NAME_COLUMNS if one in df), _NAME_COLUMNS[0])
+        return self.name_column or next((name for name in _NAME_COLUMNS if name in df), _NAME_COLUMNS[0])
 
 
 NameIdColumnFilter = NameStringColumnFilter = NameFilter  #: names are text in every frame
@@ -193,8 +193,8 @@ class CompositeFilter(Filter):
 
     def __call__(self, df: pd.DataFrame, symbol_table: SymbolTable | None = None) -> pd.DataFrame:
         """The rows of ``df`` that all choose."""
-        for one in self.filters:
-            df = one(df, symbol_table)
+        for each in self.filters:
+            df = each(df, symbol_table)
         return df
 
 

@@ -48,7 +48,7 @@ class LabeledTrace:
 
     def iterations(self) -> list[int]:
         """The numbers of the steps of all ranks, ascending."""
-        return sorted({number for one in self.t.whole.values() for number in steps(one).number.tolist()})
+        return sorted({number for trace in self.t.whole.values() for number in steps(trace).number.tolist()})
 
     def extract_ops(
         self, rank: Some = None, iteration: Some = None, device_type: DeviceType = DeviceType.ALL
@@ -59,7 +59,7 @@ class LabeledTrace:
             UsageError: no such rank or step.
         """
         ranks = _chosen(rank, self.ranks(), "rank")
-        frames = [self.t.get_trace(one) for one in ranks]
+        frames = [self.t.get_trace(rank) for rank in ranks]
         if len(frames) == 1:
             frame = frames[0]
         else:
@@ -81,8 +81,8 @@ class LabeledTrace:
         wanted = pandas().Series(False, index=frame.index)
         for rank in ranks:
             events = self.t.whole[rank].events
-            own = frame["rank"] == rank if len(ranks) > 1 else wanted | True
-            wanted |= own & frame["index"].isin(events.slices_of(*GPU_WORK))
+            of_rank = frame["rank"] == rank if len(ranks) > 1 else wanted | True
+            wanted |= of_rank & frame["index"].isin(events.slices_of(*GPU_WORK))
         return wanted
 
 
@@ -145,9 +145,9 @@ class TraceDiff:
         device_type: DeviceType = DeviceType.ALL,
     ) -> dict[str, list[str]]:
         """The names that are added, deleted, increased, decreased and unchanged, by their counts."""
-        one, other = _labeled(control, "Control"), _labeled(test, "Test")
-        frame = cls.compare_traces(one, other, control_rank, test_rank, control_iteration, test_iteration, device_type)
-        before, after = (frame[f"{label}_counts"] for label in _labels(one, other))
+        sides = _labeled(control, "Control"), _labeled(test, "Test")
+        frame = cls.compare_traces(*sides, control_rank, test_rank, control_iteration, test_iteration, device_type)
+        before, after = (frame[f"{label}_counts"] for label in _labels(*sides))
         chosen = {
             "added": (before == 0) & (after > 0),
             "deleted": (before > 0) & (after == 0),
@@ -175,7 +175,7 @@ class TraceDiff:
 def _chosen(asked: Some, known: Sequence[int], what: str) -> list[int]:
     """``asked`` as a list; the first of the ``known``, if nothing is asked for."""
     chosen = list(known[:1]) if asked is None else [asked] if isinstance(asked, int) else list(asked)
-    if unknown := [one for one in chosen if one not in known]:
+    if unknown := [rank for rank in chosen if rank not in known]:
         raise UsageError(f"no {what} {unknown[0]}; there are {', '.join(map(str, known)) or 'none'}")
     return chosen
 

@@ -54,7 +54,7 @@ class Trace:
         self._read(trace_files)
         self.events = dict(self.whole)
         self.window: tuple[int, int] | None = None  #: of :meth:`clipped`, absolute ns
-        first = [int(one.events.ts[row]) for one in self.whole.values() for row in framed(one)[:1]]
+        first = [int(trace.events.ts[row]) for trace in self.whole.values() for row in framed(trace)[:1]]
         self.min_ts = min(first, default=0)
         self._frames: dict[int, pd.DataFrame] = {}
 
@@ -69,9 +69,9 @@ class Trace:
         Of GPU work that is what was launched then; work without a known launch is left out, unless all of it is.
         """
         for rank, trace in self.whole.items():
-            found = steps(trace)
-            if len(found) > 1:
-                end = int(found.end[-1]) + 1 if include_last_profiler_step else int(found.ts[-1])
+            all_steps = steps(trace)
+            if len(all_steps) > 1:
+                end = int(all_steps.end[-1]) + 1 if include_last_profiler_step else int(all_steps.ts[-1])
                 known = bool((gpu_work(trace).launch != NO_ROW).any())
                 self.events[rank] = between(trace, int(trace.events.ts[0]), end, launched_only=known)
         self._frames.clear()
@@ -95,8 +95,8 @@ class Trace:
     def get_raw_trace_for_one_rank(self, rank: int = 0) -> dict[str, Any]:
         """The whole file of ``rank`` as JSON has it."""
         self.of_rank(rank)
-        found = read_document(self.trace_files[rank])
-        return found if isinstance(found, dict) else {"traceEvents": found}
+        document = read_document(self.trace_files[rank])
+        return document if isinstance(document, dict) else {"traceEvents": document}
 
     def write_raw_trace(self, output_file: str, trace_contents: Mapping[str, Any]) -> None:
         """Write ``trace_contents`` as JSON, compressed."""
@@ -140,8 +140,8 @@ class Trace:
     def get_iterations(self, rank: int | None = None) -> list[int]:
         """The numbers of a rank's steps; of the first rank's, if none is named. None of a rank that is not there."""
         rank = self.get_ranks()[0] if rank is None else rank
-        found: list[int] = sorted(steps(self.events[rank]).number.tolist()) if rank in self.events else []
-        return found
+        numbers: list[int] = sorted(steps(self.events[rank]).number.tolist()) if rank in self.events else []
+        return numbers
 
     def get_trace(self, rank: int) -> pd.DataFrame:
         """The slices of a rank as a frame; see :func:`augment.hta.frames.events_frame`."""
@@ -172,7 +172,7 @@ class Trace:
     @property
     def symbol_table(self) -> SymbolTable:
         """The names in the traces, each standing for itself."""
-        names = {name for one in self.events.values() for name in one.strings}
+        names = {name for event in self.events.values() for name in event.strings}
         return SymbolTable((name, name) for name in sorted(names))
 
     def of_rank(self, rank: int) -> Events:
@@ -219,14 +219,14 @@ class Trace:
     def _path(self, path: PathName) -> str:
         return os.path.join(self.trace_path, os.path.expanduser(path))
 
-    def _number(self, found: Sequence[tuple[str, Events]]) -> None:
+    def _number(self, events_of: Sequence[tuple[str, Events]]) -> None:
         """Each by its rank; those that tell none get 0 and up, whatever is free."""
-        for path, trace in found:
+        for path, trace in events_of:
             if trace.rank is not None:
                 self._add(trace.rank, path, trace)
-        for path, trace in found:
+        for path, trace in events_of:
             if trace.rank is None:
-                free = next(rank for rank in range(len(found) + 1) if rank not in self.whole)
+                free = next(rank for rank in range(len(events_of) + 1) if rank not in self.whole)
                 self._add(free, path, trace)
 
     def _add(self, rank: int, path: str, trace: Events) -> None:
@@ -240,15 +240,15 @@ def _read_folder(folder: str) -> list[tuple[str, Events]]:
     if not os.path.isdir(folder):
         raise InputError(folder, "no such folder")
     names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
-    found = []
+    traces = []
     for name in names:
         if is_output(name) or _is_copy(name, names):
             continue
         try:
-            found.append((os.path.join(folder, name), read(os.path.join(folder, name))))
+            traces.append((os.path.join(folder, name), read(os.path.join(folder, name))))
         except UnknownFormat as error:
             warnings.warn(f"passed over: {error}", stacklevel=2)
-    return found
+    return traces
 
 
 def _is_copy(name: str, names: Sequence[str]) -> bool:

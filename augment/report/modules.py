@@ -49,11 +49,11 @@ def _boxes(rows: Sequence[Row]) -> list[dict[str, Any]]:
             share = time[path] / whole
             if share >= _LEAST:
                 name = path.rpartition("/")[2]
-                fitting = int(share * _CHARACTERS)
+                room = int(share * _CHARACTERS)
                 boxes.append(
                     {
                         "x": 100 * at, "x2": 100 * (at + share), "depth": depth, "label": path,
-                        "shown": name if len(name) <= fitting else name[: fitting - 1] + "…" if fitting > 3 else "",
+                        "shown": name if len(name) <= room else name[: room - 1] + "…" if room > 3 else "",
                         "exact": f"{time[path]:,} ns, {percent(share)}",
                     }
                 )  # fmt: skip

@@ -41,7 +41,7 @@ def document(runs: Sequence[tuple[str, Sequence[Sidecar]]], title: str) -> Docum
 def _figures_of(name: str, sidecars: Sequence[Sidecar]) -> dict[str, Any]:
     row: dict[str, Any] = {"run": name, "traces": len(sidecars)}
     for _, _, analysis, column, _ in FIGURES:
-        values = [value for one in sidecars if (value := mean(rows_of(one, analysis), column)) is not None]
+        values = [value for sidecar in sidecars if (value := mean(rows_of(sidecar, analysis), column)) is not None]
         row[column] = sum(values) / len(values) if values else None
     return row
 
