@@ -67,30 +67,30 @@ class Together:
 def alone(path: Path, groups: dict[str, list[str]]) -> tuple[int, dict[str, float]]:
     """How many events there are, and the CPU s of each group of analyses; without groups, of each analysis."""
     command = [sys.executable, "-c", ALONE, str(path), json.dumps(groups)]
-    told = json.loads(subprocess.check_output(command, cwd=ROOT).splitlines()[-1])
-    return told["events"], told["cpu_s"]
+    figures = json.loads(subprocess.check_output(command, cwd=ROOT).splitlines()[-1])
+    return figures["events"], figures["cpu_s"]
 
 
 def together(path: Path, runs: int) -> Together:
     """The least of ``runs``: a busy machine only adds."""
-    found = []
+    measured = []
     with tempfile.TemporaryDirectory(dir=cache()) as folder:
         command = augment_command(path, Path(folder))
         for _ in range(runs):
             first = measure([*command, "--only", ",".join(FIRST)]).cpu_s
             _, cpu = alone(path, {"first": list(FIRST), "all": []})
-            found.append((first, measure(command).cpu_s, cpu["first"], cpu["all"]))
-    return Together(*map(min, zip(*found, strict=True)))
+            measured.append((first, measure(command).cpu_s, cpu["first"], cpu["all"]))
+    return Together(*map(min, zip(*measured, strict=True)))
 
 
 def growth(sizes: list[str], runs: int) -> dict[str, list[float]]:
     """CPU ns an event of each analysis, at each size: the least of ``runs``."""
-    found: dict[str, list[float]] = {}
+    costs: dict[str, list[float]] = {}
     for size in sizes:
         several = [alone(simulated(size), {}) for _ in range(runs)]
         for name in several[0][1]:
-            found.setdefault(name, []).append(min(1e9 * cpu[name] / events for events, cpu in several))
-    return found
+            costs.setdefault(name, []).append(min(1e9 * cpu[name] / events for events, cpu in several))
+    return costs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'analyses alone':28} {both.first_s:8.2f} {both.all_s:8.2f} {both.ratio:7.2f}")
     print(f"\n{'CPU ns an event':34}" + "".join(f"{size:>9}" for size in sizes) + "    ratio")
     for name, ns in costs.items():
-        print(f"{name:34.34}" + "".join(f"{one:9.1f}" for one in ns) + f"{ns[-1] / ns[len(ns) // 2]:9.2f}")
+        print(f"{name:34.34}" + "".join(f"{value:9.1f}" for value in ns) + f"{ns[-1] / ns[len(ns) // 2]:9.2f}")
     return 0
 
 

@@ -84,13 +84,13 @@ def killed(source: Path, folder: Path, kills: int) -> None:
             left -= 1
     took = time.perf_counter() - began
     manifest = (out / "augment-manifest.jsonl").read_text().splitlines()
-    told = Counter(json.loads(line)["input"] for line in manifest if line.endswith("}"))
+    counts = Counter(json.loads(line)["input"] for line in manifest if line.endswith("}"))
     lines = [line.split() for line in log.read_text().splitlines()]
     begun = Counter(name for name, *_ in lines if name != "end")
     count = len(list(source.iterdir()))
     print(
-        f"killed {kills - left} times: exit {code} after {took:.0f} s; {len(told)} of {count} ranks done, "
-        f"{sum(told.values()) - len(told)} told of twice, {sum(begun.values()) - count} begun again; "
+        f"killed {kills - left} times: exit {code} after {took:.0f} s; {len(counts)} of {count} ranks done, "
+        f"{sum(counts.values()) - len(counts)} told of twice, {sum(begun.values()) - count} begun again; "
         f"largest process {max(int(peak) for *_, peak in lines) / 1024:.0f} MB"
     )
 
@@ -101,8 +101,8 @@ def growth(source: Path, folder: Path) -> None:
     subprocess.run([sys.executable, SCRIPT, log, "1", source, folder / "growth"], env=ENVIRONMENT, check=True)
     peaks = [int(line.split()[2]) for line in log.read_text().splitlines()[:-1]]
     marks = [len(peaks) // 100, len(peaks) // 10, len(peaks) // 2, len(peaks) - 1]
-    told = ", ".join(f"{peaks[at] / 1024:.0f} MB after {at + 1}" for at in marks)
-    print(f"peak memory of one process: {told}")
+    text = ", ".join(f"{peaks[at] / 1024:.0f} MB after {at + 1}" for at in marks)
+    print(f"peak memory of one process: {text}")
 
 
 def main() -> int:

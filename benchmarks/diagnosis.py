@@ -126,8 +126,8 @@ def report(errors: dict[str, list[float]], asked: Counter[str], hits: Counter[st
     for name in asked:
         error = np.array(errors.get(name) or [np.nan])
         worst = error[np.argmax(np.abs(error))]
-        told = f"{np.median(error):+30.1f} {worst:+13.1f}" if name in errors else ""
-        print(f"{name:42} {hits[name]:4}/{asked[name]:<4} {told}")
+        text = f"{np.median(error):+30.1f} {worst:+13.1f}" if name in errors else ""
+        print(f"{name:42} {hits[name]:4}/{asked[name]:<4} {text}")
     print(f"all: {sum(hits.values())} of {sum(asked.values())} found")
 
 

@@ -37,16 +37,16 @@ MOST = 0.05  #: of false alarms, and of misses
 STEP_NS = 1e8
 
 
-def warm_up(own: Random, _: Random, steps: int) -> Floats:
+def warm_up(random: Random, _: Random, steps: int) -> Floats:
     """A first step of its own in each run."""
     first = np.zeros(steps)
-    first[0] = np.log(2.5) + own.normal(0, 0.1)
+    first[0] = np.log(2.5) + random.normal(0, 0.1)
     return first
 
 
-def heavy_tailed(own: Random, _: Random, steps: int) -> Floats:
+def heavy_tailed(random: Random, _: Random, steps: int) -> Floats:
     """Now and then a long step."""
-    return np.where(own.random(steps) < 0.1, own.exponential(0.3, steps), 0.0)
+    return np.where(random.random(steps) < 0.1, random.exponential(0.3, steps), 0.0)
 
 
 #: logarithms of factors on the steps, of a run's own random numbers and of those that runs have in common
@@ -61,8 +61,8 @@ KINDS: dict[str, Callable[[Random, Random, int], Floats]] = {
 
 def run(kind: str, steps: int, seed: int, which: int, jitter: float, factor: float = 1.0) -> Samples:
     """The step times of one run; ``seed`` is common to the runs that are compared."""
-    own, common = np.random.default_rng([seed, which]), np.random.default_rng([seed])
-    logs = KINDS[kind](own, common, steps) + own.normal(0, jitter, steps)
+    random, common = np.random.default_rng([seed, which]), np.random.default_rng([seed])
+    logs = KINDS[kind](random, common, steps) + random.normal(0, jitter, steps)
     return {"step_ns": STEP_NS * factor * np.exp(logs)}
 
 
@@ -97,8 +97,8 @@ def main() -> int:
     for kind in KINDS:
         for steps in map(int, asked.steps.split(",")):
             equal, slow = rates(kind, steps, asked.draws, asked.jitter / 100, asked.slower / 100)
-            told = (equal["fail"], equal["uncertain"], slow["fail"], slow["uncertain"], slow["pass"])
-            alarm, unsure, caught, unknown, missed = (100 * one / asked.draws for one in told)
+            counts = (equal["fail"], equal["uncertain"], slow["fail"], slow["uncertain"], slow["pass"])
+            alarm, unsure, caught, unknown, missed = (100 * count / asked.draws for count in counts)
             print(f"{kind:13} {steps:5} {alarm:15.1f} {unsure:12.1f} {caught:10.1f} {unknown:12.1f} {missed:7.1f}")
             wrong = max(wrong, alarm, missed)
     return 1 if wrong > 100 * MOST else 0

@@ -66,15 +66,15 @@ class Bench:
     def cost(self, *command: str, fresh: Path | None = None) -> tuple[Usage, float]:
         """The least CPU of some runs, and how many cores others used; ``fresh`` is removed before each."""
         if command not in self.known:
-            found = []
+            runs = []
             for _ in range(self.runs):
                 if fresh:
                     shutil.rmtree(fresh, ignore_errors=True)
                 busy, began = _busy_s(), time.perf_counter()
                 usage = measure(command)
                 wall = max(time.perf_counter() - began, 1e-9)
-                found.append((usage, max((_busy_s() - busy - usage.cpu_s) / wall, 0.0)))
-            self.known[command] = min(found, key=lambda one: one[0].cpu_s)
+                runs.append((usage, max((_busy_s() - busy - usage.cpu_s) / wall, 0.0)))
+            self.known[command] = min(runs, key=lambda run: run[0].cpu_s)
         return self.known[command]
 
     def run(self, path: Path, *options: str) -> tuple[Usage, float]:
@@ -99,19 +99,19 @@ def _busy_s() -> float:
 def one_file(bench: Bench) -> Iterator[Line]:
     """CPU, wall and memory of one large file, and of smaller ones."""
     text = text_length(bench.path)
-    one, others = bench.run(bench.path, "--threads", "1")
+    single, others = bench.run(bench.path, "--threads", "1")
     two, others_two = bench.run(bench.path, "--threads", "2")
     floor = bench.floor(bench.path)
-    of = f"{one.cpu_s:.2f} CPU s, floor {floor:.2f}, {text / 1e6:.0f} MB of text"
-    yield Line("CPU, all analyses, over the floor", one.cpu_s / floor, "<= 6, then <= 4.5", of)
-    walls = f"{two.wall_s:.2f} s wall of {one.cpu_s:.2f} CPU s; others {others_two:.1f} cores"
-    yield Line("wall with two threads over CPU", two.wall_s / one.cpu_s, "<= 0.6", walls)
-    serial = max(2 * two.wall_s - one.wall_s, 0.0) / one.wall_s
+    of = f"{single.cpu_s:.2f} CPU s, floor {floor:.2f}, {text / 1e6:.0f} MB of text"
+    yield Line("CPU, all analyses, over the floor", single.cpu_s / floor, "<= 6, then <= 4.5", of)
+    walls = f"{two.wall_s:.2f} s wall of {single.cpu_s:.2f} CPU s; others {others_two:.1f} cores"
+    yield Line("wall with two threads over CPU", two.wall_s / single.cpu_s, "<= 0.6", walls)
+    serial = max(2 * two.wall_s - single.wall_s, 0.0) / single.wall_s
     yield Line(
         "serial part, from one thread and two", serial, "<= 0.15", f"others {others:.1f}, {others_two:.1f} cores"
     )
-    peaks = f"{one.rss_bytes / 1e6:.0f} MB; two threads {two.rss_bytes / text:.2f}"
-    yield Line("peak memory over text", one.rss_bytes / text, "<= 0.5", peaks)
+    peaks = f"{single.rss_bytes / 1e6:.0f} MB; two threads {two.rss_bytes / text:.2f}"
+    yield Line("peak memory over text", single.rss_bytes / text, "<= 0.5", peaks)
     counted = subprocess.check_output([sys.executable, "-c", COUNTS, str(bench.path)], cwd=ROOT)
     events, added, columns = json.loads(counted)
     yield Line("bytes of columns an event", columns / events, "<= 32", f"{events} events")
@@ -184,9 +184,9 @@ def round_trip(bench: Bench) -> Iterator[Line]:
         for number in range(bench.runs):
             from service import variant
 
-            own = variant(trace, folder / f"rank{number}.json.gz", number)
+            copy = variant(trace, folder / f"rank{number}.json.gz", number)
             began = time.perf_counter()
-            send(server.address, own, folder / f"there{number}")
+            send(server.address, copy, folder / f"there{number}")
             took.append(time.perf_counter() - began)
     of = f"{min(took):.2f} of {alone.wall_s:.2f} s, 20 MB; its workers have started"
     yield Line("service: wall there and back over the command's", min(took) / alone.wall_s, "", of)

@@ -125,8 +125,8 @@ def frames_of(python: str, whose: str, path: Path, timeout: float) -> Frames:
     if ended.returncode or not lines:
         last = ended.stderr.strip().splitlines()[-1:] or ["?"]
         return {"error": f"exit {ended.returncode}: {last[0][:150]}"}
-    found: Frames = json.loads(lines[-1])
-    return found
+    frames: Frames = json.loads(lines[-1])
+    return frames
 
 
 def number(value: Any) -> bool:
@@ -134,17 +134,17 @@ def number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, other: Any) -> bool:
     """Equal up to the rounding of frames."""
-    if number(one) and number(other):
-        return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-4, abs_tol=0.0051)
-    return bool(one == other)
+    if number(left) and number(other):
+        return (math.isnan(left) and math.isnan(other)) or math.isclose(left, other, rel_tol=1e-4, abs_tol=0.0051)
+    return bool(left == other)
 
 
-def differences(theirs: Frames, ours: Frames) -> Iterator[tuple[str, str, Any, Any]]:
+def differences(expected: Frames, actual: Frames) -> Iterator[tuple[str, str, Any, Any]]:
     """Rows and columns whose values differ; None for a row that a side lacks."""
-    for key in {**theirs, **ours}:
-        left, right = theirs.get(key), ours.get(key)
+    for key in {**expected, **actual}:
+        left, right = expected.get(key), actual.get(key)
         if left is None or right is None:
             if any(number(value) and value and not math.isnan(value) for value in (left or right).values()):
                 yield key, "", left and "a row", right and "a row"
@@ -160,10 +160,11 @@ Facts = dict[str, bool]
 def facts_of(trace: Trace) -> Facts:
     """What is in the trace that HTA is known to take otherwise."""
     events, work = trace.events, gpu_work(trace)
-    streams = [one for one in work.streams if one.stop > one.start]
+    streams = [stream for stream in work.streams if stream.stop > stream.start]
     end = np.maximum.accumulate(work.end) if len(work) else work.end
     overlapping = any(
-        bool((work.ts[one.places][1:] < np.maximum.accumulate(work.end[one.places])[:-1]).any()) for one in streams
+        bool((work.ts[stream.places][1:] < np.maximum.accumulate(work.end[stream.places])[:-1]).any())
+        for stream in streams
     )
     kernels = work.row[events.category[work.row] == Category.KERNEL]
     names = set(trace.names_of(kernels)) if len(kernels) else set()
@@ -176,11 +177,11 @@ def facts_of(trace: Trace) -> Facts:
         "cuda_sync slices": bool(len(events.slices_of(Category.CUDA_SYNC))),
         "work without launch": len(launch) < len(work),
         "several devices": len(work.devices) > 1,
-        "streams that are no number": any(not isinstance(one.stream, int) for one in streams),
+        "streams that are no number": any(not isinstance(stream.stream, int) for stream in streams),
         "overlapping kernels on a stream": overlapping and len(end) > 0,
         "several pieces of one launch": len(np.unique(launch)) < len(launch),
         "names that HTA takes for another type": any(map(misnamed, names)),
-        "stream 0": any(one.stream == 0 for one in streams),
+        "stream 0": any(stream.stream == 0 for stream in streams),
         "another vendor": not any(name.startswith(("cuda", "cu")) for name in trace.strings),
         "call of another name": any(name.startswith(("cuLaunch", "hip", "cudaGraph")) for name in trace.strings),
         "blocking copies": "cudaMemcpy" in trace.strings,
@@ -236,35 +237,35 @@ ALWAYS = {
 
 def reason(method: str, facts: Facts) -> str:
     """Why the figures of ``method`` differ, as far as the trace confirms it."""
-    found = [one for one in (STEPS, *REASONS.get(method, ())) if facts.get(one)][:2]
-    if method not in REASONS or not found:
-        found.append(ALWAYS.get(method, "?"))
-    return ", ".join(found)
+    facts_ = [fact for fact in (STEPS, *REASONS.get(method, ())) if facts.get(fact)][:2]
+    if method not in REASONS or not facts_:
+        facts_.append(ALWAYS.get(method, "?"))
+    return ", ".join(facts_)
 
 
 def compare(path: Path, python: str, timeout: float) -> Iterator[tuple[str, str, str]]:
     """Method, verdict (equal, different, HTA failed, we failed), and a word on it."""
     from augment.readers import read
 
-    ours = frames_of(sys.executable, "augment", path, timeout)
-    if "error" in ours:
-        yield "opening", "we failed", str(ours["error"])
+    actual = frames_of(sys.executable, "augment", path, timeout)
+    if "error" in actual:
+        yield "opening", "we failed", str(actual["error"])
         return
-    theirs = frames_of(python, "hta", path, timeout)
-    if "error" in theirs:
-        yield "opening", "HTA failed", str(theirs["error"])
+    expected = frames_of(python, "hta", path, timeout)
+    if "error" in expected:
+        yield "opening", "HTA failed", str(expected["error"])
         return
     facts = facts_of(read(str(path)))
-    for method, mine in ours.items():
-        other = theirs.get(method, {})
-        if "error" in mine:
-            yield method, "we failed", str(mine["error"])
+    for method, frame in actual.items():
+        other = expected.get(method, {})
+        if "error" in frame:
+            yield method, "we failed", str(frame["error"])
         elif "error" in other:
             yield method, "HTA failed", str(other["error"])
-        elif found := list(differences(other, mine)):
-            key, column, left, right = found[0]
+        elif unequal := list(differences(other, frame)):
+            key, column, left, right = unequal[0]
             example = f"{key[:40]} {column}: {left} there, {right} here"
-            yield method, "different", f"{reason(method, facts)} ({len(found)} values; {example})"
+            yield method, "different", f"{reason(method, facts)} ({len(unequal)} values; {example})"
         else:
             yield method, "equal", ""
 

@@ -34,14 +34,14 @@ from simulator import JobOptions, simulate  # noqa: E402
 def summaries(ranks: int, steps: int, folder: Path) -> tuple[list[bytes], float, float]:
     """Of simulated ranks; the CPU seconds for a rank without, and for its summary."""
     options = JobOptions(ranks=ranks, steps=steps, layers=8, collectives="fsdp", uneven_buckets=True)
-    made, whole, own = [], 0.0, 0.0
+    made, whole, summary_s = [], 0.0, 0.0
     for path, _ in simulate(options, folder):
         began = time.process_time()
         augmented = augment(read(str(path)))
         analysed = time.process_time()
         made.append(summarize(augmented))
-        whole, own = whole + analysed - began, own + time.process_time() - analysed
-    return made, whole / ranks, own / ranks
+        whole, summary_s = whole + analysed - began, summary_s + time.process_time() - analysed
+    return made, whole / ranks, summary_s / ranks
 
 
 def more(few: Sequence[bytes], count: int) -> list[bytes]:
@@ -49,15 +49,15 @@ def more(few: Sequence[bytes], count: int) -> list[bytes]:
     random = np.random.default_rng(0)
     made = []
     for rank in range(count):
-        one = read_summary(few[rank % len(few)], "")
-        one.rank = rank
-        for group in one.groups:
+        summary = read_summary(few[rank % len(few)], "")
+        summary.rank = rank
+        for group in summary.groups:
             group[2], group[4] = "", count
-        start, end, offset = one.column("ts"), one.column("end"), int(random.integers(-(10**10), 10**10))
+        start, end, offset = summary.column("ts"), summary.column("end"), int(random.integers(-(10**10), 10**10))
         late = np.minimum(random.integers(0, 20_000, len(start)), end - start - 1)
-        one.columns |= {"ts": (start + offset + late).tobytes(), "end": (end + offset).tobytes()}
-        one.steps |= {side: (one.step_column(side) + offset).tobytes() for side in ("start", "end")}
-        made.append(zlib.compress(msgspec.msgpack.encode(one), 6))
+        summary.columns |= {"ts": (start + offset + late).tobytes(), "end": (end + offset).tobytes()}
+        summary.steps |= {side: (summary.step_column(side) + offset).tobytes() for side in ("start", "end")}
+        made.append(zlib.compress(msgspec.msgpack.encode(summary), 6))
     return made
 
 
@@ -68,24 +68,24 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        few, whole, own = summaries(8, arguments.steps, Path(folder))
+        few, whole, summary_s = summaries(8, arguments.steps, Path(folder))
     print(
         f"summary: {len(few[0]) / 1e3:.0f} kB, {len(read_summary(few[0], '').column('ts'))} collectives, "
-        f"{own * 1e3:.0f} CPU ms beside {whole * 1e3:.0f} for reading and analysing"
+        f"{summary_s * 1e3:.0f} CPU ms beside {whole * 1e3:.0f} for reading and analysing"
     )
     for count in map(int, arguments.ranks.split(",")):
         contents = more(few, count)
         began = time.process_time()
-        found = answer(contents, [""] * count)
+        result = answer(contents, [""] * count)
         matched = time.process_time()
-        path = found.path
+        path = result.path
         followed = time.process_time()
-        size = len(content(found, "job"))
+        size = len(content(result, "job"))
         spent = time.process_time() - began
         print(
             f"{count} ranks: {spent * 1e3 / count:.2f} CPU ms a rank ({(matched - began) * 1e3 / count:.2f} for clocks "
             f"and waits, {(followed - matched) * 1e3 / count:.2f} for the critical path), {spent:.2f} s in all; "
-            f"{len(found.matched)} collectives, {0 if isinstance(path, Skipped) else len(path)} pieces of the path; "
+            f"{len(result.matched)} collectives, {0 if isinstance(path, Skipped) else len(path)} pieces of the path; "
             f"job.metrics.json {size / 1e6:.1f} MB"
         )
     return 0

@@ -64,10 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     chrome, both = (statistics.median(column) for column in zip(*runs, strict=True))
     with tempfile.TemporaryDirectory(dir=cache()) as folder:
         native = Path(folder) / "native.pftrace"
-        told = subprocess.check_output(
+        output = subprocess.check_output(
             [sys.executable, "-c", ONLY_NATIVE, str(source), str(native)], cwd=ROOT, text=True
         )
-        events, text_bytes = map(int, told.split())
+        events, text_bytes = map(int, output.split())
         loads = [(load_cpu_s(source), load_cpu_s(native)) for _ in range(chosen.runs)]
         size = native.stat().st_size
     json_load, native_load = (statistics.median(column) for column in zip(*loads, strict=True))

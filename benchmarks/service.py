@@ -199,7 +199,7 @@ class Asking:
     def _done_job(self, trace: Path) -> str:
         start = service_pb2.StartUploadRequest(file_name=trace.name)
         parts = {"start": start}, {"chunk": trace.read_bytes(), "finish": True}
-        upload = self._stub.UploadTrace(service_pb2.UploadTraceRequest(**one) for one in parts).upload.name
+        upload = self._stub.UploadTrace(service_pb2.UploadTraceRequest(**part) for part in parts).upload.name
         spec = resources_pb2.AugmentSpec(input=resources_pb2.Input(upload=upload))
         request = service_pb2.CreateJobRequest(spec=resources_pb2.JobSpec(augment=spec))
         name: str = self._stub.CreateJob(request).job.name
@@ -227,11 +227,11 @@ def load(what: str, trace: Path, count: int, clients: int) -> Load:
         with running(folder) as server, Asking(server.address, simulated(SMALL)) as asking:
             server_s, client_s, began = server.cpu_s(), _own_cpu_s(), time.perf_counter()
             with ThreadPoolExecutor(clients) as pool:
-                list(pool.map(lambda one: send(server.address, one, folder / "there"), inputs))
+                list(pool.map(lambda path: send(server.address, path, folder / "there"), inputs))
             wall_s = time.perf_counter() - began
             server_s, client_s = server.cpu_s() - server_s, _own_cpu_s() - client_s
         sample = inputs[:: max(1, count // 8)][:8]
-        command_s = sum(measure(augment_command(one, folder / "here")).cpu_s for one in sample) / len(sample)
+        command_s = sum(measure(augment_command(path, folder / "here")).cpu_s for path in sample) / len(sample)
         if folder_s is not None:
             folder_s = (folder_s + (_folder_cpu_s(folder, what, count) or folder_s)) / 2
         expect_equal(folder / "there", folder / "here", [sample[0]] if folder_s is None else inputs)
@@ -250,9 +250,9 @@ def _folder_cpu_s(folder: Path, what: str, count: int) -> float | None:
 
 def expect_equal(there: Path, here: Path, inputs: Sequence[Path]) -> None:
     """The service made what the command made."""
-    for one in inputs:
+    for path in inputs:
         for suffix in (".augmented.pftrace", ".metrics.json"):
-            name = one.name.removesuffix(".json.gz") + suffix
+            name = path.name.removesuffix(".json.gz") + suffix
             if (there / name).read_bytes() != (here / name).read_bytes():
                 raise SystemExit(f"{name}: the service made another file than the command")
 
@@ -264,13 +264,13 @@ def memory(count: int) -> list[tuple[int, int]]:
         folder = Path(name)
         _made(folder / "in")
         with running(folder) as server, ThreadPoolExecutor(8) as pool:
-            found = []
+            sizes = []
             for tenth in range(10):
                 numbers = range(tenth * count // 10, (tenth + 1) * count // 10)
                 inputs = [variant(trace, folder / "in" / f"rank{n}.json.gz", n) for n in numbers]
-                list(pool.map(lambda one: send(server.address, one, folder / "there"), inputs))
-                found.append(server.rss())
-            return found
+                list(pool.map(lambda path: send(server.address, path, folder / "there"), inputs))
+                sizes.append(server.rss())
+            return sizes
 
 
 def _made(folder: Path) -> bool:
@@ -286,15 +286,17 @@ def _own_cpu_s() -> float:
 def tell(loads: Sequence[Load], rss: Sequence[tuple[int, int]]) -> None:
     """Print what was found."""
     print("CPU s a trace    server  client  command  command on a folder  server beside the command   traces/s")
-    for one in loads:
-        alone = f"{one.folder_cpu_s:19.3f}" if one.folder_cpu_s is not None else f"{'–':>19}"
+    for load in loads:
+        alone = f"{load.folder_cpu_s:19.3f}" if load.folder_cpu_s is not None else f"{'–':>19}"
         print(
-            f"{one.traces:4} {one.what} by {one.clients:<2} {one.server_cpu_s:7.3f} {one.client_cpu_s:7.3f}"
-            f" {one.command_cpu_s:8.3f}  {alone} {one.ratio:26.2f} {one.traces / one.wall_s:10.2f}"
+            f"{load.traces:4} {load.what} by {load.clients:<2} {load.server_cpu_s:7.3f} {load.client_cpu_s:7.3f}"
+            f" {load.command_cpu_s:8.3f}  {alone} {load.ratio:26.2f} {load.traces / load.wall_s:10.2f}"
         )
-    for one in loads:
-        figures = f"p50 {one.getjob_p50_ms:.1f} ms, p99 {one.getjob_p99_ms:.1f} ms, longest {one.getjob_max_ms:.1f} ms"
-        print(f"GetJob meanwhile ({one.what}): {figures}, of {one.getjob_count}")
+    for load in loads:
+        figures = (
+            f"p50 {load.getjob_p50_ms:.1f} ms, p99 {load.getjob_p99_ms:.1f} ms, longest {load.getjob_max_ms:.1f} ms"
+        )
+        print(f"GetJob meanwhile ({load.what}): {figures}, of {load.getjob_count}")
     if rss:
         print("RSS in MB after each tenth, server + workers:", ", ".join(f"{s >> 20}+{w >> 20}" for s, w in rss))
 
@@ -318,7 +320,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loads.append(load("large", simulated(chosen.size), chosen.large, LARGE_CLIENTS))
     rss = memory(chosen.steady) if chosen.steady else []
     if chosen.json:
-        print(json.dumps({"loads": [asdict(one) | {"ratio": one.ratio} for one in loads], "rss_bytes": rss}, indent=1))
+        figures = [asdict(load) | {"ratio": load.ratio} for load in loads]
+        print(json.dumps({"loads": figures, "rss_bytes": rss}, indent=1))
     else:
         tell(loads, rss)
     return 0

@@ -90,24 +90,26 @@ def waiting_jobs(stub: Any) -> int:
 
 def uploads(clients: int, each: int) -> list[str]:
     """All files of all clients at once."""
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with serving() as (server, folder), contextlib.ExitStack() as stack:
         made = [stack.enter_context(Client(server.address)) for _ in range(clients)]
         files = [small_trace(folder / f"rank{n}.json", n, 100_000) for n in range(clients * each)]
 
-        def one(number: int) -> None:
+        def send(number: int) -> None:
             try:
                 upload(made[number % clients], files[number])
-                told["done"] += 1
+                counts["done"] += 1
             except AugmentError as error:
-                told[str(error).rpartition(": ")[2]] += 1
+                counts[str(error).rpartition(": ")[2]] += 1
 
         began = time.perf_counter()
         with ThreadPoolExecutor(clients * each) as pool:
-            list(pool.map(one, range(clients * each)))
+            list(pool.map(send, range(clients * each)))
         seconds = time.perf_counter() - began
-    print(f"uploads     {clients} clients x {each} at once: {told['done']} of {clients * each} done in {seconds:.0f} s")
-    return [f"uploads: {count} failed: {what}" for what, count in told.items() if what != "done"]
+    print(
+        f"uploads     {clients} clients x {each} at once: {counts['done']} of {clients * each} done in {seconds:.0f} s"
+    )
+    return [f"uploads: {count} failed: {what}" for what, count in counts.items() if what != "done"]
 
 
 def cancelled(count: int) -> list[str]:
@@ -227,7 +229,7 @@ def jobs(count: int) -> list[str]:
         seconds = time.perf_counter() - began
         made = len(list((folder / "out").glob("*.metrics.json")))
         after = server.rss()[0]
-        alive = sum(one.is_active() for one in watchers)
+        alive = sum(watcher.is_active() for watcher in watchers)
     print(
         f"jobs        {count} by {CLIENTS} clients, {WATCHERS} more connections: {made} done, {made / seconds:.1f}/s;"
         f" GetJob p50 {asking.at(0.5):.1f} ms, p99 {asking.at(0.99):.1f} ms; server {before >> 20} -> {after >> 20} MB"
@@ -249,23 +251,23 @@ def watcher(stack: contextlib.ExitStack, address: str) -> Any:
 def kills(count: int) -> list[str]:
     """The server and its workers killed, again and again, under clients that go on."""
     chance, stopped = random.Random(0), threading.Event()
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     flags = ("--max-job-attempts", "1000", "--max-running-jobs", "2")
     with serving(*flags) as (server, folder):
 
         def use(number: int) -> None:
             with Client(server.address, patience_s=300) as client:
                 while not stopped.is_set():
-                    path = small_trace(folder / f"client{number}.json", told["asked"], 200_000)
-                    told["asked"] += 1
+                    path = small_trace(folder / f"client{number}.json", counts["asked"], 200_000)
+                    counts["asked"] += 1
                     try:
                         made = client.augment(path, out=folder / "out")
-                        told["done" if made.metrics["analyses"] else "empty"] += 1
+                        counts["done" if made.metrics["analyses"] else "empty"] += 1
                     except AugmentError as error:
                         if "died, and died again" in str(error):  # as it must be, after two deaths of workers
-                            told["given up"] += 1
+                            counts["given up"] += 1
                             continue
-                        told[f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"] += 1
+                        counts[f"{type(error).__name__}: {str(error).rpartition(': ')[2]}"] += 1
 
         with ThreadPoolExecutor(KILLED_CLIENTS) as pool:
             running = [pool.submit(use, number) for number in range(KILLED_CLIENTS)]
@@ -279,13 +281,13 @@ def kills(count: int) -> list[str]:
                 server.start()
             time.sleep(2)
             stopped.set()
-            for one in running:
-                one.result()
+            for client in running:
+                client.result()
         left = sum(number for state, number in state_counts(server).items() if state in WAITING)
-    lost = {what: times for what, times in told.items() if what not in ("asked", "done", "given up")}
+    lost = {what: times for what, times in counts.items() if what not in ("asked", "done", "given up")}
     print(
-        f"kills       {count} of the server, {-(-count // 3)} of workers, {KILLED_CLIENTS} clients: {told['done']} of"
-        f" {told['asked']} jobs done, {told['given up']} given up after two deaths of workers, {left} left waiting"
+        f"kills       {count} of the server, {-(-count // 3)} of workers, {KILLED_CLIENTS} clients: {counts['done']} of"
+        f" {counts['asked']} jobs done, {counts['given up']} given up after two deaths of workers, {left} left waiting"
     )
     failures = [f"kills: {times} failed: {what}" for what, times in lost.items()]
     return failures + ([f"kills: {left} jobs are left waiting"] if left else [])

@@ -47,23 +47,23 @@ def answers(python: str, path: str) -> Counter[tuple[str, str]]:
     trace = augment.read(path)
     counted = {call.operator for call, work in _leaves(trace)}
     output = subprocess.run([python, "-c", THEIRS, path], check=True, capture_output=True, text=True).stdout
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     seen = set()
     for name, category, *args, gflops in json.loads(output.splitlines()[-1]):
-        if name in counted or any(one in category.lower() for one in _PRODUCTS):
+        if name in counted or any(product in category.lower() for product in _PRODUCTS):
             call = Call(name, *args)
             seen.add((name, str(call.dims)))
-            found[name, answer(call, ours(trace, call), None if gflops is None else gflops * 1e9)] += 1
+            counts[name, answer(call, ours(trace, call), None if gflops is None else gflops * 1e9)] += 1
     for call, _ in _leaves(trace):
         if (call.operator, str(call.dims)) not in seen:
-            found[call.operator, "counted here; TraceLens has a row of an operator around it, or none"] += 1
-    return found
+            counts[call.operator, "counted here; TraceLens has a row of an operator around it, or none"] += 1
+    return counts
 
 
 def _leaves(trace: Trace) -> list[tuple[Call, Work]]:
-    found = operator_work(trace)
-    kinds = sorted(set(found.kind.tolist()))
-    return [(found.calls[one], found.works[one]) for one in kinds if found.works[one].flops is not None]
+    operators = operator_work(trace)
+    kinds = sorted(set(operators.kind.tolist()))
+    return [(operators.calls[kind], operators.works[kind]) for kind in kinds if operators.works[kind].flops is not None]
 
 
 def ours(trace: Trace, call: Call) -> Work | None:
@@ -75,38 +75,38 @@ def ours(trace: Trace, call: Call) -> Work | None:
         return None
 
 
-def answer(call: Call, work: Work | None, theirs: float | None) -> str:
+def answer(call: Call, work: Work | None, expected: float | None) -> str:
     """Whether both agree; else why not, as far as figures show it."""
     if work is None or work.flops is None:
-        return "neither has it" if theirs is None else "no formula here"
-    if theirs is None:
+        return "neither has it" if expected is None else "no formula here"
+    if expected is None:
         return "no model in TraceLens"
-    if abs(theirs - work.flops) <= _CLOSE * theirs:
+    if abs(expected - work.flops) <= _CLOSE * expected:
         return "equal"
-    if _close(theirs - work.flops, _result(call), theirs):
+    if _close(expected - work.flops, _result(call), expected):
         return "TraceLens adds the sum with the first operand"
     if work.most_flops != work.flops:
         return "sequences of unknown lengths: at least ours"
     if call.operator == "aten::convolution_backward" and "false" in call.value(10).lower():
         return "TraceLens counts gradients that the output mask leaves out"
-    if any(call.flag(place) for place in range(len(call.values))) and theirs < work.flops:
-        return f"a causal mask: theirs / ours = {theirs / work.flops:.4f}, half of all pairs against exact ones"
-    return f"theirs / ours = {theirs / work.flops:.6g}" if work.flops else "nothing here"
+    if any(call.flag(place) for place in range(len(call.values))) and expected < work.flops:
+        return f"a causal mask: theirs / ours = {expected / work.flops:.4f}, half of all pairs against exact ones"
+    return f"theirs / ours = {expected / work.flops:.6g}" if work.flops else "nothing here"
 
 
-def _close(one: float, other: float, scale: float) -> bool:
-    return abs(one - other) <= _CLOSE * scale
+def _close(left: float, other: float, scale: float) -> bool:
+    return abs(left - other) <= _CLOSE * scale
 
 
 def _result(call: Call) -> float:
     """How many elements the result of a product has to which the first operand is added."""
-    dims: list[Any] = [one for one in call.dims if one]
+    dims: list[Any] = [count for count in call.dims if count]
     if len(dims) < 3 or not isinstance(dims[1][0], int):
         return -1.0
-    size = float(dims[2][-1])
-    for one in dims[1][:-1]:
-        size *= one
-    return size
+    count = float(dims[2][-1])
+    for dim in dims[1][:-1]:
+        count *= dim
+    return count
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -116,10 +116,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("traces", nargs="+", metavar="TRACE")
     given = parser.parse_args(arguments)
     for path in given.traces:
-        found = answers(given.python, path)
+        counts = answers(given.python, path)
         print(path)
-        for (operator, told), count in sorted(found.items(), key=lambda one: (one[0][1] != "equal", one)):
-            print(f"  {count:4} {told}: {operator}")
+        for (operator, outcome), count in sorted(counts.items(), key=lambda item: (item[0][1] != "equal", item)):
+            print(f"  {count:4} {outcome}: {operator}")
     return 0
 
 

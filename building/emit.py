@@ -76,8 +76,8 @@ def object_file(target: str, digest: str) -> bytes:
         cpu=platform_.cpu, opt=3, reloc="pic", codemodel="default"
     )
     head = f'target datalayout = "{machine.target_data}"\ntarget triple = "{platform_.triple}"\n'
-    own = f'@{DIGEST} = constant [{len(digest) + 1} x i8] c"{digest}\\00"\n'
-    whole = llvm.parse_assembly(head + own + _WINDOWS_ENTRY * target.startswith("win32"))
+    constant = f'@{DIGEST} = constant [{len(digest) + 1} x i8] c"{digest}\\00"\n'
+    whole = llvm.parse_assembly(head + constant + _WINDOWS_ENTRY * target.startswith("win32"))
     exported = {DIGEST}
     for kernel in KERNELS:
         text, symbol = _intermediate(kernel)
@@ -86,19 +86,20 @@ def object_file(target: str, digest: str) -> bytes:
     _export(whole, exported, target)
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(whole, passes)
-    if wanted := [one.name for one in whole.functions if one.is_declaration and not one.name.startswith("llvm.")]:
+    declared = [function.name for function in whole.functions if function.is_declaration]
+    if wanted := [name for name in declared if not name.startswith("llvm.")]:
         raise RuntimeError(f"kernels need {', '.join(wanted)}")
     return bytes(machine.emit_object(whole))
 
 
 def _export(whole: Any, exported: set[str], target: str) -> None:
     """Keep all but the kernels to the library itself."""
-    for one in [*whole.functions, *whole.global_variables]:
-        if one.is_declaration:
+    for symbol in [*whole.functions, *whole.global_variables]:
+        if symbol.is_declaration:
             continue
-        one.linkage = "external" if one.name in exported or one.name == _ENTRY else "internal"
-        if target.startswith("win32") and one.name in exported:
-            one.storage_class = "dllexport"
+        symbol.linkage = "external" if symbol.name in exported or symbol.name == _ENTRY else "internal"
+        if target.startswith("win32") and symbol.name in exported:
+            symbol.storage_class = "dllexport"
 
 
 def _intermediate(kernel: str) -> tuple[str, str]:
@@ -114,9 +115,9 @@ def _intermediate(kernel: str) -> tuple[str, str]:
     _CACHE.mkdir(parents=True, exist_ok=True)
     for older in _CACHE.glob(f"{kernel}-*.ll"):
         older.unlink(missing_ok=True)
-    beside = kept.with_suffix(f".{os.getpid()}")
-    beside.write_text(made)
-    beside.replace(kept)
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(made)
+    partial.replace(kept)
     return made, symbol
 
 

@@ -55,8 +55,8 @@ def main(targets: list[str]) -> None:
         with tempfile.TemporaryDirectory() as name, zipfile.ZipFile(wheel) as archive:
             library = Path(archive.extract(f"augment/kernels/{library_name(target)}", name))
             inspect(library, target)
-            told = smoke(library, target)
-        sys.stdout.write(f"{wheel.name}: {wheel.stat().st_size >> 10} KB; inspected; {told}\n")
+            result = smoke(library, target)
+        sys.stdout.write(f"{wheel.name}: {wheel.stat().st_size >> 10} KB; inspected; {result}\n")
     _wheel(ROOT / "server", out)
 
 
@@ -77,15 +77,15 @@ def inspect(library: Path, target: str) -> None:
     kernels = {name.replace(".", "_") for name in KERNELS}
     allowed: set[str] = set()
     if target.startswith("linux"):
-        names = {one.name for one in parsed.exported_symbols}
-        needed = {str(one) for one in parsed.libraries} | {one.name for one in parsed.imported_symbols if one.name}
+        names = {symbol.name for symbol in parsed.exported_symbols}
+        needed = {str(library) for library in parsed.libraries} | {each.name for each in parsed.imported_symbols} - {""}
     elif target.startswith("win32"):
-        names = {one.name for one in parsed.get_export().entries}
-        needed = {one.name for one in parsed.imports}
+        names = {entry.name for entry in parsed.get_export().entries}
+        needed = {entry.name for entry in parsed.imports}
     else:
-        names = {one.name.removeprefix("_") for one in parsed.exported_symbols}
+        names = {symbol.name.removeprefix("_") for symbol in parsed.exported_symbols}
         allowed = {"@rpath/kernels.dylib", "/usr/lib/libSystem.B.dylib"}
-        needed = {one.name for one in parsed.libraries}
+        needed = {library.name for library in parsed.libraries}
         if "arm64" in target and not parsed.has_code_signature:
             raise RuntimeError(f"{library.name} for {target} is not signed, which arm64 asks for")
     if not kernels <= names:

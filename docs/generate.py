@@ -61,29 +61,31 @@ _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false", N
 
 def analyses() -> str:
     """Every analysis: what it answers, its options, its columns."""
-    contents = table(("analysis", "question"), ((f"[`{one.NAME}`](#{one.NAME})", question(one)) for one in ANALYSES))
+    contents = table(
+        ("analysis", "question"), ((f"[`{each.NAME}`](#{each.NAME})", question(each)) for each in ANALYSES)
+    )
     return "\n\n".join([contents, *map(analysis, ANALYSES)])
 
 
-def analysis(one: Analysis) -> str:
+def analysis(analysis: Analysis) -> str:
     """The section of one analysis."""
-    text = inspect.getdoc(one) or ""
-    parts = [f"## {one.NAME}", markdown(_OPTIONS.sub("", text)), needs(one)]
-    if values := options_of(one):
+    text = inspect.getdoc(analysis) or ""
+    parts = [f"## {analysis.NAME}", markdown(_OPTIONS.sub("", text)), needs(analysis)]
+    if values := options_of(analysis):
         meant = _option_texts(text)
         rows = ((f"`{name}`", f"`{value!r}`", meant.get(name, "")) for name, value in values.items())
         parts += [table(("option", "default", "meaning"), rows)]
-    return "\n\n".join([*parts, columns(one.ROW)])
+    return "\n\n".join([*parts, columns(analysis.ROW)])
 
 
-def question(one: object) -> str:
+def question(described: object) -> str:
     """The first paragraph of a module's docstring, on one line."""
-    return markdown(" ".join((inspect.getdoc(one) or "").split("\n\n")[0].split()))
+    return markdown(" ".join((inspect.getdoc(described) or "").split("\n\n")[0].split()))
 
 
-def needs(one: Analysis) -> str:
+def needs(analysis: Analysis) -> str:
     """What a trace must contain, in words."""
-    groups = [" or ".join(f"`{category.name.lower()}`" for category in group) for group in one.NEEDS]
+    groups = [" or ".join(f"`{category.name.lower()}`" for category in group) for group in analysis.NEEDS]
     wanted = "; and ".join(f"an event of category {group}" for group in groups)
     return f"Needs {wanted}; else it is skipped." if groups else "Needs no event of a certain category."
 
@@ -107,15 +109,15 @@ def type_name(hint: Any) -> str:
 
 def _option_texts(docstring: str) -> dict[str, str]:
     """What the section ``Options:`` of a docstring says of each option."""
-    found = _OPTIONS.search(docstring)
-    entries = re.findall(r"(\w+):\s+((?:.|\n)+?)(?=\n\s*\w+:\s|\Z)", found[1]) if found else []
+    match = _OPTIONS.search(docstring)
+    entries = re.findall(r"(\w+):\s+((?:.|\n)+?)(?=\n\s*\w+:\s|\Z)", match[1]) if match else []
     return {name: markdown(" ".join(text.split())) for name, text in entries}
 
 
 def rules() -> str:
     """Every rule of the diagnosis."""
-    contents = table(("rule", "question"), ((f"[`{one.NAME}`](#{one.NAME})", question(one)) for one in RULES))
-    return "\n\n".join([contents, *(f"## {one.NAME}\n\n{markdown(inspect.getdoc(one) or '')}" for one in RULES)])
+    contents = table(("rule", "question"), ((f"[`{rule.NAME}`](#{rule.NAME})", question(rule)) for rule in RULES))
+    return "\n\n".join([contents, *(f"## {rule.NAME}\n\n{markdown(inspect.getdoc(rule) or '')}" for rule in RULES)])
 
 
 def cli() -> str:
@@ -125,11 +127,11 @@ def cli() -> str:
         "augment", [], resilient_parsing=True, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH
     )
     contexts = [top]
-    for one in COMMANDS:
-        contexts.append(click.Context(one, top, info_name=one.name))
-        if isinstance(one, click.Group):
-            contexts += [click.Context(each, contexts[-1], info_name=name) for name, each in one.commands.items()]
-    return "\n\n".join(f"## {one.command_path}\n\n```text\n{one.get_help().rstrip()}\n```" for one in contexts)
+    for command in COMMANDS:
+        contexts.append(click.Context(command, top, info_name=command.name))
+        if isinstance(command, click.Group):
+            contexts += [click.Context(each, contexts[-1], info_name=name) for name, each in command.commands.items()]
+    return "\n\n".join(f"## {each.command_path}\n\n```text\n{each.get_help().rstrip()}\n```" for each in contexts)
 
 
 def comparison() -> str:
@@ -153,23 +155,23 @@ def _module(module: Any) -> Iterator[str]:
     yield markdown(re.sub("^::$", "Example::", inspect.getdoc(module) or "", flags=re.MULTILINE))
     errors = []
     for name in sorted(module.__all__, key=str.lower):
-        one = getattr(module, name)
-        if inspect.isclass(one) and issubclass(one, Exception):
-            errors.append((f"`{name}`", question(one)))
-        elif inspect.isclass(one):
-            yield from _class(one)
-        elif inspect.isfunction(one):
-            yield from _function(one, f"{module.__name__}.{name}")
+        member = getattr(module, name)
+        if inspect.isclass(member) and issubclass(member, Exception):
+            errors.append((f"`{name}`", question(member)))
+        elif inspect.isclass(member):
+            yield from _class(member)
+        elif inspect.isfunction(member):
+            yield from _function(member, f"{module.__name__}.{name}")
     if errors:
         yield table(("error", "when"), errors)
 
 
-def _class(one: type[Any]) -> Iterator[str]:
+def _class(kind: type[Any]) -> Iterator[str]:
     """A class, and a row for each of its properties and methods."""
-    yield f"### {one.__name__}"
-    yield _documented(one)
+    yield f"### {kind.__name__}"
+    yield _documented(kind)
     rows = []
-    for name, member in vars(one).items():
+    for name, member in vars(kind).items():
         if isinstance(member, (property, functools.cached_property)) and not name.startswith("_"):
             rows.append((f"`{name}`", question(member)))
         function = member.__func__ if isinstance(member, classmethod) else member
@@ -179,16 +181,16 @@ def _class(one: type[Any]) -> Iterator[str]:
         yield table(("member", "what"), rows)
 
 
-def _function(one: Callable[..., Any], name: str) -> Iterator[str]:
+def _function(function: Callable[..., Any], name: str) -> Iterator[str]:
     yield f"### {name}"
-    yield f"```text\n{_signature(one, name)}\n```"
-    yield _documented(one)
+    yield f"```text\n{_signature(function, name)}\n```"
+    yield _documented(function)
 
 
-def _signature(one: Callable[..., Any], name: str) -> str:
+def _signature(function: Callable[..., Any], name: str) -> str:
     """The call without types, which the text tells."""
     parts, stars = [], False
-    for each in inspect.signature(one).parameters.values():
+    for each in inspect.signature(function).parameters.values():
         if each.name in ("self", "cls"):
             continue
         if each.kind is each.KEYWORD_ONLY and not stars:
@@ -201,9 +203,9 @@ def _signature(one: Callable[..., Any], name: str) -> str:
     return f"{name}({', '.join(parts)})"
 
 
-def _documented(one: object) -> str:
+def _documented(described: object) -> str:
     """A docstring, its sections as lists."""
-    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", inspect.getdoc(one) or "")
+    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", inspect.getdoc(described) or "")
     text, *sections = re.split(r"^(Args|Returns|Raises):\n", text, flags=re.MULTILINE)
     parts = [markdown(text)]
     for head, body in zip(sections[::2], sections[1::2], strict=True):
@@ -221,8 +223,8 @@ def _documented(one: object) -> str:
 def dialects() -> str:
     """What other years and vendors call the categories."""
     foreign = [(name, category.name.lower()) for name, category in CATEGORIES.items()]
-    rows = [(f"`{name}`", f"`{ours}`") for name, ours in foreign if name != ours]
-    bare = [(f"none, name `{name}`", f"`{ours.name.lower()}`") for name, ours in UNCATEGORISED_NAMES.items()]
+    rows = [(f"`{name}`", f"`{name_here}`") for name, name_here in foreign if name != name_here]
+    bare = [(f"none, name `{name}`", f"`{category.name.lower()}`") for name, category in UNCATEGORISED_NAMES.items()]
     bare += [
         (f"none, in a process called `{ASCEND_DEVICE}`", "`kernel`; tasks that wait or tell others: `cuda_sync`"),
         ("none, in the same file, whole collectives", f"`kernel`, of the device of `{ASCEND_DEVICE}`"),
@@ -238,20 +240,20 @@ def kernel_types() -> str:
 
 def readers() -> str:
     """The readers."""
-    return table(("reader", "reads"), ((f"`{one.NAME}`", question(one)) for one in READERS))
+    return table(("reader", "reads"), ((f"`{reader.NAME}`", question(reader)) for reader in READERS))
 
 
 def writers() -> str:
     """The writers."""
-    rows = ((f"`{one.NAME}`", f"`STEM{one.SUFFIX}`", question(one)) for one in WRITERS)
+    rows = ((f"`{writer.NAME}`", f"`STEM{writer.SUFFIX}`", question(writer)) for writer in WRITERS)
     return table(("`--to`", "file", "what"), rows)
 
 
 def reasons() -> str:
     """Why the service says no; limits are told by their flags."""
-    flags = {one.name: f"`{flag_of(one)}`" for one in dataclasses.fields(Limits)}
-    told = {name: re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), when) for name, (_, when) in REASONS.items()}
-    rows = ((f"`{name}`", f"`{REASONS[name][0].name}`", when) for name, when in told.items())
+    flags = {limit.name: f"`{flag_of(limit)}`" for limit in dataclasses.fields(Limits)}
+    whens = {name: re.sub(r"\w+", lambda m: flags.get(m[0], m[0]), when) for name, (_, when) in REASONS.items()}
+    rows = ((f"`{name}`", f"`{REASONS[name][0].name}`", when) for name, when in whens.items())
     return table(("reason", "code", "when"), rows)
 
 
@@ -273,12 +275,12 @@ def example() -> str:
 
 def schema_text() -> str:
     """The JSON Schema of the sidecar."""
-    return as_text(schema({one.NAME: one.ROW for one in ANALYSES}))
+    return as_text(schema({analysis.NAME: analysis.ROW for analysis in ANALYSES}))
 
 
-def as_text(one: dict[str, Any]) -> str:
+def as_text(value: dict[str, Any]) -> str:
     """A schema as a file."""
-    return json.dumps(one, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -322,7 +324,7 @@ def _lines(lines: Sequence[str]) -> Iterator[str]:
             announced, fenced = False, True
             yield "```text"
         yield line[4:] if fenced else re.sub("::$", ":", line)
-        following = next((one for one in lines[index + 1 :] if one), "")
+        following = next((line for line in lines[index + 1 :] if line), "")
         if fenced and not following.startswith("    "):
             fenced = False
             yield "```"

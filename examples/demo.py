@@ -43,8 +43,8 @@ All figures, for programs: {metrics}
 
 def augment_command() -> list[str]:
     """The command ``augment``, or the same from the checkout."""
-    found = shutil.which("augment")
-    return [found] if found else [sys.executable, "-m", "augment"]
+    command = shutil.which("augment")
+    return [command] if command else [sys.executable, "-m", "augment"]
 
 
 def run(arguments: Sequence[str]) -> None:

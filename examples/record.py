@@ -60,8 +60,8 @@ def remains(text: str) -> list[str]:
     """What of this machine can still be read in ``text``: nothing, or :func:`scrub` is wrong."""
     here = str(Path(__file__).resolve().parent)
     secrets = [tempfile.gettempdir(), str(Path.home()), sys.prefix, sys.base_prefix, here]
-    found = [secret for secret in secrets if secret + "/" in text]
-    return found + [match[0] for match in _LEFT_PATH.finditer(text)]
+    places = [secret for secret in secrets if secret + "/" in text]
+    return places + [match[0] for match in _LEFT_PATH.finditer(text)]
 
 
 def store(profiler: Any, path: Path) -> None:

@@ -61,9 +61,9 @@ def compile_into(folder: Path) -> None:
     for kinds, inputs in (("python", "mypy"), files), (("grpc_python", "mypy_grpc"), services):
         outputs = [f"--{kind}_out={folder}" for kind in kinds]
         command = [tool("python"), "-m", "grpc_tools.protoc", "-I", ".", *plugins, *outputs, *inputs]
-        told = subprocess.run(command, cwd=PROTO, capture_output=True, text=True)
-        if told.returncode:
-            raise SystemExit(told.stderr)
+        result = subprocess.run(command, cwd=PROTO, capture_output=True, text=True)
+        if result.returncode:
+            raise SystemExit(result.stderr)
 
 
 def tool(name: str) -> str:

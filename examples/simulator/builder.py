@@ -97,7 +97,7 @@ class StepBuilder:
     def _new_slice(self, category: str, name: str, start: int, end: int) -> int:
         """Note a slice; every so many operators inside another it will outlast that one, if so asked."""
         self._host_pairs.append((start, end))
-        inside = [one for one in self._open if self._slices[one].tid == self.tid]
+        inside = [index for index in self._open if self._slices[index].tid == self.tid]
         outlasts = -1
         if category == "cpu_op" and inside and self._slices[inside[-1]].category == "cpu_op":
             self._nested += 1
@@ -364,8 +364,8 @@ class StepBuilder:
     @staticmethod
     def _anchor(slots: Sequence[Slot]) -> Slot:
         """The duration of a slice, or the time of an instant or of one end of an arrow."""
-        durations = [one for one in slots if one[0].endswith("_dur")]
-        return (durations or [one for one in slots if one[0] in ("host", "start")])[0]
+        durations = [slot for slot in slots if slot[0].endswith("_dur")]
+        return (durations or [slot for slot in slots if slot[0] in ("host", "start")])[0]
 
 
 def dims_text(*shapes: tuple[int, ...], kind: str = "c10::BFloat16", values: Sequence[str] = ()) -> str:

@@ -40,18 +40,18 @@ class Ledger:
         self.last_rank = _joined([step.times.last_rank for step in steps])
         self.last_op = _joined([step.times.last_op for step in steps])
         self.in_step = _joined([np.full(len(step.start), place, np.int64) for place, step in enumerate(steps)])
-        self.recorded = np.concatenate([one.ops for one in kept])
-        self.launched = np.concatenate([one.launched for one in kept])
-        self.slices = sorted(self._slices(), key=lambda one: one[0])  # those of one moment as they began
+        self.recorded = np.concatenate([part.ops for part in kept])
+        self.launched = np.concatenate([part.launched for part in kept])
+        self.slices = sorted(self._slices(), key=lambda slice_: slice_[0])  # those of one moment as they began
         self._host = list(innermost(self.slices))
 
     def _slices(self) -> Iterator[Slice]:
         """Start, end, thread, category and name of each host slice, recorded or not."""
         for step in self.steps:
             first, last = step.program.slice_times(step.host)
-            for begin, end, one in zip(first.tolist(), last.tolist(), step.program.slices, strict=True):
-                name = one.name % step.number if "%d" in one.name else one.name.replace("%%", "%")
-                yield begin, end, one.tid, one.category, name
+            for begin, end, slice_ in zip(first.tolist(), last.tolist(), step.program.slices, strict=True):
+                name = slice_.name % step.number if "%d" in slice_.name else slice_.name.replace("%%", "%")
+                yield begin, end, slice_.tid, slice_.category, name
 
     def device_truth(self, device: str) -> Truth:
         """The figures of what was recorded."""
@@ -79,8 +79,8 @@ class Ledger:
     def shared_window(self) -> tuple[int, int]:
         """Begin of the recording and end of the last host slice that it holds, on that clock."""
         hosts = np.concatenate([step.times.host for step in self.steps])
-        own = _joined([step.host for step in self.steps])
-        held = hosts[self.window.holds(own, own)]
+        hosts_ = _joined([step.host for step in self.steps])
+        held = hosts[self.window.holds(hosts_, hosts_)]
         return int(held[0]), int(held[-1])
 
     def figures(self) -> Row:
@@ -102,7 +102,7 @@ class Ledger:
             "finish": min(self.window.finish, max(int(self.steps[-1].host[-1]), int(self.end.max()))),
             "first_work": int(self.start[recorded].min()) if len(recorded) else None,
             "last_work": int(self.end[recorded].max()) if len(recorded) else None,
-            "crossing_slices": sum(one.outlasts >= 0 for step in self.steps for one in step.program.slices),
+            "crossing_slices": sum(slice_.outlasts >= 0 for step in self.steps for slice_ in step.program.slices),
         }
 
     def _steps(self) -> list[Row]:
@@ -209,35 +209,35 @@ class Ledger:
         """For each operation recorded with its launch the innermost operator and annotation at the launch."""
         rows = np.flatnonzero(self.recorded & self.launched)
         calls = self.call[rows]
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for category in ("cpu_op", "user_annotation"):
-            found[category] = self._open_at(category, calls)
+            names[category] = self._open_at(category, calls)
         return [
             {"start": int(self.start[row]), "name": self.ops[row].name, "operator": operator, "annotation": annotation}
-            for row, operator, annotation in zip(rows.tolist(), found["cpu_op"], found["user_annotation"], strict=True)
+            for row, operator, annotation in zip(rows.tolist(), names["cpu_op"], names["user_annotation"], strict=True)
         ]
 
     def _open_at(self, category: str, moments: Int64s) -> list[str]:
         """The recorded slice of the launching thread that began last among those open at each moment."""
         threads: dict[int, list[Slice]] = defaultdict(list)
         calls: dict[int, int] = {}
-        for one in self.slices:
-            if one[3] == category and one[0] >= self.window.begin and one[1] <= self.window.finish:
-                threads[one[2]].append(one)
-            if one[3] in ("cuda_runtime", "cuda_driver"):
-                calls[one[0]] = one[2]
+        for slice_ in self.slices:
+            if slice_[3] == category and slice_[0] >= self.window.begin and slice_[1] <= self.window.finish:
+                threads[slice_[2]].append(slice_)
+            if slice_[3] in ("cuda_runtime", "cuda_driver"):
+                calls[slice_[0]] = slice_[2]
         pieces = {tid: list(innermost(slices)) for tid, slices in threads.items()}
         out = []
         for moment in moments.tolist():
-            own = pieces.get(calls[moment], [])
-            place = bisect(own, (moment + 1,)) - 1
-            out.append(own[place][2] if place >= 0 and moment < own[place][1] else "")
+            around = pieces.get(calls[moment], [])
+            place = bisect(around, (moment + 1,)) - 1
+            out.append(around[place][2] if place >= 0 and moment < around[place][1] else "")
         return out
 
 
 def innermost(slices: list[Slice]) -> Iterator[tuple[int, int, str]]:
     """The pieces of the host's time with the slice that began last among those open; ``slices`` ascend."""
-    moments = sorted({moment for one in slices for moment in one[:2]})
+    moments = sorted({moment for slice_ in slices for moment in slice_[:2]})
     coming = iter(slices)
     following, number = next(coming, None), 0
     inside: list[tuple[int, int, str]] = []  # newest first

@@ -65,18 +65,18 @@ class Communication:
         shard = whole if peer >= 0 else whole // ranks
         sent, received = (shard, whole) if kind == "allgather" else (whole, shard) if what.shards else (whole, whole)
         seq = b.new_id(group.kind)
-        told = self.told(what.api, sent, received, group)
-        if peer >= 0 and told:
-            told += f', "{"Dst" if kind == "send" else "Src"} Rank": {peer}'
+        args = self.args_text(what.api, sent, received, group)
+        if peer >= 0 and args:
+            args += f', "{"Dst" if kind == "send" else "Src"} Rank": {peer}'
         traffic = 2 * whole * (1 if what.shards else 2) * (ranks - 1) / ranks
         before = len(b.ops) - 1
         compute = [i for i in range(before, -1, -1) if b.ops[i].stream == COMPUTE][:1] if after_compute else []
-        own = self.place.rank
-        link = (own, peer) if kind == "send" else (peer, own) if kind == "recv" else ()
+        rank = self.place.rank
+        link = (rank, peer) if kind == "send" else (peer, rank) if kind == "recv" else ()
         self.met[link or group.name] += 1
         with ExitStack() as stack:
             stack.enter_context(b.op(what.operator, dims=dims_text((sent,))))
-            stack.enter_context(b.op("record_param_comms", dims=dims_text((sent,)), extra=told))
+            stack.enter_context(b.op("record_param_comms", dims=dims_text((sent,)), extra=args))
             b.call("cudaEventRecord", 135)
             b.call("cudaStreamWaitEvent", 147)
             external = stack.enter_context(b.annotation(what.annotation))
@@ -86,7 +86,7 @@ class Communication:
                 LATENCY_NS + traffic / GPUS[self.options.gpu].link_gbps,
                 stream,
                 waits=compute,
-                collective=told.replace("%", "%%") + (', "Seq": %d' if with_seq else ""),
+                collective=args.replace("%", "%%") + (', "Seq": %d' if with_seq else ""),
                 seq=seq if with_seq else None,
                 members=link or group.ranks,
                 meeting=(link or group.name, self.met[link or group.name]),
@@ -95,7 +95,7 @@ class Communication:
         b.note_on_gpu(what.annotation, stream, index, index, external)
         return index
 
-    def told(self, api: str, sent: int, received: int, group: Group) -> str:
+    def args_text(self, api: str, sent: int, received: int, group: Group) -> str:
         """What a collective's args say, less its ``Seq``."""
         args = self.options.collective_args
         size = (

@@ -80,7 +80,7 @@ class _RankFile:
     def step(self, number: int, times: StepTimes) -> None:
         """Write one step and count it, or keep it for later."""
         program = self.program if self.options.waits_in(number) else self.no_wait
-        host, start, end = (self._on_clock(one) for one in (times.host, times.start, times.end))
+        host, start, end = (self._on_clock(column) for column in (times.host, times.start, times.end))
         if self.options.keeps_all:
             self.played.append(Played(number, program, times, host, start, end))
             return
@@ -97,8 +97,8 @@ class _RankFile:
         window = window_of(self.options, self.rank, self.played)
         lost = self.options.lost_every if self.rank == self.options.lost_rank else None
         kept = [kept_of(step, window, lost) for step in self.played]
-        for step, one in zip(self.played, kept, strict=True):
-            texts = step.program.render_part(step.host, step.start, step.end, self._bases, one)
+        for step, part in zip(self.played, kept, strict=True):
+            texts = step.program.render_part(step.host, step.start, step.end, self._bases, part)
             self._write("".join(texts))
             self.events += len(texts)
             self._bases += step.program.id_counts

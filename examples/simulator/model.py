@@ -208,12 +208,12 @@ class _Model(Schedules):
             self.sum_shards()
             self.simple("aten::add", kernels.ADD, 9, (TOKENS, HIDDEN), (TOKENS, HIDDEN))
             self.release()
-            self.beside(layer)
+            self.side_work(layer)
             if self.options.extra_operator:
                 self.simple(self.options.extra_operator, kernels.CAST, 30, (TOKENS, HIDDEN))
                 self.release()
 
-    def beside(self, layer: int) -> None:
+    def side_work(self, layer: int) -> None:
         """A little work on each side stream, after the layer; the next kernel waits for that of every other layer."""
         after = len(self.b.ops) - 1
         for number in range(self.options.side_streams):

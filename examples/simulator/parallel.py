@@ -40,8 +40,8 @@ class Place:
     @property
     def groups(self) -> list[Group]:
         """All, as the rank's file tells them."""
-        found = (self.world, self.data, self.tensor, self.pipeline, self.expert)
-        return list({one.name: one for one in found if one is not None}.values())
+        groups = (self.world, self.data, self.tensor, self.pipeline, self.expert)
+        return list({group.name: group for group in groups if group is not None}.values())
 
     def neighbour(self, ahead: int) -> int | None:
         """The rank of the next (1) or the last (-1) stage."""

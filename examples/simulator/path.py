@@ -54,8 +54,8 @@ class _Walk:
             self.now = moment
 
     def _last_wake(self) -> Wake | None:
-        wakes = [one for step in self.ledgers[self.rank].steps for one in step.times.wakes]
-        return max((one for one in wakes if one.by >= 0 and one.time <= self.now), default=None)
+        wakes = [wake for step in self.ledgers[self.rank].steps for wake in step.times.wakes]
+        return max((wake for wake in wakes if wake.by >= 0 and wake.time <= self.now), default=None)
 
     def _device(self, place: int | None) -> Iterator[Piece]:
         """Back through what operations waited for, until the host's call of one of them."""
@@ -81,7 +81,7 @@ def path_of(ledgers: dict[int, Ledger]) -> list[Piece]:
     """The job's path, from its last moment on host or device to its first."""
     begin = min(int(ledger.steps[0].times.host[0]) for ledger in ledgers.values())
     ends = {rank: (int(ledger.steps[-1].times.host[-1]), ledger.newest_op()) for rank, ledger in ledgers.items()}
-    rank = max(ends, key=lambda one: max(ends[one][0], ends[one][1][0]))
+    rank = max(ends, key=lambda rank: max(ends[rank][0], ends[rank][1][0]))
     host, (device, place) = ends[rank]
     walk = _Walk(ledgers, rank, max(host, device), begin, across=True)
     return list(walk.pieces(place if device > host else None))[::-1]
@@ -119,8 +119,8 @@ def job_figures(ledgers: dict[int, Ledger]) -> dict[str, Any]:
                 waited[rank] += ns
                 caused[last] += ns
     late = max(caused, key=lambda rank: caused[rank])
-    own = shares([piece for piece in pieces if piece.rank == late])
-    host = own.get("host", 0.0) + own.get("launch_latency", 0.0)
+    parts = shares([piece for piece in pieces if piece.rank == late])
+    host = parts.get("host", 0.0) + parts.get("launch_latency", 0.0)
     return {
         "path": [piece._asdict() for piece in pieces],
         "path_shares": shares(pieces),

@@ -100,9 +100,9 @@ class Program:
     def slice_times(self, host: Int64s) -> tuple[Int64s, Int64s]:
         """Start and end of each host slice."""
         start, end = host[self.host_pairs[:, 0]], host[self.host_pairs[:, 1]]
-        for place, one in enumerate(self.slices):
-            if one.outlasts >= 0:
-                end[place] = end[one.outlasts] + self.cross_ns
+        for place, slice_ in enumerate(self.slices):
+            if slice_.outlasts >= 0:
+                end[place] = end[slice_.outlasts] + self.cross_ns
         return start, end
 
     def _values(self, host: Int64s, start: Int64s, end: Int64s, bases: Int64s, first: Int64s, last: Int64s) -> Int64s:
@@ -134,12 +134,12 @@ class Program:
         out, begin = [], 0
         for place, (text, until) in enumerate(zip(self.texts, self.take_ends.tolist(), strict=True)):
             if kept.texts[place]:
-                own = values[begin:until]
+                numbers = values[begin:until]
                 kind, index = self.anchors[place]
                 if kind == "gpu_dur" and not kept.launched[index]:
                     text = text.replace(EXTERNAL_ID, "", 1)
-                    del own[self.external_place]
-                out.append(text % tuple(own))
+                    del numbers[self.external_place]
+                out.append(text % tuple(numbers))
             begin = until
         return out
 

@@ -91,23 +91,23 @@ class Clock:
         which = 0 if self.options.waits_in(number) else 1
         plays = {rank: self._play(rank, number, self.programs[rank][which]) for rank in range(len(self.ranks))}
         at = {rank: self._go_on(play, None) for rank, play in plays.items()}
-        while met := {rank: one for rank, one in at.items() if isinstance(one, _Meeting)}:
+        while met := {rank: moment for rank, moment in at.items() if isinstance(moment, _Meeting)}:
             answers = self._answers(met)
             if not answers:
                 raise RuntimeError("the ranks wait for each other for ever")
             for rank, answer in answers.items():
                 at[rank] = self._go_on(plays[rank], answer)
-        return [one for one in at.values() if isinstance(one, StepTimes)]
+        return [times for times in at.values() if isinstance(times, StepTimes)]
 
     def _answers(self, met: dict[int, _Meeting]) -> dict[int, _Answer]:
         """The ends of those collectives at which all their ranks are."""
         out: dict[int, _Answer] = {}
-        for rank, one in met.items():
-            there = {other: met[other] for other in one.members if other in met and met[other].key == one.key}
-            if len(there) == len(one.members):
+        for rank, meeting in met.items():
+            there = {other: met[other] for other in meeting.members if other in met and met[other].key == meeting.key}
+            if len(there) == len(meeting.members):
                 last = max(there, key=lambda other: there[other].start)
                 length = there[min(there)].length
-                if self.options.slow_link in one.members:
+                if self.options.slow_link in meeting.members:
                     length = round(length * self.options.slow_link_factor)
                 out[rank] = there[last].start + length, last, there[last].op
         return out
@@ -149,8 +149,8 @@ class Clock:
         if options.host_stall_step in (None, number) and options.host_stall_rank in (None, place):
             costs[program.stall_point] += round(options.host_stall_us * 1000)
         if place == options.straggler:
-            own = np.array([op.category == "kernel" and not op.collective for op in program.ops])
-            durs[own] = np.rint(durs[own] * options.straggler_factor).astype(np.int64)
+            computes = np.array([op.category == "kernel" and not op.collective for op in program.ops])
+            durs[computes] = np.rint(durs[computes] * options.straggler_factor).astype(np.int64)
         return costs, durs
 
     def _slowed(self, op: GpuOp) -> float:
@@ -195,16 +195,16 @@ class Clock:
 
     def _wake(self, rank: _Rank, sync: Sync, host: Int64s, costs: Int64s) -> Wake:
         """Set the host point at which a wait is over."""
-        own = int(host[sync.end - 1] + costs[sync.end])
+        returns = int(host[sync.end - 1] + costs[sync.end])
         if sync.back:
             awaited = rank.step_ends[-sync.back :][:1] if len(rank.step_ends) >= sync.back else []
         else:
             streams = rank.free if sync.stream is None else {sync.stream} & rank.free.keys()
             awaited = [(rank.free[stream], rank.newest[stream]) for stream in streams]
         ended, by = max(awaited, default=(0, -1))
-        rank.now = max(own, ended + WAKE_NS)
+        rank.now = max(returns, ended + WAKE_NS)
         host[sync.end] = rank.now
-        return Wake(rank.now, by if ended + WAKE_NS > own else -1)
+        return Wake(rank.now, by if ended + WAKE_NS > returns else -1)
 
     def _run(
         self, rank: _Rank, first: int, last: int, out: StepTimes, durs: Int64s

@@ -120,9 +120,9 @@ class Truth:
 
     def _device_time(self, start: Int64s, end: Int64s) -> None:
         """Walk over all starts and ends; at each moment the running types say what the time counts as."""
-        one = np.zeros((len(start), len(TYPES)), np.int64)
-        one[np.arange(len(start)), self._types] = 1
-        held, running = sweep(np.concatenate((start, end)), np.concatenate((one, -one)))
+        ones = np.zeros((len(start), len(TYPES)), np.int64)
+        ones[np.arange(len(start)), self._types] = 1
+        held, running = sweep(np.concatenate((start, end)), np.concatenate((ones, -ones)))
         compute, communication, memory = (running > 0).T
         for key, when in (
             ("busy", compute | communication | memory),
