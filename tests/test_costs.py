@@ -28,6 +28,7 @@ from augment.readers import containers, read
 from augment.request import Request
 from augment.trace import Trace
 from augment.writers import chrome, compression, metrics, perfetto, write_seamed
+from augment.writers.perfetto.args import ArgsEncoder
 from traces import Event, copy, kernel, launch, op, step
 
 STEPS, LAUNCHES = 16, 1000
@@ -143,6 +144,25 @@ def test_memory_for_each_event(path: Path, tmp_path: Path) -> None:
 def written(augmented: AugmentedTrace, folder: Path) -> None:
     chrome.write(augmented, folder / "chrome")
     metrics.write(augmented, folder / "metrics")
+
+
+def test_packets_are_written_again_without_decoding_each(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python sees a packet with a key or a value that was not met before, and no other."""
+    perfetto.write(AugmentedTrace(read(str(path)), {}), tmp_path / "native")
+    trace = read(str(tmp_path / "native"))
+    encoded, encode = 0, ArgsEncoder.args
+
+    def counted(encoder: ArgsEncoder, args: Any) -> bytes:
+        nonlocal encoded
+        encoded += 1
+        return encode(encoder, args)
+
+    monkeypatch.setattr(ArgsEncoder, "args", counted)
+    perfetto.write(AugmentedTrace(trace, {}), tmp_path / "again")
+    assert encoded < 100
+    assert (tmp_path / "again").stat().st_size == (tmp_path / "native").stat().st_size
 
 
 def test_showing_a_sidecar_reads_no_trace(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

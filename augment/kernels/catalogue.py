@@ -35,7 +35,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "critical_path.without": _WITHOUT,
     "dictionary.fill_slots": 4 * (INT,),
     "enclosing.around": (INTS, INT32S, INTS, INT32S, INTS, INT32S, INT32S),
-    "encode_args.scan_args": 12 * (INT,),
+    "encode_blobs.scan_args": 13 * (INT,),
     "encode_packets.columns_to_args": 6 * (INT,),
     "encode_packets.encode_rows": 13 * (INT,),
     "encode_packets.join_pieces": 4 * (INT,),

@@ -12,8 +12,6 @@ from augment.kernels.args import find_args, find_args_by_member
 from augment.kernels.dictionary import hash_bytes, look_up
 from augment.kernels.encode_layout import (
     ARGS_END,
-    AT,
-    DONE,
     FULL,
     KEYS,
     MISS,
@@ -24,16 +22,6 @@ from augment.kernels.encode_layout import (
     MOST_KEYS,
     ODD_ROW,
     PACKET_ROOM,
-    READY,
-    READY_ROW,
-    READY_SIZE,
-    ROW,
-    SUFFIX,
-    SUFFIX_COUNT,
-    SUFFIX_ROWS,
-    SUFFIX_SIZES,
-    SUFFIX_STARTS,
-    SUFFIXES,
 )
 from augment.kernels.encode_packets import WORD, copy_bytes, put_varint, varint_size
 from augment.kernels.interned import BYTES
@@ -42,7 +30,6 @@ from augment.kernels.memory import (
     compiled,
     load_byte,
     load_int,
-    load_int32,
     load_word,
     quotient_bits,
     store_byte,
@@ -201,53 +188,16 @@ def missed(start: int, end: int, hashed: np.uint64, is_key: bool, state: int) ->
 
 
 @compiled
-def scan_args(
-    origin: int, base: int, rows: int, offsets: int, lengths: int, out: int, room: int, starts: int, sizes: int,
-    first: int, tables: int, state: int,
-) -> int:  # fmt: skip
-    """Write the blobs of the ``rows`` rows at ``offsets``, from ``state[ROW]`` on, to ``out + state[AT]`` and on.
-
-    ``origin`` is where the text's byte ``base`` is; ``first`` is the number of the first row, as SUFFIX_ROWS counts.
-    A row's blob is its args, or what Python put at READY if READY_ROW is the row, and then its suffixes.
-    """
-    last = out + room
-    row, suffix, at = load_int(state + ROW), load_int(state + SUFFIX), out + load_int(state + AT)
-    suffix_count, suffix_rows = load_int(tables + SUFFIX_COUNT), load_int(tables + SUFFIX_ROWS)
-    while row < rows:
-        start = origin + load_int(offsets + WORD * row) - base
-        stop = start + load_int32(lengths + 4 * row)
-        to = at
-        if load_int(state + READY_ROW) == row:
-            size = load_int(state + READY_SIZE)
-            if to + size + PACKET_ROOM > last:
-                return FULL
-            copy_bytes(to, load_int(state + READY), size)
-            to += size
-        else:
-            args = find_args(start, stop)
-            if args == ODD:
-                return ODD_ROW
-            if args:
-                to = put_args(args, stop, to, last, tables, state)
-                if to < 0:
-                    return -1 - to
-                end = skip_blank(stop, load_int(state + ARGS_END))
-                if load_byte(end) != CLOSE_BRACE and find_args_by_member(start, stop) != args:
-                    return ODD_ROW
-        while suffix < suffix_count and load_int(suffix_rows + WORD * suffix) == first + row:
-            size = load_int(load_int(tables + SUFFIX_SIZES) + WORD * suffix)
-            if to + size + PACKET_ROOM > last:
-                return FULL
-            copy_bytes(
-                to, load_int(tables + SUFFIXES) + load_int(load_int(tables + SUFFIX_STARTS) + WORD * suffix), size
-            )
-            to += size
-            suffix += 1
-        store_int(starts + WORD * row, at - out)
-        store_int(sizes + WORD * row, to - at)
-        at = to
-        row += 1
-        store_int(state + ROW, row)
-        store_int(state + AT, at - out)
-        store_int(state + SUFFIX, suffix)
-    return DONE
+def event_args(start: int, stop: int, out: int, last: int, tables: int, state: int) -> int:
+    """Write the args of the event between ``start`` and ``stop``: the address after them, or ``-1 -`` why not."""
+    args = find_args(start, stop)
+    if args == ODD:
+        return -1 - ODD_ROW
+    if args == 0:
+        return out
+    out = put_args(args, stop, out, last, tables, state)
+    if out >= 0:
+        end = skip_blank(stop, load_int(state + ARGS_END))
+        if load_byte(end) != CLOSE_BRACE and find_args_by_member(start, stop) != args:
+            return -1 - ODD_ROW
+    return out

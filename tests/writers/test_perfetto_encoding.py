@@ -21,7 +21,8 @@ from augment.readers.perfetto.values import event_args
 from augment.trace import args_of_event
 from augment.writers import perfetto as writer
 from augment.writers.perfetto.args import ArgsEncoder, Interned
-from augment.writers.perfetto.encoding import ArgsScanner, encode, slice_args
+from augment.writers.perfetto.args_scan import ArgsScanner
+from augment.writers.perfetto.encoding import encode, slice_args
 from augment.writers.perfetto.packets import Events, blobs_of
 from augment.writers.perfetto.wire import varint
 from oracles import plain_kernels

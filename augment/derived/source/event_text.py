@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,20 @@ class Block(NamedTuple):
     stop: int
     data: Bytes
     base: int
+
+
+@runtime_checkable
+class PacketDecode(Protocol):
+    """What decodes packets of Perfetto's format, whose strings other packets tell; here they are any object."""
+
+    def __call__(self, text: bytes, offset: int, /) -> dict[str, Any]:
+        """The event in a packet."""
+
+    def strings_at(self, sequence: int, offset: int) -> tuple[Any, int, int]:
+        """The strings that a sequence has at a byte, and the bytes from which on and until which it has them."""
+
+    def arg(self, annotation: bytes, strings: Any) -> tuple[str, Any] | None:
+        """Key and value of a ``DebugAnnotation``; None if it is damaged, or has several keys."""
 
 
 def blocks(text: SourceBytes, offsets: Int64s, lengths: Int32s) -> Iterator[Block]:

@@ -17,8 +17,8 @@ from augment.readers.perfetto.arg_scan import ArgScan
 from augment.readers.perfetto.fast import FastScanner
 from augment.readers.perfetto.scan import PacketScanner
 from augment.readers.perfetto.slices import raw_events
-from augment.readers.perfetto.state import Sequence
-from augment.readers.perfetto.values import as_event
+from augment.readers.perfetto.state import Generation, Sequence, strings_at
+from augment.readers.perfetto.values import as_event, key_and_value
 from augment.readers.perfetto.wire import DamagedError, fields, varint
 from augment.readers.raw import Broken
 from augment.trace import Trace
@@ -35,6 +35,7 @@ _EVIDENCE = frozenset((
     33 << 3 | wire.LENGTH, 36 << 3 | wire.LENGTH, 89 << 3 | wire.LENGTH,
 ))  # fmt: skip
 _NUMBERS = frozenset((3, 8, 10, 13, 41, 42, 58, 79, 87, 98))  #: of fields that are varints
+_KEYS = frozenset((wire.VALUE_KEY, wire.VALUE_KEY_IID))
 _TEXT = frozenset(range(32, 128)) | frozenset(b"\t\n\r\f")
 
 
@@ -179,7 +180,19 @@ class _Decoder:
         """A quick way to few args of many packets."""
         return ArgScan(self._sequences)
 
-    def __call__(self, text: bytes, offset: int) -> dict[str, Any]:
+    def strings_at(self, sequence: int, offset: int) -> tuple[Generation, int, int]:
+        """The strings that a sequence has at a byte, and the bytes from which on and until which it has them."""
+        return strings_at(self._sequences, sequence, offset)
+
+    def arg(self, annotation: bytes, strings: Generation) -> tuple[str, Any] | None:
+        """Key and value of a ``DebugAnnotation``; None if it is damaged, or has several keys."""
+        try:
+            keys = [tag for tag, _, _ in fields(annotation, 0, len(annotation)) if tag in _KEYS]
+            return None if len(keys) != 1 else key_and_value(annotation, 0, len(annotation), strings)
+        except DamagedError:
+            return None
+
+    def __call__(self, text: bytes, offset: int, /) -> dict[str, Any]:
         number = 0
         try:
             for tag, value, _ in fields(text, 0, len(text)):

@@ -11,7 +11,7 @@ from augment.derived.source.arg_columns_scan import Job, plain
 from augment.derived.source.event_text import PADDING, Block
 from augment.kernels import packet_args_layout as layout
 from augment.kernels.native import Native, native
-from augment.readers.perfetto.state import Generation, Sequence
+from augment.readers.perfetto.state import Generation, Sequence, strings_at
 from augment.readers.perfetto.values import interned_value
 
 _MOST_IIDS = 1 << 20  #: what has a larger one is left to Python
@@ -63,15 +63,12 @@ class ArgScan:
 
     def _turn_to(self, job: Job, number: int, offset: int) -> None:
         """Use the strings that a sequence has at a byte."""
-        sequence = self._sequences.get(number) or Sequence()
-        generation = sequence.at(offset)
-        until = sequence.until(offset)
+        generation, begins, ends = strings_at(self._sequences, number, offset)
         known = self._known.get(number)
         if known is None or known.generation is not generation:
             known = self._known[number] = _Strings(job, generation)
         self._now, state = known, self._state
-        state[layout.BEGINS // 8] = generation.begins
-        state[layout.ENDS // 8] = np.iinfo(np.int64).max if until is None else until
+        state[layout.BEGINS // 8], state[layout.ENDS // 8] = begins, ends
         state[layout.KEYS // 8], state[layout.KEY_COUNT // 8] = known.keys.ctypes.data, len(known.keys)
         state[layout.VALUES // 8], state[layout.VALUE_COUNT // 8] = known.addresses.ctypes.data, known.count
 

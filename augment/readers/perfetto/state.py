@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ KEYS = {
 }  # fmt: skip
 BOOT_TIME = 6  #: the clock of a trace, unless a snapshot names another
 _FIRST_OWN_CLOCK, _LAST_OWN_CLOCK = 64, 127  #: clocks of one sequence
+_INT64_MAX = (1 << 63) - 1
 MONOTONIC_CLOCKS = frozenset(range(1, 11))  #: known to everybody: in ns
 
 
@@ -160,6 +162,13 @@ def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple
         elif tag in (wire.ENTRY_KIND, wire.ENTRY_IS_JSON):
             kind = value
     return iid, found, kind
+
+
+def strings_at(sequences: Mapping[int, Sequence], number: int, offset: int) -> tuple[Generation, int, int]:
+    """The strings that a sequence has at a byte, and the bytes from which on and until which it has them."""
+    sequence = sequences.get(number) or Sequence()
+    now, until = sequence.at(offset), sequence.until(offset)
+    return now, now.begins, _INT64_MAX if until is None else until
 
 
 class Clocks:

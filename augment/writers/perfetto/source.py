@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from augment.arrays.types import Int64s
-from augment.derived.source.event_text import Block, blocks, decoded
+from augment.derived.source.event_text import Block, PacketDecode, blocks, decoded
 from augment.trace import COMPLETE, Decode, Trace, args_of_event, json_event
 from augment.writers.perfetto.args import ArgsEncoder, Interned
-from augment.writers.perfetto.encoding import ArgsScanner
+from augment.writers.perfetto.args_scan import ArgsScanner, PacketArgsScanner
 from augment.writers.perfetto.packets import Blobs, Events, blobs_of, counters, ends, with_ends
 from augment.writers.perfetto.plan import NEVER, Plan
 from augment.writers.perfetto.tracks import Tracks
@@ -155,11 +155,13 @@ def _numbers(trace: Trace, codes: Any, plan: Plan, interned: Interned, kind: int
 def _maker(encoder: ArgsEncoder, plan: Plan, decode: Decode) -> Any:
     if decode is json_event:  # which is what the kernel reads
         return ArgsScanner(encoder, plan.suffix_places, plan.suffixes)
+    if isinstance(decode, PacketDecode):
+        return PacketArgsScanner(encoder, plan.suffix_places, plan.suffixes, decode)
     return _PlainBlobs(encoder, plan, decode)
 
 
 class _PlainBlobs:
-    """What :class:`ArgsScanner` does, of sources that are no JSON."""
+    """What :class:`ArgsScanner` does, of sources that are neither JSON nor packets."""
 
     def __init__(self, encoder: ArgsEncoder, plan: Plan, decode: Decode) -> None:
         self._encoder, self._decode = encoder, decode

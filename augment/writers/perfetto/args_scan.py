@@ -1,0 +1,146 @@
+"""The args of the source's events as fields of ours: compiled code, and what it leaves to Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from augment.arrays.types import Int32s, Int64s
+from augment.derived.source.event_text import PADDING, Block, PacketDecode, decoded_event
+from augment.jsontext import lenient_json
+from augment.kernels import encode_layout as kernel
+from augment.kernels.known_bytes import KnownBytes
+from augment.kernels.native import native
+from augment.trace import Decode, args_of_event, json_event
+from augment.writers.perfetto.args import ArgsEncoder
+from augment.writers.perfetto.packets import Blobs
+
+_OUT_BYTES = 4 << 20
+_MOST_SEQUENCES = 64  #: whose codes are kept at the same time
+
+
+class ArgsScanner:
+    """Blobs of rows of a source of JSON: their args, taken from the text, then their suffixes.
+
+    Args:
+        encoder: makes the code of a key, or of a key with its value, when it is met for the first time.
+        suffix_rows: rows of ``suffixes``, ascending, numbered as the rows of :meth:`blobs` are.
+        suffixes: what to add.
+    """
+
+    _of_packets = 0
+    _decode: Decode = staticmethod(json_event)
+
+    def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs) -> None:
+        self._encoder = encoder
+        self._known = KnownBytes()
+        self._suffixes = (suffix_rows, suffixes.start, suffixes.size, suffixes.data)
+        self._state = np.zeros(kernel.STATE, np.int64)
+        self._out = np.empty(_OUT_BYTES, np.uint8)
+        self._row, self._args = -1, dict[str, Any]()  # the row met last that had something new
+
+    def blobs(self, block: Block, offsets: Int64s, lengths: Int32s) -> Blobs:
+        """The blobs of the rows of a block; valid until the next call."""
+        offsets = np.ascontiguousarray(offsets[block.start : block.stop])
+        lengths = np.ascontiguousarray(lengths[block.start : block.stop])
+        count = len(offsets)
+        start, size = np.empty(count, np.int64), np.empty(count, np.int64)
+        state = self._state
+        state[kernel.ROW // 8] = state[kernel.AT // 8] = 0
+        state[kernel.READY_ROW // 8] = -1
+        while True:
+            out = self._out
+            why = native("encode_blobs.scan_args")(
+                block.data.ctypes.data + PADDING, block.base, count, offsets.ctypes.data, lengths.ctypes.data,
+                out.ctypes.data, len(out), start.ctypes.data, size.ctypes.data, block.start, self._tables(),
+                state.ctypes.data, self._of_packets,
+            )  # fmt: skip
+            if why == kernel.DONE:
+                return Blobs(out, start, size)
+            if why == kernel.FULL:
+                self._out = np.concatenate([out, np.empty(len(out) + int(state[kernel.READY_SIZE // 8]), np.uint8)])
+                continue
+            row = int(state[kernel.ROW // 8])
+            offset = int(offsets[row])
+            if why == kernel.OTHER_STRINGS:
+                self._turn_to(int(state[kernel.SEQUENCE // 8]), offset)
+                continue
+            at = offset - block.base + PADDING
+            text = block.data[at : at + int(lengths[row])].tobytes()
+            if why == kernel.ODD_ROW or not self._learn(block.start + row, text, offset, block.data):
+                self._make_ready(row, text, offset)
+
+    def _tables(self) -> int:
+        columns = [column.ctypes.data for column in self._suffixes]
+        self._held = np.array([*self._known.addresses(), *columns, len(self._suffixes[0])], np.int64)
+        return self._held.ctypes.data
+
+    def _turn_to(self, sequence: int, offset: int) -> None:
+        """Use the strings that a sequence of packets has at a byte."""
+        raise NotImplementedError
+
+    def _learn(self, row: int, event: bytes, offset: int, data: npt.NDArray[np.uint8]) -> bool:
+        """Enter what was missed: a key, or a key with its value. False if it is not what counts of this event.
+
+        The event is encoded as a whole before: so texts get the numbers that they get without compiled code.
+        """
+        if row != self._row:
+            self._row, self._args = row, args_of_event(decoded_event(event, offset, self._decode))
+            self._encoder.args(self._args)
+        origin = data.ctypes.data
+        start, end = (int(self._state[k // 8]) - origin for k in (kernel.MISS_START, kernel.MISS_END))
+        text = data[start:end].tobytes()
+        is_key = bool(self._state[kernel.MISS_IS_KEY // 8])
+        args = self._args_in(text, is_key)
+        if args is None:
+            return False
+        for key, value in args.items():
+            if key not in self._args or not (is_key or repr(value) == repr(self._args[key])):
+                return False
+        code = self._encoder.key(next(iter(args))) if is_key else self._encoder.args(args)
+        self._known.add(int(self._state[kernel.MISS_HASH // 8]), text, code)
+        return True
+
+    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:
+        """The arg in a piece of the text, of which ``is_key`` says that it has no value; None if it is none."""
+        try:
+            return lenient_json(b'{"' + text + b'":0}' if is_key else b"{" + text + b"}")  # type: ignore[no-any-return]
+        except ValueError:
+            return None
+
+    def _make_ready(self, row: int, text: bytes, offset: int) -> None:
+        args = args_of_event(decoded_event(text, offset, self._decode))
+        self._ready = np.frombuffer(self._encoder.args(args) + b"\0" * 8, np.uint8)
+        for place, value in (
+            (kernel.READY_ROW, row), (kernel.READY, self._ready.ctypes.data), (kernel.READY_SIZE, len(self._ready) - 8)
+        ):  # fmt: skip
+            self._state[place // 8] = value
+
+
+class PacketArgsScanner(ArgsScanner):
+    """The same of a source of packets; codes are kept for each set of strings that packets rely on."""
+
+    _of_packets = 1
+
+    def __init__(self, encoder: ArgsEncoder, suffix_rows: Int64s, suffixes: Blobs, decode: PacketDecode) -> None:
+        super().__init__(encoder, suffix_rows, suffixes)
+        self._decode: PacketDecode = decode
+        self._state[kernel.BEGINS // 8] = self._state[kernel.ENDS // 8] = -1
+        self._strings: Any = None
+        self._by_sequence: dict[int, tuple[Any, KnownBytes]] = {}
+
+    def _turn_to(self, sequence: int, offset: int) -> None:
+        strings, begins, ends = self._decode.strings_at(sequence, offset)
+        known = self._by_sequence.get(sequence)
+        if known is None or known[0] is not strings:
+            if len(self._by_sequence) >= _MOST_SEQUENCES:
+                self._by_sequence.clear()
+            known = self._by_sequence[sequence] = strings, KnownBytes()
+        self._strings, self._known = known
+        self._state[kernel.BEGINS // 8], self._state[kernel.ENDS // 8] = begins, ends
+
+    def _args_in(self, text: bytes, is_key: bool) -> dict[str, Any] | None:  # noqa: ARG002 - as its base
+        arg = self._decode.arg(text, self._strings)
+        return None if arg is None else dict([arg])
