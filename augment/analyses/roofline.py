@@ -29,8 +29,9 @@ not explain it, the bytes are not believed: there is no roof (diagnostic ``bytes
 ``modelled_bytes`` of all others; ``unknown`` without a roof.
 
 A device whose peak is not known has neither roof nor ``bound``. The rates are drawn as counters, ``Achieved TFLOP/s``
-and ``Modelled GB/s``, unless the maximum is below 0.1 % of the device's peak (of FP16), and each operator
-with a roof as a slice on ``Roofline``.
+and ``Modelled GB/s``, unless the maximum is below 0.1 % of the device's peak (of FP16); bytes that are
+not believed are left out. Each operator with a roof is a slice on ``Roofline``: above what it is bound by, which gives
+the colour, below its name and share of the roof.
 
 **What to do**: begin with the shapes of greatest ``lost_ns``. Bound by memory: fuse with neighbours. Bound by
 computation, yet far below the roof: align sizes to 64, enlarge the batch, tune (``mode="max-autotune"``). Bound by
@@ -60,6 +61,7 @@ from augment.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 NAME = "roofline"
 NEEDS = (GPU_WORK, (Category.CPU_OP,))
 ABOVE = 1.02  #: of the dense peak: more is told
+_BOUNDS = [f"{bound.name.lower()}-bound" if bound else "bound unknown" for bound in Bound]  #: names, and so colours
 LEAST = 0.001  #: of the peak: a counter whose maximum is less is not drawn
 
 
@@ -169,6 +171,7 @@ def _diagnostics(trace: Trace) -> Iterator[Diagnostic]:
 
 def _annotations(trace: Trace) -> Iterator[Annotation]:
     operators, on_roof, work = operator_work(trace), roofs(trace), gpu_work(trace)
+    moved = np.where(on_roof.beyond, np.nan, on_roof.bytes)
     work_places = np.flatnonzero(operators.owner >= 0)
     owner = operators.owner[work_places]
     for device in work.devices:
@@ -177,7 +180,7 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
         fastest = peak.tflops.get("fp16", 0.0) if peak else 0.0
         memory = (peak.memory_gbps if peak else None) or 0.0
         for name, unit, amount, scale, most in (("Achieved TFLOP/s", "TFLOP/s", on_roof.flops, 1e6, fastest),
-                                                ("Modelled GB/s", "GB/s", on_roof.bytes, 1e3, memory)):  # fmt: skip
+                                                ("Modelled GB/s", "GB/s", moved, 1e3, memory)):  # fmt: skip
             rate = amount / np.maximum(on_roof.kernel_ns, 1) * 1e3  # whole, so that the counter falls to 0 exactly
             wanted = np.flatnonzero(inside & ~np.isnan(rate[owner]) & (work.end[work_places] > work.ts[work_places]))
             if len(wanted):
@@ -229,9 +232,9 @@ def _track(trace: Trace, under: int, chosen: Places, start: Int64s, end: Int64s)
         "roof_ns": np.rint(on_roof.roof_ns[chosen]).astype(np.int64),
         "lost_ns": lost,
     }
-    return SliceTrack(
-        NAME, "Roofline", under, start, end - start, _texts(texts, pair), args, "operators held against their roof"
-    )
+    bounds = Texts(on_roof.bound[chosen].astype(np.int32), _BOUNDS)
+    about = "operators held against their roof: what limits each, and how near it comes"
+    return SliceTrack(NAME, "Roofline", under, start, end - start, bounds, args, about, inner=_texts(texts, pair))
 
 
 def _whole(values: Floats) -> Int64s:

@@ -94,6 +94,7 @@ def test_bytes_that_cannot_have_been_moved_are_not_believed() -> None:
     assert rows_of(found, "bound", "roof_ns") == [("unknown", None)]
     assert isinstance(found, Findings)
     assert [one.code for one in found.diagnostics] == ["bytes_not_moved"]
+    assert not found.annotations  # nor is a rate of memory drawn that there never was
 
 
 def test_what_is_faster_than_the_peak_is_told() -> None:
@@ -129,9 +130,12 @@ def test_drawn() -> None:
     done = float((rate.values[:-1] * np.diff(rate.ts)).sum()) * 1e3
     assert done == pytest.approx(4 * 4096**3, rel=1e-6)  # the area below the counter are the operations
     [slices] = [one for one in found.annotations if isinstance(one, SliceTrack)]
-    assert [(one["ts"], one["dur"], one["name"], one["bound"]) for one in slices_of(slices)] == [
-        (1000, 201_000, "mm 69 % of roof", "compute"), (202_000, 200_000, "mm 69 % of roof", "compute"),
-    ]  # fmt: skip
+    assert [(drawn["ts"], drawn["dur"], drawn["name"], drawn["bound"]) for drawn in slices_of(slices)] == [
+        (1000, 201_000, "compute-bound", "compute"),
+        (202_000, 200_000, "compute-bound", "compute"),
+    ]
+    assert slices.inner is not None
+    assert [slices.inner.values[code] for code in slices.inner.codes] == ["mm 69 % of roof"] * 2
 
 
 def test_a_rate_far_below_the_peak_is_not_drawn() -> None:
