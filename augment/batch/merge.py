@@ -239,8 +239,7 @@ class _Timeline:
                 report(f"{self._ranks[at].label} ({number} of {len(self._chosen.ranks)})")
                 for diagnostic in self._add(target, at):
                     counts[diagnostic.code, diagnostic.message] += diagnostic.count
-            if isinstance(target, Archive):
-                target.close()
+            target.close()
         return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:

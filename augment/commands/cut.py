@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import click
 
+from augment.commands.batch_options import ranks_option
 from augment.commands.options import debug, first_and_last, listed
 from augment.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from augment.batch.cutting import Choice
+
+    Outcome = tuple[list[Path], str]  #: the files written, and what to say
 
 
 def _period(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:
@@ -20,9 +30,16 @@ def _period(_context: click.Context, _parameter: click.Parameter, value: str | N
     return float(match[1]), float(match[2])
 
 
-@click.command("cut", short_help="Make a smaller trace: some steps, a period, without some categories.")
+@click.command("cut", short_help="Make a smaller trace: some steps, a period, some ranks, without some categories.")
 @click.argument("file", metavar="INPUT")
-@click.option("-o", "--output", "out", required=True, metavar="OUT", help="The new file: .json.gz, .json or .pftrace.")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    required=True,
+    metavar="OUT",
+    help="The new file: .json.gz, .json or .pftrace; of a folder, the new folder.",
+)
 @click.option(
     "--steps", metavar="N[-M]", callback=first_and_last, help="Keep these steps, with the GPU work that they launch."
 )
@@ -36,6 +53,7 @@ def _period(_context: click.Context, _parameter: click.Parameter, value: str | N
 @click.option(
     "--drop", multiple=True, metavar="CATEGORY,…", callback=listed, help="Leave out events of these categories."
 )
+@ranks_option
 @click.option("--quiet", is_flag=True, help="Print only the path.")
 @debug
 def command(
@@ -44,42 +62,69 @@ def command(
     steps: tuple[int, int] | None,
     period: tuple[float, float] | None,
     drop: tuple[str, ...],
+    ranks: tuple[range, ...],
     quiet: bool,
 ) -> int:
     """Write a part of the trace INPUT to OUT, small enough for a browser.
 
     Slices are kept whole, arrows if both their ends are kept, and everything that is no event, such as names of
     threads. Chrome JSON keeps its own bytes: only events are taken out. OUT in Perfetto's format can be made of any
-    input. The path is printed on stdout.
+    input. OUT says that it was cut; diagnostics and the diagnosis repeat it. If INPUT is a folder, each trace in it is
+    cut alike, into the folder OUT. Of a timeline of a job, --ranks keeps some. The paths are printed on stdout.
     """
+    import os
     from pathlib import Path
 
-    import numpy as np
-
+    from augment.batch.cutting import Choice
     from augment.commands.terminal import bar, emit, say
-    from augment.derived.steps import cutting
-    from augment.readers import read
-    from augment.writers.cut import write_cut
+    from augment.writers.perfetto.several import is_of_several
 
-    if steps is None and period is None and not drop:
-        raise UsageError("nothing to cut: give --steps, --time or --drop")
+    choice = Choice(steps, period, drop)
+    if not choice and not ranks:
+        raise UsageError("nothing to cut: give --steps, --time, --ranks or --drop")
     with bar(1, quiet=quiet) as shown:
-        shown.stage(f"reading {file}")
-        trace = read(file)
-        keep = np.ones(len(trace.events), np.bool_)
-        if steps is not None:
-            keep &= cutting.of_steps(trace, *steps)
-        if period is not None:
-            first = int(trace.events.ts[0]) if len(trace.events) else 0
-            keep &= cutting.of_time(trace, *(first + round(1e6 * ms) for ms in period))
-        if drop:
-            keep &= cutting.without(trace, drop)
-        keep = cutting.whole(trace, keep)
-        if not keep.any():
-            raise UsageError(f"{file}: no event would be left")
-        shown.stage("writing")
-        write_cut(trace, keep, Path(out))
-    emit(out)
+        if os.path.isdir(file):
+            outs, text = _folder(file, Path(out), choice, ranks, shown.stage)
+        elif os.path.isfile(file) and is_of_several(Path(file)):
+            outs, text = _timeline(Path(file), Path(out), choice, ranks)
+        else:
+            outs, text = _file(file, Path(out), choice, ranks, shown.stage)
+    for path in outs:
+        emit(str(path))
     if not quiet:
-        say(f"{np.count_nonzero(keep):,} of {len(keep):,} events are in {out}; causes of waits need the whole trace")
+        say(text)
     return 0
+
+
+def _file(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
+    from augment.batch.cutting import cut
+
+    if ranks:
+        raise UsageError(f"--ranks: {name} is the trace of one process; name a folder or the timeline of a job")
+    stage(f"reading {name}")
+    kept, all_events = cut(name, out, choice)
+    return [out], f"{kept:,} of {all_events:,} events are in {out}"
+
+
+def _folder(name: str, out: Path, choice: Choice, ranks: tuple[range, ...], stage: Callable[[str], None]) -> Outcome:
+    from augment.batch.cutting import cut_each
+    from augment.batch.inputs import plan
+    from augment.batch.selection import of_ranks
+
+    made = plan([name], None)
+    for _, error in made.refused:
+        raise error
+    if not made.inputs:
+        raise UsageError("; ".join(why for _, why in made.passed_over) or f"{name}: holds no trace")
+    inputs = of_ranks(made.inputs, ranks) if ranks else made.inputs
+    outs = cut_each(inputs, out, choice, stage)
+    return outs, f"{len(outs)} of {len(made.inputs)} traces are in {out}"
+
+
+def _timeline(path: Path, out: Path, choice: Choice, ranks: tuple[range, ...]) -> Outcome:
+    from augment.batch.cutting import cut_timeline
+
+    if choice or not ranks:
+        raise UsageError(f"{path}: is the timeline of a job: only --ranks can cut it; augment merge takes --steps")
+    names = cut_timeline(path, out, ranks)
+    return [out], f"{', '.join(names)}: in {out}"

@@ -66,9 +66,10 @@ def write_overlay(
             before, Group(f"control: {labels[0]}", description, _CONTROL, streams_too=True), links
         )
         links = Links(test.calls.row[chosen], ids)
-        return diagnostics + several.add(
-            now, Group(f"test: {labels[1]}", "the test, on its own clock", _TEST, streams_too=True), links
-        )
+        group = Group(f"test: {labels[1]}", "the test, on its own clock", _TEST, streams_too=True)
+        diagnostics += several.add(now, group, links)
+        several.close()
+    return diagnostics
 
 
 def _first_view(pair: Pair, step: int, control_shift: int, test_shift: int) -> FirstView:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from augment.derived.critical.savings import Cut, joined
+from augment.derived.source.cut_mark import is_period, lacks_causes
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES
@@ -39,8 +40,11 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _finding(trace: Trace, rule: str, found: Found) -> Finding:
-    if trace.partial is not None and not found.first and found.confidence != "low":
+    doubtful = trace.partial is not None or lacks_causes(trace.source.metadata)
+    if doubtful and not found.first and found.confidence != "low":
         found = replace(found, confidence="low")  # what is missing may have filled the gaps
+    if is_period(trace.source.metadata) and not found.first and found.confidence == "high":
+        found = replace(found, confidence="medium")  # what came before and after may limit what would be saved
     ratio = None if found.saved_ns is None else measure(trace).ratio(found.saved_ns)
     severity = found.severity or severity_of(ratio, found.confidence)
     return Finding(rule, severity, found, ratio)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import Bytes, Int32s, Int64s
+from augment.derived.source import cut_mark
 from augment.readers import ascend
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
@@ -281,6 +282,7 @@ def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnos
         )
         for code, count in sorted(raw.tally.counts.items())
     ]
+    found += cut_mark.diagnostics(outline.members)
     if beyond:
         found.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; {fate}"))
     if outline.partial and outline.insert_at is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from augment.derived.source.cut_mark import mark, marked
 from augment.derived.steps import cutting
 from augment.derived.steps.steps import steps
 from augment.derived.steps.window import only
@@ -120,7 +121,8 @@ def _fitting(trace: Trace, say: Report) -> Trace:
     first = (len(known) - count) // 2
     shown = known[first : first + count]
     say(f"{gigabytes}: showing {'step' if count == 1 else 'steps'} {span(shown)}; --whole for all")
-    return only(trace, cutting.whole(trace, cutting.of_steps(trace, shown[0], shown[-1])))
+    part = only(trace, cutting.whole(trace, cutting.of_steps(trace, shown[0], shown[-1])))
+    return marked(part, mark(trace.source.metadata, (shown[0], shown[-1])))
 
 
 def span(numbers: list[int]) -> str:

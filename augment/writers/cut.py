@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import Bools, Int64s
+from augment.derived.source.cut_mark import MEMBER, marked
 from augment.derived.steps.window import only
 from augment.errors import UsageError
 from augment.findings import AugmentedTrace
@@ -22,27 +25,29 @@ _SPACE[list(b" \t\r\n")] = True
 _BETWEEN = b", \t\r\n"  #: what stands between elements
 
 
-def write_cut(trace: Trace, keep: Bools, path: Path) -> None:
+def write_cut(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) -> None:
     """Write the events to ``keep`` to ``path``: its name says whether as Chrome JSON (of a source in it) or natively.
 
     In Chrome JSON everything that is no event of the table stays, such as names of threads and members of the outer
-    object.
+    object. The ``mark``, a member of that object, says what was kept.
 
     Raises:
         UsageError: the name says neither.
         OutputError: ``path`` cannot be written.
     """
     if path.name.endswith(".pftrace"):
-        perfetto.write(AugmentedTrace(only(trace, keep), {}), path)
+        perfetto.write(AugmentedTrace(marked(only(trace, keep), mark), {}), path)
     elif path.name.endswith((".json", ".json.gz")) and trace.source.insert_at is not None:
-        _write_text(trace, keep, path)
+        _write_text(trace, keep, path, mark)
     else:
         may = ".json.gz, .json or .pftrace" if trace.source.insert_at is not None else ".pftrace, as the source is none"
         raise UsageError(f"-o {path}: the name must end in {may}")
 
 
-def _write_text(trace: Trace, keep: Bools, path: Path) -> None:
+def _write_text(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) -> None:
     pieces = _without_dangling_comma(_kept_text(trace, keep))
+    if not any(one.code == "trailing_text" for one in trace.diagnostics):  # an array's end would not be the text's
+        pieces = _marked(pieces, mark)
     with replacing(path, trace.source.path) as file:
         if path.name.endswith(".gz"):
             packed = GzipWriter(file)
@@ -52,6 +57,27 @@ def _write_text(trace: Trace, keep: Bools, path: Path) -> None:
         else:
             for piece in pieces:
                 file.write(piece)
+
+
+def _marked(pieces: Iterable[bytes], mark: Mapping[str, Any]) -> Iterator[bytes]:
+    """The text with the mark as the first member; an array becomes the ``traceEvents`` of an object."""
+    name, again = b'"%s":' % MEMBER.encode(), b'"%sEarlier":' % MEMBER.encode()
+    head, rest = b"", iter(pieces)
+    for piece in rest:
+        head += piece
+        if len(head.lstrip()) > len(name):
+            break
+    at = min((place for place in map(head.find, (b"{", b"[")) if place >= 0), default=0)
+    member = name + json.dumps(mark).encode() + b","
+    if array := head[at : at + 1] == b"[":
+        yield head[:at] + b"{" + member + b'"traceEvents":' + head[at:]
+    else:
+        behind = head[at + 1 :]
+        if behind.startswith(name):  # of two equal names, the last would count
+            behind = again + behind[len(name) :]
+        yield head[: at + 1] + member + behind
+    yield from rest
+    yield b"}" if array else b""
 
 
 def _kept_text(trace: Trace, keep: Bools) -> Iterator[tuple[bytes, bool]]:

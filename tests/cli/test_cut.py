@@ -7,9 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from running import Augment
 
+from augment.derived.steps.step_idle import step_idle
+from augment.derived.steps.step_windows import step_windows
+from augment.derived.steps.steps import steps
+from augment.diagnosis.diagnose import diagnose
+from augment.diagnosis.verdict import verdict
 from augment.readers import read
 from augment.trace import Category, Trace
 from augment.writers import cut as cut_writer
@@ -55,9 +61,17 @@ def test_steps_keep_what_they_launch(raw: Path, tmp_path: Path, augment: Augment
     ]
     kernels = [one for one in events_of(out) if one.get("cat") == "kernel"]
     launches = {one["args"]["correlation"] for one in events_of(out) if one.get("cat") in CALLS}
+    earlier = [one for one in kernels if one["args"]["correlation"] not in launches]
+    begin = min(one["ts"] for one in events_of(out) if one["name"] == "ProfilerStep#1")
+    assert all(one["ts"] + one["dur"] > begin for one in earlier), "what the device still did then"
+    kernels = [one for one in kernels if one not in earlier]
     assert 0 < len(kernels) < len([one for one in events_of(raw) if one.get("cat") == "kernel"])
     assert {one["args"]["correlation"] for one in kernels} <= launches
-    correlations = sorted(one["args"]["correlation"] for one in events_of(out) if one.get("cat") in WORK)
+    correlations = sorted(
+        one["args"]["correlation"]
+        for one in events_of(out)
+        if one.get("cat") in WORK and one["args"]["correlation"] in launches
+    )
     for phase in "sf":
         assert (
             sorted(one["id"] for one in events_of(out) if one["ph"] == phase and one["cat"] == "ac2g") == correlations
@@ -70,8 +84,10 @@ def test_what_is_kept_keeps_its_bytes(raw: Path, tmp_path: Path, augment: Augmen
     before, after = events_of(raw), events_of(out)
     assert [one for one in before if one.get("cat") != "python_function"] == after
     assert len(after) < len(before)
+    mark = b'"augmentCut":{"dropped": ["python_function"]},'
+    assert out.read_bytes().count(mark) == 1
     lines = set(gzip.decompress(raw.read_bytes()).replace(b"},\n", b"}\n").splitlines())
-    assert set(out.read_bytes().replace(b"},\n", b"}\n").splitlines()) <= lines
+    assert set(out.read_bytes().replace(mark, b"").replace(b"},\n", b"}\n").splitlines()) <= lines
 
 
 @pytest.mark.parametrize("path", SIMULATED, ids=lambda path: path.parent.name)
@@ -129,7 +145,7 @@ def test_small_pieces_give_the_same(raw: Path, tmp_path: Path) -> None:
     found = set()
     for size in (997, 4099, 1 << 30):
         source = dataclasses.replace(trace.source, text=Pieces(size))  # type: ignore[arg-type]
-        cut_writer.write_cut(dataclasses.replace(trace, source=source), keep, tmp_path / "out.json")
+        cut_writer.write_cut(dataclasses.replace(trace, source=source), keep, tmp_path / "out.json", {"steps": [0, 1]})
         found.add((tmp_path / "out.json").read_bytes())
     assert len(found) == 1
     assert len(json.loads(found.pop())["traceEvents"]) == len(events_of(raw)) - int((~keep).sum())
@@ -139,6 +155,85 @@ def test_a_truncated_trace_is_closed(raw: Path, tmp_path: Path, augment: Augment
     (tmp_path / "a.json").write_bytes(gzip.decompress(raw.read_bytes())[:-5000])
     assert augment("cut", tmp_path / "a.json", "--drop", "python_function", "-o", tmp_path / "b.json").code == 0
     assert len(events_of(tmp_path / "b.json")) > 10
+
+
+def findings_of(trace: Trace) -> dict[str, str]:
+    return {each.rule: each.severity for each in diagnose(trace).findings}
+
+
+@pytest.mark.parametrize("suffix", ["json.gz", "pftrace"])
+def test_a_cut_says_that_it_is_one_and_keeps_the_backlog(tmp_path: Path, augment: Augment, suffix: str) -> None:
+    """The device still works on earlier steps: without that it would seem to wait for the host."""
+    job = JobOptions(ranks=2, steps=5, layers=4, write_ranks=(0,), run_ahead=2)
+    ((path, _),) = simulate(job, tmp_path / "in")
+    whole, out = read(str(path)), tmp_path / f"out.{suffix}"
+    assert augment("cut", path, "--steps", "3", "-o", out).code == 0
+    part = read(str(out))
+    assert [(one.code, one.count) for one in part.diagnostics] == [("cut", 1)]
+    assert "by augment cut: step 3" in part.diagnostics[0].message
+    windows, kept = step_windows(whole), step_windows(part)
+    assert windows.backlog[3] > 1_000_000
+    assert (kept.number.tolist(), kept.backlog.tolist()) == ([3], windows.backlog[3:4].tolist())
+    idle = step_idle(part, 0, kept)
+    before = step_idle(whole, 0, windows.take(np.array([3])))
+    assert (idle.end - idle.start).sum() == (before.end - before.start).sum()
+    found = findings_of(part)
+    assert (found.pop("partial_recording"), "high" in found.values()) == ("info", False)
+    assert verdict(part)[0].startswith("The file is a part of a recording (step 3), made by augment cut")
+
+
+def test_what_lacks_launches_has_no_sure_cause(tmp_path: Path, augment: Augment) -> None:
+    job = JobOptions(ranks=1, steps=3, layers=2, host_stall_us=5000.0)
+    ((path, _),) = simulate(job, tmp_path / "in")
+    assert findings_of(read(str(path)))["data_loading"] == "high"
+    assert augment("cut", path, "--drop", "cpu_op", "-o", tmp_path / "a.json").code == 0
+    assert augment("cut", tmp_path / "a.json", "--steps", "1-2", "-o", tmp_path / "b.json").code == 0
+    found = findings_of(read(str(tmp_path / "b.json")))
+    assert found.pop("partial_recording") == "warning"
+    assert set(found.values()) <= {"info"}
+    text = (tmp_path / "b.json").read_text()
+    assert '"augmentCut":{"steps": [1, 2], "dropped": ["cpu_op"]},"augmentCutEarlier":{' in text
+
+
+def test_an_array_becomes_an_object(tmp_path: Path, augment: Augment) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([step(), launch(), kernel()]))
+    assert augment("cut", path, "--time", "0-0.5", "-o", tmp_path / "b.json").code == 0
+    whole = json.loads((tmp_path / "b.json").read_text())
+    assert list(whole) == ["augmentCut", "traceEvents"]
+    assert [one.code for one in read(str(tmp_path / "b.json")).diagnostics] == ["cut"]
+
+
+def test_ranks_of_folders_and_timelines(tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
+    simulate(JobOptions(ranks=3, steps=3, layers=2), tmp_path / "job")
+    ended = augment("cut", tmp_path / "job", "--ranks", "0,2", "--steps", "1", "-o", tmp_path / "some")
+    assert ended.code == 0, ended.err
+    assert sorted(path.name for path in (tmp_path / "some").iterdir()) == [
+        f"rank{rank}.pt.trace.json.gz" for rank in (0, 2)
+    ]
+    assert len(steps(read(str(tmp_path / "some" / "rank2.pt.trace.json.gz")))) == 1
+    timeline, out = tmp_path / "job.pftrace", tmp_path / "two.pftrace"
+    assert augment("merge", tmp_path / "job", "-o", timeline).code == 0
+    assert augment("cut", timeline, "--ranks", "1-2", "-o", out).lines == [str(out)]
+    perfetto.load(timeline)
+    under = """with recursive tree(id, root) as (
+        select id, name from track where parent_id is null
+        union all select track.id, root from track join tree on track.parent_id = tree.id)
+        select root, name, ts, dur from slice join tree on track_id = tree.id
+        where root like 'rank %' order by 1, 3, 2"""
+    slices = perfetto.rows(under)
+    perfetto.load(out)
+    assert perfetto.problems() == {}
+    assert perfetto.rows(under) == [one for one in slices if one[0] in ("rank 1", "rank 2")]
+    assert augment("cut", out, "--ranks", "2", "-o", tmp_path / "one.pftrace").code == 0
+    for args, because in (
+        ((timeline, "--ranks", "7"), "has none of these, only rank 0, rank 1, rank 2"),
+        ((timeline, "--steps", "1"), "only --ranks can cut it"),
+        ((tmp_path / "job" / "rank0.pt.trace.json.gz", "--ranks", "0"), "is the trace of one process"),
+        ((tmp_path / "job", "--ranks", "8"), "no trace of these ranks among"),
+    ):
+        ended = augment("cut", *args, "-o", tmp_path / "no.pftrace")
+        assert (ended.code > 0, because in ended.err) == (True, True), ended.err
 
 
 def test_what_cannot_be_cut(tmp_path: Path, augment: Augment) -> None:

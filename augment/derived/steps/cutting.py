@@ -8,6 +8,8 @@ import numpy as np
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bools, Int64s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.steps import steps
 from augment.derived.steps.window import choose_on_devices
 from augment.errors import UsageError
@@ -18,6 +20,9 @@ _ARROWS = [ord(phase) for phase in "stf"]
 
 def of_steps(trace: Trace, first: int, last: int) -> Bools:
     """The events of these steps, both included: what the host does within them, and the GPU work that it launches.
+
+    What the devices still do for earlier steps when the first begins stays, too: without it they would seem to wait for
+    the host. Its launches are gone, as in a recording that begins then.
 
     Raises:
         UsageError: the trace has no such step.
@@ -32,6 +37,9 @@ def of_steps(trace: Trace, first: int, last: int) -> Bools:
     keep &= ~np.isin(trace.events.category, ON_DEVICE)
     on_devices = np.zeros(len(keep), np.bool_)
     choose_on_devices(trace, on_devices, start, end)
+    work = gpu_work(trace)
+    launched = np.where(work.launch == NO_ROW, work.ts, trace.events.ts[work.launch])
+    on_devices[work.row[(launched < start) & (work.end > start)]] = True
     return keep | on_devices
 
 

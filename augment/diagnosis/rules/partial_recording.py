@@ -1,7 +1,8 @@
 """Is the recording whole?
 
-A file may end in the middle, as when a job was killed while it wrote. And a recording that begins while the device
-still works on earlier steps shows work of which the cause is missing.
+A file may end in the middle, as when a job was killed while it wrote. ``augment cut`` makes files that are parts of a
+recording; where it left out events that causes rest on, such as launches, nothing is certain. And a recording that
+begins while the device still works on earlier steps shows work of which the cause is missing.
 
 **What to do**: let the profiler finish (``prof.stop()``, or leave its ``with`` block) before the process ends. Give the
 schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the recording begins.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.source.cut_mark import cut_text, lacks_causes
 from augment.diagnosis.rule import Answer, Fine, Found, Spans
 from augment.diagnosis.wording import percent
 from augment.trace import Trace
@@ -25,11 +27,11 @@ def check(trace: Trace) -> Answer:
         title = f"The file is not whole ({trace.partial}): figures cover what is there"
         advice = "Let the profiler stop before the process ends, and record again"
         return Found(title, advice, Spans.of(trace, trace.events.slices_of()), "high", severity="warning", first=True)
+    if part := cut_text(trace.source.metadata):
+        return _cut(trace, part)
     work = gpu_work(trace)
     early = before_recording(trace)
-    dur = (work.end - work.ts).clip(0)
-    ratio = float(dur[early].sum() / max(int(dur.sum()), 1))
-    if ratio < MOST_EARLY:
+    if (ratio := _ratio(trace)) < MOST_EARLY:
         return Fine("the recording is whole")
     return Found(
         f"{percent(ratio)} of the GPU's work was launched before the recording began: its causes are unknown",
@@ -38,3 +40,23 @@ def check(trace: Trace) -> Answer:
         "high",
         severity="info",
     )
+
+
+def _ratio(trace: Trace) -> float:
+    """The share of the GPU's work that was launched before the recording."""
+    work = gpu_work(trace)
+    dur = (work.end - work.ts).clip(0)
+    return float(dur[before_recording(trace)].sum() / max(int(dur.sum()), 1))
+
+
+def _cut(trace: Trace, part: str) -> Found:
+    """A part of a recording."""
+    advice = "What holds of this part need not hold of the whole: diagnose that, too"
+    title = f"The file is a part of a recording ({part}), made by augment cut"
+    spans = Spans.of(trace, trace.events.slices_of())
+    if lacks_causes(trace.source.metadata):
+        title = f"{title}: causes cannot be told from what is left"
+        return Found(title, advice, spans, "high", severity="warning", first=True)
+    if (ratio := _ratio(trace)) >= MOST_EARLY:
+        title = f"{title}: {percent(ratio)} of the GPU's work was launched earlier"
+    return Found(title, advice, spans, "high", severity="info", first=True)

@@ -21,7 +21,7 @@ is cleared); the numbers of tracks go on; and each has its own range of numbers 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -56,6 +56,9 @@ _FIRST_PROCESS = 10_000  #: ranks; devices come before
 _MARK = "augment.several"  #: the name of the metadata that such a file begins with
 _VIEW = b"augment.view"  #: the name of the metadata that follows, if it is known what is worth seeing first
 _HEAD = 1 << 14  #: bytes in which both lie
+_PARTS = b"augment.parts"  #: the name of the metadata that such a file ends with
+_TAIL = 1 << 20  #: bytes in which it lies
+_CHUNK = 1 << 20
 
 
 class FirstView(msgspec.Struct, frozen=True):
@@ -82,6 +85,39 @@ def first_view(path: Path) -> FirstView | None:
         return msgspec.json.decode(rest[start : rest.index(b"}", start) + 1], type=FirstView)
     except ValueError:
         return None
+
+
+def parts(path: Path) -> list[tuple[str, int, int]]:
+    """Of each trace in a file that was written here its name, its first byte and the number of its bytes; empty if the
+    file does not say."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        _, mark, rest = file.read().rpartition(_PARTS)
+    start = rest.find(b"[[")
+    if not mark or start < 0:
+        return []
+    try:
+        found = msgspec.json.decode(rest[start : rest.rindex(b"]]") + 2], type=list[tuple[str, int, int]])
+    except ValueError:
+        return []
+    return found if all(at + length <= size for _, at, length in found) else []
+
+
+def write_parts(path: Path, names: Sequence[str], out: BinaryIO) -> None:
+    """Write the traces of a file that have one of the names, byte for byte, as a file of several traces."""
+    several = Several(out)
+    with open(path, "rb") as file:
+        for name, start, length in parts(path):
+            if name in names:
+                several.copy(name, file, start, length)
+    several.close()
+
+
+def _said(name: str, value: str) -> bytes:
+    """A packet with metadata."""
+    content = text(METADATA_NAME, name) + text(METADATA_TEXT, value)
+    return packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +152,35 @@ class Several:
         if view is not None:
             said[_VIEW.decode()] = msgspec.json.encode(view).decode()
         for name, value in said.items():
-            content = text(METADATA_NAME, name) + text(METADATA_TEXT, value)
-            file.write(packet(message(PACKET_CHROME_EVENTS, message(BUNDLE_METADATA, content))))
+            file.write(_said(name, value))
         self._traces = self._tracks = 0
         self._taken: set[str] = set()
+        self._parts: list[tuple[str, int, int]] = []  #: of each trace: its name, first byte, and number of bytes
+
+    def close(self) -> None:
+        """Write where each trace stands in the file, for :func:`parts`."""
+        self._file.write(_said(_PARTS.decode(), msgspec.json.encode(self._parts).decode()))
 
     def add(self, augmented: AugmentedTrace, group: Group, *links: Links) -> list[Diagnostic]:
         """Write a trace; what had to be changed or left out."""
         name = free_name(group.name, self._taken)
         self._taken.add(name)
         tracks = GroupTracks(augmented.trace, self._tracks, group=replace(group, name=name), place=self._traces)
+        start = self._file.tell()
         found = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
+        self._parts.append((name, start, self._file.tell() - start))
         self._traces += 1
         self._tracks = tracks.count
         return found
+
+    def copy(self, name: str, file: BinaryIO, start: int, length: int) -> None:
+        """Write a trace that stands in another file of several traces; no other may be added then."""
+        self._parts.append((name, self._file.tell(), length))
+        file.seek(start)
+        while length > 0:
+            piece = file.read(min(length, _CHUNK))
+            self._file.write(piece)
+            length -= len(piece)
 
 
 @dataclass

@@ -1,0 +1,103 @@
+"""Makes a smaller trace of a file, of each rank of a folder, or of a merged timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from augment.batch.inputs import Input
+from augment.derived.source.cut_mark import mark
+from augment.derived.steps import cutting
+from augment.errors import InputError, UnknownFormat, UsageError
+from augment.readers import read
+from augment.trace import Trace
+from augment.writers.cut import write_cut
+from augment.writers.files import replacing, stem
+from augment.writers.perfetto.several import parts, write_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to keep: ``steps``, both included, a ``period`` in ms since the first event, no event of the ``dropped``
+    categories. Empty ones keep all."""
+
+    steps: tuple[int, int] | None = None
+    period: tuple[float, float] | None = None
+    dropped: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return self.steps is not None or self.period is not None or bool(self.dropped)
+
+
+def cut(name: str, out: Path, choice: Choice) -> tuple[int, int]:
+    """Write a part of the trace ``name``; how many events were kept, and of how many.
+
+    Raises:
+        UsageError: there are no such steps or categories, nothing would be left, or ``out`` names no format.
+    """
+    return _cut(read(name), out, choice)
+
+
+def _cut(trace: Trace, out: Path, choice: Choice) -> tuple[int, int]:
+    keep = np.ones(len(trace.events), np.bool_)
+    if choice.steps is not None:
+        keep &= cutting.of_steps(trace, *choice.steps)
+    if choice.period is not None:
+        first = int(trace.events.ts[0]) if len(trace.events) else 0
+        keep &= cutting.of_time(trace, *(first + round(1e6 * ms) for ms in choice.period))
+    if choice.dropped:
+        keep &= cutting.without(trace, choice.dropped)
+    keep = cutting.whole(trace, keep)
+    if not keep.any():
+        raise UsageError(f"{trace.source.path}: no event would be left")
+    write_cut(trace, keep, out, mark(trace.source.metadata, choice.steps, choice.period, choice.dropped))
+    return int(np.count_nonzero(keep)), len(keep)
+
+
+def cut_each(inputs: Sequence[Input], folder: Path, choice: Choice, stage: Callable[[str], None]) -> list[Path]:
+    """Write a part of each input into ``folder``, under its own name; of a source that is no Chrome JSON, as
+    ``.pftrace``."""
+    outs: dict[Path, str] = {}
+    for item in inputs:
+        stage(f"reading {item.path}")
+        try:
+            trace = read(item.path)
+        except UnknownFormat:
+            if item.named:
+                raise
+            continue  # a folder may hold anything
+        plain = trace.source.insert_at is not None and item.basename.endswith((".json", ".json.gz"))
+        out = folder / (item.basename if plain else f"{stem(item.basename)}.pftrace")
+        if out in outs or out.resolve() == Path(item.path).resolve():
+            other = outs.get(out, "the input itself")
+            raise UsageError(f"{item.path}: would be written to {out}, as {other}; cut them one by one")
+        outs[out] = item.path
+        stage(f"writing {out}")
+        folder.mkdir(parents=True, exist_ok=True)
+        _cut(trace, out, choice)
+    if not outs:
+        raise InputError(str(folder), "nothing was written: no input is a trace")
+    return list(outs)
+
+
+def cut_timeline(path: Path, out: Path, ranks: Sequence[range]) -> list[str]:
+    """Write some ranks of a merged timeline, byte for byte as they are; their names.
+
+    Raises:
+        UsageError: the file does not say where its ranks are, or has none of these.
+    """
+    if out.suffix != ".pftrace":
+        raise UsageError(f"-o {out}: ranks of a timeline stay in its format; the name must end in .pftrace")
+    there = [name for name, _, _ in parts(path)]
+    if not there:
+        raise UsageError(f"{path}: does not say where its ranks are; give --ranks to augment merge")
+    wanted = {f"rank {rank}" for some in ranks for rank in some}
+    names = [name for name in there if name in wanted]
+    if not names:
+        raise UsageError(f"--ranks: {path} has none of these, only {', '.join(there)}")
+    with replacing(out, str(path)) as file:
+        write_parts(path, names, file)
+    return names

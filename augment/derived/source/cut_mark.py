@@ -1,0 +1,76 @@
+"""The mark in a file that ``augment cut`` wrote: what was kept of the recording, and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from augment.trace import Diagnostic, Trace
+
+MEMBER = "augmentCut"  #: of the outer object
+_HARMLESS = frozenset(("python_function",))  #: categories that no cause of waiting rests on
+
+
+def mark(
+    members: Mapping[str, Any],
+    steps: tuple[int, int] | None = None,
+    period_ms: tuple[float, float] | None = None,
+    dropped: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The member's value; ``members`` are the source's, which may have been cut before."""
+    earlier = members.get(MEMBER)
+    names = [*(_dropped(earlier) if isinstance(earlier, dict) else ()), *dropped]
+    given = {"steps": steps and list(steps), "time_ms": period_ms and list(period_ms), "dropped": names}
+    return {name: value for name, value in given.items() if value}
+
+
+def cut_text(members: Mapping[str, Any]) -> str | None:
+    """What a file is of a recording, in words: ``steps 3 to 5, without cpu_op``; None if it is no part of one."""
+    told = members.get(MEMBER)
+    if not isinstance(told, dict):
+        return None
+    parts = []
+    if (steps := _two(told.get("steps"))) is not None:
+        parts.append(f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}")
+    if (period := _two(told.get("time_ms"))) is not None:
+        parts.append(f"{period[0]:g} to {period[1]:g} ms")
+    if dropped := _dropped(told):
+        parts.append(f"without {', '.join(dropped)}")
+    return ", ".join(parts) or "a part"
+
+
+def lacks_causes(members: Mapping[str, Any]) -> bool:
+    """Whether events that causes rest on, such as launches, were left out."""
+    told = members.get(MEMBER)
+    return isinstance(told, dict) and not _HARMLESS.issuperset(_dropped(told))
+
+
+def is_period(members: Mapping[str, Any]) -> bool:
+    """Whether earlier or later times were cut off: what limits those is not known."""
+    told = members.get(MEMBER)
+    return isinstance(told, dict) and bool(told.get("steps") or told.get("time_ms"))
+
+
+def marked(trace: Trace, value: Mapping[str, Any]) -> Trace:
+    """The trace with the mark."""
+    source = replace(trace.source, metadata={**trace.source.metadata, MEMBER: dict(value)})
+    return replace(trace, source=source, diagnostics=(*trace.diagnostics, *diagnostics(source.metadata)))
+
+
+def diagnostics(members: Mapping[str, Any]) -> list[Diagnostic]:
+    """What is to be said of a part of a recording."""
+    if not (part := cut_text(members)):
+        return []
+    message = f"a part of a recording, by augment cut: {part}; what the device still had to do then has no launch"
+    return [Diagnostic("cut", 1, message)]
+
+
+def _dropped(told: dict[str, Any]) -> list[str]:
+    names = told.get("dropped")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _two(value: Any) -> tuple[float, float] | None:
+    numbers = [one for one in value if isinstance(one, (int, float))] if isinstance(value, list) else []
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
