@@ -25,13 +25,14 @@ _OF_WRITERS = ("augment.derived.gpu.", "augment.derived.steps.")  #: facts that 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to convert every input: the user's request, the stages of whole jobs, the limits of readers, and the threads
-    for each input, on which outputs do not depend."""
+    """How to convert every input: the user's request, the stages of whole jobs, the limits of readers, the threads for
+    each input, on which outputs do not depend, and whether no trace is written."""
 
     request: Request = Request()
     stages: tuple[Stage, ...] = ()
     limits: Limits | None = None
     threads: int = 1
+    metrics_only: bool = False
 
 
 def convert(item: Input, settings: Settings, announce: Report, stage: Report = lambda _: None) -> Result:
@@ -67,7 +68,8 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
         _forget(augmented.trace.facts)
-        written = dict(write_seamed(augmented, folder, settings.request.formats, sorted(under)))
+        formats = None if settings.metrics_only else settings.request.formats
+        written = dict(write_seamed(augmented, folder, formats, sorted(under)))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
     count = len(summaries)
     rank, world_size = trace.rank, _world_size(trace)

@@ -107,19 +107,29 @@ class Input(google.protobuf.message.Message):
 
     UPLOAD_FIELD_NUMBER: builtins.int
     URI_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    FILE_NAME_FIELD_NUMBER: builtins.int
     upload: builtins.str
     """The name of a complete upload, "uploads/ID"."""
     uri: builtins.str
     """A file of the server's: an absolute path or a file:// URI below one of the folders that it was started with."""
+    job: builtins.str
+    """The name of an earlier job of the caller's that has succeeded, "jobs/ID": its traces, and what it made of them."""
+    file_name: builtins.str
+    """What the trace is called instead of its own name; for a trace of WholeJobSpec.inputs with the folders that it lies
+    in, as in "rank0/trace.json.gz".
+    """
     def __init__(
         self,
         *,
         upload: builtins.str = ...,
         uri: builtins.str = ...,
+        job: builtins.str = ...,
+        file_name: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["source", b"source", "upload", b"upload", "uri", b"uri"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["source", b"source", "upload", b"upload", "uri", b"uri"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["upload", "uri"] | None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job", "source", b"source", "upload", b"upload", "uri", b"uri"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["file_name", b"file_name", "job", b"job", "source", b"source", "upload", b"upload", "uri", b"uri"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["upload", "uri", "job"] | None: ...
 
 global___Input = Input
 
@@ -136,11 +146,14 @@ class AugmentSpec(google.protobuf.message.Message):
     OPTIONS_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
     SUMMARIES_FIELD_NUMBER: builtins.int
+    METRICS_ONLY_FIELD_NUMBER: builtins.int
     summaries: builtins.bool
     """Whether the artifacts include summaries of the trace, STEM.*.summary, before all others: what the command makes the
     figures of a whole job of, job.metrics.json, when it has those of all ranks. One, STEM.seams.summary, tells where
     the job's tracks can then be added to the other artifacts.
     """
+    metrics_only: builtins.bool
+    """Whether only metrics are made, and no augmented trace."""
     @property
     def input(self) -> global___Input:
         """The trace."""
@@ -175,11 +188,151 @@ class AugmentSpec(google.protobuf.message.Message):
         options: collections.abc.Iterable[builtins.str] | None = ...,
         steps: global___StepRange | None = ...,
         summaries: builtins.bool = ...,
+        metrics_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "steps", b"steps"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["formats", b"formats", "input", b"input", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["formats", b"formats", "input", b"input", "metrics_only", b"metrics_only", "only", b"only", "options", b"options", "skip", b"skip", "steps", b"steps", "summaries", b"summaries"]) -> None: ...
 
 global___AugmentSpec = AugmentSpec
+
+@typing.final
+class WholeJobSpec(google.protobuf.message.Message):
+    """Augment the traces of all ranks of a job and compare the ranks: what the command "augment run DIR" does.
+
+    The artifacts are those of each trace, in which the job's tracks are drawn, the timeline if asked for, and last
+    "job.metrics.json": stragglers, waits, the critical path through the ranks. A trace that cannot be read is told in
+    Job.failures, and the job is made of the others.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ParallelismEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    INPUTS_FIELD_NUMBER: builtins.int
+    AUGMENT_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    PARALLELISM_FIELD_NUMBER: builtins.int
+    TRUST_CLOCKS_FIELD_NUMBER: builtins.int
+    MERGE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """What the folder of the traces is called: the job is called so if the names of files tell nothing. "job" if empty."""
+    trust_clocks: builtins.bool
+    """Whether the hosts' clocks are synchronised (to about 1 ms): ranks that no collective joins can then be compared."""
+    @property
+    def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
+        """The traces, of different file names. What an earlier job has made is not made again if it made summaries, with the
+        same "augment".
+        """
+
+    @property
+    def augment(self) -> global___AugmentSpec:
+        """What to make of each; its input is left empty. With summaries, these are among the artifacts."""
+
+    @property
+    def parallelism(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp), if they are not to be recognised."""
+
+    @property
+    def merge(self) -> global___MergeSpec:
+        """If set, all ranks are written into one timeline, too: what the command "augment merge" does."""
+
+    def __init__(
+        self,
+        *,
+        inputs: collections.abc.Iterable[global___Input] | None = ...,
+        augment: global___AugmentSpec | None = ...,
+        name: builtins.str = ...,
+        parallelism: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        trust_clocks: builtins.bool = ...,
+        merge: global___MergeSpec | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["augment", b"augment", "merge", b"merge"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["augment", b"augment", "inputs", b"inputs", "merge", b"merge", "name", b"name", "parallelism", b"parallelism", "trust_clocks", b"trust_clocks"]) -> None: ...
+
+global___WholeJobSpec = WholeJobSpec
+
+@typing.final
+class MergeSpec(google.protobuf.message.Message):
+    """One timeline of all ranks of a job, "job.augmented.pftrace"."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NO_ALIGN_FIELD_NUMBER: builtins.int
+    EVERYTHING_FIELD_NUMBER: builtins.int
+    no_align: builtins.bool
+    """Whether each rank is left on its own clock."""
+    everything: builtins.bool
+    """Whether everything is included, even if no browser can open the file."""
+    def __init__(
+        self,
+        *,
+        no_align: builtins.bool = ...,
+        everything: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["everything", b"everything", "no_align", b"no_align"]) -> None: ...
+
+global___MergeSpec = MergeSpec
+
+@typing.final
+class ReportSpec(google.protobuf.message.Message):
+    """Write one self-contained page, "NAME.report.html": what the command "augment report" does."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: builtins.int
+    MARKDOWN_FIELD_NUMBER: builtins.int
+    markdown: builtins.bool
+    """Whether the short form is written, too: "NAME.report.md"."""
+    @property
+    def input(self) -> global___Input:
+        """A trace; or an earlier job, of whose metrics the page is made."""
+
+    def __init__(
+        self,
+        *,
+        input: global___Input | None = ...,
+        markdown: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["input", b"input"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["input", b"input", "markdown", b"markdown"]) -> None: ...
+
+global___ReportSpec = ReportSpec
+
+@typing.final
+class DiagnoseSpec(google.protobuf.message.Message):
+    """Say what is wrong with runs: what the command "augment diagnose" does. The artifacts are "diagnosis.jsonl", a line
+    for each job among the inputs and then for each input, and "diagnosis.md".
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUTS_FIELD_NUMBER: builtins.int
+    @property
+    def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
+        """Traces; and earlier jobs, whose metrics tell."""
+
+    def __init__(
+        self,
+        *,
+        inputs: collections.abc.Iterable[global___Input] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["inputs", b"inputs"]) -> None: ...
+
+global___DiagnoseSpec = DiagnoseSpec
 
 @typing.final
 class StepRange(google.protobuf.message.Message):
@@ -304,6 +457,9 @@ class JobSpec(google.protobuf.message.Message):
 
     AUGMENT_FIELD_NUMBER: builtins.int
     DIFF_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    REPORT_FIELD_NUMBER: builtins.int
+    DIAGNOSE_FIELD_NUMBER: builtins.int
     @property
     def augment(self) -> global___AugmentSpec:
         """Augment one trace."""
@@ -312,15 +468,30 @@ class JobSpec(google.protobuf.message.Message):
     def diff(self) -> global___DiffSpec:
         """Compare two traces."""
 
+    @property
+    def job(self) -> global___WholeJobSpec:
+        """Augment the traces of a whole job and compare its ranks."""
+
+    @property
+    def report(self) -> global___ReportSpec:
+        """Write a page about a trace or an earlier job."""
+
+    @property
+    def diagnose(self) -> global___DiagnoseSpec:
+        """Say what is wrong with traces or earlier jobs."""
+
     def __init__(
         self,
         *,
         augment: global___AugmentSpec | None = ...,
         diff: global___DiffSpec | None = ...,
+        job: global___WholeJobSpec | None = ...,
+        report: global___ReportSpec | None = ...,
+        diagnose: global___DiagnoseSpec | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["augment", b"augment", "diff", b"diff", "kind", b"kind"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["augment", b"augment", "diff", b"diff", "kind", b"kind"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["augment", "diff"] | None: ...
+    def HasField(self, field_name: typing.Literal["augment", b"augment", "diagnose", b"diagnose", "diff", b"diff", "job", b"job", "kind", b"kind", "report", b"report"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["augment", b"augment", "diagnose", b"diagnose", "diff", b"diff", "job", b"job", "kind", b"kind", "report", b"report"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["augment", "diff", "job", "report", "diagnose"] | None: ...
 
 global___JobSpec = JobSpec
 
@@ -376,6 +547,7 @@ class Job(google.protobuf.message.Message):
     END_TIME_FIELD_NUMBER: builtins.int
     EXPIRE_TIME_FIELD_NUMBER: builtins.int
     ARTIFACTS_FIELD_NUMBER: builtins.int
+    FAILURES_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"; the server chooses the id."""
     state: global___Job.State.ValueType
@@ -414,6 +586,10 @@ class Job(google.protobuf.message.Message):
     def artifacts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Artifact]:
         """What was made of it, the metrics last; empty unless it succeeded."""
 
+    @property
+    def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFailure]:
+        """Of a WholeJobSpec: the inputs of which nothing could be made, in their order."""
+
     def __init__(
         self,
         *,
@@ -428,11 +604,41 @@ class Job(google.protobuf.message.Message):
         end_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         expire_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         artifacts: collections.abc.Iterable[global___Artifact] | None = ...,
+        failures: collections.abc.Iterable[global___InputFailure] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "name", b"name", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "name", b"name", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state"]) -> None: ...
 
 global___Job = Job
+
+@typing.final
+class InputFailure(google.protobuf.message.Message):
+    """Why nothing was made of one of the inputs of a job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    FILE_NAME_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Its place in WholeJobSpec.inputs, from 0; an earlier job there counts as one."""
+    file_name: builtins.str
+    """What it is called."""
+    @property
+    def error(self) -> global___JobError:
+        """Why."""
+
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        file_name: builtins.str = ...,
+        error: global___JobError | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "file_name", b"file_name", "index", b"index"]) -> None: ...
+
+global___InputFailure = InputFailure
 
 @typing.final
 class Progress(google.protobuf.message.Message):
@@ -754,6 +960,7 @@ class ServerLimits(google.protobuf.message.Message):
     MAX_CLIENT_JOBS_FIELD_NUMBER: builtins.int
     MAX_CLIENT_CALLS_FIELD_NUMBER: builtins.int
     JOB_DEADLINE_FIELD_NUMBER: builtins.int
+    MAX_JOB_INPUTS_FIELD_NUMBER: builtins.int
     max_upload_bytes: builtins.int
     """Largest trace file."""
     max_text_bytes: builtins.int
@@ -766,9 +973,11 @@ class ServerLimits(google.protobuf.message.Message):
     """Jobs of one client that may wait or run."""
     max_client_calls: builtins.int
     """Calls of one client at once that send or receive streams."""
+    max_job_inputs: builtins.int
+    """Most traces of one job."""
     @property
     def job_deadline(self) -> google.protobuf.duration_pb2.Duration:
-        """Longest that work on a job may take."""
+        """Longest that work on a job may take; of a WholeJobSpec, on each trace, and on all that follows."""
 
     def __init__(
         self,
@@ -780,9 +989,10 @@ class ServerLimits(google.protobuf.message.Message):
         max_client_jobs: builtins.int = ...,
         max_client_calls: builtins.int = ...,
         job_deadline: google.protobuf.duration_pb2.Duration | None = ...,
+        max_job_inputs: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["job_deadline", b"job_deadline"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job_deadline", b"job_deadline", "max_client_calls", b"max_client_calls", "max_client_jobs", b"max_client_jobs", "max_message_bytes", b"max_message_bytes", "max_open_uploads", b"max_open_uploads", "max_text_bytes", b"max_text_bytes", "max_upload_bytes", b"max_upload_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_deadline", b"job_deadline", "max_client_calls", b"max_client_calls", "max_client_jobs", b"max_client_jobs", "max_job_inputs", b"max_job_inputs", "max_message_bytes", b"max_message_bytes", "max_open_uploads", b"max_open_uploads", "max_text_bytes", b"max_text_bytes", "max_upload_bytes", b"max_upload_bytes"]) -> None: ...
 
 global___ServerLimits = ServerLimits
 

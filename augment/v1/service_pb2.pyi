@@ -309,6 +309,46 @@ class CreateJobResponse(google.protobuf.message.Message):
 global___CreateJobResponse = CreateJobResponse
 
 @typing.final
+class BatchCreateJobsRequest(google.protobuf.message.Message):
+    """What to do."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    @property
+    def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CreateJobRequest]:
+        """As of CreateJob, at most 1000."""
+
+    def __init__(
+        self,
+        *,
+        requests: collections.abc.Iterable[global___CreateJobRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+
+global___BatchCreateJobsRequest = BatchCreateJobsRequest
+
+@typing.final
+class BatchCreateJobsResponse(google.protobuf.message.Message):
+    """The jobs that were accepted."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: builtins.int
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[augment.v1.resources_pb2.Job]:
+        """In the order of the requests."""
+
+    def __init__(
+        self,
+        *,
+        jobs: collections.abc.Iterable[augment.v1.resources_pb2.Job] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["jobs", b"jobs"]) -> None: ...
+
+global___BatchCreateJobsResponse = BatchCreateJobsResponse
+
+@typing.final
 class GetJobRequest(google.protobuf.message.Message):
     """Which job."""
 
@@ -600,8 +640,13 @@ class GetMetricsRequest(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     ANALYSES_FIELD_NUMBER: builtins.int
+    ARTIFACT_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"; it must have succeeded."""
+    artifact: builtins.str
+    """The file name of the artifact to read, if the job has made several files of metrics: those of a rank, say. Empty
+    means the last.
+    """
     @property
     def analyses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Only these analyses; empty means all that ran."""
@@ -611,8 +656,9 @@ class GetMetricsRequest(google.protobuf.message.Message):
         *,
         name: builtins.str = ...,
         analyses: collections.abc.Iterable[builtins.str] | None = ...,
+        artifact: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analyses", b"analyses", "artifact", b"artifact", "name", b"name"]) -> None: ...
 
 global___GetMetricsRequest = GetMetricsRequest
 
@@ -623,17 +669,23 @@ class GetMetricsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     METRICS_FIELD_NUMBER: builtins.int
+    VERDICT_FIELD_NUMBER: builtins.int
     @property
     def metrics(self) -> augment.v1.resources_pb2.AnalysisMetrics:
         """Its next rows."""
+
+    @property
+    def verdict(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """In the first message: the verdict, in sentences."""
 
     def __init__(
         self,
         *,
         metrics: augment.v1.resources_pb2.AnalysisMetrics | None = ...,
+        verdict: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["metrics", b"metrics"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["metrics", b"metrics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["metrics", b"metrics", "verdict", b"verdict"]) -> None: ...
 
 global___GetMetricsResponse = GetMetricsResponse
 

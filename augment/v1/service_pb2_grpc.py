@@ -68,6 +68,11 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.CreateJobRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.CreateJobResponse.FromString,
                 _registered_method=True)
+        self.BatchCreateJobs = channel.unary_unary(
+                '/augment.v1.AugmentService/BatchCreateJobs',
+                request_serializer=augment_dot_v1_dot_service__pb2.BatchCreateJobsRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.BatchCreateJobsResponse.FromString,
+                _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/augment.v1.AugmentService/GetJob',
                 request_serializer=augment_dot_v1_dot_service__pb2.GetJobRequest.SerializeToString,
@@ -169,6 +174,13 @@ class AugmentServiceServicer(object):
 
     def CreateJob(self, request, context):
         """Ask for work. It is accepted once this returns: nothing but a cancellation or its removal loses it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchCreateJobs(self, request, context):
+        """Ask for several jobs at once: all are accepted, or none is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -284,6 +296,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.CreateJob,
                     request_deserializer=augment_dot_v1_dot_service__pb2.CreateJobRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.CreateJobResponse.SerializeToString,
+            ),
+            'BatchCreateJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchCreateJobs,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.BatchCreateJobsRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.BatchCreateJobsResponse.SerializeToString,
             ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
@@ -507,6 +524,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/CreateJob',
             augment_dot_v1_dot_service__pb2.CreateJobRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.CreateJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchCreateJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/augment.v1.AugmentService/BatchCreateJobs',
+            augment_dot_v1_dot_service__pb2.BatchCreateJobsRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.BatchCreateJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

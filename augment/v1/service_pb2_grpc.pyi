@@ -61,6 +61,12 @@ class AugmentServiceStub:
     ]
     """Ask for work. It is accepted once this returns: nothing but a cancellation or its removal loses it."""
 
+    BatchCreateJobs: grpc.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.BatchCreateJobsRequest,
+        augment.v1.service_pb2.BatchCreateJobsResponse,
+    ]
+    """Ask for several jobs at once: all are accepted, or none is."""
+
     GetJob: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.GetJobRequest,
         augment.v1.service_pb2.GetJobResponse,
@@ -171,6 +177,12 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.CreateJobResponse,
     ]
     """Ask for work. It is accepted once this returns: nothing but a cancellation or its removal loses it."""
+
+    BatchCreateJobs: grpc.aio.UnaryUnaryMultiCallable[
+        augment.v1.service_pb2.BatchCreateJobsRequest,
+        augment.v1.service_pb2.BatchCreateJobsResponse,
+    ]
+    """Ask for several jobs at once: all are accepted, or none is."""
 
     GetJob: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.GetJobRequest,
@@ -294,6 +306,14 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.CreateJobResponse, collections.abc.Awaitable[augment.v1.service_pb2.CreateJobResponse]]:
         """Ask for work. It is accepted once this returns: nothing but a cancellation or its removal loses it."""
+
+    @abc.abstractmethod
+    def BatchCreateJobs(
+        self,
+        request: augment.v1.service_pb2.BatchCreateJobsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.BatchCreateJobsResponse, collections.abc.Awaitable[augment.v1.service_pb2.BatchCreateJobsResponse]]:
+        """Ask for several jobs at once: all are accepted, or none is."""
 
     @abc.abstractmethod
     def GetJob(

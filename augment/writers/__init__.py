@@ -70,13 +70,17 @@ def write_all(augmented: AugmentedTrace, folder: Path, formats: Sequence[str] = 
 
 
 def write_seamed(
-    augmented: AugmentedTrace, folder: Path, formats: Sequence[str], under: Collection[int] = ()
+    augmented: AugmentedTrace, folder: Path, formats: Sequence[str] | None, under: Collection[int] = ()
 ) -> list[tuple[Path, Described | None]]:
-    """The same, with the seam of each file at which tracks may be added ``under`` these of the source, if any."""
+    """The same, with the seam of each file at which tracks may be added ``under`` these of the source, if any.
+
+    Without ``formats``, the sidecar is written alone.
+    """
     name = augmented.trace.source.name
     files: list[tuple[Path, Described | None]] = []
     diagnostics: list[Diagnostic] = []
-    for writer in [writer_named(format_name) for format_name in formats or (DEFAULT,)]:
+    names = () if formats is None else formats or (DEFAULT,)
+    for writer in map(writer_named, names):
         path = output_path(name, folder, writer.SUFFIX)
         written = writer.write_seamed(augmented, path)
         diagnostics += written.diagnostics

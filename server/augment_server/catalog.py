@@ -17,6 +17,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.errors import Refusal
 from augment_server.limits import Limits
+from augment_server.names import safe_file_name
 
 ROWS_BYTES = 1 << 20  #: of rows in one message
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
@@ -30,19 +31,25 @@ class Metrics(msgspec.Struct):
     reason: str = ""
 
 
+class _Verdict(msgspec.Struct):
+    text: list[str] = []
+
+
 class _Sidecar(msgspec.Struct):
     analyses: dict[str, msgspec.Raw]
+    verdict: _Verdict = msgspec.field(default_factory=_Verdict)
 
 
-def texts_of(sidecar: Path) -> dict[str, msgspec.Raw]:
-    """The text of each analysis in a sidecar, where it lies: it takes no memory but the system's cache.
+def texts_of(sidecar: Path) -> tuple[dict[str, msgspec.Raw], list[str]]:
+    """The text of each analysis in a sidecar, where it lies: it takes no memory but the system's cache; the verdict.
 
     Raises:
         FileNotFoundError: it is not there.
     """
     with open(sidecar, "rb") as file:
         text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return msgspec.json.decode(text, type=_Sidecar).analyses
+    found = msgspec.json.decode(text, type=_Sidecar)
+    return found.analyses, found.verdict.text
 
 
 def metrics_of(text: msgspec.Raw) -> Metrics:
@@ -104,6 +111,7 @@ def server_info(limits: Limits) -> v1.ServerInfo:
             max_open_uploads=limits.max_open_uploads,
             max_client_jobs=limits.max_client_jobs,
             max_client_calls=limits.max_client_calls,
+            max_job_inputs=limits.max_job_inputs,
         ),
         retention=v1.ServerRetention(max_kept=limits.max_kept, max_stored_bytes=limits.max_stored_bytes),
     )
@@ -111,6 +119,42 @@ def server_info(limits: Limits) -> v1.ServerInfo:
     told.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))
     told.retention.artifact_life.FromMicroseconds(round(limits.artifact_life_s * 1e6))
     return told
+
+
+def check_spec(spec: v1.JobSpec) -> None:
+    """Refuse work that could only fail later.
+
+    Raises:
+        Refusal: as of the functions below.
+    """
+    kind = spec.WhichOneof("kind")
+    if kind == "augment":
+        check(spec.augment)
+    elif kind == "diff":
+        check_diff(spec.diff)
+    elif kind == "job":
+        check_job(spec.job)
+    else:
+        raise Refusal("INVALID_REQUEST", f"spec.{kind}: this server does not do this kind of work")
+
+
+def check_job(spec: v1.WholeJobSpec) -> None:
+    """Refuse what could only fail later.
+
+    Raises:
+        Refusal: as of :func:`check`; the name or the sizes of dimensions cannot be.
+    """
+    from augment.job.parallel.names import as_text, stated
+
+    check(spec.augment)
+    if spec.name and safe_file_name(spec.name) != spec.name:
+        raise Refusal("INVALID_REQUEST", "name: that of a folder, without those that it lies in")
+    if spec.augment.HasField("input"):
+        raise Refusal("INVALID_REQUEST", "augment.input: leave it empty, and name the traces in inputs")
+    try:
+        stated(as_text(spec.parallelism))
+    except UsageError as error:
+        raise Refusal("USAGE", str(error).replace("--parallelism", "parallelism")) from error
 
 
 def check(spec: v1.AugmentSpec) -> None:

@@ -85,7 +85,7 @@ class Core:
 
     def refuse(self) -> None:
         """From now on no job is accepted; everything else goes on."""
-        self.servicer.draining = True
+        self.servicer.refuse()
 
     async def drain(self, grace_s: float) -> None:
         """Accept and begin nothing more; what runs may end within ``grace_s``. What does not waits for the next start.

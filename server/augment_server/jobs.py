@@ -7,35 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
+from augment_server import parts
 from augment_server.errors import Refusal
+from augment_server.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.pages import page
+from augment_server.parts import Part, Step
 from augment_server.storage import Storage, now_ns
 from augment_server.uploads import Caller
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
+#: what comes next: see Jobs.begin
+_NEXT = """
+SELECT jobs.* FROM jobs LEFT JOIN wholes ON wholes.job = jobs.id WHERE state = ?1 OR (state = ?2 AND ready > 0)
+ORDER BY (SELECT TOTAL(COALESCE(wholes.running, 1)) FROM jobs AS other LEFT JOIN wholes ON wholes.job = other.id
+          WHERE other.client = jobs.client AND other.state = ?2), number LIMIT 1"""
 _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".zip": "application/zip"}
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A file that a job has made."""
+class Wanted:
+    """A job that is asked for; ``file_names`` are those of its inputs that are files of the server's, else empty."""
 
-    file_name: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An input: its file's name, and the SHA-256 of its upload, or the ``uri`` of a file of the server's."""
-
-    file_name: str
-    content: str
-    uri: str
+    spec: v1.JobSpec
+    request_id: str
+    file_names: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +44,14 @@ class Begun:
     id: str
     client: str
     spec: v1.JobSpec
+    file_name: str  #: what it is about
     inputs: tuple[Given, ...]  #: the first is the one that outputs are called after
     attempts: int
     deaths: int
     queued_s: float
-
-    @property
-    def file_name(self) -> str:
-        """What the job is about."""
-        return self.inputs[0].file_name
+    step: Step | None = None  #: of a whole job
+    parts: tuple[Part, ...] = ()  #: all traces of a job whose last step this is
+    first: bool = True  #: whether the job waited until now
 
 
 class Jobs:
@@ -63,30 +61,44 @@ class Jobs:
         self._storage, self._limits = storage, limits
         self._progress: dict[str, v1.Progress] = {}
 
-    def create(self, caller: Caller, spec: v1.JobSpec, request_id: str, file_names: Sequence[str]) -> tuple[str, bool]:
-        """Accept a job: its id, and whether it is new; with a ``request_id`` that is known, the job that has it.
+    def create(self, caller: Caller, wanted: Sequence[Wanted]) -> list[tuple[str, bool]]:
+        """Accept jobs, all or none: of each its id, and whether it is new.
 
-        ``file_names`` are those of its inputs that are files of the server's.
+        With a ``request_id`` that is known, it is the job that has it.
 
         Raises:
             Refusal: the queue is full, the client has too many jobs, the upload is not there or not complete.
         """
-        text = spec.SerializeToString(deterministic=True)
         with self._storage.writing() as db:
-            if request_id and (known := _with_request(db, caller, request_id)):
-                if known["spec"] != text:
-                    job = f"jobs/{known['id']}"
-                    raise Refusal("REQUEST_ID_REUSED", f"{job} has this request_id, but another spec; choose a new one")
-                return str(known["id"]), False
-            self._expect_room(db, caller)
-            inputs = zip(inputs_of(spec), file_names, strict=True)
-            first, *others = [_stored(db, caller, given, file_name) for given, file_name in inputs]
-            job, now = new_id(), now_ns()
-            columns = "id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns"
-            values = (job, caller.client, caller.realm, request_id, text, *first, QUEUED, now, now)
-            db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
-            db.executemany("INSERT INTO controls VALUES (?, ?, ?)", [(job, *other) for other in others])
+            return [self._accepted(db, caller, one) for one in wanted]
+
+    def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
+        spec, request_id = wanted.spec, wanted.request_id
+        text = spec.SerializeToString(deterministic=True)
+        if request_id and (known := _with_request(db, caller, request_id)):
+            if known["spec"] != text:
+                job = f"jobs/{known['id']}"
+                raise Refusal("REQUEST_ID_REUSED", f"{job} has this request_id, but another spec; choose a new one")
+            return str(known["id"]), False
+        self._expect_room(db, caller)
+        traces = Inputs(db, self._storage, caller, wanted.file_names).given(spec)
+        self._expect_few(traces)
+        job, now, plain = new_id(), now_ns(), is_plain(spec)
+        first = (traces[0].file_name, traces[0].content) if plain else (_called(spec, traces), "")
+        columns = "id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns"
+        values = (job, caller.client, caller.realm, request_id, text, *first, QUEUED, now, now)
+        db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+        if plain:
+            others = [(job, one.file_name, one.content) for one in traces[1:]]
+            db.executemany("INSERT INTO controls VALUES (?, ?, ?)", others)
+        else:
+            parts.insert(db, job, traces, in_steps=spec.WhichOneof("kind") == "job")
         return job, True
+
+    def _expect_few(self, traces: Sequence[Given]) -> None:
+        most = self._limits.max_job_inputs
+        if not 0 < len(traces) <= most:
+            raise Refusal("INVALID_REQUEST", f"inputs: between 1 and {most} traces, not {len(traces)}")
 
     def _expect_room(self, db: sqlite3.Connection, caller: Caller) -> None:
         waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0]
@@ -126,54 +138,90 @@ class Jobs:
         rows = self._storage.rows("SELECT * FROM artifacts WHERE job = ? ORDER BY position", job)
         return [_artifact(job, row) for row in rows]
 
+    def _failures(self, job: str) -> list[v1.InputFailure]:
+        query = "SELECT * FROM parts WHERE job = ? AND error IS NOT NULL ORDER BY position"
+        return list(parts.failures(self._storage.rows(query, job)))
+
     def begin(self) -> Begun | None:
-        """Take up the next job: of the clients with the fewest jobs running the one that came first."""
-        mine = "SELECT COUNT(*) FROM jobs AS other WHERE other.client = jobs.client AND other.state = ?"
-        query = f"SELECT * FROM jobs WHERE state = ? ORDER BY ({mine}), number LIMIT 1"  # noqa: S608
+        """Take up the next job: of the clients with the fewest jobs running the one that came first.
+
+        Of a job of several steps the next one is taken up, as long as one can begin.
+        """
         now = now_ns()
         with self._storage.writing() as db:
-            row = db.execute(query, (QUEUED, RUNNING)).fetchone()
+            row = db.execute(_NEXT, (QUEUED, RUNNING)).fetchone()
             if row is None:
                 return None
-            change = "UPDATE jobs SET state = ?, started_ns = ?, attempts = attempts + 1 WHERE id = ?"
-            db.execute(change, (RUNNING, now, row["id"]))
-            stored = [row, *db.execute("SELECT * FROM controls WHERE job = ?", (row["id"],))]
-        spec = v1.JobSpec.FromString(row["spec"])
-        given = zip(stored, inputs_of(spec), strict=True)
-        inputs = tuple(Given(one["file_name"], one["content"], source.uri) for one, source in given)
+            step = parts.begin(db, row["id"])
+            if row["state"] == QUEUED:
+                change = "UPDATE jobs SET state = ?, started_ns = ?, attempts = attempts + 1 WHERE id = ?"
+                db.execute(change, (RUNNING, now, row["id"]))
+            spec = v1.JobSpec.FromString(row["spec"])
+            traces = traces_of(db, row, spec)
+            whole = tuple(parts.rows_of(db, row["id"])) if step and step.is_last else ()
         queued_s = max(0.0, (now - row["queued_ns"]) / 1e9)
-        counts = (row["attempts"] + 1, row["deaths"])
-        return Begun(row["id"], row["client"], spec, inputs, *counts, queued_s)
+        if step is None:
+            counts = (row["attempts"] + 1, row["deaths"])
+            return Begun(row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
+        inputs = tuple(traces) if step.is_last else (traces[step.number],)
+        name = row["file_name"] if step.is_last else inputs[0].file_name
+        counts, first = (step.attempts, step.deaths), row["state"] == QUEUED
+        return Begun(row["id"], row["client"], spec, name, inputs, *counts, queued_s, step, whole, first)
 
-    def queue_again(self, job: str, *, died: bool = False) -> None:
-        """Put a job that was running back into the queue, at its old place; ``died`` says that its worker has."""
+    def queue_again(self, begun: Begun, *, died: bool = False) -> None:
+        """Put what was running back into the queue, at its old place; ``died`` says that its worker has."""
+        job = begun.id
+        if begun.step:
+            with self._storage.writing() as db:
+                parts.queue_again(db, job, begun.step.number, died=died)
+            return
         self._progress.pop(job, None)
         with self._storage.writing() as db:
             change = "UPDATE jobs SET state = ?, queued_ns = ?, deaths = deaths + ? WHERE id = ? AND state = ?"
             db.execute(change, (QUEUED, now_ns(), int(died), job, RUNNING))
 
-    def end(self, job: str, state: int, error: Refusal | None = None, made: Sequence[Made] = ()) -> bool:
+    def end(self, job: str, state: int, error: Refusal | None = None, made: Outputs = NOTHING) -> bool:
         """Bring a job to a final state; False, and nothing changes, if it has one."""
-        text = None
-        progress = self._progress[job].SerializeToString() if job in self._progress else None
-        if error:
-            metadata = dict(error.metadata)
-            said = v1.JobError(code=error.code_number, reason=error.reason, message=error.message, metadata=metadata)
-            text = said.SerializeToString()
+        text = _text_of(error)
         with self._storage.writing() as db:
-            change = "UPDATE jobs SET state = ?, error = ?, progress = ?, ended_ns = ? WHERE id = ? AND state IN (?, ?)"
-            if not db.execute(change, (state, text, progress, now_ns(), job, QUEUED, RUNNING)).rowcount:
-                return False
-            rows = [(job, position, one.file_name, one.size, one.sha256) for position, one in enumerate(made)]
-            db.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", rows)
-        self._progress.pop(job, None)
-        return True
+            ended = self._end(db, job, state, text)
+            rows = [(job, position, one.file_name, one.size, one.sha256) for position, one in enumerate(made.files)]
+            db.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", rows if ended else ())
+        if ended:
+            self._progress.pop(job, None)
+        return ended
 
-    def cancel_queued(self, job: str) -> bool:
-        """Cancel a job that waits; False if it does not wait."""
+    def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[bool, bool]:
+        """A trace of a whole job is done, or nothing can be made of it.
+
+        Returns:
+            Whether that counts, for the job may have ended meanwhile; and whether it is the end of the job, because
+            nothing could be made of any trace.
+        """
+        assert begun.step
         with self._storage.writing() as db:
-            change = "UPDATE jobs SET state = ?, ended_ns = ? WHERE id = ? AND state = ?"
-            return bool(db.execute(change, (CANCELLED, now_ns(), job, QUEUED)).rowcount)
+            counts = parts.end(db, begun.id, begun.step.number, _text_of(error), made)
+            why = parts.first_error(db, begun.id) if counts else None
+            failed = bool(why) and self._end(db, begun.id, FAILED, why)
+        return counts, failed
+
+    def _end(self, db: sqlite3.Connection, job: str, state: int, error: bytes | None) -> bool:
+        progress = self._progress[job].SerializeToString() if job in self._progress else None
+        change = "UPDATE jobs SET state = ?, error = ?, progress = ?, ended_ns = ? WHERE id = ? AND state IN (?, ?)"
+        ended = bool(db.execute(change, (state, error, progress, now_ns(), job, QUEUED, RUNNING)).rowcount)
+        if ended:
+            parts.close(db, job)
+        return ended
+
+    def cancel_waiting(self, job: str) -> bool:
+        """Cancel a job that waits, or one of several steps even if some of them run; False if it is neither."""
+        waits = "state = ? OR (state = ? AND id IN (SELECT job FROM wholes))"
+        with self._storage.writing() as db:
+            change = f"UPDATE jobs SET state = ?, ended_ns = ? WHERE id = ? AND ({waits})"  # noqa: S608
+            cancelled = bool(db.execute(change, (CANCELLED, now_ns(), job, QUEUED, RUNNING)).rowcount)
+            if cancelled:
+                parts.close(db, job)
+        return cancelled
 
     def tell(self, job: str, progress: v1.Progress) -> None:
         """How far a job is; ``progress`` may change from now on, and is copied whenever somebody asks."""
@@ -194,6 +242,7 @@ class Jobs:
             error=v1.JobError.FromString(row["error"]) if row["error"] else None,
             attempt_count=row["attempts"],
             artifacts=self.artifacts(row["id"]) if row["state"] == SUCCEEDED else (),
+            failures=self._failures(row["id"]) if row["state"] in FINAL else (),
         )
         made.create_time.FromNanoseconds(row["created_ns"])
         if row["started_ns"]:
@@ -204,9 +253,19 @@ class Jobs:
         return made
 
 
-def inputs_of(spec: v1.JobSpec) -> list[v1.Input]:
-    """The inputs of a job, that first which its outputs are called after."""
-    return [spec.diff.test, spec.diff.control] if spec.WhichOneof("kind") == "diff" else [spec.augment.input]
+def _called(spec: v1.JobSpec, traces: Sequence[Given]) -> str:
+    """What a job of several traces, or of earlier jobs, is called in messages."""
+    if spec.WhichOneof("kind") == "job":
+        return spec.job.name or "job"
+    return traces[0].file_name if traces else ""
+
+
+def _text_of(error: Refusal | None) -> bytes | None:
+    if error is None:
+        return None
+    metadata = dict(error.metadata)
+    said = v1.JobError(code=error.code_number, reason=error.reason, message=error.message, metadata=metadata)
+    return said.SerializeToString()
 
 
 def state_name(state: int) -> str:
@@ -217,27 +276,6 @@ def state_name(state: int) -> str:
 def _with_request(db: sqlite3.Connection, caller: Caller, request_id: str) -> sqlite3.Row | None:
     query = "SELECT id, spec FROM jobs WHERE realm = ? AND request_id = ?"
     row: sqlite3.Row | None = db.execute(query, (caller.realm, request_id)).fetchone()
-    return row
-
-
-def _stored(db: sqlite3.Connection, caller: Caller, given: v1.Input, file_name: str) -> tuple[str, str]:
-    """File name and content of an input."""
-    if given.WhichOneof("source") != "upload":
-        return file_name, ""
-    upload = _complete_upload(db, caller, given.upload)
-    return upload["file_name"], upload["sha256"]
-
-
-def _complete_upload(db: sqlite3.Connection, caller: Caller, name: str) -> sqlite3.Row:
-    upload = name.removeprefix("uploads/")
-    query = "SELECT * FROM uploads WHERE id = ? AND realm = ?"
-    row: sqlite3.Row | None = db.execute(query, (upload, caller.realm)).fetchone()
-    if row is None:
-        raise Refusal("NOT_FOUND", f"{name[:80]}: there is no such upload; it may have been removed by its age")
-    if not row["complete"]:
-        there = f"{name}: only {row['received']} bytes are there; finish the upload first"
-        raise Refusal("UPLOAD_INCOMPLETE", there, {"received_bytes": str(row["received"])})
-    db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), upload))
     return row
 
 

@@ -7,6 +7,7 @@ import secrets
 
 from augment_server.errors import Refusal
 
+MOST_FOLDERS = 8  #: in the name of a trace of a job
 MOST_FILE_NAME_BYTES = 180  #: outputs add up to 40, and file systems take 255
 _ID = re.compile(r"[0-9a-z]{1,40}")
 #: control characters, ends of lines, and marks that turn the direction in which a name is shown
@@ -56,6 +57,20 @@ def safe_file_name(given: str) -> str:
     if len(base.encode()) > MOST_FILE_NAME_BYTES:
         raise Refusal("INVALID_REQUEST", f"file_name: longer than {MOST_FILE_NAME_BYTES} bytes; rename the file")
     return base
+
+
+def safe_path(given: str) -> str:
+    """``given``, the name of a trace of a job with the folders that it lies in, as ``rank0/trace.json``.
+
+    Raises:
+        Refusal: there is none, or it leads elsewhere.
+    """
+    parts = given.split("/")
+    if len(parts) > MOST_FOLDERS:
+        raise Refusal("INVALID_REQUEST", f"file_name: at most {MOST_FOLDERS} folders")
+    if any(safe_file_name(part) != part for part in parts):
+        raise Refusal("INVALID_REQUEST", "file_name: must be a relative path, such as rank0/trace.json.gz")
+    return given
 
 
 def sha256_of(text: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import msgspec
 
 from augment.messages import request_of
 from augment.v1 import resources_pb2 as v1
-from augment_server.jobs import Begun, Given
+from augment_server.inputs import Given
+from augment_server.jobs import Begun
 from augment_server.limits import Limits
+from augment_server.parts import Part
 from augment_server.roots import resolve
 from augment_server.storage import Storage
+
+Order = dict[str, Any]
 
 
 class Orders:
@@ -22,15 +27,26 @@ class Orders:
 
     def __init__(self, storage: Storage, limits: Limits, roots: Sequence[str]) -> None:
         self._storage, self._limits, self._roots = storage, limits, roots
+        self._of_kind: dict[str, Callable[[Begun], Order]] = {
+            "augment": lambda begun: _augment_order(begun.spec.augment),
+            "diff": lambda begun: _diff_order(begun.spec.diff),
+            "job": self._job_order,
+            "report": lambda begun: {"markdown": begun.spec.report.markdown},
+            "diagnose": lambda _: {},
+        }
 
-    def order(self, begun: Begun, folder: Path) -> dict[str, Any]:
-        """What the worker is told; its folder is made."""
+    def order(self, begun: Begun, folder: Path) -> Order:
+        """What the worker is told; its folder is made.
+
+        Raises:
+            Refusal: an input is not there any more.
+        """
         limits, kind = self._limits, begun.spec.WhichOneof("kind")
-        order: dict[str, Any] = {
-            "inputs": [self._place(given) for given in begun.inputs],
-            "folder": str(folder),
+        assert kind
+        order: Order = {
             "kind": kind,
-            **(_diff_order(begun.spec.diff) if kind == "diff" else _augment_order(begun.spec.augment)),
+            "folder": str(folder),
+            "inputs": [self._place(at, given) for at, given in enumerate(begun.inputs)],
             "limits": {
                 "text_bytes": limits.max_text_bytes,
                 "text_ratio": limits.max_text_ratio,
@@ -39,23 +55,74 @@ class Orders:
                 "nesting": limits.max_nesting,
             },
         }
+        order |= self._of_kind[kind](begun)
         os.mkdir(folder, 0o700)
         return order
 
-    def _place(self, given: Given) -> dict[str, Any]:
-        """Where the worker finds an input."""
+    def _place(self, at: int, given: Given) -> Order:
+        """Where the worker finds an input, and what it calls it: ``at`` is below the folder of inputs."""
+        order: Order = {"file_name": given.file_name, "at": f"{at}/{given.file_name}", "origin": given.origin}
+        if given.source:
+            order["made"] = _plain(given.made.files)
+            order["made_in"] = str(self._storage.artifacts(given.source))
         if given.content:
-            return {"file_name": given.file_name, "blob": str(self._storage.blob(given.content))}
-        return {"file_name": given.file_name, "below": resolve(given.uri, self._roots)}
+            order["blob"] = str(self._storage.blob(given.content))
+        elif given.uri:
+            order["below"] = resolve(given.uri, self._roots)
+        return order
+
+    def _job_order(self, begun: Begun) -> Order:
+        """A trace of a whole job is converted as one alone is; its last step gets what was made of all."""
+        spec, step = begun.spec.job, begun.step
+        assert step
+        if not step.is_last:
+            base = begun.inputs[0].file_name.rpartition("/")[2]
+            place = {**self._place(0, begun.inputs[0]), "at": f"0/{base}"}
+            return {**_augment_order(spec.augment), "kind": "augment", "summaries": True, "inputs": [place]}
+        name = spec.name or "job"
+        request = replace(request_of(spec.augment), parallelism=dict(spec.parallelism), trust_clocks=spec.trust_clocks)
+        merge = {"align": not spec.merge.no_align, "everything": spec.merge.everything}
+        return {
+            "request": _plain(request),
+            "summaries": spec.augment.summaries,
+            "merge": merge if spec.HasField("merge") else None,
+            "inputs": [
+                self._done(begun.id, at, part, name, needed=spec.HasField("merge"))
+                for at, part in enumerate(begun.parts)
+            ],
+        }
+
+    def _done(self, job: str, at: int, part: Part, name: str, *, needed: bool) -> Order:
+        """A trace of a whole job, and what was made of it; nothing if that was not possible.
+
+        ``needed``: the trace itself, too.
+        """
+        given = part.given
+        there = bool(given.content) and self._storage.blob(given.content).exists()
+        if not (needed or (given.source and there)):
+            given = replace(given, content="", uri="")
+        place = {**self._place(at, given), "at": f"{name}/{given.file_name}"}
+        if not part.given.source:
+            place["made_in"] = str(self._storage.ranks(job) / str(at))
+        place["made"] = _plain(part.given.made.files) if part.succeeded else []
+        if not part.given.source:
+            place["rank"], place["world_size"] = part.given.made.rank, part.given.made.world_size
+        return place
 
 
-def _augment_order(spec: v1.AugmentSpec) -> dict[str, Any]:
-    return {"request": msgspec.to_builtins(request_of(spec)), "summaries": spec.summaries}
+def _augment_order(spec: v1.AugmentSpec) -> Order:
+    return {
+        "request": _plain(request_of(spec)), "summaries": spec.summaries, "metrics_only": spec.metrics_only
+    }  # fmt: skip
 
 
-def _diff_order(spec: v1.DiffSpec) -> dict[str, Any]:
+def _plain(what: Any) -> Any:
+    return msgspec.to_builtins(what)
+
+
+def _diff_order(spec: v1.DiffSpec) -> Order:
     """What is not set is left out."""
-    order: dict[str, Any] = {
+    order: Order = {
         "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},
         "drawing": {"formats": list(spec.formats), "label": spec.label, "overlay": spec.overlay},
     }

@@ -5,24 +5,38 @@ from __future__ import annotations
 import time
 
 from augment.v1 import resources_pb2 as v1
-from augment_server.jobs import Jobs
+from augment_server.jobs import Begun, Jobs
 from augment_server.observer import Observer
 from augment_server.workers import Said
 
+CONVERTING = "converting"  #: the stage of a whole job in which its traces are
+
 
 class JobProgress:
-    """How far a job is, and how long its stages took."""
+    """How far a job is, and how long its stages took.
 
-    def __init__(self, job: str, jobs: Jobs, observer: Observer) -> None:
-        self._job, self._jobs, self._observer = job, jobs, observer
+    A whole job has one for all of its steps: its first stage is the conversion of all traces, each of which counts.
+    """
+
+    def __init__(self, begun: Begun, jobs: Jobs, observer: Observer) -> None:
+        self._job, self._jobs, self._observer = begun.id, jobs, observer
         self._now = v1.Progress()
-        self._since = time.monotonic()
+        self.started = self._since = time.monotonic()
+        self._traces = begun.step.of - 1 if begun.step else 0
+        if begun.step and not begun.step.is_last:
+            self._now.stage, self._now.done_count, self._now.total_count = CONVERTING, begun.step.ended, begun.step.of
+            self._jobs.tell(self._job, self._now)
 
     def next(self, said: Said) -> None:
         """A stage begins."""
         self.end()
-        self._now.stage, self._now.done_count, self._now.total_count = said["stage"], said["done"], said["of"]
+        done, of = said["done"] + self._traces, said["of"] + self._traces
+        self._now.stage, self._now.done_count, self._now.total_count = said["stage"], done, of
         self._jobs.tell(self._job, self._now)
+
+    def trace_done(self) -> None:
+        """One more trace of a whole job."""
+        self._now.done_count = min(self._now.done_count + 1, self._traces)
 
     def end(self) -> None:
         """The stage at hand, if there is one, has ended."""
@@ -30,7 +44,27 @@ class JobProgress:
         if self._now.stage:
             seconds = now - self._since
             self._now.stages.add(stage=self._now.stage).duration.FromMicroseconds(round(seconds * 1e6))
-            self._now.done_count = len(self._now.stages)
+            self._now.done_count = self._traces + len([one for one in self._now.stages if one.stage != CONVERTING])
             self._observer.job_stage(self._job, self._now.stage, seconds)
             self._now.stage = ""
         self._since = now
+
+
+class TraceProgress:
+    """The stages of the conversion of one trace of a whole job: told to whoever watches the server, not to clients."""
+
+    def __init__(self, job: str, observer: Observer) -> None:
+        self._job, self._observer = job, observer
+        self._stage, self._since = "", time.monotonic()
+
+    def next(self, said: Said) -> None:
+        """A stage begins."""
+        self.end()
+        self._stage = said["stage"]
+
+    def end(self) -> None:
+        """The stage at hand, if there is one, has ended."""
+        now = time.monotonic()
+        if self._stage:
+            self._observer.job_stage(self._job, self._stage, now - self._since)
+        self._stage, self._since = "", now

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
+from augment_server import parts
 from augment_server.clock import Clock
 from augment_server.errors import Refusal
 from augment_server.jobs import FINAL, QUEUED, RUNNING
@@ -18,7 +19,12 @@ T = TypeVar("T")
 _TOGETHER = 200  #: jobs or uploads that are removed in one transaction
 _MOST_SWEPT = 20_000  #: of each in one sweep, so that others are not kept waiting
 _OPEN = f"FROM jobs WHERE state IN ({QUEUED}, {RUNNING})"  # our own numbers
-_NEEDED = f"SELECT content {_OPEN} UNION ALL SELECT content FROM controls WHERE job IN (SELECT id {_OPEN})"  # noqa: S608
+_NEEDED = " UNION ALL ".join(
+    [f"SELECT content {_OPEN}"]
+    + [f"SELECT content FROM {table} WHERE job IN (SELECT id {_OPEN})" for table in ("controls", "parts")]  # noqa: S608
+)
+#: earlier jobs whose artifacts jobs need that wait or run
+_SOURCES = f"SELECT source FROM parts WHERE source != '' AND job IN (SELECT id {_OPEN})"  # noqa: S608
 _FINAL = ", ".join(map(str, FINAL))
 
 
@@ -52,15 +58,18 @@ class Retention:
                     self._update("UPDATE uploads SET received = MIN(received, ?) WHERE id = ?", there, row["id"])
             change = "UPDATE jobs SET state = ?, queued_ns = ? WHERE state = ?"
             self._update(change, QUEUED, now_ns(), RUNNING)
+            with storage.writing() as db:
+                parts.recover(db)
             self._drop_strays()
         return [row["id"] for row in storage.rows("SELECT id FROM jobs WHERE state = ? ORDER BY number", QUEUED)]
 
     def _drop_strays(self) -> None:
         """Files that no row speaks of."""
         storage = self._storage
-        parts = {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")}
-        jobs = {row["job"] for row in storage.rows("SELECT DISTINCT job FROM artifacts")}
-        for folder, kept in (("parts", parts), ("artifacts", jobs), ("work", set())):
+        begun = {row["id"] for row in storage.rows("SELECT id FROM uploads WHERE NOT complete")}
+        jobs = {row["job"] for row in storage.rows(f"SELECT job FROM artifacts UNION {_SOURCES}")}  # noqa: S608
+        ranks = {row["id"] for row in storage.rows(f"SELECT id {_OPEN}")}
+        for folder, kept in (("parts", begun), ("artifacts", jobs), ("ranks", ranks), ("work", set())):
             for path in (storage.root / folder).iterdir():
                 if path.name not in kept:
                     remove(path)
@@ -77,6 +86,8 @@ class Retention:
         if not self.stopping:
             self._fit("", 0, busy)
             self._drop_contents()
+            self._drop_leftovers()
+            self._drop_ranks()
         self._update("INSERT OR REPLACE INTO clock VALUES (0, ?)", self.clock.now_ns())
 
     def _some(self, all_: list[T]) -> Iterator[list[T]]:
@@ -172,8 +183,12 @@ class Retention:
         with self._storage.lock:
             with self._storage.writing() as db:
                 gone = [job for job in jobs if db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount]
+                needed = {row["source"] for row in db.execute(_SOURCES)}
+                later = [(job,) for job in jobs if job in needed]
+                db.executemany("INSERT OR IGNORE INTO leftovers VALUES (?)", later)
             for job in jobs:
-                remove(self._storage.artifacts(job))
+                if job not in needed:
+                    remove(self._storage.artifacts(job))
         self.removed["job", why] += len(gone)
 
     def _remove_uploads(self, uploads: Sequence[tuple[str, int]], why: str) -> None:
@@ -203,6 +218,20 @@ class Retention:
             for path in (storage.root / "blobs").iterdir():
                 if path.name not in kept:
                     remove(path)
+
+    def _drop_leftovers(self) -> None:
+        """Artifacts of removed jobs, when no job that waits or runs needs them any more."""
+        with self._storage.lock, self._storage.writing() as db:
+            rows = db.execute(f"SELECT job FROM leftovers WHERE job NOT IN ({_SOURCES})")  # noqa: S608
+            for job in [row["job"] for row in rows]:
+                remove(self._storage.artifacts(job))
+                db.execute("DELETE FROM leftovers WHERE job = ?", (job,))
+
+    def _drop_ranks(self) -> None:
+        """What was made of the traces of jobs that have ended, if nobody came to remove it."""
+        for path in (self._storage.root / "ranks").iterdir():
+            if not self._storage.row(f"SELECT 1 {_OPEN} AND id = ?", path.name):
+                remove(path)
 
     def _update(self, change: str, *values: object) -> None:
         with self._storage.writing() as db:

@@ -8,21 +8,24 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from augment_server.errors import Refusal, disk_is_full, refusal_of
-from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, Made, state_name
+from augment_server.inputs import NOTHING, Made, Outputs
+from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
 from augment_server.limits import Limits
 from augment_server.names import new_id
 from augment_server.observer import Observer
 from augment_server.orders import Orders
-from augment_server.progress import JobProgress
-from augment_server.storage import Storage, remove, sync_folder
+from augment_server.progress import JobProgress, TraceProgress
+from augment_server.storage import Storage, remove, sync_folder, sync_tree
 from augment_server.threads import Apart
 from augment_server.workers import Said, TookTooMuch, WorkerDied, Workers
 
+T = TypeVar("T")
 MOST_DEATHS = 2  #: a job whose worker died is tried once more
 _TOGETHER_S = 0.1  #: steps of a job within this time are told as one
 _PAUSE_S = 1.0
@@ -35,10 +38,9 @@ class _Attempt:
 
     begun: Begun
     folder: Path
-    work: asyncio.Task[list[Made]]
+    work: asyncio.Task[Outputs]
     whole: asyncio.Task[None] | None = None
     cancelled: bool = False
-    started: float = field(default_factory=time.monotonic)
 
 
 class Scheduler:
@@ -56,6 +58,7 @@ class Scheduler:
         self._cancelling: set[asyncio.Task[None]] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._telling: dict[str, asyncio.TimerHandle] = {}
+        self._progress: dict[str, JobProgress] = {}  # of jobs that run
         self._wake = asyncio.Event()
         self._stopping = False
         self.worker_deaths = 0
@@ -135,16 +138,17 @@ class Scheduler:
         """End a job that waits or runs. Returns when it has ended."""
         while True:
             async with self._beginning:
-                if await self._apart(self._jobs.cancel_queued, job):
-                    self._ended(job, CANCELLED, 0.0)
-                    return
-                attempt = next((one for one in self._attempts if one.begun.id == job), None)
-            if attempt is None:
+                if await self._apart(self._jobs.cancel_waiting, job):
+                    self._ended(job, CANCELLED)
+                attempts = [one for one in self._attempts if one.begun.id == job]
+            if not attempts:
+                await self._apart(remove, self._storage.ranks(job))
                 return  # it is final
-            assert attempt.whole
-            attempt.cancelled = True
-            attempt.work.cancel()
-            await asyncio.wait((attempt.whole,))  # and look again: it may have gone back into the queue
+            for attempt in attempts:
+                attempt.cancelled = True
+                attempt.work.cancel()
+            wholes = [one.whole for one in attempts if one.whole]
+            await asyncio.wait(wholes)  # and look again: it may have gone back into the queue
 
     def cancel_soon(self, job: str) -> None:
         """End a job, if it has not ended; nobody waits for it."""
@@ -155,7 +159,8 @@ class Scheduler:
     async def _run(self, attempt: _Attempt) -> None:
         """What becomes of the work of an attempt."""
         job = attempt.begun.id
-        self._observer.job_started(job, attempt.begun.queued_s)
+        if attempt.begun.first:
+            self._observer.job_started(job, attempt.begun.queued_s)
         self._changes(job)
         try:
             await self._conclude(attempt)
@@ -166,16 +171,17 @@ class Scheduler:
         self._wake.set()
 
     async def _conclude(self, attempt: _Attempt) -> None:
-        job, name = attempt.begun.id, attempt.begun.file_name
+        begun = attempt.begun
+        job, name = begun.id, begun.file_name
         try:
             made = await attempt.work
-            await self._apart(self._publish, job, attempt.folder)
+            await self._apart(self._publish, begun, attempt.folder)
         except asyncio.CancelledError:
             await self._apart(remove, attempt.folder)
             if attempt.cancelled:
-                await self._end(attempt, CANCELLED)
+                await self._end(begun, CANCELLED)
             else:
-                await self._queue_again(job)
+                await self._queue_again(begun)
         except WorkerDied as death:
             await self._apart(remove, attempt.folder)
             await self._after_death(attempt, str(death))
@@ -184,20 +190,20 @@ class Scheduler:
             if not isinstance(error, Refusal):
                 self._observer.log(logging.ERROR, "".join(traceback.format_exception(error)), job_id=job)
                 error = refusal_of(error, name)
-            if error.reason == "STORAGE_FULL" and attempt.begun.attempts < self._limits.max_job_attempts:
+            if error.reason == "STORAGE_FULL" and begun.attempts < self._limits.max_job_attempts:
                 await asyncio.sleep(_PAUSE_S)  # there may be room by then
-                await self._queue_again(job)
+                await self._queue_again(begun)
                 return
-            await self._end(attempt, FAILED, error)
+            await self._end(begun, FAILED, error)
         else:
-            await self._end(attempt, SUCCEEDED, None, made)
+            await self._end(begun, SUCCEEDED, None, made)
 
-    async def _work(self, begun: Begun, folder: Path) -> list[Made]:
+    async def _work(self, begun: Begun, folder: Path) -> Outputs:
         if begun.attempts > self._limits.max_job_attempts:
             tried = f"{begun.file_name}: given up after {begun.attempts - 1} attempts, during which the server ended"
             raise Refusal("WORKER_DIED", tried, {"attempt_count": str(begun.attempts - 1)})
         order = await self._apart(self._orders.order, begun, folder)
-        progress = JobProgress(begun.id, self._jobs, self._observer)
+        progress = self._progress_of(begun)
 
         def stage(said: Said) -> None:
             progress.next(said)
@@ -221,14 +227,26 @@ class Scheduler:
             if said["traceback"]:
                 self._observer.log(logging.ERROR, said["traceback"], job_id=begun.id)
             raise Refusal(*said["failed"])
-        return [Made(*one) for one in said["made"]]
+        files = tuple(Made(*one) for one in said["made"])
+        return Outputs(files, said.get("rank"), said.get("world_size"))
 
-    def _publish(self, job: str, folder: Path) -> None:
-        """What was made becomes the job's. Blocks."""
-        target = self._storage.artifacts(job)
+    def _progress_of(self, begun: Begun) -> JobProgress | TraceProgress:
+        """What follows the work: of a whole job one for all that comes after its traces."""
+        if begun.step is None or begun.id not in self._progress:
+            self._progress[begun.id] = JobProgress(begun, self._jobs, self._observer)
+        if begun.step is None or begun.step.is_last:
+            return self._progress[begun.id]
+        return TraceProgress(begun.id, self._observer)
+
+    def _publish(self, begun: Begun, folder: Path) -> None:
+        """What was made becomes the job's, or that of a trace of it. Blocks."""
+        target = self._storage.artifacts(begun.id)
+        if begun.step and not begun.step.is_last:
+            target = self._storage.ranks(begun.id) / str(begun.step.number)
+            target.parent.mkdir(exist_ok=True, mode=0o700)
         remove(target)  # of an attempt that was published, but not recorded, before the server was killed
         os.rename(folder / "out", target)
-        sync_folder(target)
+        sync_tree(target)
         sync_folder(target.parent)
         remove(folder)
 
@@ -237,46 +255,64 @@ class Scheduler:
         self.worker_deaths += 1
         self._observer.log(logging.WARNING, f"worker died: {how}", job_id=begun.id)
         if begun.deaths + 1 < MOST_DEATHS:
-            await self._queue_again(begun.id, died=True)
+            await self._queue_again(begun, died=True)
             return
         kind, _, value = how.rpartition(" ")
         text = f"{begun.file_name}: the process at work on it died, and died again ({how}), perhaps for lack of memory"
-        await self._end(attempt, FAILED, Refusal("WORKER_DIED", text, {kind.replace(" ", "_"): value}))
+        await self._end(begun, FAILED, Refusal("WORKER_DIED", text, {kind.replace(" ", "_"): value}))
 
-    async def _end(
-        self, attempt: _Attempt, state: int, error: Refusal | None = None, made: Sequence[Made] = ()
-    ) -> None:
-        job = attempt.begun.id
-        await self._recorded(job, lambda: self._jobs.end(job, state, error, made))
-        self._ended(job, state, time.monotonic() - attempt.started, error.reason if error else "")
+    async def _end(self, begun: Begun, state: int, error: Refusal | None = None, made: Outputs = NOTHING) -> None:
+        job, reason = begun.id, error.reason if error else ""
+        if begun.step and not begun.step.is_last:
+            await self._end_step(begun, error, made)
+        elif await self._recorded(job, lambda: self._jobs.end(job, state, error, made)):
+            self._ended(job, state, reason)
+            if begun.step:
+                await self._apart(remove, self._storage.ranks(job))
+        elif state == SUCCEEDED:  # it was cancelled meanwhile
+            await self._apart(remove, self._storage.artifacts(job))
 
-    def _ended(self, job: str, state: int, seconds: float, reason: str = "") -> None:
+    async def _end_step(self, begun: Begun, error: Refusal | None, made: Outputs) -> None:
+        job = begun.id
+        counts, failed = await self._recorded(job, lambda: self._jobs.end_step(begun, error, made))
+        if failed:
+            self._ended(job, FAILED, error.reason if error else "")
+            await self._apart(remove, self._storage.ranks(job))
+        elif counts and job in self._progress:
+            self._progress[job].trace_done()
+            self._changes(job)
+
+    def _ended(self, job: str, state: int, reason: str = "") -> None:
+        progress = self._progress.pop(job, None)
+        seconds = time.monotonic() - progress.started if progress else 0.0
         self._observer.job_finished(job, state_name(state), seconds, reason)
         self._changed(job)
 
-    async def _queue_again(self, job: str, *, died: bool = False) -> None:
-        await self._recorded(job, lambda: self._jobs.queue_again(job, died=died))
-        self._observer.job_queued(job)
-        self._changed(job)
+    async def _queue_again(self, begun: Begun, *, died: bool = False) -> None:
+        await self._recorded(begun.id, lambda: self._jobs.queue_again(begun, died=died))
+        if begun.step is None:
+            self._observer.job_queued(begun.id)
+        self._changed(begun.id)
 
-    async def _recorded(self, job: str, change: Callable[[], object]) -> None:
+    async def _recorded(self, job: str, change: Callable[[], T]) -> T:
         """Make a change in the database; if its disk is full, once there is room."""
         told = False
-        while not await self._fits(change):
+        while (done := await self._fits(change)) is None:
             if not told:
                 text = "the end of the job cannot be recorded before there is room on the disk"
                 self._observer.log(logging.ERROR, text, job_id=job)
             told = True
             await asyncio.sleep(_PAUSE_S)
+        return done[0]
 
-    async def _fits(self, change: Callable[[], object]) -> bool:
+    async def _fits(self, change: Callable[[], T]) -> tuple[T] | None:
+        """What the change returns; None if the disk is full."""
         try:
-            await self._apart(change)
+            return (await self._apart(change),)
         except Exception as error:
             if not disk_is_full(error) or self._stopping:
                 raise
-            return False
-        return True
+            return None
 
     async def drain(self, grace_s: float) -> None:
         """Begin nothing more; what runs may end within ``grace_s``, then it goes back into the queue."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import inspect
 import logging
@@ -17,21 +16,19 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment_server import catalog
+from augment_server.creating import MOST_TOGETHER, Creating
 from augment_server.errors import Refusal, database_is_damaged, disk_is_full, refuse
-from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs, inputs_of
+from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, id_of, safe_file_name, sha256_of
 from augment_server.observer import Observer
 from augment_server.retention import Retention
-from augment_server.roots import open_below, path_of, resolve
 from augment_server.scheduler import Scheduler
 from augment_server.storage import Storage
 from augment_server.threads import Apart
 from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
 
 CHUNK = 128 << 10  #: bytes of an artifact in one message
-MOST_REQUEST_ID = 200
-MOST_SPEC_BYTES = 64 << 10  #: it is kept, and told with each answer about its job
 METRICS_SUFFIX = ".metrics.json"
 
 
@@ -75,9 +72,13 @@ class Service(AugmentServiceServicer):
         limits: Limits, roots: Sequence[str], observer: Observer, client_of: Callable[[Any], str], apart: Apart,
     ) -> None:  # fmt: skip
         self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
-        self._scheduler, self._limits, self._roots = scheduler, limits, roots
+        self._scheduler, self._limits = scheduler, limits
         self.observer, self._client_of, self._apart = observer, client_of, apart
-        self.draining = False  #: no job is accepted any more
+        self._creating = Creating(jobs, scheduler, limits, roots, apart)
+
+    def refuse(self) -> None:
+        """No job is accepted any more."""
+        self._creating.draining = True
 
     @answering
     async def StartUpload(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's names
@@ -124,8 +125,17 @@ class Service(AugmentServiceServicer):
     async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept a job."""
         caller = self._caller(context)
-        job = await self._create(caller, request.spec, request.request_id)
+        (job,) = await self._creating.create(caller, [request])
         return calls.CreateJobResponse(job=self._jobs.get(caller, job))
+
+    @answering
+    async def BatchCreateJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Accept several jobs."""
+        caller = self._caller(context)
+        if not 0 < len(request.requests) <= MOST_TOGETHER:
+            raise Refusal("INVALID_REQUEST", f"requests: between 1 and {MOST_TOGETHER}")
+        jobs = await self._creating.create(caller, request.requests)
+        return calls.BatchCreateJobsResponse(jobs=[self._jobs.get(caller, job) for job in jobs])
 
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -188,10 +198,10 @@ class Service(AugmentServiceServicer):
         job = self._job(self._caller(context), request.name)
         if job.state != SUCCEEDED:
             raise Refusal("JOB_NOT_DONE", f"{job.name}: has no metrics, for it has not succeeded")
-        sidecar = next(one for one in job.artifacts if one.file_name.endswith(METRICS_SUFFIX))
+        sidecar = _metrics_of(job, request.artifact)
         path = self._storage.artifacts(id_of(job.name, "jobs")) / sidecar.file_name
         try:
-            texts = await self._apart(catalog.texts_of, path)
+            texts, verdict = await self._apart(catalog.texts_of, path)
         except FileNotFoundError as error:
             raise Refusal("NOT_FOUND", f"{job.name}: has been removed") from error
         unknown = [name for name in request.analyses if name not in texts]
@@ -199,7 +209,8 @@ class Service(AugmentServiceServicer):
             raise Refusal("NOT_FOUND", f"{job.name}: no analysis called {unknown[0][:80]!r} was run")
         for name in request.analyses or texts:  # one after the other, so that only one's rows are held
             for metrics in catalog.messages(name, await self._apart(catalog.metrics_of, texts[name])):
-                yield calls.GetMetricsResponse(metrics=metrics)
+                yield calls.GetMetricsResponse(metrics=metrics, verdict=verdict)
+                verdict = []
 
     @answering
     async def ListAnalyses(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
@@ -225,7 +236,7 @@ class Service(AugmentServiceServicer):
         upload = (await self._start(caller, first.start.file)).name
         await self._receive(caller, id_of(upload, "uploads"), 0, request, finish=first.finish)
         spec.input.upload = upload
-        job = await self._create(caller, v1.JobSpec(augment=spec), "")
+        (job,) = await self._creating.create(caller, [calls.CreateJobRequest(spec=v1.JobSpec(augment=spec))])
         context.add_done_callback(lambda _: self._scheduler.cancel_soon(job))
         state = v1.Job()
         async for state in self._follow(caller, job):
@@ -299,44 +310,6 @@ class Service(AugmentServiceServicer):
                 "UPLOAD_IDLE", f"no bytes came for {idle:g} s; go on with the upload in a new call"
             ) from error
 
-    async def _create(self, caller: Caller, spec: v1.JobSpec, request_id: str) -> str:
-        if self.draining:
-            raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
-        kind = spec.WhichOneof("kind")
-        if kind is None:
-            raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment or spec.diff")
-        if spec.ByteSize() > MOST_SPEC_BYTES:
-            raise Refusal("INVALID_REQUEST", f"spec: at most {MOST_SPEC_BYTES >> 10} KiB")
-        if len(request_id) > MOST_REQUEST_ID:
-            raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
-
-        loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # of the call's span, too
-
-        def create() -> str:
-            if kind == "diff":
-                catalog.check_diff(spec.diff)
-            else:
-                catalog.check(spec.augment)
-            file_names = [self._expect_input(given) for given in inputs_of(spec)]
-            job, new = self._jobs.create(caller, spec, request_id, file_names)
-            # from here, not by who waits for it: a caller that goes away now ends that
-            wake = self._scheduler.queued if new else self._scheduler.wake
-            loop.call_soon_threadsafe(wake, job, context=context)
-            return job
-
-        return await self._apart(create)
-
-    def _expect_input(self, given: v1.Input) -> str:
-        """See to it that there is an input: its file name, if it is a file of the server's."""
-        if given.WhichOneof("source") == "upload":
-            id_of(given.upload, "uploads")
-            return ""
-        if given.WhichOneof("source") != "uri":
-            raise Refusal("INVALID_REQUEST", "input: name an upload or a uri")
-        file_name = safe_file_name(path_of(given.uri))
-        os.close(open_below(*resolve(given.uri, self._roots)))
-        return file_name
-
     def _job(self, caller: Caller, name: str) -> v1.Job:
         """A job as it stands. Some rows of the database: cheaper at once than in a thread."""
         return self._jobs.get(caller, id_of(name, "jobs"))
@@ -370,6 +343,16 @@ class Service(AugmentServiceServicer):
             while left > 0 and (chunk := await self._apart(file.read, CHUNK)):
                 left -= len(chunk)
                 yield chunk
+
+
+def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:
+    """The metrics of this name among what a job has made; the last if it is empty."""
+    metrics = [one for one in job.artifacts if one.file_name.endswith(METRICS_SUFFIX)]
+    wanted = [one for one in metrics if one.file_name == file_name] if file_name else metrics
+    if not wanted:
+        what = f"no metrics called {file_name[:80]!r}" if file_name else "no metrics"
+        raise Refusal("NOT_FOUND", f"{job.name}: has made {what}")
+    return wanted[-1]
 
 
 def _unexpected(error: Exception) -> Refusal:

@@ -7,6 +7,7 @@
     parts/ID       the bytes of an upload that is not complete
     blobs/SHA256   the bytes of complete uploads, each content once
     work/ID/       of one attempt at a job: where its worker reads and writes
+    ranks/ID/N/    of a job of several traces: what was made of the Nth, until the job ends
     artifacts/ID/  what a job made; it counts once the database says that the job has succeeded
 
 Rows are written before files are moved, under one lock, so that a server that was killed in between finds out what
@@ -73,6 +74,29 @@ CREATE TABLE IF NOT EXISTS controls (  -- of jobs that compare: the other input
     file_name TEXT NOT NULL,
     content TEXT NOT NULL     -- as of jobs
 );
+CREATE TABLE IF NOT EXISTS parts (  -- the inputs of jobs of several traces, or of earlier jobs
+    job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,  -- in a whole job the last is none: it stands for what follows when all others are done
+    origin INTEGER NOT NULL,  -- which of the spec's inputs it is, or belongs to
+    file_name TEXT NOT NULL,
+    content TEXT NOT NULL,    -- as of jobs
+    uri TEXT NOT NULL,
+    source TEXT NOT NULL,     -- the earlier job that has made the files in made; empty if this one does
+    made TEXT NOT NULL,       -- what was made of it: [[file name, size, SHA-256], …]
+    state INTEGER NOT NULL,   -- of its conversion, augment.v1.Job.State
+    attempts INTEGER NOT NULL DEFAULT 0,
+    deaths INTEGER NOT NULL DEFAULT 0,
+    error BLOB,
+    bytes INTEGER NOT NULL DEFAULT 0,  -- that it takes now, in ranks/
+    PRIMARY KEY (job, position)
+);
+CREATE INDEX IF NOT EXISTS parts_by_source ON parts (source) WHERE source != '';
+CREATE TABLE IF NOT EXISTS wholes (  -- jobs whose parts are converted one by one
+    job TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    ready INTEGER NOT NULL,   -- parts that can begin now
+    running INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS leftovers (job TEXT PRIMARY KEY);  -- removed jobs whose artifacts another one still needs
 CREATE TABLE IF NOT EXISTS artifacts (
     job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
     position INTEGER NOT NULL,
@@ -103,6 +127,8 @@ CREATE TRIGGER IF NOT EXISTS upload_less AFTER DELETE ON uploads BEGIN
     {_MORE.format("OLD.client", f"-({_OLD})")} END;
 CREATE TRIGGER IF NOT EXISTS artifact_more AFTER INSERT ON artifacts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.size")} END;
+CREATE TRIGGER IF NOT EXISTS part_other AFTER UPDATE OF bytes ON parts BEGIN
+    {_MORE.format(_JOBS_CLIENT, "NEW.bytes - OLD.bytes")} END;
 CREATE TRIGGER IF NOT EXISTS job_less BEFORE DELETE ON jobs BEGIN
     {_MORE.format("OLD.client", "-(SELECT COALESCE(SUM(size), 0) FROM artifacts WHERE job = OLD.id)")} END;
 BEGIN;
@@ -111,10 +137,11 @@ INSERT INTO usage SELECT client, SUM(bytes) FROM (
     SELECT client, size AS bytes FROM artifacts JOIN jobs ON jobs.id = artifacts.job
     UNION ALL SELECT client, size FROM (SELECT DISTINCT client, sha256, size FROM uploads WHERE complete)
     UNION ALL SELECT client, MAX(received, COALESCE(size, 0)) FROM uploads WHERE NOT complete
+    UNION ALL SELECT client, bytes FROM parts JOIN jobs ON jobs.id = parts.job
 ) GROUP BY client;
 COMMIT;
 """  # noqa: S608 - of our own texts alone
-_FOLDERS = ("parts", "blobs", "work", "artifacts")
+_FOLDERS = ("parts", "blobs", "work", "ranks", "artifacts")
 
 
 _FORM = 1  #: of the tables, in the database's user_version; 0: made before it was told
@@ -239,6 +266,10 @@ class Storage:
         """The folder of one attempt."""
         return self.root / "work" / attempt
 
+    def ranks(self, job: str) -> Path:
+        """What was made of the traces of a job that has not ended, in folders called by their positions."""
+        return self.root / "ranks" / job
+
     def artifacts(self, job: str) -> Path:
         """What a job has made."""
         return self.root / "artifacts" / job
@@ -258,6 +289,12 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def sync_tree(path: Path) -> None:
+    """The same of all folders below one, and of itself."""
+    for folder, _, _ in os.walk(path):
+        sync_folder(Path(folder))
 
 
 def remove(path: Path) -> None:

@@ -86,14 +86,14 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
     from augment_server.errors import Refusal, refusal_of
 
     try:
-        return {"made": list(_made(order, say))}
+        return _made(order, say)
     except Refusal as refusal:
         told, why = refusal, ""
     except Exception as error:
         number = _blamed(error, order)
         told = refusal_of(error, order["inputs"][number]["file_name"])
         if told.metadata and order["kind"] == "diff":  # both may have the same name
-            told.metadata = {**told.metadata, "side": "control" if number else "test"}
+            told.metadata = {**told.metadata, "side": "control" if order["inputs"][number]["origin"] else "test"}
         why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
     metadata = {name: _without_places(value, order) for name, value in told.metadata.items()}
     return {"failed": [told.reason, _without_places(told.message, order), metadata], "traceback": why}
@@ -115,16 +115,22 @@ def _blamed(error: Exception, order: dict[str, Any]) -> int:
     return 0
 
 
-def _made(order: dict[str, Any], say: Say) -> Iterator[tuple[str, int, str]]:
-    """Do what is ordered in the order's folder: the files that were made."""
+def _made(order: dict[str, Any], say: Say) -> dict[str, Any]:
+    """Do what is ordered in the order's folder: the files that were made, and what else there is to say."""
     (Path(order["folder"]) / "out").mkdir()
     with contextlib.ExitStack() as opened:
         sources = [_input(order, number, opened) for number in range(len(order["inputs"]))]
-        for path in (_compared if order["kind"] == "diff" else _converted)(order, sources, say):
-            yield path.name, path.stat().st_size, _safe(path)
+        return _WORK[order["kind"]](order, sources, say)
 
 
-def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list[Path]:
+def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], str] = lambda _: "") -> dict[str, Any]:
+    """The files made, by their names below the folder; ``known`` are digests of those that are safe on disk."""
+    out = Path(order["folder"]) / "out"
+    files = [(path.relative_to(out).as_posix(), path.stat().st_size, known(path) or _safe(path)) for path in paths]
+    return {"made": files}
+
+
+def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Compare the second with the first, the test."""
     from augment.comparison import diff
     from augment.comparison.outputs import Drawing, write_all
@@ -146,13 +152,25 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list[
     now = read(str(test), limits=limits)
     stage("comparing")
     found = diff(before, now, **asked)
-    return write_all(found, Path(order["folder"]) / "out", stem(test.name), Drawing(**order["drawing"]), stage)
+    out = Path(order["folder"]) / "out"
+    return _told(order, write_all(found, out, stem(test.name), Drawing(**order["drawing"]), stage))
 
 
-def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list[Path]:
+def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
+    """Compare the ranks of a job."""
+    from augment_server.gathering import Gathering, stages_of
+
+    stages = stages_of(order)
+    gathering = Gathering(order, sources, Path(order["folder"]) / "out")
+    paths = gathering.all(lambda name: say(stage=name, done=stages.index(name), of=len(stages)))
+    return _told(order, paths, gathering.sha256_of)
+
+
+def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
     """Convert the trace."""
     request = msgspec.convert(order["request"], Request)
-    settings = Settings(request, STAGES if order["summaries"] else (), Limits(**order["limits"]))
+    stages = STAGES if order["summaries"] else ()
+    settings = Settings(request, stages, Limits(**order["limits"]), metrics_only=order["metrics_only"])
     count = len(request.analyses()) + 2
     done = iter(range(count))
 
@@ -162,7 +180,8 @@ def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> list
     one = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
     result = convert_or_raise(one, settings, lambda _: None, stage)
     made = [Path(file.path) for file in (*result.summaries, *result.files)]
-    return [_seams(result, made[-1]), *made] if settings.stages else made
+    told = _told(order, [_seams(result, made[-1]), *made] if settings.stages else made)
+    return {**told, "rank": result.rank, "world_size": result.world_size}
 
 
 def _seams(result: Result, sidecar: Path) -> Path:
@@ -174,16 +193,18 @@ def _seams(result: Result, sidecar: Path) -> Path:
 
 def _place(order: dict[str, Any], number: int) -> Path:
     """A path to an input that ends in the name that its sender gave it; two may have the same."""
-    return Path(order["folder"]) / "in" / str(number) / str(order["inputs"][number]["file_name"])
+    return Path(order["folder"]) / "in" / str(order["inputs"][number]["at"])
 
 
 def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> Path:
     """Put an input in its place; what must be closed at the end is added to ``opened``."""
     given, source = order["inputs"][number], _place(order, number)
-    source.parent.mkdir(parents=True)
+    source.parent.mkdir(parents=True, exist_ok=True)
     if "blob" in given:
         source.symlink_to(given["blob"])
         return source
+    if "below" not in given:
+        return source  # what was made of it is all that is needed
     from augment_server.roots import open_below
 
     found = open_below(*given["below"])
@@ -211,6 +232,13 @@ def peak_bytes() -> int:
     """The most memory that this process has ever had."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
+
+
+_WORK: dict[str, Callable[[dict[str, Any], Sequence[Path], Say], dict[str, Any]]] = {
+    "augment": _converted,
+    "diff": _compared,
+    "job": _gathered,
+}
 
 
 if __name__ == "__main__":

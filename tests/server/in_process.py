@@ -141,6 +141,7 @@ def trace(path: Path, count: int = 50, name: str = "k", more: str = "") -> Path:
     """A small trace of ``count`` kernels."""
     event = '{"ph": "X", "cat": "kernel", "name": "%s", "pid": 0, "tid": 7, "ts": %d.25, "dur": 5}'
     events = ",\n".join(event % (name, 1000 + 10 * index) for index in range(count))
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{{"traceEvents": [\n{events}{more}\n]}}')
     return path
 

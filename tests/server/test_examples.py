@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -124,6 +125,24 @@ def test_grpcurl(server: Server, trace: Path, wanted: dict[str, bytes], tmp_path
     ended = run(EXAMPLES / "grpcurl.sh", server.address, trace, out, PATH=path_with_grpcurl())
     assert ended.returncode == 0, ended.stderr
     assert chrome(files(out)) == chrome(wanted)
+    assert "STATE_SUCCEEDED" in ended.stderr
+
+
+def test_stragglers(server: Server, tmp_path: Path) -> None:
+    """Of a job with one: who, in one run of the script."""
+    expect("bash", "jq", "base64", "split")
+    simulate(JobOptions(ranks=3, steps=3, straggler=2), tmp_path / "job")
+    wanted = augment("run", tmp_path / "job", "-o", tmp_path / "out", "--quiet")
+    assert wanted.returncode == 0, wanted.stderr
+    metrics = json.loads((tmp_path / "out" / "job.metrics.json").read_text())
+    paths = sorted((tmp_path / "job").iterdir())
+    ended = run(EXAMPLES / "stragglers.sh", server.address, *paths, PATH=path_with_grpcurl())
+    assert ended.returncode == 0, ended.stderr
+    *verdict, first, second, third = ended.stdout.splitlines()
+    assert verdict == metrics["verdict"]["text"]
+    rows = [json.loads(row) for row in (first, second, third)]
+    assert rows == metrics["analyses"]["stragglers"]["rows"]
+    assert rows[0]["rank"] == 2
     assert "STATE_SUCCEEDED" in ended.stderr
 
 

@@ -18,7 +18,7 @@ from in_process import PATIENCE_S, Server, assert_presentable, eventually, refus
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
-from augment_server.jobs import Jobs
+from augment_server.jobs import Jobs, Wanted
 from augment_server.scheduler import Scheduler
 from augment_server.uploads import Caller
 from augment_server.workers import Worker
@@ -199,14 +199,14 @@ def test_who_goes_away_while_a_job_is_accepted_leaves_it_running(
 
 async def running_calls() -> int:
     """How many calls create a job."""
-    return sum("_create" in str(task.get_stack(limit=1)) for task in asyncio.all_tasks())
+    return sum("creating.py" in str(task.get_stack(limit=1)) for task in asyncio.all_tasks())
 
 
 def test_a_job_that_nobody_told_of_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment_server.scheduler._LOOK_S", 0.05)
     with serving(tmp_path / "state") as server:
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=server.upload(trace(tmp_path / "a.json")))))
-        job, _ = server.core._jobs.create(Caller("host:test", ""), spec, "", [""])
+        ((job, _),) = server.core._jobs.create(Caller("host:test", ""), [Wanted(spec, "", [""])])
         assert server.wait(f"jobs/{job}").state == SUCCEEDED
 
 
@@ -283,8 +283,8 @@ def test_clients_take_turns(tmp_path: Path) -> None:
         jobs = server.core._jobs
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
         with server.core._storage.lock:  # both are there before the next one is begun
-            later, _ = jobs.create(Caller("host:test", ""), spec, "", [""])
-            other, _ = jobs.create(Caller("host:other", ""), spec, "", [""])
+            ((later, _),) = jobs.create(Caller("host:test", ""), [Wanted(spec, "", [""])])
+            ((other, _),) = jobs.create(Caller("host:other", ""), [Wanted(spec, "", [""])])
             begun = jobs.begin()
         assert begun is not None
         assert begun.id == other != later

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc
 from in_process import PATIENCE_S, eventually, trace
-from serving_process import Ended, Server
+from serving_process import Ended, Server, augment
 
 from augment.batch.convert import Settings, convert
 from augment.batch.inputs import Input
@@ -20,6 +20,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
 
+WHOLE = "training"  #: the folder of all traces: a job of all of them
 LARGE = 4 << 20  #: bytes, of which an upload is made safe more than once
 CHUNK = 256 << 10
 KILLED = Path(__file__).with_name("killed_server.py")
@@ -34,6 +35,8 @@ POINTS = [
     ("augment_server.scheduler:Scheduler._publish", "after", 2),
     ("augment_server.jobs:Jobs.end", "after", 1),
     ("augment_server.jobs:Jobs.end", "after", 3),
+    ("augment_server.jobs:Jobs.end_step", "before", 2),
+    ("augment_server.jobs:Jobs.end_step", "after", 3),
     ("augment_server.uploads:Uploads.saved", "before", 1),
     ("augment_server.uploads:Uploads.saved", "after", 2),
     ("augment_server.uploads:Uploads.completed", "before", 1),
@@ -51,8 +54,9 @@ class Client:
     """Sends traces and asks for jobs as long as there are servers; knows what was accepted."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = [trace(folder / f"rank{n}.json", count=40 + n) for n in range(4)]
+        self.files = [trace(folder / WHOLE / f"rank{n}.json", count=40 + n) for n in range(4)]
         self.made = {path.name: made_by_the_command(path, folder / "out") for path in self.files}
+        self.made[WHOLE] = made_of_all(folder)
         self.uploads: dict[str, str] = {}
         self.jobs: dict[str, str] = {}
         self.asked = self.checked = 0
@@ -73,17 +77,25 @@ class Client:
 
     def _ask(self, stub: AugmentServiceStub) -> None:
         """Ask for a job; in the next round again, with the same request_id, if the answer does not come."""
-        path = self.files[self.asked % len(self.files)]
+        name = [*(path.name for path in self.files), WHOLE][self.asked % (len(self.files) + 1)]
+        if name == WHOLE:
+            inputs = [v1.Input(upload=self._sent(path, stub)) for path in self.files]
+            spec = v1.JobSpec(job=v1.WholeJobSpec(inputs=inputs, name=WHOLE))
+        else:
+            given = v1.Input(upload=self._sent(self.files[self.asked % (len(self.files) + 1)], stub))
+            spec = v1.JobSpec(augment=v1.AugmentSpec(input=given))
+        request_id = f"request {self.asked}"
+        job = stub.CreateJob(calls.CreateJobRequest(spec=spec, request_id=request_id), timeout=PATIENCE_S).job
+        self.jobs[job.name] = name
+        self.asked += 1
+
+    def _sent(self, path: Path, stub: AugmentServiceStub) -> str:
         if path.name not in self.uploads:
             data = path.read_bytes()
             start = calls.StartUploadRequest(file_name=path.name, size_bytes=len(data))
             parts = [calls.UploadTraceRequest(start=start), calls.UploadTraceRequest(chunk=data)]
             self.uploads[path.name] = stub.UploadTrace(iter(parts), timeout=PATIENCE_S).upload.name
-        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=self.uploads[path.name])))
-        request_id = f"request {self.asked}"
-        job = stub.CreateJob(calls.CreateJobRequest(spec=spec, request_id=request_id), timeout=PATIENCE_S).job
-        self.jobs[job.name] = path.name
-        self.asked += 1
+        return self.uploads[path.name]
 
     def _check_some(self, stub: AugmentServiceStub) -> None:
         for name in self.random.sample(sorted(self.jobs), min(3, len(self.jobs))):
@@ -130,6 +142,12 @@ def made_by_the_command(path: Path, folder: Path) -> dict[str, bytes]:
     result = convert(Input(str(path), str(folder), named=True), Settings(), lambda _: None)
     assert result.status == "augmented"
     return {Path(name).name: Path(name).read_bytes() for name in result.outputs}
+
+
+def made_of_all(folder: Path) -> dict[str, bytes]:
+    ended = augment("run", folder / WHOLE, "-o", folder / "all")
+    assert ended.returncode == 0, ended.stderr
+    return {path.name: path.read_bytes() for path in (folder / "all").iterdir() if path.suffix in (".json", ".pftrace")}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,89 @@
+"""Jobs as they are asked for: looked at before they are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from augment.v1 import resources_pb2 as v1
+from augment_server import catalog
+from augment_server.errors import Refusal
+from augment_server.inputs import inputs_of
+from augment_server.jobs import Jobs, Wanted
+from augment_server.limits import Limits
+from augment_server.names import id_of, safe_file_name
+from augment_server.roots import open_below, path_of, resolve
+from augment_server.scheduler import Scheduler
+from augment_server.threads import Apart
+from augment_server.uploads import Caller
+
+MOST_REQUEST_ID = 200
+MOST_TOGETHER = 1000  #: jobs that are asked for in one call
+MOST_SPEC_BYTES = 64 << 10  #: it is kept, and told with each answer about its job
+MOST_JOB_SPEC_BYTES = 256 << 10  #: the same of a job of many traces
+
+
+class Creating:
+    """Accepts jobs, and wakes who runs them."""
+
+    def __init__(self, jobs: Jobs, scheduler: Scheduler, limits: Limits, roots: Sequence[str], apart: Apart) -> None:
+        self._jobs, self._scheduler, self._limits, self._roots, self._apart = jobs, scheduler, limits, roots, apart
+        self.draining = False  #: no job is accepted any more
+
+    async def create(self, caller: Caller, requests: Sequence[Any]) -> list[str]:
+        """Accept jobs, all or none: their ids.
+
+        Raises:
+            Refusal: one cannot be, or not now.
+        """
+        if self.draining:
+            raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
+        for one in requests:
+            _expect_request(one)
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # of the call's span, too
+
+        def create() -> list[str]:
+            for one in requests:
+                catalog.check_spec(one.spec)
+            wanted = [Wanted(one.spec, one.request_id, self._file_names(one.spec)) for one in requests]
+            jobs = self._jobs.create(caller, wanted)
+            for job, new in jobs:
+                # from here, not by who waits for it: a caller that goes away now ends that
+                wake = self._scheduler.queued if new else self._scheduler.wake
+                loop.call_soon_threadsafe(wake, job, context=context)
+            return [job for job, _ in jobs]
+
+        return await self._apart(create)
+
+    def _file_names(self, spec: v1.JobSpec) -> list[str]:
+        """See to it that there are the inputs that are files of the server's: their names; of others empty ones."""
+        inputs = inputs_of(spec)
+        if len(inputs) > self._limits.max_job_inputs:
+            raise Refusal("INVALID_REQUEST", f"inputs: at most {self._limits.max_job_inputs}")
+        return [self._expect_input(given) for given in inputs]
+
+    def _expect_input(self, given: v1.Input) -> str:
+        """See to it that an input may be there: its file name, if it is a file of the server's."""
+        kind = given.WhichOneof("source")
+        if kind in ("upload", "job"):
+            id_of(given.upload or given.job, f"{kind}s")
+            return ""
+        if kind != "uri":
+            raise Refusal("INVALID_REQUEST", "input: name an upload or a uri, or an earlier job")
+        file_name = safe_file_name(path_of(given.uri))
+        os.close(open_below(*resolve(given.uri, self._roots)))
+        return file_name
+
+
+def _expect_request(request: Any) -> None:
+    kind = request.spec.WhichOneof("kind")
+    if kind is None:
+        raise Refusal("INVALID_REQUEST", "spec: what to do is missing; set spec.augment, say, or spec.diff")
+    most = MOST_JOB_SPEC_BYTES if kind in ("job", "diagnose") else MOST_SPEC_BYTES
+    if request.spec.ByteSize() > most:
+        raise Refusal("INVALID_REQUEST", f"spec: at most {most >> 10} KiB")
+    if len(request.request_id) > MOST_REQUEST_ID:
+        raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")

@@ -1,0 +1,137 @@
+"""The last step of a whole job, in a worker: its ranks compared, the job's tracks drawn, the timeline written.
+
+It is given what was made of each trace, and does what ``augment run DIR`` does when all traces are converted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from augment.batch import job_tracks
+from augment.batch.browser_limit import BROWSER_TEXT_BYTES
+from augment.batch.inputs import Input
+from augment.batch.merge import Choice, merge_all
+from augment.batch.peek import identify
+from augment.batch.results import File, Result
+from augment.batch.stages import STAGES, conclude
+from augment.errors import AugmentError
+from augment.job.summary import read_summary
+from augment.request import Request
+from augment.writers import adding, seams
+from augment.writers.files import SUMMARY_SUFFIX
+
+Order = dict[str, Any]
+Stage = Callable[[str], None]
+_STAGES = ("comparing", "drawing", "merging")
+
+
+class Gathering:
+    """What was made of the traces of a job, put together.
+
+    Args:
+        order: of the step.
+        sources: the paths of the traces, which need not exist unless they are to be merged.
+        out: the folder for all that is made.
+    """
+
+    def __init__(self, order: Order, sources: Sequence[Path], out: Path) -> None:
+        self._order, self._out = order, out
+        self._request = msgspec.convert(order["request"], Request)
+        self._known: dict[Path, tuple[Path, str]] = {}  # outputs that are as they were made: where, and their SHA-256
+        self._results: dict[str, Result] = {}
+        self._inputs: list[Input] = []
+        self._ranks: list[Path] = []
+        for given, source in zip(order["inputs"], sources, strict=True):
+            if given["made"]:
+                self._add(given, source)
+
+    def _add(self, given: Order, source: Path) -> None:
+        """Put the outputs of a trace in their place, below ``out`` as the trace is below its folder."""
+        folder = self._out / os.path.dirname(given["file_name"])
+        folder.mkdir(parents=True, exist_ok=True)
+        item = Input(str(source), str(folder), named=True)
+        files = [self._placed(Path(given["made_in"]), folder, made) for made in given["made"]]
+        summaries = [file for file in files if file.name.endswith(SUMMARY_SUFFIX)]
+        outputs = [file for file in files if file not in summaries]
+        rank, world_size = _identity(given, source, summaries)
+        seamed = zip(outputs, _seams(summaries, outputs), strict=True)
+        self._results[item.path] = Result(
+            item.path,
+            "augmented",
+            tuple(File(str(file), file.stat().st_size, seam=seam) for file, seam in seamed),
+            rank=rank,
+            world_size=world_size,
+            summaries=tuple(File(str(file), file.stat().st_size) for file in summaries),
+        )
+        self._inputs.append(item)
+        self._ranks += [*(summaries if self._order["summaries"] else ()), *outputs]
+
+    def _placed(self, made_in: Path, folder: Path, made: Order) -> Path:
+        name = str(made["file_name"])
+        origin, target = made_in / name, folder / os.path.basename(name)
+        try:
+            os.link(origin, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(origin, target)
+        self._known[target] = (origin, made["sha256"])
+        return target
+
+    def all(self, stage: Stage) -> list[Path]:
+        """Do all: the files that are the job's, ``job.metrics.json`` last."""
+        stage("comparing")
+        files: list[str] = []
+        errands: list[job_tracks.Errand] = []
+        for concluded in conclude(STAGES, self._inputs, self._results, self._request):
+            files += concluded.written
+            errands += concluded.errands
+        stage("drawing")
+        for errand in errands:
+            _expect_success(job_tracks.draw(errand.input, errand.before, errand.tracks(), errand.drawn))
+        return [*self._ranks, *self._merged(stage), *map(Path, files)]
+
+    def _merged(self, stage: Stage) -> list[Path]:
+        wanted = self._order["merge"]
+        if wanted is None:
+            return []
+        stage("merging")
+        limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
+        choice = Choice(self._request, limit_bytes=limit, align=wanted["align"])
+        return [Path(path) for path, _ in merge_all(self._inputs, self._results, choice, lambda _: None)]
+
+    def sha256_of(self, path: Path) -> str:
+        """The digest of an output that is as it was made; empty if it must be computed."""
+        origin, sha256 = self._known.get(path, (path, ""))
+        return sha256 if sha256 and origin.exists() and path.samefile(origin) else ""
+
+
+def stages_of(order: Order) -> tuple[str, ...]:
+    """The stages of the step."""
+    return _STAGES if order["merge"] is not None else _STAGES[:-1]
+
+
+def _identity(given: Order, source: Path, summaries: Sequence[Path]) -> tuple[int | None, int | None]:
+    """Rank and number of ranks: as the conversion found them; for what an earlier job made, as the trace tells."""
+    if "rank" in given:
+        return given["rank"], given["world_size"]
+    if source.exists():
+        identity = identify(str(source))
+        return identity.rank, identity.world_size
+    (path,) = [path for path in summaries if path.name.endswith(STAGES[0].suffix)]
+    summary = read_summary(path.read_bytes(), path.name)
+    return summary.rank, summary.world if summary.world >= 0 else None
+
+
+def _seams(summaries: Sequence[Path], outputs: Sequence[Path]) -> list[seams.Described | None]:
+    content = next((path.read_bytes() for path in summaries if path.name.endswith(seams.SUFFIX)), b"[]")
+    return adding.of_files(content, outputs)
+
+
+def _expect_success(result: Result) -> None:
+    if result.status == "failed":
+        raise AugmentError(result.message)

@@ -1,0 +1,208 @@
+"""The inputs of a job: which traces they are, as they stand when the job is accepted."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from augment.v1 import resources_pb2 as v1
+from augment.writers.files import stem
+from augment_server.errors import Refusal
+from augment_server.names import id_of, safe_file_name, safe_path
+from augment_server.storage import Storage, now_ns
+from augment_server.uploads import Caller
+
+_SUCCEEDED = v1.Job.STATE_SUCCEEDED
+_OF_METRICS = ("report", "diagnose")  #: kinds of jobs that need of an earlier one only what it has made
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A file that a job has made."""
+
+    file_name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What was made; of a trace also its rank and the number of ranks, if it tells and that was asked."""
+
+    files: tuple[Made, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+
+    def text(self) -> str:
+        """As the database keeps it."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, text: str) -> Outputs:
+        """What a text of :meth:`text` tells; an empty one: nothing."""
+        return msgspec.json.decode(text, type=cls) if text else NOTHING
+
+
+NOTHING = Outputs()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A trace: its file's name, and the SHA-256 of its upload, or the ``uri`` of a file of the server's.
+
+    ``origin`` is the number of the spec's input that it belongs to. ``source`` is an earlier job that has ``made``
+    files of it; empty if there is none.
+    """
+
+    file_name: str
+    content: str
+    uri: str
+    origin: int = 0
+    source: str = ""
+    made: Outputs = NOTHING
+
+
+def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
+    """The inputs of a job, that first which its outputs are called after."""
+    kind = spec.WhichOneof("kind")
+    if kind == "diff":
+        return [spec.diff.test, spec.diff.control]
+    if kind == "report":
+        return [spec.report.input]
+    if kind == "augment":
+        return [spec.augment.input]
+    return spec.job.inputs if kind == "job" else spec.diagnose.inputs
+
+
+def is_plain(spec: v1.JobSpec) -> bool:
+    """Whether each input is one trace, as in the first version of the API."""
+    return spec.WhichOneof("kind") in ("augment", "diff") and not any(given.job for given in inputs_of(spec))
+
+
+class Inputs:
+    """Finds the traces that inputs mean, within the transaction that accepts the job.
+
+    Args:
+        file_names: of the inputs that are files of the server's; of the others empty.
+    """
+
+    def __init__(self, db: sqlite3.Connection, storage: Storage, caller: Caller, file_names: Sequence[str]) -> None:
+        self._db, self._storage, self._caller, self._file_names = db, storage, caller, file_names
+
+    def given(self, spec: v1.JobSpec) -> list[Given]:
+        """The traces of a job, in the order of its inputs.
+
+        Raises:
+            Refusal: an input is not there, or not what such a job can be made of.
+        """
+        found = [self._named(one, spec) for origin, given in enumerate(inputs_of(spec))
+                 for one in self._of_input(spec, origin, given)]  # fmt: skip
+        kind = spec.WhichOneof("kind")
+        if kind == "augment" and len(found) > 1:
+            raise Refusal("INVALID_REQUEST", f"input: {spec.augment.input.job} has {len(found)} traces; use spec.job")
+        if kind == "job":
+            _expect_different([one.file_name for one in found])
+        return found
+
+    def _named(self, given: Given, spec: v1.JobSpec) -> Given:
+        """The same, called as the spec says."""
+        wanted = inputs_of(spec)[given.origin]
+        if not wanted.file_name or wanted.WhichOneof("source") == "job":
+            return given
+        safe = safe_path if spec.WhichOneof("kind") in ("job", "diagnose") else safe_file_name
+        return replace(given, file_name=safe(wanted.file_name))
+
+    def _of_input(self, spec: v1.JobSpec, origin: int, given: v1.Input) -> Iterator[Given]:
+        kind = given.WhichOneof("source")
+        if kind == "job":
+            yield from self._of_job(spec, origin, id_of(given.job, "jobs"), given.file_name)
+        elif kind == "upload":
+            upload = _complete_upload(self._db, self._caller, given.upload)
+            yield Given(upload["file_name"], upload["sha256"], "", origin)
+        else:
+            yield Given(self._file_names[origin], "", given.uri, origin)
+
+    def _of_job(self, spec: v1.JobSpec, origin: int, job: str, file_name: str) -> Iterator[Given]:
+        """The traces of an earlier job; or what it has made, if that is all that is needed."""
+        row = self._db.execute("SELECT * FROM jobs WHERE id = ? AND realm = ?", (job, self._caller.realm)).fetchone()
+        if row is None:
+            raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have been removed by its age")
+        if row["state"] != _SUCCEEDED:
+            raise Refusal("JOB_NOT_DONE", f"jobs/{job}: has not succeeded, so nothing can be made of it")
+        earlier = v1.JobSpec.FromString(row["spec"])
+        files = self._db.execute("SELECT * FROM artifacts WHERE job = ? ORDER BY position", (job,)).fetchall()
+        made = Outputs(tuple(Made(one["file_name"], one["size"], one["sha256"]) for one in files))
+        if spec.WhichOneof("kind") in _OF_METRICS and earlier.WhichOneof("kind") not in _OF_METRICS:
+            yield Given(row["file_name"], "", "", origin, job, made)
+            return
+        if earlier.WhichOneof("kind") not in ("augment", "job"):
+            raise Refusal("INVALID_REQUEST", f"jobs/{job}: is of another kind; only its metrics can be told")
+        for trace in traces_of(self._db, row, earlier):
+            called = file_name or trace.file_name
+            trace = replace(trace, file_name=called, origin=origin)
+            if _is_reusable(earlier, spec) and called.rpartition("/")[2] == trace.file_name:
+                trace = replace(trace, source=job, made=made)
+            if (not trace.source or spec.job.HasField("merge")) and not self._is_there(trace):
+                raise Refusal("NOT_FOUND", f"jobs/{job}: its trace is not kept any more; send it again")
+            yield trace
+
+    def _is_there(self, trace: Given) -> bool:
+        return bool(trace.uri) or self._storage.blob(trace.content).exists()
+
+
+def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec) -> list[Given]:
+    """The traces of a job, ``row`` of the table of jobs."""
+    last = "" if spec.WhichOneof("kind") != "job" else " AND origin >= 0"
+    parts = db.execute(f"SELECT * FROM parts WHERE job = ?{last} ORDER BY position", (row["id"],)).fetchall()  # noqa: S608
+    if parts:
+        return [given_of(one) for one in parts]
+    others = db.execute("SELECT * FROM controls WHERE job = ?", (row["id"],))
+    stored = zip((row, *others), inputs_of(spec), strict=True)
+    return [Given(one["file_name"], one["content"], given.uri, at) for at, (one, given) in enumerate(stored)]
+
+
+def given_of(part: sqlite3.Row) -> Given:
+    """The trace that a row of the table of parts tells of."""
+    made = Outputs.of(part["made"])
+    return Given(part["file_name"], part["content"], part["uri"], part["origin"], part["source"], made)
+
+
+def _is_reusable(earlier: v1.JobSpec, spec: v1.JobSpec) -> bool:
+    """Whether the earlier job has made of its trace what this one would."""
+    if spec.WhichOneof("kind") != "job" or earlier.WhichOneof("kind") != "augment" or not earlier.augment.summaries:
+        return False
+    made, wanted = v1.AugmentSpec(), v1.AugmentSpec()
+    made.CopyFrom(earlier.augment)
+    wanted.CopyFrom(spec.job.augment)
+    for one in (made, wanted):
+        one.ClearField("input")
+        one.summaries = True
+    return made == wanted
+
+
+def _expect_different(names: Sequence[str]) -> None:
+    """Refuse traces of which the same files would be made."""
+    seen: dict[str, str] = {}
+    for name in names:
+        folder, slash, base = name.rpartition("/")
+        outputs = f"{folder}{slash}{stem(base)}"
+        if other := seen.get(outputs):
+            what = f"inputs: {other[:200]} and {name[:200]} would be written to the same files; set another file_name"
+            raise Refusal("INVALID_REQUEST", what)
+        seen[outputs] = name
+
+
+def _complete_upload(db: sqlite3.Connection, caller: Caller, name: str) -> sqlite3.Row:
+    upload = name.removeprefix("uploads/")
+    query = "SELECT * FROM uploads WHERE id = ? AND realm = ?"
+    row: sqlite3.Row | None = db.execute(query, (upload, caller.realm)).fetchone()
+    if row is None:
+        raise Refusal("NOT_FOUND", f"{name[:80]}: there is no such upload; it may have been removed by its age")
+    if not row["complete"]:
+        there = f"{name}: only {row['received']} bytes are there; finish the upload first"
+        raise Refusal("UPLOAD_INCOMPLETE", there, {"received_bytes": str(row["received"])})
+    db.execute("UPDATE uploads SET touched_ns = ? WHERE id = ?", (now_ns(), upload))
+    return row

@@ -1,0 +1,129 @@
+"""The steps of a whole job, in the database: a conversion of each of its traces, and what follows when all are done.
+
+Each step is begun, ended or begun again on its own, by any worker. The job runs from the begin of the first to the end
+of the last.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from augment.v1 import resources_pb2 as v1
+from augment_server.inputs import Given, Outputs, given_of
+
+QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
+SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED
+_LAST = -1  #: the origin of the last step, which is of no input
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step: its number, that of all steps, and how many had ended when it was begun."""
+
+    number: int
+    of: int
+    ended: int
+    attempts: int
+    deaths: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is what follows when all traces are done."""
+        return self.number == self.of - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A trace of a job, and whether its conversion has succeeded."""
+
+    given: Given
+    succeeded: bool
+
+
+def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_steps: bool) -> None:
+    """Add the traces of a job that is being accepted; ``in_steps``: each is converted on its own."""
+    rows = [
+        (job, at, one.origin, one.file_name, one.content, one.uri, one.source,
+         one.made.text() if one.source else "", SUCCEEDED if one.source or not in_steps else QUEUED)
+        for at, one in enumerate(traces)
+    ]  # fmt: skip
+    if in_steps:
+        rows.append((job, len(traces), _LAST, "", "", "", "", "", QUEUED))
+    columns = "job, position, origin, file_name, content, uri, source, made, state"
+    db.executemany(f"INSERT INTO parts ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
+    if in_steps:
+        waiting = sum(not one.source for one in traces)
+        db.execute("INSERT INTO wholes VALUES (?, ?, 0)", (job, waiting or 1))
+
+
+def begin(db: sqlite3.Connection, job: str) -> Step | None:
+    """Begin the next step; None if the job has no steps."""
+    if not db.execute("SELECT 1 FROM wholes WHERE job = ?", (job,)).fetchone():
+        return None
+    query = "SELECT * FROM parts WHERE job = ? AND state = ? ORDER BY position LIMIT 1"
+    row = db.execute(query, (job, QUEUED)).fetchone()
+    change = "UPDATE parts SET state = ?, attempts = attempts + 1 WHERE job = ? AND position = ?"
+    db.execute(change, (RUNNING, job, row["position"]))
+    db.execute("UPDATE wholes SET ready = ready - 1, running = running + 1 WHERE job = ?", (job,))
+    counts = "SELECT COUNT(*) AS steps, SUM(state IN (?, ?)) AS ended FROM parts WHERE job = ?"
+    steps, ended = db.execute(counts, (SUCCEEDED, FAILED, job)).fetchone()
+    return Step(row["position"], steps, ended, row["attempts"] + 1, row["deaths"])
+
+
+def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made: Outputs) -> bool:
+    """A trace is done, or cannot be; False, and nothing changes, if its job has ended meanwhile."""
+    values = (FAILED if error else SUCCEEDED, error, made.text(), sum(one.size for one in made.files))
+    change = "UPDATE parts SET state = ?, error = ?, made = ?, bytes = ? WHERE job = ? AND position = ? AND state = ?"
+    if not db.execute(change, (*values, job, number, RUNNING)).rowcount:
+        return False
+    left = "SELECT COUNT(*) FROM parts WHERE job = ? AND origin >= 0 AND state IN (?, ?)"
+    last = not db.execute(left, (job, QUEUED, RUNNING)).fetchone()[0]
+    db.execute("UPDATE wholes SET running = running - 1, ready = ready + ? WHERE job = ?", (last, job))
+    return True
+
+
+def first_error(db: sqlite3.Connection, job: str) -> bytes | None:
+    """Why nothing could be made of any trace; None if something can be."""
+    query = "SELECT MIN(state = ?) AS all_failed FROM parts WHERE job = ? AND origin >= 0"
+    if not db.execute(query, (FAILED, job)).fetchone()["all_failed"]:
+        return None
+    row = db.execute("SELECT error FROM parts WHERE job = ? ORDER BY position LIMIT 1", (job,)).fetchone()
+    return bytes(row["error"])
+
+
+def queue_again(db: sqlite3.Connection, job: str, number: int, *, died: bool) -> None:
+    """Put a step that was running back into the queue."""
+    change = "UPDATE parts SET state = ?, deaths = deaths + ? WHERE job = ? AND position = ? AND state = ?"
+    if db.execute(change, (QUEUED, int(died), job, number, RUNNING)).rowcount:
+        db.execute("UPDATE wholes SET ready = ready + 1, running = running - 1 WHERE job = ?", (job,))
+
+
+def close(db: sqlite3.Connection, job: str) -> None:
+    """The job has ended: nothing of it waits or runs, or takes room in ``ranks/``."""
+    db.execute("UPDATE parts SET bytes = 0 WHERE job = ? AND bytes != 0", (job,))
+    db.execute("UPDATE wholes SET ready = 0, running = 0 WHERE job = ?", (job,))
+    db.execute("UPDATE parts SET state = ? WHERE job = ? AND state IN (?, ?)", (FAILED, job, QUEUED, RUNNING))
+
+
+def recover(db: sqlite3.Connection) -> None:
+    """After a start: what ran waits."""
+    db.execute("UPDATE parts SET state = ? WHERE state = ?", (QUEUED, RUNNING))
+    waiting = "SELECT COUNT(*) FROM parts WHERE parts.job = wholes.job AND state = ?1"
+    first = f"({waiting} AND origin >= 0)"
+    query = f"UPDATE wholes SET running = 0, ready = CASE WHEN {first} THEN {first} ELSE ({waiting}) END"  # noqa: S608
+    db.execute(query, (QUEUED,))
+
+
+def rows_of(db: sqlite3.Connection, job: str) -> list[Part]:
+    """The traces of a job."""
+    rows = db.execute("SELECT * FROM parts WHERE job = ? AND origin >= 0 ORDER BY position", (job,))
+    return [Part(given_of(row), row["state"] == SUCCEEDED) for row in rows]
+
+
+def failures(rows: Sequence[sqlite3.Row]) -> Iterator[v1.InputFailure]:
+    """The traces of which nothing could be made, of rows with errors."""
+    for row in rows:
+        error = v1.JobError.FromString(row["error"])
+        yield v1.InputFailure(index=row["origin"], file_name=row["file_name"], error=error)
