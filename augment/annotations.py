@@ -8,7 +8,7 @@ thread that the annotation describes; for an annotation of a whole device it is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,7 @@ class SliceTrack:
     below. Where it has no text, there is no second slice; nor within a slice of no duration.
     ``group`` names a track of the device that this one lies in, with all others of that group: the name then says
     which device it speaks of.
+    ``colour``: slices of one number get one colour where the viewer supports it; names decide for -1, or without it.
     """
 
     analysis: str
@@ -61,6 +62,19 @@ class SliceTrack:
     inner: Texts | None = None
     of_process: bool = False
     group: str = ""
+    colour: Int64s | None = None
+
+    def take(self, rows: npt.NDArray[np.intp]) -> SliceTrack:
+        """The slices at the indexes in ``rows``, which ascend."""
+        return replace(
+            self,
+            ts=self.ts[rows],
+            dur=self.dur[rows],
+            names=self.names.take(rows),
+            args={name: values.take(rows) for name, values in self.args.items()},
+            inner=None if self.inner is None else self.inner.take(rows),
+            colour=None if self.colour is None else self.colour[rows],
+        )
 
     def inner_rows(self) -> Int64s:
         """The rows that have a second slice within, ascending."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -155,7 +155,13 @@ def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
     ranks, failed = _looked_at(job, report)
-    answers = answer([rank.summary for rank in ranks], [rank.label for rank in ranks])
+    asked = choice.request
+    answers = answer(
+        [rank.summary for rank in ranks],
+        [rank.label for rank in ranks],
+        asked.parallelism,
+        trust_clocks=asked.trust_clocks,
+    )
     chosen = fit(
         [rank.extent for rank in ranks], choice.request.steps, fixed_ranks=choice.fixed_ranks, limit=choice.limit_bytes
     )
@@ -230,17 +236,32 @@ class _Timeline:
         """Write the chosen ranks; diagnostics of what was changed or left out."""
         from augment.writers.files import replacing
         from augment.writers.perfetto.archive import SUFFIX, Archive
-        from augment.writers.perfetto.several import Several
 
         counts: Counter[tuple[str, str]] = Counter()
         with replacing(path) as file:
-            target = Archive(file) if path.name.lower().endswith(SUFFIX) else Several(file)
+            target = Archive(file) if path.name.lower().endswith(SUFFIX) else self._several(file)
             for number, at in enumerate(self._chosen.ranks, 1):
                 report(f"{self._ranks[at].label} ({number} of {len(self._chosen.ranks)})")
                 for diagnostic in self._add(target, at):
                     counts[diagnostic.code, diagnostic.message] += diagnostic.count
             target.close()
         return tuple(Diagnostic(code, count, message) for (code, message), count in counts.items())
+
+    def _several(self, file: BinaryIO) -> Several:
+        """The file, begun with the job's own group if clocks are aligned and ranks are joined."""
+        from augment.batch import job_group
+        from augment.writers.perfetto.several import Group, Several
+
+        chosen = self._chosen
+        window = job_group.window_of(self._answers, chosen.ranks, chosen.steps)
+        tracks = self._answers.of_job(window) if self._choice.align else []
+        if not tracks:
+            return Several(file)
+        labels = {at: self._ranks[at].label for at in chosen.ranks}
+        names = [track.name for track in tracks]
+        target = Several(file, job_group.view(self._answers, labels, names, chosen.steps, self._shift_ns))
+        target.add_tracks(Group(job_group.NAME, job_group.description(self._answers)), tracks, self._shift_ns)
+        return target
 
     def _add(self, target: Several | Archive, at: int) -> list[Diagnostic]:
         """Write one rank; its memory is free on return."""
@@ -331,21 +352,14 @@ def _cut(part: Trace) -> Callable[[Any], Any]:
     from augment.annotations import SliceTrack
 
     events = part.events
-    first, last = int(events.ts.min(initial=0)), int(events.end.max(initial=0))
+    first, last = (int(events.ts.min()), int(events.end.max())) if len(events) else (0, -1)
 
     def cut(annotation: Any) -> Annotation:
         inside = np.flatnonzero((annotation.ts >= first) & (annotation.ts <= last))
         if len(inside) == len(annotation.ts):
             return annotation  # type: ignore[no-any-return]
         if isinstance(annotation, SliceTrack):
-            args = {name: values.take(inside) for name, values in annotation.args.items()}
-            return replace(
-                annotation,
-                ts=annotation.ts[inside],
-                dur=annotation.dur[inside],
-                names=annotation.names.take(inside),
-                args=args,
-            )
+            return annotation.take(inside)
         return replace(annotation, ts=annotation.ts[inside], values=annotation.values[inside])  # type: ignore[no-any-return]
 
     return cut

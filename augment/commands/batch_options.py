@@ -123,6 +123,14 @@ def _ranks(_context: click.Context, _parameter: click.Parameter, text: str | Non
 ranks_option = click.option("--ranks", callback=_ranks, metavar="0,8,16-23", help="Only traces of these ranks.")
 
 
+#: ``--trust-clocks``
+trust_option = click.option(
+    "--trust-clocks",
+    is_flag=True,
+    help="The hosts' clocks are synchronised (to about 1 ms): compare ranks that no collective joins.",
+)
+
+
 def _shard(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from augment.commands.batch_options import ranks_option
+from augment.commands.batch_options import ranks_option, trust_option
 from augment.commands.options import debug, requesting
 from augment.errors import UsageError
 
@@ -30,6 +31,7 @@ _SUFFIXES = (".pftrace", ".tar")
 )
 @ranks_option
 @requesting()
+@trust_option
 @click.option("--no-align", is_flag=True, help="Leave each rank on its own clock.")
 @click.option("--all", "everything", is_flag=True, help="Include everything, even if no browser can open the file.")
 @click.option("--quiet", is_flag=True, help="Print only the path written, and errors.")
@@ -39,15 +41,17 @@ def command(
     out: str | None,
     ranks: tuple[range, ...],
     request: Request,
+    trust_clocks: bool,
     no_align: bool,
     everything: bool,
     quiet: bool,
 ) -> int:
     """Write one timeline of all ranks of a job, given as a folder DIR, files or globs.
 
-    Each rank is a group of tracks, in order, with everything that augment adds to it. Clocks are aligned by the
-    collectives that the ranks share, and arrows link the kernels of each collective. What does not fit into a browser
-    is left out, first steps, then ranks; a message says so. The path written is printed on stdout.
+    Each rank is a group of tracks, in order, with everything that augment adds to it. A first group has the job as a
+    whole: its critical path, who is late, how many ranks wait. Clocks are aligned by the collectives that the ranks
+    share, and arrows link the kernels of each collective. What does not fit into a browser is left out, first steps,
+    then ranks; a message says so. The path written is printed on stdout.
     """
     from augment.batch.browser_limit import BROWSER_TEXT_BYTES
     from augment.batch.merge import Choice, default_output, merge, only_job
@@ -60,6 +64,7 @@ def command(
     request.evidence.check(len(job.members))
     out = out or default_output(job)
     limit = None if everything else BROWSER_TEXT_BYTES
+    request = replace(request, trust_clocks=trust_clocks)
     choice = Choice(request, bool(ranks), limit, not no_align)
     with bar(len(job.members), quiet=quiet) as shown:
         merged = merge(job, out, choice, shown.stage)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from augment.commands.batch_options import Batch, batch_options
+from augment.commands.batch_options import Batch, batch_options, trust_option
 from augment.commands.options import debug, requesting, sizes
 from augment.commands.remote import client_of, server_options
 from augment.errors import UsageError
@@ -42,11 +42,7 @@ _SEAMLESS = (
     callback=sizes,
     help="The sizes of the job's parallel dimensions (tp, cp, ep, dp, pp), if they are not to be recognised.",
 )
-@click.option(
-    "--trust-clocks",
-    is_flag=True,
-    help="The hosts' clocks are synchronised (to about 1 ms): compare ranks that no collective joins.",
-)
+@trust_option
 @click.option("--merge", is_flag=True, help="Also write one timeline of all ranks of each job, as augment merge does.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per input instead of the paths written.")

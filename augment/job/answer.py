@@ -12,7 +12,17 @@ import numpy as np
 from augment.annotations import CounterTrack, SliceTrack
 from augment.arrays.types import Int64s
 from augment.findings import Findings, Outcome, Skipped, Verdict
-from augment.job import aggregates, alignment, collectives, path_drawing, path_figures, step_parts, stragglers, tracks
+from augment.job import (
+    aggregates,
+    alignment,
+    collectives,
+    path_drawing,
+    path_figures,
+    step_parts,
+    stragglers,
+    timeline,
+    tracks,
+)
 from augment.job.alignment import Clock, align
 from augment.job.matching import Matched, match
 from augment.job.parallel import questions
@@ -136,6 +146,14 @@ class Answer:
         job = self.matched, self.parted, self.summaries
         path = [] if isinstance(self.path, Skipped) else path_drawing.tracks(self.path, *job, member)
         return [*path, *tracks.tracks(*job, member)]
+
+    def of_job(self, window: tuple[int, int]) -> list[SliceTrack | CounterTrack]:
+        """The tracks of the job as a whole within ``window``, on the job's clock; empty if no ranks are joined."""
+        if isinstance(self.path, Skipped):
+            return []
+        late = timeline.Late(self.matched, self.parted, self.clocks, self.summaries)
+        path = timeline.path_track(self.path, self.matched, self.summaries, window)
+        return [track for track in (path, late.track(window), late.waiting(window)) if len(track.ts)]
 
     def links(self) -> tuple[Int64s, Int64s, Int64s]:
         """The parts of all matched collectives: number of the collective, member, and row in the member's event table.

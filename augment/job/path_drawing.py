@@ -11,6 +11,7 @@ from augment.arrays.types import Int64s, Places
 from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.path_figures import is_handover
+from augment.job.rank_lists import rank_names
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 
@@ -29,7 +30,7 @@ def tracks(
         return []
     part = path.part[pieces]
     kind = np.where(part == _NONE, 0, matched.kind[matched.instance[part]] + 1)
-    ranks = tuple(f"rank {each.rank}" if each.rank is not None else each.name for each in summaries)
+    ranks = rank_names(summaries)
     return [
         SliceTrack(
             analysis=ANALYSIS,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from augment.job.summary import RankSummary
 
 MOST = 6  #: ranges written out
 
@@ -27,3 +29,8 @@ def ranks_text(ranks: Iterable[int | None]) -> str:
     if unknown:
         parts.append(f"{unknown} rank{'s' if unknown > 1 else ''} of unknown number")
     return " and ".join(parts) or "no rank"
+
+
+def rank_names(summaries: Sequence[RankSummary]) -> tuple[str, ...]:
+    """How each rank is called: ``rank 3``, or by its trace."""
+    return tuple(f"rank {each.rank}" if each.rank is not None else each.name for each in summaries)

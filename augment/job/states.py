@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from augment.arrays.intervals import Intervals, expand, touched
+from augment.arrays.intervals import Intervals, expand, touched, union
 from augment.arrays.ordering import sums
 from augment.arrays.types import Int64s
 from augment.derived.collectives.device_states import DeviceStates, HostGaps, State
@@ -69,6 +69,15 @@ class StateTable(msgspec.Struct):
         table[State.UNKNOWN] += np.maximum(missing, 0)
         table[table.argmax(axis=0), np.arange(len(length))] += np.minimum(missing, 0)
         return Parts(*(*table, before))
+
+    def communicating(self) -> Intervals:
+        """When the device communicates and does nothing else, of the rank's own clock: disjoint, int64 ns.
+
+        A time of which the table has only the composition counts if most of it is communication.
+        """
+        ts, until = _summed(self.ts), _summed(self.times[State.COMMUNICATION])
+        most = 2 * np.diff(until) > np.diff(ts)
+        return union(ts[:-1][most], ts[1:][most])
 
     def doing(self, start: Int64s, end: Int64s) -> list[tuple[str, bool, int]]:
         """What the launching thread did in the waits for the host within disjoint ``[start, end)``.

@@ -12,6 +12,7 @@ from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s, Places
 from augment.derived.names.collective_kinds import bus_factor
 from augment.job.matching import Floats, Matched
+from augment.job.rank_lists import rank_names
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
 
@@ -60,7 +61,7 @@ def _slices(
     shown = np.repeat(parts, 2)[drawn]
     instance = matched.instance[shown]
     names = Texts((drawn % 2).astype(np.int32), ("wait", "transfer"))
-    ranks = tuple(f"rank {each.rank}" if each.rank is not None else each.name for each in summaries)
+    ranks = rank_names(summaries)
     late = matched.member[parted.late[instance]].astype(np.int32)
     waits = drawn % 2 == 0
     below = np.where(waits, late, len(ranks) + matched.kind[instance].astype(np.int32)).astype(np.int32)

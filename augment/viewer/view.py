@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -60,8 +60,9 @@ def timeline_view(first: FirstView | None) -> View:
     """The view of a file with several traces: what it says itself, else that of a job."""
     if first is None:
         return TIMELINE
-    start, end = first.window
-    return replace(TIMELINE, pins=first.pins, window=(start + _INSIDE_NS, end - _INSIDE_NS))
+    window = (first.window[0] + _INSIDE_NS, first.window[1] - _INSIDE_NS) if first.window else None
+    pattern = r"GPU \d+" if first.groups else TIMELINE.group_pattern
+    return View(first.pins, first.groups, window, pattern)
 
 
 #: of a file that cannot be read here

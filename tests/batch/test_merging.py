@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,9 @@ from augment.pipeline import augment
 from augment.readers import read
 from augment.request import Request
 from augment.trace import Trace
+from augment.viewer.view import timeline_view
 from augment.writers import perfetto as native
+from augment.writers.perfetto.several import first_view
 from perfetto_engine import Cell, PerfettoEngine
 from simulator import JobOptions, simulate
 from traces import kernel, step, write_trace
@@ -115,6 +118,36 @@ def test_the_path_through_the_ranks_is_one(perfetto: PerfettoEngine, tmp_path: P
     assert {str(name) for *_, name in found} <= {"local work", "transfer AllGather", "transfer ReduceScatter"}
 
 
+def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp_path: Path) -> None:
+    simulated(tmp_path / "job", 3, layers=6, clock_offset_ns=OFFSETS[:3], straggler=1, first_step=3)
+    merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(4, 4)))
+    perfetto.load(tmp_path / "job.pftrace")
+    assert perfetto.problems() == {}
+    order = "order by extract_arg(source_arg_set_id, 'sibling_order_rank')"
+    roots = perfetto.rows(f"select name from track where parent_id is null {order}")
+    assert roots == [("Job",), *((f"rank {rank}",) for rank in range(3))]
+    tracks = perfetto.rows(f"{ROOTS} select name from track join root using (id) where top = 'Job' and name <> 'Job'")
+    assert tracks == [("Job critical path",), ("Late rank",), ("Ranks waiting",)]
+    last = "(select max(ts + dur) from slice where category <> 'augment.job_timeline')"
+    of_job = "slice.category = 'augment.job_timeline'"
+    bounds = f"select min(ts) >= (select min(ts) from slice), max(ts + dur) <= {last} from slice where {of_job}"
+    assert perfetto.rows(bounds) == [(1, 1)]
+    late = (
+        f"select name, extract_arg(arg_set_id, 'correlation_id') from slice where {of_job} and depth = 0 and dur > 1e5"
+    )
+    assert set(perfetto.rows(late)) == {("rank 1", "tp:#1")}
+    view = timeline_view(first_view(tmp_path / "job.pftrace"))
+    assert view.window is not None
+    names = [str(name) for (name,) in perfetto.rows("select name from track where name is not null")]
+    pinned = [[name for name in names if re.fullmatch(pattern, name)] for pattern in view.pins]
+    assert [name for (name,) in pinned][:5] == [
+        "Job critical path", "Late rank", "Ranks waiting", "GPU state rank 1", "Wait and transfer stream 23 rank 1",
+    ]  # fmt: skip
+    steps = perfetto.rows("select min(ts), max(ts + dur) from slice where name = 'ProfilerStep#4'")
+    ((start, end),) = steps
+    assert int(str(start)) <= view.window[0] < view.window[1] <= int(str(end)) + 10**9
+
+
 def test_a_correction_moves_all_of_a_rank_by_the_same(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     simulated(tmp_path / "job", 2, layers=6, clock_offset_ns=(0, 2_000_000_000))
     merged(tmp_path / "job", tmp_path / "raw.pftrace", align=False)
@@ -144,6 +177,14 @@ def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     rows = perfetto.rows(ACROSS)
     (count,) = perfetto.rows("select count(*) from slice where name glob 'nccl*Dev*' and category = 'kernel'")
     assert 2 * len(rows) == count[0]
+    bounds = "select min(ts), max(ts + dur) from slice where category {} like 'augment.job%'"
+    (whole, ours) = (perfetto.rows(bounds.format(what))[0] for what in ("not", ""))
+    assert whole[0] <= ours[0] < ours[1] <= whole[1]  # type: ignore[operator]
+    merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(3, 3)))
+    perfetto.load(tmp_path / "job.pftrace")
+    drawn = perfetto.rows("select count(*) from slice where name in ('wait', 'transfer') and depth = 0")
+    inner = perfetto.rows("select count(*) from slice where category = 'augment.job_collectives' and depth = 1")
+    assert drawn == inner != [(0,)]
     with pytest.raises(UsageError, match="no rank has any step of 9 to 9"):
         merged(tmp_path / "job", tmp_path / "job.pftrace", request=Request(steps=(9, 9)))
 

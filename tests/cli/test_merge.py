@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from running import Augment
 
+import layered_job
 from perfetto_engine import PerfettoEngine
 from traces import kernel, step, write_trace
 
@@ -95,3 +96,10 @@ def test_as_part_of_a_run(job: Path, tmp_path: Path, augment: Augment, perfetto:
     write_trace(job / "rank1.json", step(0), kernel("other"))
     assert augment("run", job, "-o", out, "--merge", "--steps", "0").code == 0
     assert kernels(perfetto, merged) == ["k0", "k2", "other"]
+
+
+def test_trusted_clocks(tmp_path: Path, augment: Augment) -> None:
+    layered_job.make(tmp_path / "job", "seq", 4, "gpu")
+    for options, reason in ((["--trust-clocks"], "uncertain by 1.000 ms"), ([], "which nothing joins with")):
+        assert augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace", *options).code == 0
+        assert reason.encode() in (tmp_path / "job.pftrace").read_bytes()

@@ -100,12 +100,14 @@ def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[
     add(new, seam.room, seam.shift_ns, annotations)
 
 
-def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> None:
-    """Write ``annotations`` behind the end of a file that was left with this ``room``."""
+def add(file: Writable, room: Room, shift_ns: int, annotations: Sequence[Addable]) -> int:
+    """Write ``annotations`` behind the end of a file that was left with this ``room``; the number of its tracks."""
+    tracks = LaterTracks(room)
     if annotations:
-        out = _File(file, LaterTracks(room), Interned(), first=False)
+        out = _File(file, tracks, Interned(), first=False)
         out.shift_ns = shift_ns
         out.write_annotations(annotations, {})
+    return tracks.count
 
 
 def write_part(

@@ -13,7 +13,7 @@ from augment.writers.perfetto.added import AddedTracks
 from augment.writers.perfetto.args import ArgsEncoder, Interned
 from augment.writers.perfetto.encoding import slice_args
 from augment.writers.perfetto.packets import Blobs, Events, column, counters, slices
-from augment.writers.perfetto.suffixes import NO_SUFFIXES, Suffixes, with_suffixes
+from augment.writers.perfetto.suffixes import NO_SUFFIXES, Suffixes, colours, with_suffixes
 from augment.writers.perfetto.wire import INSTANT, INTERNED_CATEGORIES, INTERNED_NAMES
 
 
@@ -33,7 +33,8 @@ def annotation_events(
             own = arrows.get(id(annotation), NO_SUFFIXES)
             args = slice_args(annotation, ArgsEncoder(interned))
             names = _name_numbers(annotation.names, interned)
-            outer = slices(annotation.ts, annotation.dur, track, category, names, with_suffixes(args, own))
+            shown = args if annotation.colour is None else with_suffixes(args, colours(annotation.colour))
+            outer = slices(annotation.ts, annotation.dur, track, category, names, with_suffixes(shown, own))
             yield from _with_inner(outer, annotation, track, category, args, interned)
         case CounterTrack():
             yield counters(annotation.ts, annotation.values.astype(np.float64), track)

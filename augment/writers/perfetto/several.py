@@ -2,6 +2,8 @@
 
 Below a trace's root lie its devices, then its processes with their threads::
 
+    Job
+    └── Job critical path, …             (added, of all ranks)
     rank 0
     ├── GPU 0
     │   ├── Idle, Queue Length stream 7, …   (added)
@@ -31,7 +33,8 @@ import msgspec
 from augment.findings import AugmentedTrace
 from augment.trace import Diagnostic, Identity
 from augment.version import __version__
-from augment.writers.perfetto import write_part
+from augment.writers.perfetto import add, write_part
+from augment.writers.perfetto.added import Room
 from augment.writers.perfetto.suffixes import Links, Part
 from augment.writers.perfetto.tracks import Place, Tracks
 from augment.writers.perfetto.wire import (
@@ -40,15 +43,18 @@ from augment.writers.perfetto.wire import (
     METADATA_NAME,
     METADATA_TEXT,
     PACKET_CHROME_EVENTS,
+    PACKET_DESCRIPTOR,
     TRACK_CHILD_ORDER,
     TRACK_DESCRIPTION,
     TRACK_NAME,
     TRACK_RANK,
+    TRACK_UUID,
     message,
     number,
     packet,
     text,
 )
+from augment.writers.seams import Addable
 
 _FIRST_PROCESS = 10_000  #: ranks; devices come before
 
@@ -62,10 +68,12 @@ _CHUNK = 1 << 20
 
 
 class FirstView(msgspec.Struct, frozen=True):
-    """What is worth seeing first: patterns of names of tracks, and the times to show, ns as the file has them."""
+    """What is worth seeing first: patterns of names of tracks, the times to show, ns as the file has them, and names of
+    groups to expand."""
 
     pins: list[str]
-    window: tuple[int, int]
+    window: tuple[int, int] | None
+    groups: list[str] = []
 
 
 def is_of_several(path: Path) -> bool:
@@ -147,13 +155,14 @@ class Several:
     """
 
     def __init__(self, file: BinaryIO, view: FirstView | None = None) -> None:
+        """Begin ``file``. ``view``: what to show first."""
         self._file = file
         said = {_MARK: __version__}
         if view is not None:
             said[_VIEW.decode()] = msgspec.json.encode(view).decode()
         for name, value in said.items():
             file.write(_said(name, value))
-        self._traces = self._tracks = 0
+        self._traces = self._tracks = self._roots = 0
         self._taken: set[str] = set()
         self._parts: list[tuple[str, int, int]] = []  #: of each trace: its name, first byte, and number of bytes
 
@@ -165,11 +174,12 @@ class Several:
         """Write a trace; what had to be changed or left out."""
         name = free_name(group.name, self._taken)
         self._taken.add(name)
-        tracks = GroupTracks(augmented.trace, self._tracks, group=replace(group, name=name), place=self._traces)
+        tracks = GroupTracks(augmented.trace, self._tracks, group=replace(group, name=name), place=self._roots)
         start = self._file.tell()
         found = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
         self._parts.append((name, start, self._file.tell() - start))
         self._traces += 1
+        self._roots += 1
         self._tracks = tracks.count
         return found
 
@@ -181,6 +191,25 @@ class Several:
             piece = file.read(min(length, _CHUNK))
             self._file.write(piece)
             length -= len(piece)
+
+    def add_tracks(self, group: Group, annotations: Sequence[Addable], shift_ns: int = 0) -> None:
+        """Write a root track with tracks that belong to no trace alone; ``shift_ns`` is added to all times."""
+        self._taken.add(group.name)
+        root = self._tracks + 1
+        content = number(TRACK_UUID, root) + _root_of(group, self._roots)
+        room = Room(
+            root, {track.under: root for track in annotations}, {root: 0}, packet(message(PACKET_DESCRIPTOR, content))
+        )
+        self._tracks = add(self._file, room, shift_ns, annotations)
+        self._roots += 1
+
+
+def _root_of(group: Group, place: int) -> bytes:
+    """The description of a root track, without its number."""
+    content = text(TRACK_NAME, group.name) + number(TRACK_RANK, place)
+    if group.description:
+        content += text(TRACK_DESCRIPTION, group.description)
+    return content + number(TRACK_CHILD_ORDER, BY_RANK)
 
 
 @dataclass
@@ -201,10 +230,7 @@ class GroupTracks(Tracks):
         return self._made("root", self._new_root)
 
     def _new_root(self) -> int:
-        content = text(TRACK_NAME, self.group.name) + number(TRACK_RANK, self.place)
-        if self.group.description:
-            content += text(TRACK_DESCRIPTION, self.group.description)
-        return self._describe(content + number(TRACK_CHILD_ORDER, BY_RANK))
+        return self._describe(_root_of(self.group, self.place))
 
     def _is_thread(self, _place: Place) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The fields that make arrows: what is put behind the args of the slices that they begin and end at.
+"""The fields that make arrows: what is put behind the args of the slices that they begin and end at. And colours.
 
 Slices are known by a number here: those of the source by their place in ``Plan.order``, then those of each added track.
 """
@@ -17,7 +17,7 @@ from augment.arrays.types import Int64s
 from augment.kernels.native import native
 from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
-from augment.writers.perfetto.wire import EVENT_FLOW, EVENT_LAST_FLOW, varint
+from augment.writers.perfetto.wire import EVENT_CORRELATION, EVENT_FLOW, EVENT_LAST_FLOW, varint
 
 NO_NUMBER = -1
 FIELD_BYTES = 10
@@ -137,6 +137,20 @@ def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
     order = np.argsort(rows, kind="stable")
     start, size = order * FIELD_BYTES, np.full(len(rows), FIELD_BYTES, np.int64)
     return Suffixes(rows[order], Blobs(record.view(np.uint8), start, size))
+
+
+def colours(numbers: Int64s) -> Suffixes:
+    """The fields by which the UI colours slices, their ``correlation_id``: of [0, 2**48), -1 for a slice without.
+
+    Each is a varint, padded to eight bytes.
+    """
+    rows = np.flatnonzero(numbers >= 0)
+    record = np.zeros((len(rows), FIELD_BYTES), np.uint8)
+    record[:, :2] = np.frombuffer(varint(EVENT_CORRELATION << 3), np.uint8)
+    record[:, 2:] = numbers[rows, None] >> np.arange(0, 56, 7) & 127
+    record[:, 2:-1] |= 128
+    data = np.append(record.ravel(), np.zeros(8, np.uint8))
+    return Suffixes(rows, Blobs(data, np.arange(len(rows)) * FIELD_BYTES, np.full(len(rows), FIELD_BYTES, np.int64)))
 
 
 def _between(all_: Suffixes, base: int, count: int) -> Suffixes:

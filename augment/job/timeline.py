@@ -1,0 +1,219 @@
+"""The tracks of a job as a whole, on the job's clock: its critical path, who is late, and how many ranks wait.
+
+A rank waits while its device does nothing but collectives, of which none moves data and one lacks its last rank. Only
+collectives whose ranks have comparable clocks are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from augment.annotations import CounterTrack, SliceTrack, Texts
+from augment.arrays import intervals
+from augment.arrays.intervals import Intervals
+from augment.arrays.ordering import each, run_starts
+from augment.arrays.types import Bools, Int64s, Places
+from augment.job.alignment import Clock
+from augment.job.matching import Matched
+from augment.job.path import Path
+from augment.job.rank_lists import rank_names
+from augment.job.states import Parts
+from augment.job.stragglers import CAUSES, lead_parts
+from augment.job.summary import RankSummary
+from augment.job.waits import Waits, common_times
+
+NAME = "job_timeline"
+PATH, LATE, WAITING = "Job critical path", "Late rank", "Ranks waiting"
+_CAUSES = {
+    "gpu": "its device works",
+    "host": "its host is late",
+    "queued": "idle with work queued",
+    "before_recording": "before its recording",
+    "unknown": "idle for an unknown reason",
+}
+_WORK = ("compute", "communication", "copies", "idle")
+
+
+def path_track(path: Path, matched: Matched, summaries: Sequence[RankSummary], window: tuple[int, int]) -> SliceTrack:
+    """The critical path within ``window``: the rank that it is on, and below what that rank does."""
+    pieces = np.flatnonzero((path.end > window[0]) & (path.start < window[1]) & (path.end > path.start))
+    member, moves = path.member[pieces], path.is_transfer()[pieces]
+    times = np.vstack((path.compute_ns, path.communication_ns, path.memory_ns, path.idle_ns))[:, pieces]
+    doing = np.where(moves, len(_WORK) + matched.kind[matched.instance[path.part[pieces]]], times.argmax(axis=0))
+    first = run_starts(member)
+    last = np.append(first[1:], len(pieces)) - 1
+    start, end = np.clip(path.start[pieces], *window), np.clip(path.end[pieces], *window)
+    names = rank_names(summaries)
+    waited_for = np.where(moves, matched.member[path.late[pieces]], -1)
+    # each stay on a rank comes before its pieces
+    rows = np.concatenate((first, np.arange(len(pieces))))
+    order = np.lexsort((np.arange(len(rows)) >= len(first), rows))
+    rows, is_stay = rows[order], order < len(first)
+    stays = np.cumsum(is_stay) - 1
+    labels = (*names, *_WORK, *(f"transfer {kind}" for kind in matched.kinds))
+    return SliceTrack(
+        analysis=NAME,
+        name=PATH,
+        under=0,
+        ts=start[rows],
+        dur=np.where(is_stay, end[last][stays], end[rows]) - start[rows],
+        names=Texts(np.where(is_stay, member[rows], len(names) + doing[rows]).astype(np.int32), labels),
+        args={
+            "rank": Texts(member[rows].astype(np.int32), names),
+            "step": path.step[pieces][rows],
+            "waited_for": Texts(np.where(is_stay, -1, waited_for[rows]).astype(np.int32), names),
+            **{
+                f"{name}_ns": np.where(is_stay | moves[rows], -1, times[place][rows])
+                for place, name in enumerate(_WORK)
+            },
+        },
+        description="what decided when the job was done: the rank, and below what it does most",
+        colour=np.where(is_stay, member[rows], -1),
+    )
+
+
+class Late:
+    """Who is late, and who waits, of collectives and messages on ranks with comparable clocks.
+
+    Of each time in which a rank waits: ``part``, the row in ``matched`` that it waits in; ``start`` and ``end``, int64
+    ns on the job's clock, disjoint within a part.
+    """
+
+    def __init__(
+        self, matched: Matched, parted: Waits, clocks: Sequence[Clock], summaries: Sequence[RankSummary]
+    ) -> None:
+        self._matched, self._parted, self._summaries = matched, parted, summaries
+        start, _, margin = common_times(matched, clocks)
+        self._arrival = start[parted.late]
+        known = _is_known(matched, clocks)[matched.instance] & (parted.wait_ns > margin)
+        none = np.empty(0, np.int64)
+        parts, starts, ends = [none], [none], [none]
+        for member, summary in enumerate(summaries):
+            rows = matched.rows_of(member)
+            standing = intervals.subtract(summary.states.communicating(), _transfers(matched, parted, rows))
+            rows = rows[known[rows]]
+            waits = Intervals(matched.ts[rows], matched.ts[rows] + parted.wait_ns[rows])
+            which, _, waiting = intervals.clip(waits, standing)
+            parts.append(rows[which])
+            starts.append(clocks[member].to_common(waiting.start))
+            ends.append(clocks[member].to_common(waiting.end))
+        self.part, self.start, self.end = (np.concatenate(column) for column in (parts, starts, ends))
+
+    def waiting(self, window: tuple[int, int]) -> CounterTrack:
+        """How many ranks wait at each moment of ``window``; a rank that waits for several counts once."""
+        since, until = np.clip(self.start, *window), np.clip(self.end, *window)
+        joined = [
+            intervals.union(since[places], until[places])
+            for _, places in each(self._matched.member[self.part], len(self._summaries))
+        ]
+        none = np.empty(0, np.int64)
+        edges = np.concatenate([none, *(side for one in joined for side in one)])
+        change = np.concatenate([none, *(np.repeat((1, -1), len(one.start)) for one in joined)]).astype(np.int64)
+        ts, count = intervals.steps(edges, change)
+        return CounterTrack(
+            analysis=NAME,
+            name=WAITING,
+            under=0,
+            ts=ts,
+            values=count,
+            unit="ranks",
+            description="whose device does nothing but wait for another rank in a collective",
+        )
+
+    def _of_ranks_that_do_not_wait(self, chosen: Places, first: Int64s, last: Int64s) -> tuple[Int64s, Int64s, Places]:
+        """The times between ``first`` and ``last`` of the ``chosen`` collectives in which their late rank does not wait
+        itself: starts, ends, and which collective each is of."""
+        matched = self._matched
+        late = matched.member[self._parted.late[chosen]]
+        of_part = dict(each(matched.member[self.part], len(self._summaries)))
+        starts, ends, which = [first[:0]], [first[:0]], [chosen[:0]]
+        for member, places in each(late, len(self._summaries)):
+            rows = of_part.get(member, places[:0])
+            waits = intervals.union(self.start[rows], self.end[rows])
+            own = chosen[places]
+            span = Intervals(first[own].min(keepdims=True), last[own].max(keepdims=True))
+            at, _, times = intervals.clip(Intervals(first[own], last[own]), intervals.subtract(span, waits))
+            starts.append(times.start)
+            ends.append(times.end)
+            which.append(own[at])
+        return np.concatenate(starts), np.concatenate(ends), np.concatenate(which)
+
+    def track(self, window: tuple[int, int]) -> SliceTrack:
+        """Whom ranks wait for within ``window``: a rank that does not wait itself.
+
+        Of several at a time it is the one for whom most ranks wait, then the one for whom others wait longest in all.
+        """
+        matched, parted = self._matched, self._parted
+        together = np.flatnonzero(~matched.is_pair()[matched.instance[self.part]])
+        instance = matched.instance[self.part[together]]
+        waiting = np.bincount(np.unique(self.part[together]).astype(np.intp), minlength=len(matched.instance))
+        waiting = np.add.reduceat(waiting, matched.first)
+        first = np.full(len(matched), np.iinfo(np.int64).max)
+        np.minimum.at(first, instance, self.start[together])
+        first, last = np.clip(first, *window), np.clip(self._arrival, *window)
+        begin, end, of = self._of_ranks_that_do_not_wait(np.flatnonzero((waiting > 0) & (first < last)), first, last)
+        late = matched.member[parted.late[of]]
+        most = np.argsort(np.argsort(-np.bincount(late, end - begin, len(self._summaries)), kind="stable"))
+        start, end, which = _uppermost(begin, end, most[late] - waiting[of] * len(self._summaries))
+        shown = of[which]
+        named = matched.member[parted.late[shown]].astype(np.int32)
+        cause = _causes(lead_parts(matched, parted, self._summaries))[shown]
+        names = rank_names(self._summaries)
+        return SliceTrack(
+            analysis=NAME,
+            name=LATE,
+            under=0,
+            ts=start,
+            dur=end - start,
+            names=Texts(named, names),
+            args={
+                "waiting_ranks": waiting[shown],
+                "after_the_others_ns": parted.lead_ns[shown],
+                "kind": Texts(matched.kind[shown].astype(np.int32), matched.kinds),
+                "process_group": Texts(
+                    matched.group[shown].astype(np.int32),
+                    tuple(group.description or group.name for group in matched.groups),
+                ),
+                "bytes": matched.bytes[shown],
+            },
+            description="for whom ranks wait in a collective; below, what it did after the last but one had arrived",
+            colour=named.astype(np.int64),
+            inner=Texts(cause.astype(np.int32), [_CAUSES[cause_name] for cause_name in CAUSES]),
+        )
+
+
+def _is_known(matched: Matched, clocks: Sequence[Clock]) -> Bools:
+    """Whether the clocks of all ranks of each collective are comparable."""
+    comparable = np.array([clock.comparable for clock in clocks], np.bool_)[matched.member]
+    known: Bools = np.logical_and.reduceat(comparable, matched.first) if len(matched) else comparable
+    return known
+
+
+def _transfers(matched: Matched, parted: Waits, rows: Places) -> Intervals:
+    """When collectives move data on a rank, on its own clock."""
+    return intervals.union(matched.ts[rows] + parted.wait_ns[rows], matched.end[rows])
+
+
+def _causes(spent: Parts) -> Int64s:
+    """The cause, an index into ``CAUSES``, that most of each collective's lead is due to; -1 for none."""
+    times = np.vstack([sum(getattr(spent, part) for part in parts) for parts in CAUSES.values()])
+    return np.where(times.max(axis=0, initial=0) > 0, times.argmax(axis=0), -1)
+
+
+def _uppermost(start: Int64s, end: Int64s, order: Int64s) -> tuple[Int64s, Int64s, Places]:
+    """Disjoint intervals, ascending: of those that overlap the one with the least ``order``; and which one each is."""
+    if not len(start):
+        return start, end, np.empty(0, np.intp)
+    edges = np.unique(np.concatenate((start, end)))
+    ranked = np.lexsort((start, order))
+    place = np.empty(len(ranked), np.intp)
+    place[ranked] = np.arange(len(ranked))
+    least = intervals.least_over(
+        np.searchsorted(edges, start), np.searchsorted(edges, end), place.astype(np.intp), len(edges)
+    )
+    runs = run_starts(least)
+    until = np.append(edges[runs[1:]], edges[-1])
+    real = (least[runs] < len(ranked)) & (until > edges[runs])
+    return edges[runs][real], until[real], ranked[least[runs][real]]
