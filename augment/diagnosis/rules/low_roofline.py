@@ -14,9 +14,10 @@ from collections import Counter
 
 import numpy as np
 
+from augment.arrays.types import Int32s, Int64s
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_work import operator_work
+from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.peaks import device_peaks
 from augment.derived.operators.roofs import Bound, roofs
 from augment.diagnosis.judging import judged
@@ -50,12 +51,8 @@ def check(trace: Trace) -> Answer:
     dur = np.maximum(gpu.end[mine] - gpu.ts[mine], 0)
     cut = without_work(trace, mine, (dur * less[work.owner[mine]]).astype(np.int64))
     saved = saved_a_step(trace, cut)
-    spent: Counter[str] = Counter()
     chosen = np.unique(work.owner[mine])
-    for place in chosen.tolist():
-        call = work.calls[work.kind[place]]
-        shapes = " × ".join("x".join(map(str, call.dims[at])) for at in call.tensors[:2])
-        spent[f"{call.operator} {shapes}"] += int(own.ns[place])
+    spent = _times(work, chosen, own.ns)
     share = float(np.nansum(own.roof_ns[chosen]) / max(int(own.ns[chosen].sum()), 1))
     kernel = own.kernel[chosen]
     return judged(
@@ -69,3 +66,16 @@ def check(trace: Trace) -> Answer:
         confidence="low",
         cut=cut,
     )
+
+
+def _times(work: OperatorWork, owners: Int32s, ns: Int64s) -> Counter[str]:
+    """How long the operators at ``owners`` take, by operator and shapes."""
+    kinds = work.kind[owners]
+    total = np.zeros(len(work.calls), np.int64)
+    np.add.at(total, kinds, ns[owners])
+    spent: Counter[str] = Counter()
+    for kind in dict.fromkeys(kinds.tolist()):
+        call = work.calls[kind]
+        shapes = " × ".join("x".join(map(str, call.dims[at])) for at in call.tensors[:2])
+        spent[f"{call.operator} {shapes}"] += int(total[kind])
+    return spent
