@@ -8,12 +8,13 @@ thread that the annotation describes; for an annotation of a whole device it is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from augment.arrays.types import Int32s, Int64s
+from augment.records import dataclass
 from augment.trace import Trace
 
 

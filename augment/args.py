@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from augment.kernels.wanted_args import IS_CODE, WantedArgs
+from augment.records import dataclass
 from augment.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from augment.arrays.joining import Joined, joined, longest, peaks
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Bools, Int64s, Places
 from augment.findings import Findings
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 SHARE = 3  #: an analysis adds at most one row for so many events of the source

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from augment.records import dataclass
 
 #: the parts of a device's time, their words, and colours that are told apart on light and dark and by the colour-blind
 PARTS = (

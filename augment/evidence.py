@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING
 
 from augment.errors import UsageError
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace

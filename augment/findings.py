@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from augment import display
 from augment.annotations import Annotation
 from augment.errors import expect_known
+from augment.records import dataclass
 from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 

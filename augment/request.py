@@ -7,11 +7,12 @@ A new option of a run needs a field here and the place where a user sets it: an 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from augment.errors import UsageError, expect_known
 from augment.evidence import Evidence
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.analyses import Analysis

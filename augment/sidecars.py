@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from augment.errors import InputError, UnknownFormat, expect_regular
+from augment.records import dataclass
 from augment.writers.files import METRICS_SUFFIX
 
 _SUFFIXES = (".diff.metrics.json", METRICS_SUFFIX)

@@ -12,7 +12,6 @@ rank
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from augment.job.matching import Matched, match
 from augment.job.stragglers import tally
 from augment.job.summary import summary_of
 from augment.job.waits import waits
+from augment.records import dataclass
 from augment.trace import Trace
 
 

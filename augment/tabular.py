@@ -10,10 +10,11 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from augment.errors import UsageError, expect_known
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

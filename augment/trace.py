@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import mended_json, storable
+from augment.records import dataclass
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 

@@ -22,7 +22,6 @@ begins, so that no work of earlier steps is in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.before_recording import before_recording, launch_unknown, launch_unknown_diagnostics
 from augment.derived.gpu.gpu_work import GpuWork, gpu_work
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "before_recording"

@@ -27,7 +27,6 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.collective_kinds import bus_factor
 from augment.derived.source.arg_columns import arg_columns
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "collectives"

@@ -15,8 +15,6 @@ prefetch), and give them a stream of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
@@ -25,6 +23,7 @@ from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
 from augment.derived.names.kernel_types import KernelType
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "communication_computation_overlap"

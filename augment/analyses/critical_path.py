@@ -55,8 +55,6 @@ what bounds the time tells whom to ask: the host, a kernel, a collective.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.annotations import Annotation, Ends, Flows, SliceTrack, Texts
@@ -67,6 +65,7 @@ from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Trace
 
 NAME = "critical_path"

@@ -21,12 +21,11 @@ HTA has no such table; its users simulate changes on a copy of its graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from augment.derived.critical.critical_path import KINDS, windows
 from augment.derived.critical.what_if import longest_names
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Trace
 
 NAME = "critical_path_operators"

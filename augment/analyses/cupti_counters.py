@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from augment.derived.gpu.counter_ranges import counter_ranges
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "cupti_counters"

@@ -20,7 +20,6 @@ importance: findings about the recording itself, then by severity and by ``saved
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -32,6 +31,7 @@ from augment.diagnosis.rule import Answer, Finding, Fine, NoData
 from augment.diagnosis.verdict import verdict
 from augment.diagnosis.wording import short, track_of
 from augment.findings import Findings, Skipped, Verdict, column
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace
 
 NAME = "diagnosis"

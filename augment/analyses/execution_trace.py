@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from augment.derived.host.call_stacks import call_stacks, nesting
 from augment.derived.host.enclosing import outermost_of
 from augment.derived.host.execution_links import ExecutionLinks, Node, attribute, execution_links
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Category, Diagnostic, Trace
 
 NAME = "execution_trace"

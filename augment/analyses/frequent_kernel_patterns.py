@@ -24,8 +24,6 @@ Options:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
@@ -38,6 +36,7 @@ from augment.derived.gpu.launched_work import launched_work
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 
 NAME = "frequent_kernel_patterns"

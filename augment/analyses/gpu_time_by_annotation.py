@@ -16,14 +16,13 @@ Options:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.derived.gpu.annotated_work import annotation_diagnostics, annotations_of_work
 from augment.derived.gpu.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
 from augment.derived.host.call_stacks import NO_ROW
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Category, Identity, Trace
 
 NAME = "gpu_time_by_annotation"

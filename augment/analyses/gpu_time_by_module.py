@@ -15,8 +15,6 @@ to none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.derived.gpu.gpu_time import Share, gpu_time_by
@@ -25,6 +23,7 @@ from augment.derived.gpu.module_work import module_work
 from augment.derived.host.call_stacks import crossing_diagnostics
 from augment.derived.host.modules import NO_MODULE, modules
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "gpu_time_by_module"

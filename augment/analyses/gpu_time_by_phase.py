@@ -22,8 +22,6 @@ optimizer at one that is not fused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.derived.gpu.gpu_time import NO_KEY, gpu_time_by, gpu_time_of
@@ -32,6 +30,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.training_phases import Phase, training_phases
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "gpu_time_by_phase"

@@ -69,7 +69,6 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -81,6 +80,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, IdlePieces, device_idle
 from augment.derived.waits.stream_idle import CAUSES, OTHER_STREAM_BUSY, StreamIdle, stream_idle
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "idle_time_breakdown"

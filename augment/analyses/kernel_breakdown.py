@@ -23,8 +23,6 @@ kernel is worth a better algorithm, type of number or shape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import combinations, group_bounds, grouped, sums
@@ -35,6 +33,7 @@ from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.matrix_use import MatrixUse, matrix_use
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_breakdown"

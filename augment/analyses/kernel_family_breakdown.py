@@ -21,8 +21,6 @@ were recorded. Names that do not tell count in none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays import intervals
@@ -33,6 +31,7 @@ from augment.derived.gpu.gpu_work import gpu_work, sort_key
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, kernel_families
 from augment.derived.operators.matrix_use import MatrixUse, matrix_use
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_family_breakdown"

@@ -10,10 +10,9 @@ table in ``augment/derived/names/kernel_types.py`` decides the type of each kern
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from augment.derived.gpu.type_coverage import all_masks, mask_name, type_coverage
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "kernel_type_breakdown"

@@ -26,7 +26,6 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays
 from augment.derived.host.call_stacks import NO_ROW
 from augment.derived.host.enclosing import innermost
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 
 NAME = "launch_outliers"

@@ -25,8 +25,6 @@ Options:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import distinct
@@ -35,6 +33,7 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.gpu.launch_delays import LaunchDelays, launch_delays, launch_diagnostics
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace
 
 NAME = "launch_statistics"

@@ -18,7 +18,6 @@ before the recording is parameters and states.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from augment.derived.host.call_stacks import NO_ROW
 from augment.derived.host.enclosing import around_moments
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 
 NAME = "memory_at_peak"

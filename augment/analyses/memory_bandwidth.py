@@ -16,8 +16,6 @@ Many small copies: join them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -28,6 +26,7 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.copy_rates import CopyRate, copy_rates
 from augment.derived.gpu.gpu_work import Device, GpuWork, gpu_work
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "memory_bandwidth"

@@ -23,8 +23,6 @@ allocated: ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.annotations import CounterTrack, byte_unit, in_unit
@@ -32,6 +30,7 @@ from augment.arrays.ordering import changing
 from augment.arrays.types import Int64s
 from augment.derived.memory.memory_events import DeviceMemory, diagnostics, memory_events
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 
 NAME = "memory_profile"

@@ -23,8 +23,6 @@ lighter optimizer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.annotations import CounterTrack, byte_unit, in_unit
@@ -34,6 +32,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.memory.memory_categories import CATEGORIES, compared_with_instants, held_by_category
 from augment.derived.memory.memory_events import DeviceMemory
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Category, Diagnostic, MemoryChanges, Trace
 
 NAME = "memory_timeline"

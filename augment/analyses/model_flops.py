@@ -28,14 +28,13 @@ Options:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import NUMBERS, device_peaks, why_unknown
 from augment.derived.operators.step_efficiency import efficiencies
 from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "model_flops"

@@ -22,7 +22,6 @@ them or call them less.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from augment.derived.host.call_stacks import call_stacks, crossing_diagnostics
 from augment.derived.host.enclosing import directly_around, enclosing
 from augment.derived.source.arg_columns import arg_columns
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "operator_breakdown"

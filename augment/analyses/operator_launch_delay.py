@@ -21,7 +21,6 @@ Options:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from augment.derived.gpu.launched_work import launched_work
 from augment.derived.host.call_stacks import NO_ROW, call_stacks
 from augment.derived.host.enclosing import innermost
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Trace
 
 NAME = "operator_launch_delay"

@@ -15,8 +15,6 @@ queue (1024) makes launches wait, which does no harm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.annotations import CounterTrack
@@ -27,6 +25,7 @@ from augment.derived.gpu.gpu_work import Stream
 from augment.derived.gpu.launch_delays import launch_diagnostics
 from augment.derived.gpu.queue_lengths import queue_lengths
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Identity, Trace
 
 NAME = "queue_length"

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,6 +55,7 @@ from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.peaks import device_peaks, why_unknown
 from augment.derived.operators.roofs import Bound, Floats, roofs
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Category, Diagnostic, Identity, Trace
 
 NAME = "roofline"

@@ -39,7 +39,6 @@ says how.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,6 +50,7 @@ from augment.derived.operators.step_efficiency import Efficiency, efficiencies, 
 from augment.derived.steps.step_figures import StepFigures
 from augment.derived.steps.step_windows import StepWindows, step_windows
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace
 
 NAME = "step_efficiency"

@@ -22,12 +22,11 @@ baseline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.steps.step_figures import StepFigures, memory_peaks, step_figures
 from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Identity, Trace
 
 NAME = "step_figures"

@@ -10,13 +10,12 @@ allocator, another job on the host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.statistics import OUTLIER, distribution, robust_z
 from augment.derived.steps.steps import steps
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NAME = "step_variation"

@@ -26,7 +26,6 @@ the length on the host, and ``backlog_ns`` how long the device still had earlier
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -43,6 +42,7 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY
 from augment.derived.steps.step_windows import step_windows
 from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.findings import Findings, Skipped, column
+from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 
 NAME = "steps"

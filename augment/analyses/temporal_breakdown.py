@@ -23,8 +23,6 @@ that computes all the time needs faster kernels: `kernel_family_breakdown`, `roo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.annotations import SliceTrack, Texts
@@ -33,6 +31,7 @@ from augment.derived.gpu.gpu_work import gpu_work, work_of_several_processes
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, TypeCoverage, type_coverage
 from augment.derived.waits.device_states import STATES, DeviceStates, device_states
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, Identity, Trace
 
 NAME = "temporal_breakdown"

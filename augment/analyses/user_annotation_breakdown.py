@@ -13,14 +13,13 @@ compare the host's time with the device's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import combinations, group_bounds, grouped
 from augment.arrays.statistics import grouped_statistics
 from augment.derived.gpu.gpu_work import sort_key
 from augment.findings import Findings, column
+from augment.records import dataclass
 from augment.trace import Category, Identity, Trace
 
 NAME = "user_annotation_breakdown"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from augment.arrays.ordering import numbered, run_starts
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.kernels.native import native
+from augment.records import dataclass
 
 _LEAST_NS, _CELL = 256, 8  #: the first limit; short pieces within so many limits are joined
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from augment.batch.selection import spans
 from augment.errors import UsageError
+from augment.records import dataclass
 
 #: bytes of Kineto's text that fit into the 4 GB of Perfetto's 32-bit engine, which most browsers run; measured with
 #: engine v52: 2.3 bytes of memory per byte of text, and a sixth more for what augment adds

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.results import File, Result, result_of, sha256_of
+from augment.records import dataclass
 from augment.request import Request
 
 if TYPE_CHECKING:

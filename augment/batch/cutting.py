@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from augment.derived.source.cut_mark import mark
 from augment.derived.steps import cutting
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.readers import read
+from augment.records import dataclass
 from augment.trace import Trace
 from augment.writers.cut import write_cut
 from augment.writers.files import replacing, stem

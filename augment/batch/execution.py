@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from augment.batch.convert import Report, Settings, convert
 from augment.batch.inputs import Input, sweep
 from augment.batch.manifest import Manifest
 from augment.batch.results import Result
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.batch.job_tracks import Errand

@@ -7,13 +7,14 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from augment.batch import locations
 from augment.errors import AugmentError, InputError, OutputError, UsageError, expect_regular
 from augment.evidence import Evidence
+from augment.records import dataclass
 from augment.writers.files import is_output, remove_unfinished, stem
 from augment.writers.perfetto.several import is_of_several
 

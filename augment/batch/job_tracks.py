@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.results import File, Result, result_of, sha256_of
 from augment.errors import AugmentError
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.writers.seams import Addable

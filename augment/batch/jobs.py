@@ -12,13 +12,14 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from augment.batch import locations
 from augment.batch.inputs import Input
 from augment.batch.peek import Identity, identify
 from augment.readers.dialects import RANK_IN_NAME
+from augment.records import dataclass
 from augment.writers.files import stem
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,6 +21,7 @@ from augment.batch.browser_limit import BROWSER_TEXT_BYTES, Extent, Fit, fit
 from augment.batch.inputs import Input
 from augment.batch.jobs import Job, Member, group, jobs_of
 from augment.errors import AugmentError, InputError, OutputError, UnknownFormat, UsageError
+from augment.records import dataclass
 from augment.request import Request
 from augment.trace import Diagnostic, Trace
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from dataclasses import dataclass
 from typing import Any
 
 from augment.batch import locations
@@ -16,6 +15,7 @@ from augment.readers.dialects import rank_in_name
 from augment.readers.members import Ended, Members
 from augment.readers.raw import Broken
 from augment.readers.window import Window
+from augment.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

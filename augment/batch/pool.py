@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from augment.batch.inputs import Input, sweep
 from augment.batch.results import Result, failure
 from augment.batch.workers import Task, Workers
 from augment.errors import OutputError
+from augment.records import dataclass
 
 Finished = Callable[[Input, Result], None]  #: called at once for each finished input, in any order
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from augment.batch.inputs import Input
 from augment.errors import AugmentError, UnknownFormat
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.writers.seams import Described

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from augment.batch.job_tracks import Tracks
 from augment.batch.jobs import Job, Member
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.findings import AugmentedTrace

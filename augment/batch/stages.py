@@ -9,7 +9,6 @@ To add a stage, add a module with a :class:`Stage` next to this file, and two li
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from augment.batch import cross_rank, locations
@@ -17,6 +16,7 @@ from augment.batch.inputs import Input
 from augment.batch.job_tracks import Errand, job_digest
 from augment.batch.jobs import Job, Member, jobs_of
 from augment.batch.stage import Conclusion, Stage
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.batch.results import Result

@@ -6,7 +6,6 @@ import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +17,7 @@ from augment.client.failures import job_failure
 from augment.client.transfers import Download, Upload, sent_name
 from augment.errors import InputError, ServiceError, UsageError
 from augment.messages import spec_of
+from augment.records import dataclass
 from augment.request import Request
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem

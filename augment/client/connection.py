@@ -6,7 +6,6 @@ import ipaddress
 import random
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ import grpc
 
 from augment.client.failures import Failure, failure_of
 from augment.errors import ServiceError, UsageError
+from augment.records import dataclass
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 CALL_S = 60.0  #: for the answer to a single question

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 import grpc
@@ -19,6 +19,7 @@ from augment.errors import (
     UnknownFormat,
     UsageError,
 )
+from augment.records import dataclass
 from augment.v1 import resources_pb2
 
 _INPUT_ERRORS: Mapping[str, type[InputError]] = {

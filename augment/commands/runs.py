@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from augment.errors import InputError, UnknownFormat
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.commands.terminal import Bar

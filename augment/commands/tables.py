@@ -6,11 +6,12 @@ import os
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from augment.commands.terminal import emit
 from augment.commands.units import counted, duration, size_unit, time_unit
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

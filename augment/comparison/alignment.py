@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import sums
@@ -14,6 +12,7 @@ from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import kernel_families
 from augment.derived.steps.steps import steps
+from augment.records import dataclass
 from augment.trace import Category
 
 

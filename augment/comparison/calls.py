@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,6 +14,7 @@ from augment.derived.host.call_stacks import CallStacks, call_stacks
 from augment.derived.host.enclosing import directly_around, enclosing
 from augment.derived.steps.step_windows import StepWindows, step_of_work
 from augment.derived.steps.steps import steps
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 NONE = -1  #: no call, no step, no partner

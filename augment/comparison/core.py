@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from augment.derived.gpu.before_recording import before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError, expect_known
 from augment.findings import Findings, Outcome, Verdict, table_of
+from augment.records import dataclass
 from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
 

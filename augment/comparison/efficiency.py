@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from augment.derived.operators.step_efficiency import step_efficiency
 from augment.derived.steps.step_figures import step_figures
 from augment.derived.steps.step_windows import StepWindows
 from augment.findings import Findings, Skipped
+from augment.records import dataclass
 from augment.trace import Trace
 
 EFFICIENCY = (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from augment.comparison.noise import Noise, noise_of, steps_lacking
 from augment.comparison.totals import FIGURES, Figure, Samples
 from augment.comparison.values import signed_text
 from augment.errors import UsageError, expect_known
+from augment.records import dataclass
 
 ALPHA = 0.05  #: rate at which equal jobs may fail
 WHOLE = "step_ns"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from augment.annotations import ArgColumn, SliceTrack, Texts
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
+from augment.records import dataclass
 from augment.trace import Identity
 from augment.writers.perfetto.lanes import Points, Slices, lanes_and_slices
 

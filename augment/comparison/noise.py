@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from augment.comparison.student import quantile_of_student, tail_of_fisher, tail_of_student
+from augment.records import dataclass
 
 ALPHA = 0.01  #: rate at which noise alone may be called a difference
 CONFIDENCE = 0.95  #: of intervals

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from augment.comparison import sidecar
@@ -12,6 +11,7 @@ from augment.comparison.overlay import ARROW_COUNT, write_overlay
 from augment.comparison.overlay import SUFFIX as OVERLAY_SUFFIX
 from augment.comparison.timeline import drawn
 from augment.errors import OutputError
+from augment.records import dataclass
 from augment.trace import Diagnostic
 from augment.writers import DEFAULT, writer_named
 from augment.writers.files import output_path, stem

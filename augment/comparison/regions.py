@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from augment.arrays.ordering import sums
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 OFFERED = 3

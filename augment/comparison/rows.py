@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from augment.findings import column
+from augment.records import dataclass
 
 Change = Literal["added", "deleted", "increased", "decreased", "unchanged"]
 PartChange = Literal["added", "deleted", "renamed", "increased", "decreased", "unchanged"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.comparison.regions import offer, regions_of
 from augment.derived.steps.step_windows import StepWindows, region_windows, step_windows
 from augment.errors import UsageError
+from augment.records import dataclass
 from augment.trace import Diagnostic, Trace
 
 StepChoice = int | tuple[int, int] | None  #: the step of both sides, one per side, or all

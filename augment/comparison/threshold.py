@@ -7,13 +7,12 @@ to 1 % of the compared steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.comparison.core import Pair
 from augment.comparison.sequences import ALONE
+from augment.records import dataclass
 
 MIN_DELTA_NS = 1_000  #: smaller differences are never drawn, unless a size is given
 SHARE = 0.01  #: of a step

@@ -8,7 +8,6 @@ without GPU work the owner is the innermost call of the main thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -25,6 +24,7 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY
 from augment.derived.host.occupancy import innermost, occupants
 from augment.derived.steps.step_idle import step_idle
 from augment.derived.waits.gap_causes import GapCategory
+from augment.records import dataclass
 
 BEFORE = "launched before the recording"  #: owner name of such work: its call is unknown
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from augment.comparison.rows import FigureRow, Verdict
 from augment.derived.steps.step_figures import memory_peaks, step_figures
 from augment.derived.steps.step_windows import StepWindows
 from augment.findings import Findings, Skipped
+from augment.records import dataclass
 from augment.trace import Trace
 
 Floats = npt.NDArray[np.float64]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from augment.comparison.tables import change_of
 from augment.comparison.tiling import BEFORE, Kind, Tiles
 from augment.comparison.totals import verdict_of
 from augment.derived.gpu.kernel_families import UNKNOWN
+from augment.records import dataclass
 
 NAMES_SHOWN = 4  #: kernel names shown per part
 _BITS = 28  #: bits of a path, and of a name, in a key

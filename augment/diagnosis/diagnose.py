@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 from augment.derived.critical.savings import Cut, joined
@@ -10,6 +10,7 @@ from augment.derived.source.cut_mark import is_period, lacks_causes
 from augment.diagnosis.measure import measure, saved_a_step
 from augment.diagnosis.rule import SEVERITIES, Answer, Finding, Found, severity_of
 from augment.diagnosis.rules import RULES
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPARED = 6  #: so many findings are examined for overlaps, pair by pair

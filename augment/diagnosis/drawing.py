@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +12,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.diagnose import diagnose
 from augment.diagnosis.measure import longest
 from augment.diagnosis.rule import Finding
+from augment.records import dataclass
 from augment.trace import Trace
 
 TRACK = "Diagnosis"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.diagnosis.rule import Spans
+from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 FETCH = "enumerate(DataLoader)"  #: so PyTorch's annotations of fetches begin

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol
 
 import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.derived.critical.savings import Cut
+from augment.records import dataclass
 from augment.trace import Trace
 
 Severity = Literal["high", "warning", "info"]

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from augment.comparison.student import quantile_of_student, tail_of_student
+from augment.records import dataclass
 
 ALPHA = 0.01  #: rate at which a figure that never changed has a change point
 FEWEST = 3  #: runs on each side of a change

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from augment.comparison.gate import FLOOR, WHOLE, Limit, Limits, Line, Status
 from augment.comparison.totals import FIGURES, Figure
 from augment.history.changes import Change, changes, prediction
 from augment.history.store import Run
+from augment.records import dataclass
 
 FEWEST = 5  #: runs that make a baseline
 

@@ -11,7 +11,6 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from augment.errors import InputError, OutputError, UsageError
 from augment.parquet import pyarrow
+from augment.records import dataclass
 from augment.writers.files import replacing
 
 _SUFFIX = ".run.parquet"

@@ -6,7 +6,6 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from augment.derived.host.call_stacks import NO_ROW
 from augment.hta import plots
 from augment.hta.frames import NO_ARG, microseconds, pandas, table
 from augment.hta.traces import Trace
+from augment.records import dataclass
 from augment.trace import Category
 
 if TYPE_CHECKING:

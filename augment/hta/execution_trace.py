@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from augment.derived.host.execution_links import Node, attribute, execution_link
 from augment.derived.steps.window import rows_in_whole
 from augment.execution_trace import read_nodes, with_nodes
 from augment.hta.traces import Trace
+from augment.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,13 @@ have, such as those of single events, are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from augment.findings import Findings, Skipped, column
 from augment.job.summary import Figures, RankSummary
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 20_000

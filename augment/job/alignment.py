@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from augment.job.clock_fits import FEWEST, MOST_DRIFT, Fit, Placement, fitted, p
 from augment.job.matching import Matched
 from augment.job.rank_lists import ranks_text
 from augment.job.summary import RankSummary
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 LEAST_DRIFT = 0.5  #: fraction of the uncertainty by which a drift must move the first or last collective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from augment.job.untold_groups import ABOUT
 from augment.job.verdict import Judgement
 from augment.job.verdict_rows import WhatIfRow
 from augment.job.waits import Waits, apart, waits
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 _KEPT = ("kernel_breakdown", step_parts.FIGURES)  #: figures of ranks that questions about the job need

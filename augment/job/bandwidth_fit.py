@@ -12,7 +12,6 @@ divided by the hops, and the bandwidth is beta times nccl-tests' factor. With th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.derived.names.collective_kinds import ALL_REDUCE, bus_factor
 from augment.job.matching import Floats
+from augment.records import dataclass
 
 FEWEST_SIZES = 3
 LEAST_RANGE = 4

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -20,6 +20,7 @@ from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Int64s, Places
 from augment.job.matching import Floats, Matched
 from augment.job.summary import RankSummary
+from augment.records import dataclass
 
 FEWEST = 3  #: a fit to fewer collectives is not judged by its residuals
 FEWEST_FOR_DRIFT = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from augment.findings import column
 from augment.job.bandwidth_fit import Fit, fit
 from augment.job.matching import Matched
 from augment.job.waits import Waits
+from augment.records import dataclass
 
 MOST_SIZES = 100  #: per group and kind: the sizes that took most time
 

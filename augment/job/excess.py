@@ -8,8 +8,6 @@ stretches, whichever is least.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import combinations, each, sums
@@ -17,6 +15,7 @@ from augment.arrays.statistics import grouped_medians
 from augment.arrays.types import Int64s
 from augment.job.matching import Floats
 from augment.job.progress import Progress, Stretches, beside_peers
+from augment.records import dataclass
 
 FEWEST_STEPS = 3  #: to judge by how a stretch varies from step to step
 FEWEST_STRETCHES = 8  #: to judge by the usual ones

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +37,7 @@ from augment.derived.names.collective_kinds import (
 from augment.job.realignment import NO_LAG, aligned_ordinals
 from augment.job.summary import RankSummary
 from augment.job.untold_groups import inferred_groups
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 _EQUAL_BYTES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECV)  #: kinds with equal size on all ranks

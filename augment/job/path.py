@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +26,7 @@ from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.summary import SPENT, RankSummary
 from augment.job.waits import Waits, common_times
+from augment.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from augment.job.matching import Matched
 from augment.job.path import Path
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_HANDOVERS = 1000  #: rows, those with the longest waits

@@ -10,7 +10,6 @@ receives.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -24,6 +23,7 @@ from augment.derived.names.collective_kinds import POINT_TO_POINT
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.steps.steps import steps
 from augment.job.phases import Phase, phases
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 MOST = 100_000  #: limit for a summary: the first are kept

@@ -8,7 +8,6 @@ one before its start that the rank had to wait for, on any stream, or just befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.states import Parts
 from augment.job.summary import SPENT, RankSummary
+from augment.records import dataclass
 
 ROUNDING_NS = 1000  #: recorded times are rounded to a microsecond at worst
 

@@ -7,14 +7,13 @@ ends, unless the rank has own work until later. Unchanged, the replay gives the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.derived.collectives.rank_progress import NONE
 from augment.job.progress import Progress, Stretches
 from augment.kernels.native import native
+from augment.records import dataclass
 
 
 @dataclass(frozen=True)

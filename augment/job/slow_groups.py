@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import Group
 from augment.job.parallel.names import dimension_told
 from augment.job.replay import Replay
+from augment.records import dataclass
 
 FEWEST = 3  #: collectives of a group to compare
 SLOW, SLOW_OF_TWO = 1.5, 2.0  #: times that of the other groups; of the only other one

@@ -7,7 +7,6 @@ rank waits in one collective and another moves data belongs to the transfer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from augment.findings import Findings, Skipped, column
 from augment.job.matching import Matched
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 20_000

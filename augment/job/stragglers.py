@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from augment.job.matching import Matched
 from augment.job.states import Parts
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 
 #: the causes, and the parts of a lead that each consists of
 CAUSES = {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from augment.findings import column
+from augment.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

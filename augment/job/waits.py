@@ -12,7 +12,6 @@ had begun, neither waited.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.job.alignment import Clock
 from augment.job.matching import Matched
 from augment.job.untold_groups import is_unnamed
+from augment.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from augment.derived.source import cut_mark
 from augment.readers import ascend
 from augment.readers.dialects import CATEGORIES, UNCATEGORISED_NAMES, rank_in_name
 from augment.readers.raw import COLUMNS, Absent, RawEvents, identity
+from augment.records import dataclass
 from augment.trace import (
     ON_DEVICE,
     Category,

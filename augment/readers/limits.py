@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from augment.errors import LimitExceeded
+from augment.records import dataclass
 
 SMALL_TEXT = 64 << 20  #: bytes that any file may decompress to, whatever the ratio
 NESTING = 128  #: far more than any profiler writes, and far less than JSON decoders stand

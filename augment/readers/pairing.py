@@ -8,13 +8,13 @@ the slice, of phase ``X``; the row of the end stays an event without a duration.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
 from augment.arrays.types import Bools, Int32s, Int64s
 from augment.readers.match import NONE, matched
 from augment.readers.raw import RawEvents
+from augment.records import dataclass
 from augment.trace import COMPLETE, NO_CORRELATION, SparseColumn
 
 BEGIN, END = ord("B"), ord("E")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import clean
+from augment.records import dataclass
 from augment.trace import NOTHING, ArgColumn, Identity, SparseColumn, args_of_event
 
 

@@ -9,11 +9,12 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from augment.errors import AugmentError, InputError, UsageError, expect_regular
+from augment.records import dataclass
 from augment.viewer.packages import engine_folder, node
 
 Cell = int | float | str | bytes | None

@@ -6,7 +6,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from augment.derived.source.cut_mark import mark, marked
@@ -17,6 +16,7 @@ from augment.errors import InputError, UnknownFormat, UsageError, expect_regular
 from augment.findings import AugmentedTrace, Skipped
 from augment.pipeline import augment
 from augment.readers import chrome, read
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Trace
 from augment.viewer.chrome_output import native_of
 from augment.viewer.view import UNKNOWN, View, timeline_view, view_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from augment.arrays.types import Bools, Places
 from augment.derived.gpu.busiest import busiest_devices, busiest_stream
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.records import dataclass
 from augment.trace import COMPLETE, LAUNCHES, Trace
 from augment.writers.perfetto.several import FirstView
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from augment.errors import InputError, OutputError
 from augment.findings import AugmentedTrace
+from augment.records import dataclass
 from augment.trace import Diagnostic, Source, Trace
 from augment.writers import seams
 from augment.writers.checksums import NOTHING, TRAILER, Checked

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from augment.annotations import (
 )
 from augment.arrays.ordering import compressed
 from augment.arrays.types import Int64s, Places
+from augment.records import dataclass
 from augment.trace import Trace
 from augment.writers.chrome_layout import Layout, fresh_flow_ids
 from augment.writers.perfetto_time import fitting_durations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from augment.annotations import Texts
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Int64s
+from augment.records import dataclass
 
 MISSING = -1  #: a member of :class:`Args` with this value or code is left out
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.kernels.native import native
+from augment.records import dataclass
 from augment.writers.render import Args, Choice, Column, Number, Template, argument_key, rows_of
 
 _BUFFER_BYTES = 1 << 20

@@ -8,7 +8,6 @@ host's annotation (``nccl:all_reduce``) or operator (``c10d::allreduce_``), and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from augment.derived.names.collective_kinds import OTHER, RECV, SEND, bus_factor
 from augment.derived.names.kernel_types import KernelType
 from augment.derived.source.arg_columns import ArgColumns, arg_columns
 from augment.derived.steps.steps import steps, steps_of_gpu_work
+from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 UNKNOWN = -1

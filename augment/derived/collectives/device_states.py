@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -17,6 +16,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.gap_causes import launch_end
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
 MOST_GAPS = 1000  #: the longest waits for the host whose cause is determined

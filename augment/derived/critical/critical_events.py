@@ -8,7 +8,6 @@ unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.call_stacks import call_stacks, thread_bounds
 from augment.derived.host.host_segments import host_segments
 from augment.derived.waits.dependencies import Kind
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace
 
 NO_ROW = -1

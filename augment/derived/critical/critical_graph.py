@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import compressed, distinct, each, group_bounds, grouped
@@ -29,6 +27,7 @@ from augment.derived.waits.dependencies import (
 )
 from augment.derived.waits.launch_latencies import LONGEST_NS, launch_latencies
 from augment.derived.waits.sync_dependencies import synchronizations
+from augment.records import dataclass
 from augment.trace import Diagnostic, Trace, derived
 
 ROOT = 0  #: the node of the recording's start; the last node is its end

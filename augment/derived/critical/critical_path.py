@@ -6,7 +6,6 @@ with the one that was fulfilled last. See ``critical_graph``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -25,6 +24,7 @@ from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import UNEXPLAINED_NS, Kind
 from augment.kernels import critical_path as loops
 from augment.kernels.native import native
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NO_ROW = -1

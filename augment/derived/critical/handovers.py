@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from augment.derived.host.host_segments import host_segments
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind, Waits, dependencies_of, joined_waits
 from augment.derived.waits.sync_calls import sync_calls
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 NO_TRACK = -1

@@ -7,7 +7,6 @@ and the whole recording is looked at. So a gain in one step may help the next. D
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from augment.derived.critical.critical_graph import Graph, critical_graph
 from augment.derived.critical.critical_loops import saved
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.waits.dependencies import Kind
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 FOREVER_NS = 1 << 50  #: more than any recording lasts: an edge shortened by it decides nothing

@@ -6,7 +6,6 @@ Other paths may become critical then, so the answer is often less than the name'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from augment.derived.host.host_segments import host_segments
 from augment.derived.steps.steps import steps
 from augment.derived.waits.dependencies import Kind
 from augment.kernels.native import native
+from augment.records import dataclass
 from augment.trace import Trace
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays import intervals
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType, copy_kind
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 FASTEST = 10**15  #: bytes per second: above any memory, and the sum of a thousand such rates fits int64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.launches import launches
 from augment.derived.host.call_stacks import call_stacks, is_of
 from augment.derived.host.enclosing import outermost
+from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 _LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")

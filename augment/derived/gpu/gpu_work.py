@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import compressed, group_bounds, grouped, settled
@@ -11,6 +9,7 @@ from augment.arrays.types import Bytes, Int32s, Int64s, Places
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.launches import launches
 from augment.derived.names.kernel_types import types_of
+from augment.records import dataclass
 from augment.trace import GPU_WORK, Identity, Trace, derived
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from importlib import resources
@@ -24,6 +23,7 @@ from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.collective_kinds import OTHER, kind_of
 from augment.derived.names.kernel_types import KernelType
 from augment.errors import UsageError
+from augment.records import dataclass
 from augment.toml import parse_toml
 from augment.trace import Trace, derived
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
+from augment.records import dataclass
 from augment.trace import NO_CORRELATION, Diagnostic, Trace, derived
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import settled
@@ -12,6 +10,7 @@ from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.call_stacks import call_stacks, crossed_places, is_of, thread_bounds
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Trace, derived
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import settled
 from augment.arrays.types import Int64s
 from augment.derived.gpu.arrow_correlations import correlations_of
+from augment.records import dataclass
 from augment.trace import NO_CORRELATION, Category, Trace, derived
 
 NO_ROW = -1  #: the launch of work without one

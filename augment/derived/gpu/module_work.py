@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Bools, Int64s
@@ -13,6 +11,7 @@ from augment.derived.host.call_stacks import call_stacks
 from augment.derived.host.enclosing import enclosing
 from augment.derived.host.forward_backward import forward_backward
 from augment.derived.host.modules import NO_MODULE, modules
+from augment.records import dataclass
 from augment.trace import Trace
 
 

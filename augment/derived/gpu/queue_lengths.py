@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays import intervals
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Stream, gpu_work
 from augment.derived.gpu.launches import NO_ROW
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 

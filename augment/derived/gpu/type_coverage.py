@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -13,6 +12,7 @@ from augment.arrays.intervals import Intervals, Masks
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.names.kernel_types import KernelType
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPUTATION, COMMUNICATION, MEMORY = (1 << kernel_type for kernel_type in KernelType)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from augment.arrays.ordering import compressed, grouped
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.kernels.native import native
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Diagnostic, Trace, derived
 
 NO_ROW = -1

@@ -10,7 +10,6 @@ of exactly one thread of the trace.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from augment.arrays.ordering import each
 from augment.arrays.types import Int64s
 from augment.derived.source.arg_columns import identifiers
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 #: the methods of linking, and the arg that each uses

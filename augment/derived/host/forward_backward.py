@@ -6,8 +6,6 @@ Kineto makes the flows: a node of the autograd graph has the number of the opera
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import each
@@ -15,6 +13,7 @@ from augment.arrays.types import Int32s, Int64s
 from augment.derived.host.call_stacks import NO_ROW, call_stacks, thread_bounds
 from augment.derived.host.enclosing import around_moments
 from augment.derived.source.arg_columns import arg_columns
+from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 _BEGIN, _ENDS = ord("s"), (ord("f"), ord("t"))

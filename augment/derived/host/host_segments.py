@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.host.call_stacks import NO_ROW, call_stacks
 from augment.kernels.native import native
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 

@@ -9,12 +9,11 @@ not name its device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
+from augment.records import dataclass
 from augment.trace import MemoryChanges, Trace
 
 #: the categories, by their numbers in the file

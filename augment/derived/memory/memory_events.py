@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.arg_columns import arg_columns
+from augment.records import dataclass
 from augment.trace import Category, Diagnostic, Identity, Trace, derived
 
 ARGS = ("Bytes", "Addr", "Total Allocated", "Total Reserved", "Device Type", "Device Id")

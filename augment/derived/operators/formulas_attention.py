@@ -9,7 +9,6 @@ length to as many as can be of the greatest length.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from augment.derived.operators.operator_calls import Call, Shape, Unrecorded
 from augment.derived.operators.work_model import Work
+from augment.records import dataclass
 
 Formula = Callable[[Call], Work]
 _LONGEST = 1 << 24  #: of a sequence; a greater length is damage

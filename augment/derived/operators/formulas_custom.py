@@ -10,7 +10,6 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from math import prod
@@ -19,6 +18,7 @@ from typing import Any
 from augment.derived.operators.operator_calls import TYPES, Call, Unrecorded
 from augment.derived.operators.work_model import Work
 from augment.errors import UsageError
+from augment.records import dataclass
 from augment.toml import parse_toml
 
 KEYS = ("operator", "flops", "bytes", "number")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from augment.derived.names.kernel_types import KernelType
 from augment.derived.operators.counted_operators import counted
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")

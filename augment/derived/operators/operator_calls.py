@@ -6,12 +6,12 @@ Recorded with ``record_shapes=True``: ``Input Dims``, ``Input type``, ``Input St
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from augment.jsontext import mended_json
+from augment.records import dataclass
 
 Shape = tuple[int, ...]
 

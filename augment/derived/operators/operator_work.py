@@ -5,8 +5,6 @@ Operators are those that count (``counted_operators.py``); of kernels of CUDA gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Int32s, Int64s
@@ -19,6 +17,7 @@ from augment.derived.operators.graph_capture import graph_work
 from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.work_model import Work
 from augment.derived.source.arg_columns import arg_columns
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 

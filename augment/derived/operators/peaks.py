@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.errors import UsageError
+from augment.records import dataclass
 from augment.toml import parse_toml
 from augment.trace import Identity, Trace, derived
 

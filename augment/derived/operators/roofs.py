@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -13,6 +12,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.derived.operators.operator_work import OperatorWork, operator_work
 from augment.derived.operators.peaks import Peak, device_peaks
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 BEYOND = 1.05  #: of the rate of memory: bytes that the caches cannot explain either were not moved

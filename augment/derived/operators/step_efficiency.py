@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +16,7 @@ from augment.derived.operators.recomputation import recomputed
 from augment.derived.operators.roofs import Bound, Floats, Roofs, roofs
 from augment.derived.steps.step_figures import StepFigures, step_figures
 from augment.derived.steps.step_windows import StepWindows, step_windows
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 #: the parts of the time in which anything is computed

@@ -6,7 +6,6 @@ The reader of Chrome JSON collects them while reading: see ``augment/args.py``, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.names.kernel_types import KernelType, types_of
 from augment.derived.source.arg_columns_scan import ArgValues, args_of_rows, has_category, values_of
 from augment.kernels.arg_columns_layout import CONVERTED, DROPPED
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Diagnostic, SparseColumn, Trace, derived
 
 IDENTIFIERS = (Arg("External id", RECORDED, also=("external id",)), Arg("Record function id", RECORDED))

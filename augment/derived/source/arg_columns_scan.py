@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from augment.derived.source.event_text import PADDING, Block, blocks, decoded
 from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
 from augment.kernels.native import native
+from augment.records import dataclass
 from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event
 
 LEAST_ROOM = 64

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import sums
@@ -16,6 +14,7 @@ from augment.derived.source.arg_columns import arg_columns
 from augment.derived.steps.step_idle import step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work
 from augment.derived.waits.gap_causes import GapCategory
+from augment.records import dataclass
 from augment.trace import Identity, Trace
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip
@@ -13,6 +11,7 @@ from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.step_windows import StepWindows
 from augment.derived.waits.gap_causes import GapCategory, device_categories
 from augment.derived.waits.idle_gaps import device_gaps
+from augment.records import dataclass
 from augment.trace import Trace
 
 _FOREVER = np.iinfo(np.int64).max // 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.steps import steps
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Trace, derived
 
 #: a recording without steps begins and ends with events of these categories

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
+from augment.records import dataclass
 from augment.trace import Category, Trace, derived
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,18})")  # at most 18 digits fit 64 bits

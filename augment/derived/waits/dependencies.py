@@ -8,7 +8,6 @@ start, *from* for its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -17,6 +16,7 @@ from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.host_segments import host_segments
+from augment.records import dataclass
 from augment.trace import Diagnostic, Trace, derived
 
 NO_PLACE = -1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Bytes, Int64s
@@ -11,6 +9,7 @@ from augment.derived.gpu.gpu_work import Device
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, TypeCoverage, type_coverage
 from augment.derived.waits.gap_causes import GapCategory, device_categories
 from augment.derived.waits.idle_gaps import device_gaps
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = range(3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Bools, Bytes, Int32s, Int64s, Places
@@ -13,6 +11,7 @@ from augment.derived.waits.dependencies import NO_PLACE, UNEXPLAINED_NS
 from augment.derived.waits.gap_causes import launch_end
 from augment.derived.waits.idle_gaps import stream_gaps
 from augment.derived.waits.sync_dependencies import waiting_streams
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 CLOCK_NS = 2_000  #: clock error: work may appear to end so much after the start of what waited for it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.host.occupancy import occupants
 from augment.derived.waits.idle_gaps import IdleGaps, device_gaps
+from augment.records import dataclass
 from augment.trace import Category, Trace
 
 #: the args that name the owner of a gap, and the categories of slices that can own it

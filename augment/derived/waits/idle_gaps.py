@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.records import dataclass
 from augment.trace import Trace, derived
 
 

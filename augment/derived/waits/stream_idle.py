@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from augment.derived.waits.dependencies import NO_PLACE
 from augment.derived.waits.device_waits import KNOWN_BY, device_waits
 from augment.derived.waits.gap_causes import GapCategory, IdlePieces, categories_of, names_of_work, spread
 from augment.derived.waits.idle_gaps import IdleGaps, stream_gaps
+from augment.records import dataclass
 from augment.trace import Trace
 
 #: the names under which a stream's idle time is drawn

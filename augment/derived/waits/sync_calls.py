@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from augment.arrays.types import Int64s, Places
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Trace, derived
 
 #: matches names of waiting calls: of CUDA, HIP, Level Zero and others; of SYCL's adapters; of Cambricon

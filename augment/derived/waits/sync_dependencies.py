@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.ordering import each
@@ -23,6 +21,7 @@ from augment.derived.waits.dependencies import (
     launched_by,
 )
 from augment.derived.waits.sync_calls import sync_calls
+from augment.records import dataclass
 from augment.trace import LAUNCHES, Category, Diagnostic, Identity, Trace, derived
 
 _EVENT = "Event Sync"

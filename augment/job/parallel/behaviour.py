@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from augment.job.parallel.names import DP, DP_SHARD, EP, PP, TP
 from augment.job.parallel.names import UNKNOWN as NO_DIMENSION
 from augment.job.phases import Phase
 from augment.job.summary import RankSummary
+from augment.records import dataclass
 
 ALMOST_ALL, ALMOST_NONE = 0.9, 0.05  #: shares of bytes that count as all and none
 SEQUENCE_PARALLEL, FULLY_SHARDED = "sequence parallel", "fully sharded"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +31,7 @@ from augment.job.parallel.names import DATA_PARALLEL
 from augment.job.phases import Phase
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 
 MOST_GROUPS = 20  #: groups whose buckets are listed, those whose all-reduces took longest
 MOST_BUCKETS = 500

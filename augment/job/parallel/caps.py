@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from augment.arrays.types import Int64s
 from augment.findings import Findings, Skipped, column
 from augment.job.bandwidth_fit import Fit
 from augment.job.parallel.buckets import MIB, Buckets
+from augment.records import dataclass
 
 CAPS_MIB = (1, 5, 10, 25, 50, 100, 200, 400)
 

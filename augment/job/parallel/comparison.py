@@ -7,7 +7,7 @@ for more than twice the median time of its class, and more than five robust devi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from augment.job.parallel.instances import dimension_codes
 from augment.job.parallel.rank_steps import RankSteps
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import pairwise, permutations
 from math import prod
@@ -25,6 +25,7 @@ from augment.job.parallel.nodes import nodes
 from augment.job.parallel.stages import chains
 from augment.job.summary import RankSummary
 from augment.job.untold_groups import ABOUT
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 _ORDER = {"none": 0, "low": 1, "medium": 2, "high": 3, "user": 4}

@@ -7,7 +7,6 @@ msg nelems``; kernels of DeepEP and others tell none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from augment.job.matching import Matched
 from augment.job.parallel.dimensions import Dimensions
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 
 MOST_ROWS = 10_000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from augment.job.matching import Matched
 from augment.job.parallel.rank_steps import RankSteps
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_CELLS = 20_000

@@ -18,7 +18,6 @@ one that receives, spins until the data are there. The bubble is divided:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +34,7 @@ from augment.job.parallel.schedules import Passes
 from augment.job.pipeline_actions import Kind, Source
 from augment.job.summary import RankSummary
 from augment.job.waits import common_times
+from augment.records import dataclass
 
 MOST_OF_USUAL = 1.5  #: steps whose window is longer than this multiple of the median do not count
 _COLUMNS = ("kind", "chunk", "microbatch", "step", "start", "end")

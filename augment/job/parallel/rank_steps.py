@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from augment.arrays.types import Int64s
 from augment.derived.collectives.collectives import UNKNOWN
 from augment.job.summary import SPENT, RankSummary
+from augment.records import dataclass
 
 
 @dataclass(frozen=True)

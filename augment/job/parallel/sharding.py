@@ -11,7 +11,6 @@ it: the time that prefetching gives a gather to hide in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from augment.job.parallel.names import DATA_PARALLEL
 from augment.job.phases import Phase
 from augment.job.summary import RankSummary
 from augment.job.waits import Waits
+from augment.records import dataclass
 from augment.trace import Diagnostic
 
 MOST_ROWS = 2000

@@ -9,7 +9,6 @@ takes no more than without: a reduce-scatter and a gather (ZeRO, arXiv 1910.0205
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from augment.job.parallel.instances import dimension_codes
 from augment.job.parallel.names import DATA_PARALLEL
 from augment.job.parallel.rank_steps import RankSteps
 from augment.job.waits import Waits
+from augment.records import dataclass
 
 _THEORY = {"all-reduce": 1.0, FULLY_SHARDED: 1.5, SHARDED_GRADIENTS: 1.0, SHARDED_OPTIMIZER: 1.0}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from augment.readers.match import NONE, matched
 from augment.readers.perfetto.rows import Rows
 from augment.readers.perfetto.tracks import Tracks
 from augment.readers.raw import COLUMNS, Place, RawEvents, Tally
+from augment.records import dataclass
 from augment.trace import COMPLETE, NO_CORRELATION, ON_DEVICE, Category, SparseColumn
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from augment.kernels.packet_layout import (
@@ -17,6 +17,7 @@ from augment.kernels.packet_layout import (
 )
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, text
+from augment.records import dataclass
 
 #: args that are columns, by the names that different writers give them
 KEYS = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from augment.readers.perfetto import wire as wire
 from augment.readers.perfetto.wire import fields, signed, text
 from augment.readers.raw import ABSENT, Absent, Names, Place
+from augment.records import dataclass
 from augment.trace import Identity
 
 _DEEPEST = 32  #: tracks within tracks; a longer chain is a ring

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from augment.arrays.types import Int32s, Int64s
+from augment.records import dataclass
 from augment.trace import Category, Trace
 from augment.writers.perfetto.lanes import NO_SLICE, Points, Slices
 

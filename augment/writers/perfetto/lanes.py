@@ -5,12 +5,11 @@ The same pass finds the slices that flows begin and end at: the innermost that c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from augment.arrays.types import Int32s, Int64s
 from augment.kernels.native import native
+from augment.records import dataclass
 
 NO_SLICE = -1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from augment.annotations import Texts
 from augment.arrays.ordering import numbered
 from augment.arrays.types import Bytes, Int64s
+from augment.records import dataclass
 from augment.writers.perfetto.args import ArgsEncoder
 from augment.writers.perfetto.wire import (
     BEGIN,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from augment.annotations import Annotation, Ends, Flows
 from augment.arrays.ordering import combinations, each
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.derived.source.event_text import blocks, decoded
+from augment.records import dataclass
 from augment.trace import COMPLETE, Trace
 from augment.writers.perfetto import flows
 from augment.writers.perfetto.lanes import Slices, by_start, lanes_and_slices

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from augment.findings import AugmentedTrace
+from augment.records import dataclass
 from augment.trace import Diagnostic, Identity
 from augment.version import __version__
 from augment.writers.perfetto import add, write_part

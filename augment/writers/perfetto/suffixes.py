@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from augment.annotations import Annotation, Ends, Flows, SliceTrack
 from augment.arrays.types import Int64s
 from augment.kernels.native import native
+from augment.records import dataclass
 from augment.trace import Trace
 from augment.writers.perfetto.packets import Blobs, blobs_of
 from augment.writers.perfetto.wire import EVENT_CORRELATION, EVENT_FLOW, EVENT_LAST_FLOW, varint

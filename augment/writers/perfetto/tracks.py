@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from augment.arrays.types import Int32s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
+from augment.records import dataclass
 from augment.trace import GPU_WORK, LAUNCHES, Category, Identity, Trace, Track
 from augment.writers.perfetto.added import AddedTracks, Room
 from augment.writers.perfetto.wire import (

@@ -1,0 +1,126 @@
+"""Records against the standard library's dataclasses."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from augment import records
+from augment.trace import Track
+
+OPTIONS = [
+    {}, {"slots": True}, {"frozen": True}, {"frozen": True, "slots": True}, {"slots": True, "repr": False},
+    {"frozen": True, "slots": True, "eq": False},
+]  # fmt: skip
+
+
+def classes(decorator: Any, options: dict[str, bool]) -> tuple[Any, Any]:
+    """A class with each kind of field, and one that inherits from it."""
+
+    class Example:
+        """An example."""
+
+        number: int
+        text: str = "a"
+        items: list[int] = dataclasses.field(default_factory=list)
+        hidden: int = dataclasses.field(default=3, compare=False, repr=False)
+        counted: dict[str, int] = dataclasses.field(default_factory=dict, init=False, hash=False)
+
+    base = decorator(**options)(Example)
+
+    class Derived(base):
+        more: int = 5
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "more", self.more + 1)
+
+    return base, decorator(**options)(Derived)
+
+
+def seen(one: Any, other: Any) -> dict[str, Any]:
+    """What can be observed of two instances."""
+    made: dict[str, Any] = {"repr": repr(one).split("at 0x")[0], "equal": one == other, "unequal": one != other}
+    made |= {"values": dataclasses.asdict(one), "match": one.__match_args__, "slots": hasattr(one, "__dict__")}
+    made["not"] = one == 1
+    for name, act in {
+        "hash": lambda: hash(one) == hash(copy.copy(one)),
+        "set": lambda: setattr(one, "number", 1),
+        "delete": lambda: delattr(one, "text"),
+        "foreign": lambda: type(one)(),
+    }.items():
+        try:
+            made[name] = act()
+        except Exception as error:
+            made[name] = type(error)
+    return made
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_records_are_what_dataclasses_are(options: dict[str, bool]) -> None:
+    def observed(decorator: Any) -> list[Any]:
+        told: list[Any] = []
+        for cls in classes(decorator, options):
+            told.append(str(inspect.signature(cls)))
+            told.append([(one.name, one.init, one.compare) for one in dataclasses.fields(cls)])
+            params = cls.__dataclass_params__
+            told.append((params.frozen, params.eq, params.repr, params.init))
+            for one, other in [((1,), (1,)), ((1, "b"), (2, "b")), ((1, "c", [1], 4), (1, "c", [1], 5))]:
+                told.append(seen(cls(*one), cls(*other)))
+            told.append(seen(cls(number=1), dataclasses.replace(cls(1), number=2)))
+            told.append(seen(copy.deepcopy(cls(7, items=[1])), cls(7, items=[1])))
+        return told
+
+    assert observed(records.dataclass) == observed(dataclasses.dataclass)
+
+
+def test_records_are_copied_between_processes() -> None:
+    track = Track(1, 2, "tid", thread_name="main")
+    assert pickle.loads(pickle.dumps(track)) == track
+
+
+def test_a_subclass_may_call_the_method_before_it_was_made() -> None:
+    class Derived(classes(records.dataclass, {"slots": True})[0]):
+        def __init__(self) -> None:
+            super().__init__(4, "d")
+
+    assert (Derived().number, Derived().text) == (4, "d")
+
+
+def test_the_first_use_may_be_by_several_threads() -> None:
+    base, _ = classes(records.dataclass, {"frozen": True, "slots": True})
+    with ThreadPoolExecutor(8) as pool:
+        assert [one.number for one in pool.map(base, range(100))] == list(range(100))
+
+
+def test_own_methods_stay() -> None:
+    class Own:
+        value: int = 0
+
+        def __init__(self) -> None:
+            self.value = 9
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 5
+
+        def __repr__(self) -> str:
+            return "own"
+
+    made: Any = records.dataclass(Own)
+    assert (made().value, hash(made()), repr(made()), made() == 1) == (9, 5, "own", True)
+
+
+def test_methods_are_made_late() -> None:
+    base, _ = classes(records.dataclass, {"frozen": True})
+    assert isinstance(base.__dict__["__init__"], records._Late)
+    base(1)
+    assert inspect.isfunction(base.__dict__["__init__"])
+    assert isinstance(base.__dict__["__repr__"], records._Late)
