@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from augment.analyses import (
+    activity_over_time,
     before_recording,
     collectives,
     communication_computation_overlap,
@@ -68,6 +69,7 @@ class Analysis(Protocol):
 ANALYSES: tuple[Analysis, ...] = (
     diagnosis,
     temporal_breakdown,
+    activity_over_time,
     before_recording,
     idle_time_breakdown,
     communication_computation_overlap,

@@ -132,6 +132,17 @@ def line(name: str, text: str, rows: Sequence[Row], *, x: str, y: str, colours: 
     return Chart(name, _spec(rows, {"type": "line", "point": True}, encoding, 240), text)
 
 
+def over_time(name: str, text: str, rows: Sequence[Row], *, y: str, colours: Mapping[str, str]) -> Chart:
+    """Steps over time: ``x`` (ms), ``y``, ``kind``, ``exact``; a value holds until the next."""
+    encoding = {
+        "x": {"field": "x", "type": "quantitative", "title": "time (ms)"},
+        "y": {"field": "y", "type": "quantitative", "title": y},
+        "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
+        "tooltip": [{"field": "x", "title": "ms"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
+    }
+    return Chart(name, _spec(rows, {"type": "line", "interpolate": "step-after"}, encoding, 120), text)
+
+
 def flame(name: str, text: str, rows: Sequence[Row], depth: int) -> Chart:
     """Rectangles: ``x``, ``x2`` (shares), ``depth``, ``label``, ``shown`` (what fits into it), ``exact``."""
     vertical = {"field": "depth", "type": "ordinal", "axis": None}

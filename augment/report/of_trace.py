@@ -10,6 +10,7 @@ from augment.report import charts
 from augment.report.document import Document, Row, Section
 from augment.report.kernels import kernels
 from augment.report.modules import modules
+from augment.report.over_time import over_time
 from augment.report.rows import not_possible, others, rows_of, table, totals
 from augment.report.steps import efficiency, steps
 
@@ -20,8 +21,8 @@ def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
     source = sidecar["source"]
     sections = (
-        efficiency(sidecar), steps(sidecar), critical_path(sidecar), kernels(sidecar), modules(sidecar),
-        communication(sidecar), idle(sidecar), launches(sidecar), memory(sidecar),
+        efficiency(sidecar), steps(sidecar), over_time(sidecar), critical_path(sidecar), kernels(sidecar),
+        modules(sidecar), communication(sidecar), idle(sidecar), launches(sidecar), memory(sidecar),
     )  # fmt: skip
     verdict = sidecar.get("verdict") or {"text": ()}
     shown = {each.name for section in sections for each in section.tables}

@@ -18,7 +18,7 @@ from pathlib import Path
 from augment.writers.compression import GzipWriter
 from augment.writers.files import replacing
 
-PRIORITY = 19  #: the lowest
+PRIORITY = 19  #: the lowest, whatever the training's
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("trace", type=Path)
     parser.add_argument("more", nargs=argparse.REMAINDER, metavar="ARGUMENT")
     given = parser.parse_args(arguments)
-    if hasattr(os, "nice"):
-        os.nice(PRIORITY)
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     with turn():
         trace = compressed(given.trace)
         command = [sys.executable, "-m", "augment", "run", str(trace), "-o", str(trace.parent), "--quiet", *given.more]

@@ -18,6 +18,7 @@ from augment.report.document import Document, Section, Table
 from augment.report.markdown import markdown
 from augment.report.of_job import document as of_job
 from augment.report.of_trace import document as of_trace
+from augment.report.over_time import over_time
 from augment.report.subject import document_of, trend_of
 from simulator import JobOptions, simulate
 
@@ -77,6 +78,16 @@ def test_bars_add_up_to_the_step(outputs: Path) -> None:
     rows = sidecar["analyses"]["step_efficiency"]["rows"]
     assert bars[-1]["end"] == pytest.approx(sum(row["wall_ns"] for row in rows) / len(rows) / 1e6)
     assert all(before["end"] == after["start"] for before, after in itertools.pairwise(bars))
+
+
+def test_curves_over_time_hold_what_the_sidecar_does(outputs: Path) -> None:
+    sidecar = json.loads((outputs / "rank0.metrics.json").read_text())
+    section = over_time(sidecar)
+    assert [chart.name for chart in section.charts] == ["busy_over_time", "queue_over_time"]
+    rows = sidecar["analyses"]["activity_over_time"]["rows"]
+    queued = [point["y"] for point in section.charts[1].spec["data"]["values"]]
+    assert queued == [row["queued_count"] for row in rows]
+    assert not over_time({"analyses": {}})
 
 
 def test_nothing_is_fetched(outputs: Path) -> None:

@@ -1,0 +1,136 @@
+"""How busy was each device, how far was the host ahead, and how much memory was allocated, from moment to moment?
+
+The span from the first launch or piece of GPU work to the end of the last is cut into equal parts, at most as many as
+nanoseconds; a row for each device and part. ``busy_ns`` is the time in which any work ran on the device. Of the
+queues of the device's streams ([`queue_length`](#queue_length)) and of its allocator's totals, a
+part has the greatest value that held at any moment of it; memory before the first event is not known.
+
+The rows are a picture of the whole trace in little: the exact curves are drawn by `queue_length`, `memory_profile` and
+`idle_time_breakdown`.
+
+Options:
+    part_count: how many parts, at most; never more than 10,000.
+
+**What to do**: look for stretches in which a device is less busy than elsewhere. If its queue is empty there, the host
+was late; if memory falls and rises there, the allocator returned memory to the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.arrays import intervals
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import Device, gpu_work
+from augment.derived.gpu.launches import NO_ROW
+from augment.derived.gpu.queue_lengths import queue_lengths
+from augment.derived.memory.memory_events import DeviceMemory, memory_events
+from augment.findings import Findings, Skipped, column
+from augment.trace import GPU_WORK, Identity, Trace
+
+NAME = "activity_over_time"
+NEEDS = (GPU_WORK,)
+MOST_PARTS = 10_000
+_UNKNOWN = -1  #: memory before its first event
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One part of the span, on one device."""
+
+    rank: int | None = column("The rank of the process, if known.")
+    device: Identity = column("The device.")
+    part: int = column("The number of the part, from 0.")
+    start_ns: int = column("Its start, after the first event of the trace.", "ns")
+    dur_ns: int = column("Its length.", "ns")
+    busy_ns: int = column("Time in which any work ran on the device.", "ns")
+    launch_count: int = column("Calls that launched work of the device and began in it.", "count")
+    queued_count: int | None = column("Greatest queue length of any of its streams.", "count")
+    allocated_bytes: int | None = column("Greatest sum of allocated memory.", "bytes")
+    reserved_bytes: int | None = column("Greatest sum of memory that the allocator held.", "bytes")
+
+
+ROW = Row
+
+
+def analyze(trace: Trace, *, part_count: int = 120) -> Findings | Skipped:
+    """Measure each part on each device."""
+    work = gpu_work(trace)
+    launched = work.launch[work.launch != NO_ROW]
+    start = min(int(work.ts.min()), int(trace.events.ts[launched].min()) if len(launched) else int(work.ts.min()))
+    span = int(work.end.max()) - start
+    if span <= 0:
+        return Skipped("all GPU work is at one moment")
+    count = max(min(part_count, span, MOST_PARTS), 1)
+    edges = start + (np.arange(count + 1, dtype=np.int64) * span) // count
+    return Findings([row for device in work.devices for row in _rows(trace, device, edges)])
+
+
+def _rows(trace: Trace, device: Device, edges: Int64s) -> Iterator[Row]:
+    work = gpu_work(trace)
+    columns = (
+        edges[:-1] - trace.events.ts[0],
+        np.diff(edges),
+        _busy(intervals.union(work.ts[device.places], work.end[device.places]), edges),
+        _launches(trace, device, edges),
+        _queued(trace, device, edges),
+        *_memory(trace, device, edges),
+    )
+    values = [[None] * (len(edges) - 1) if values is None else values.tolist() for values in columns]
+    for part, (begin, dur, busy, launches, *optional) in enumerate(zip(*values, strict=True)):
+        yield Row(device.rank, device.device, part, begin, dur, busy, launches, *map(_known, optional))
+
+
+def _known(value: int | None) -> int | None:
+    return None if value == _UNKNOWN else value
+
+
+def _busy(work: intervals.Intervals, edges: Int64s) -> Int64s:
+    """The time of disjoint intervals in each part."""
+    before = np.concatenate(([0], np.cumsum(work.end - work.start)))
+    place = np.searchsorted(work.start, edges, "right")
+    last_end = np.concatenate((edges[:1], work.end))[place]
+    return np.diff(before[place] - np.where(place > 0, np.maximum(last_end - edges, 0), 0))
+
+
+def _launches(trace: Trace, device: Device, edges: Int64s) -> Int64s:
+    launch = gpu_work(trace).launch[device.places]
+    ts = np.sort(trace.events.ts[np.unique(launch[launch != NO_ROW])])
+    return np.diff(np.searchsorted(ts, edges))
+
+
+def _queued(trace: Trace, device: Device, edges: Int64s) -> Int64s | None:
+    where = device.rank, device.device
+    queues = [queue for queue in queue_lengths(trace) if (queue.stream.rank, queue.stream.device) == where]
+    if not queues:
+        return None
+    most: Int64s = np.max([_greatest(queue.ts, queue.length, edges, 0) for queue in queues], axis=0)
+    return most
+
+
+def _memory(trace: Trace, device: Device, edges: Int64s) -> tuple[Int64s | None, Int64s | None]:
+    memory = _of_device(memory_events(trace), device)
+    if memory is None:
+        return None, None
+    reserved = memory.reserved
+    return (
+        _greatest(memory.ts, memory.allocated, edges, _UNKNOWN),
+        None if reserved is None else _greatest(memory.ts, reserved, edges, _UNKNOWN),
+    )
+
+
+def _of_device(devices: tuple[DeviceMemory, ...], device: Device) -> DeviceMemory | None:
+    where = device.rank, device.device
+    return next((memory for memory in devices if memory.on_stream and (memory.rank, memory.device) == where), None)
+
+
+def _greatest(ts: Int64s, values: Int64s, edges: Int64s, before: int) -> Int64s:
+    """The greatest value that a stepping series has in each part; ``before`` holds until its first change."""
+    held = np.concatenate(([before], values, [before]))
+    first = np.searchsorted(ts, edges[:-1], "right")  # the value that holds at the start of the part
+    stop = np.maximum(np.searchsorted(ts, edges[1:], "left") + 1, first + 1)
+    most: Int64s = np.maximum.reduceat(held, np.stack((first, stop), axis=1).ravel())[::2]
+    return most
