@@ -148,8 +148,8 @@ def _against_runs(
     """Compare a run with those of a history that have the labels, and ran on as many such devices."""
     from augment.commands.history import change_text
     from augment.commands.runs import label_of, recording_of, run_of
-    from augment.commands.units import counted
     from augment.history import Store, gate
+    from augment.report.units import counted
 
     run = run_of(recording_of(test, region, shown), label_of(test), labels)
     shown.stage(f"reading {store}")

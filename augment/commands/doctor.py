@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.commands.options import debug
-from augment.commands.units import counted, duration, share, size
+from augment.report.units import counted, duration, share, size
 
 if TYPE_CHECKING:
     from augment.commands.inspection import Report

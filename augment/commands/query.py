@@ -127,7 +127,7 @@ def _csv(value: object) -> str:
 
 def _print_table(answer: Answer, limit: int) -> None:
     from augment.commands.terminal import emit
-    from augment.commands.units import counted
+    from augment.report.units import counted
 
     if not answer.columns:
         return

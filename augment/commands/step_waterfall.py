@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from augment.commands.units import counted
+from augment.report.units import counted
 
 _DEVICES = 4  #: that are shown at most
 _OPERATORS = 3  #: that are named of a part

@@ -14,7 +14,7 @@ from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.commands.step_waterfall import waterfall
 from augment.commands.tables import source_line
-from augment.commands.units import duration, share
+from augment.report.units import duration, share
 
 if TYPE_CHECKING:
     from augment.batch.jobs import Job

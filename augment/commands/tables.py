@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from augment.commands.terminal import emit
-from augment.commands.units import counted, duration, size_unit, time_unit
 from augment.records import dataclass
+from augment.report.units import counted, duration, size_unit, time_unit
 
 if TYPE_CHECKING:
     from rich.console import Console

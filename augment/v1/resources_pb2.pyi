@@ -321,16 +321,20 @@ class DiagnoseSpec(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INPUTS_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """What the folder of the traces is called, after which their job is; "job" if empty."""
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
-        """Traces; and earlier jobs, whose metrics tell."""
+        """Traces, of different file names; and earlier jobs, whose metrics tell."""
 
     def __init__(
         self,
         *,
         inputs: collections.abc.Iterable[global___Input] | None = ...,
+        name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["inputs", b"inputs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["inputs", b"inputs", "name", b"name"]) -> None: ...
 
 global___DiagnoseSpec = DiagnoseSpec
 
@@ -373,6 +377,9 @@ class DiffSpec(google.protobuf.message.Message):
     FUNCTIONS_FIELD_NUMBER: builtins.int
     MIN_DELTA_US_FIELD_NUMBER: builtins.int
     ARROW_COUNT_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    CONTROL_RANK_FIELD_NUMBER: builtins.int
+    TEST_RANK_FIELD_NUMBER: builtins.int
     overlay: builtins.bool
     """Whether both traces are written into one file, too, in Perfetto's own format."""
     label: builtins.str
@@ -387,6 +394,12 @@ class DiffSpec(google.protobuf.message.Message):
     """Differences of fewer microseconds are not drawn; if not set, only what makes up 1 % of a step is drawn."""
     arrow_count: builtins.int
     """How many arrows an overlay has at most; 100 if not set."""
+    name: builtins.str
+    """What outputs are called if the test is an earlier job of several traces; "job" if empty."""
+    control_rank: builtins.int
+    """Of a control of several traces, that of this rank alone is compared."""
+    test_rank: builtins.int
+    """The same of the test."""
     @property
     def control(self) -> global___Input:
         """What it was before."""
@@ -417,13 +430,20 @@ class DiffSpec(google.protobuf.message.Message):
         functions: builtins.bool = ...,
         min_delta_us: builtins.int | None = ...,
         arrow_count: builtins.int | None = ...,
+        name: builtins.str = ...,
+        control_rank: builtins.int | None = ...,
+        test_rank: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_min_delta_us", b"_min_delta_us", "arrow_count", b"arrow_count", "control", b"control", "min_delta_us", b"min_delta_us", "steps", b"steps", "test", b"test"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_min_delta_us", b"_min_delta_us", "arrow_count", b"arrow_count", "control", b"control", "formats", b"formats", "functions", b"functions", "label", b"label", "min_delta_us", b"min_delta_us", "overlay", b"overlay", "region", b"region", "short_names", b"short_names", "steps", b"steps", "test", b"test"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "control", b"control", "control_rank", b"control_rank", "min_delta_us", b"min_delta_us", "steps", b"steps", "test", b"test", "test_rank", b"test_rank"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "control", b"control", "control_rank", b"control_rank", "formats", b"formats", "functions", b"functions", "label", b"label", "min_delta_us", b"min_delta_us", "name", b"name", "overlay", b"overlay", "region", b"region", "short_names", b"short_names", "steps", b"steps", "test", b"test", "test_rank", b"test_rank"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_arrow_count", b"_arrow_count"]) -> typing.Literal["arrow_count"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_control_rank", b"_control_rank"]) -> typing.Literal["control_rank"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_delta_us", b"_min_delta_us"]) -> typing.Literal["min_delta_us"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_test_rank", b"_test_rank"]) -> typing.Literal["test_rank"] | None: ...
 
 global___DiffSpec = DiffSpec
 
@@ -588,7 +608,7 @@ class Job(google.protobuf.message.Message):
 
     @property
     def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFailure]:
-        """Of a WholeJobSpec: the inputs of which nothing could be made, in their order."""
+        """Of a job of several traces: those of which nothing could be made, in their order."""
 
     def __init__(
         self,
@@ -621,7 +641,7 @@ class InputFailure(google.protobuf.message.Message):
     FILE_NAME_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     index: builtins.int
-    """Its place in WholeJobSpec.inputs, from 0; an earlier job there counts as one."""
+    """Its place among the inputs, from 0; an earlier job there counts as one."""
     file_name: builtins.str
     """What it is called."""
     @property

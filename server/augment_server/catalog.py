@@ -134,8 +134,8 @@ def check_spec(spec: v1.JobSpec) -> None:
         check_diff(spec.diff)
     elif kind == "job":
         check_job(spec.job)
-    else:
-        raise Refusal("INVALID_REQUEST", f"spec.{kind}: this server does not do this kind of work")
+    elif kind == "diagnose":
+        _check_name(spec.diagnose.name)
 
 
 def check_job(spec: v1.WholeJobSpec) -> None:
@@ -147,14 +147,18 @@ def check_job(spec: v1.WholeJobSpec) -> None:
     from augment.job.parallel.names import as_text, stated
 
     check(spec.augment)
-    if spec.name and safe_file_name(spec.name) != spec.name:
-        raise Refusal("INVALID_REQUEST", "name: that of a folder, without those that it lies in")
+    _check_name(spec.name)
     if spec.augment.HasField("input"):
         raise Refusal("INVALID_REQUEST", "augment.input: leave it empty, and name the traces in inputs")
     try:
         stated(as_text(spec.parallelism))
     except UsageError as error:
         raise Refusal("USAGE", str(error).replace("--parallelism", "parallelism")) from error
+
+
+def _check_name(name: str) -> None:
+    if name and safe_file_name(name) != name:
+        raise Refusal("INVALID_REQUEST", "name: that of a folder, without those that it lies in")
 
 
 def check(spec: v1.AugmentSpec) -> None:
@@ -182,5 +186,6 @@ def check_diff(spec: v1.DiffSpec) -> None:
     if not (0 <= spec.min_delta_us <= MOST_DELTA_US and 0 <= spec.arrow_count <= MOST_ARROWS):
         most = f"min_delta_us at most {MOST_DELTA_US}, arrow_count at most {MOST_ARROWS}"
         raise Refusal("USAGE", f"{most}, and neither is negative")
+    _check_name(spec.name)
     if len(spec.label) > MOST_LABEL or not (spec.label.isprintable() or not spec.label):
         raise Refusal("USAGE", f"label: at most {MOST_LABEL} printable characters")

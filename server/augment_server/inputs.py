@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -29,12 +29,26 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an input cannot be read: its position among all traces, and what a refusal says."""
+
+    position: int
+    reason: str
+    message: str
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Outputs:
-    """What was made; of a trace also its rank and the number of ranks, if it tells and that was asked."""
+    """What was made; of a trace also its rank and the number of ranks, if it tells and that was asked.
+
+    ``failures`` are the inputs that cannot be read, of a job that is made of the others.
+    """
 
     files: tuple[Made, ...] = ()
     rank: int | None = None
     world_size: int | None = None
+    failures: tuple[Failure, ...] = ()
 
     def text(self) -> str:
         """As the database keeps it."""
@@ -103,6 +117,8 @@ class Inputs:
         kind = spec.WhichOneof("kind")
         if kind == "augment" and len(found) > 1:
             raise Refusal("INVALID_REQUEST", f"input: {spec.augment.input.job} has {len(found)} traces; use spec.job")
+        if kind == "diagnose":
+            _expect_different([one.file_name for one in found if not one.source])
         if kind == "job":
             _expect_different([one.file_name for one in found])
         return found
@@ -140,7 +156,7 @@ class Inputs:
             return
         if earlier.WhichOneof("kind") not in ("augment", "job"):
             raise Refusal("INVALID_REQUEST", f"jobs/{job}: is of another kind; only its metrics can be told")
-        for trace in traces_of(self._db, row, earlier):
+        for trace in traces_of(self._db, row, earlier, good=True):
             called = file_name or trace.file_name
             trace = replace(trace, file_name=called, origin=origin)
             if _is_reusable(earlier, spec) and called.rpartition("/")[2] == trace.file_name:
@@ -153,12 +169,11 @@ class Inputs:
         return bool(trace.uri) or self._storage.blob(trace.content).exists()
 
 
-def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec) -> list[Given]:
-    """The traces of a job, ``row`` of the table of jobs."""
-    last = "" if spec.WhichOneof("kind") != "job" else " AND origin >= 0"
-    parts = db.execute(f"SELECT * FROM parts WHERE job = ?{last} ORDER BY position", (row["id"],)).fetchall()  # noqa: S608
+def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, good: bool = False) -> list[Given]:
+    """The traces of a job, ``row`` of the table of jobs; ``good``: without those of which nothing could be made."""
+    parts = db.execute("SELECT * FROM parts WHERE job = ? AND origin >= 0 ORDER BY position", (row["id"],)).fetchall()
     if parts:
-        return [given_of(one) for one in parts]
+        return [given_of(one) for one in parts if not (good and one["error"])]
     others = db.execute("SELECT * FROM controls WHERE job = ?", (row["id"],))
     stored = zip((row, *others), inputs_of(spec), strict=True)
     return [Given(one["file_name"], one["content"], given.uri, at) for at, (one, given) in enumerate(stored)]

@@ -187,6 +187,8 @@ class Jobs:
             ended = self._end(db, job, state, text)
             rows = [(job, position, one.file_name, one.size, one.sha256) for position, one in enumerate(made.files)]
             db.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", rows if ended else ())
+            for one in made.failures if ended else ():
+                parts.fail(db, job, one.position, _text_of(Refusal(one.reason, one.message, one.metadata)))
         if ended:
             self._progress.pop(job, None)
         return ended

@@ -29,10 +29,10 @@ class Orders:
         self._storage, self._limits, self._roots = storage, limits, roots
         self._of_kind: dict[str, Callable[[Begun], Order]] = {
             "augment": lambda begun: _augment_order(begun.spec.augment),
-            "diff": lambda begun: _diff_order(begun.spec.diff),
+            "diff": lambda begun: {**_diff_order(begun.spec.diff), "name": begun.spec.diff.name or "job"},
             "job": self._job_order,
             "report": lambda begun: {"markdown": begun.spec.report.markdown},
-            "diagnose": lambda _: {},
+            "diagnose": self._diagnose_order,
         }
 
     def order(self, begun: Begun, folder: Path) -> Order:
@@ -64,12 +64,18 @@ class Orders:
         order: Order = {"file_name": given.file_name, "at": f"{at}/{given.file_name}", "origin": given.origin}
         if given.source:
             order["made"] = _plain(given.made.files)
-            order["made_in"] = str(self._storage.artifacts(given.source))
+            order["made_in"], order["job"] = str(self._storage.artifacts(given.source)), f"jobs/{given.source}"
         if given.content:
             order["blob"] = str(self._storage.blob(given.content))
         elif given.uri:
             order["below"] = resolve(given.uri, self._roots)
         return order
+
+    def _diagnose_order(self, begun: Begun) -> Order:
+        """Traces lie in a folder, as those do that the command gets."""
+        name = begun.spec.diagnose.name or "job"
+        places = [self._place(at, given) for at, given in enumerate(begun.inputs)]
+        return {"inputs": [{**place, "at": f"{name}/{place['file_name']}"} for place in places]}
 
     def _job_order(self, begun: Begun) -> Order:
         """A trace of a whole job is converted as one alone is; its last step gets what was made of all."""
@@ -126,6 +132,8 @@ def _diff_order(spec: v1.DiffSpec) -> Order:
         "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},
         "drawing": {"formats": list(spec.formats), "label": spec.label, "overlay": spec.overlay},
     }
+    ranks = {"control_rank": spec.control_rank, "test_rank": spec.test_rank}
+    order["compare"] |= {name: rank for name, rank in ranks.items() if spec.HasField(name)}  # type: ignore[arg-type]
     if spec.HasField("steps"):
         order["compare"]["step"] = [spec.steps.control, spec.steps.test]
     if spec.HasField("min_delta_us"):

@@ -84,6 +84,11 @@ def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made
     return True
 
 
+def fail(db: sqlite3.Connection, job: str, number: int, error: bytes | None) -> None:
+    """A trace cannot be read, and the job was made of the others."""
+    db.execute("UPDATE parts SET state = ?, error = ? WHERE job = ? AND position = ?", (FAILED, error, job, number))
+
+
 def first_error(db: sqlite3.Connection, job: str) -> bytes | None:
     """Why nothing could be made of any trace; None if something can be."""
     query = "SELECT MIN(state = ?) AS all_failed FROM parts WHERE job = ? AND origin >= 0"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from augment_server.errors import Refusal, disk_is_full, refusal_of
-from augment_server.inputs import NOTHING, Made, Outputs
+from augment_server.inputs import NOTHING, Failure, Made, Outputs
 from augment_server.jobs import CANCELLED, FAILED, SUCCEEDED, Begun, Jobs, state_name
 from augment_server.limits import Limits
 from augment_server.names import new_id
@@ -228,7 +228,8 @@ class Scheduler:
                 self._observer.log(logging.ERROR, said["traceback"], job_id=begun.id)
             raise Refusal(*said["failed"])
         files = tuple(Made(*one) for one in said["made"])
-        return Outputs(files, said.get("rank"), said.get("world_size"))
+        failures = tuple(Failure(*one) for one in said.get("failures", ()))
+        return Outputs(files, said.get("rank"), said.get("world_size"), failures)
 
     def _progress_of(self, begun: Begun) -> JobProgress | TraceProgress:
         """What follows the work: of a whole job one for all that comes after its traces."""

@@ -16,7 +16,7 @@ import resource
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,12 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
         if told.metadata and order["kind"] == "diff":  # both may have the same name
             told.metadata = {**told.metadata, "side": "control" if order["inputs"][number]["origin"] else "test"}
         why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
-    metadata = {name: _without_places(value, order) for name, value in told.metadata.items()}
-    return {"failed": [told.reason, _without_places(told.message, order), metadata], "traceback": why}
+    return {"failed": [told.reason, *_presentable(told.message, told.metadata, order)], "traceback": why}
+
+
+def _presentable(message: str, metadata: Mapping[str, str], order: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """What leaves this process of an error."""
+    return _without_places(message, order), {name: _without_places(text, order) for name, text in metadata.items()}
 
 
 def _without_places(text: str, order: dict[str, Any]) -> str:
@@ -131,13 +135,14 @@ def _told(order: dict[str, Any], paths: Sequence[Path], known: Callable[[Path], 
 
 
 def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
-    """Compare the second with the first, the test."""
+    """Compare the traces of the control with those of the test, which come first."""
     from augment.comparison import diff
     from augment.comparison.outputs import Drawing, write_all
     from augment.readers import read
     from augment.writers.files import stem
 
-    test, control = sources
+    sides = [[path for path, given in zip(sources, order["inputs"], strict=True) if given["origin"] == origin]
+             for origin in (1, 0)]  # fmt: skip
     limits, asked = Limits(**order["limits"]), order["compare"]
     if "step" in asked:
         asked["step"] = tuple(asked["step"])
@@ -146,14 +151,41 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
     def stage(name: str) -> None:
         say(stage=name, done=stages.index(name), of=len(stages))
 
-    stage("reading the control")
-    before = read(str(control), limits=limits)
-    stage("reading the test")
-    now = read(str(test), limits=limits)
+    traces = []
+    for name, paths in zip(stages[:2], sides, strict=True):
+        stage(name)
+        traces.append([read(str(path), limits=limits) for path in paths])
     stage("comparing")
-    found = diff(before, now, **asked)
+    found = diff(*traces, **asked)
     out = Path(order["folder"]) / "out"
-    return _told(order, write_all(found, out, stem(test.name), Drawing(**order["drawing"]), stage))
+    name = stem(sides[1][0].name) if len(sides[1]) == 1 else str(order["name"])
+    return _told(order, write_all(found, out, name, Drawing(**order["drawing"]), stage))
+
+
+def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
+    """Write a page."""
+    from augment_server.telling import reported
+
+    out = Path(order["folder"]) / "out"
+    return _told(order, reported(order, sources, out, lambda name, done, of: say(stage=name, done=done, of=of)))
+
+
+def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
+    """Say what is wrong with each input."""
+    from augment_server.errors import refusal_of
+    from augment_server.telling import diagnosed
+
+    failures: list[list[Any]] = []
+
+    def failed(number: int, error: InputError) -> None:
+        told = refusal_of(error, order["inputs"][number]["file_name"])
+        failures.append([number, told.reason, *_presentable(told.message, told.metadata, order)])
+
+    def stage(name: str, done: int, of: int) -> None:
+        say(stage=name, done=done, of=of)
+
+    paths = diagnosed(order, sources, Path(order["folder"]) / "out", stage, failed)
+    return {**_told(order, paths), "failures": failures}
 
 
 def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
@@ -238,6 +270,8 @@ _WORK: dict[str, Callable[[dict[str, Any], Sequence[Path], Say], dict[str, Any]]
     "augment": _converted,
     "diff": _compared,
     "job": _gathered,
+    "report": _reported,
+    "diagnose": _diagnosed,
 }
 
 

@@ -1,0 +1,138 @@
+"""What is wrong with runs, in short: the verdict and the answers of all rules about traces, metrics and jobs.
+
+``augment diagnose`` prints it, and the service writes it as artifacts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from augment.readers.limits import Limits
+
+Report = dict[str, Any]  #: ``input``, ``verdict``, ``rows``; and ``summary``, of a trace, for its job
+LEVELS = {"high": ("high",), "warning": ("high", "warning")}  #: what is at or above a level
+_ANALYSIS = "diagnosis"
+_SIGNS = {"found": "!", "fine": "✓", "no_data": "–"}
+
+
+def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
+    """The report on each job: the ranks in one folder that communicate with each other."""
+    from augment.job.answer import answer
+    from augment.job.sidecar import document
+
+    folders: dict[str, list[Report]] = {}
+    for report in reports:
+        if report["summary"]:
+            folders.setdefault(os.path.dirname(report["input"]) or ".", []).append(report)
+    for folder, ranks in folders.items():
+        if len(ranks) < 2:
+            continue
+        result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
+        job = document(result, os.path.basename(os.path.abspath(folder)))
+        name = f"job {job['source']['name']}, {len(ranks)} traces"
+        yield {"input": name, "verdict": job["verdict"]["text"], "rows": []}
+
+
+def report_on(path: str, stage: Callable[[str], object], limits: Limits | None = None) -> Report:
+    """The verdict and the answers of all rules about one trace or metrics file, and a trace's summary for its job.
+
+    Args:
+        path: of the file.
+        stage: called with the current activity.
+        limits: of the reader.
+
+    Raises:
+        InputError: it cannot be read, or the metrics have no diagnosis.
+    """
+    from augment.errors import UnknownFormat
+    from augment.sidecars import is_sidecar, read_sidecar
+
+    sidecar, summary = (read_sidecar(path), None) if is_sidecar(path) else _judged(path, stage, limits)
+    analysis = sidecar["analyses"].get(_ANALYSIS)
+    if "verdict" not in sidecar and analysis is None:
+        raise UnknownFormat(path, "these metrics have no verdict: name the trace, or make them again with augment run")
+    verdict = sidecar.get("verdict", {"text": [], "rows": []})
+    rows = [row for row in verdict["rows"] if "rule" in row] if analysis is None else analysis["rows"]
+    text = verdict["text"] or [f"Nothing could be judged: {(analysis or {}).get('reason', 'no rule ran')}."]
+    return {"input": path, "verdict": text, "rows": rows, "summary": summary}
+
+
+def _judged(path: str, stage: Callable[[str], object], limits: Limits | None) -> tuple[dict[str, Any], bytes]:
+    """The sidecar of a trace with the diagnosis alone, and its summary."""
+    import msgspec
+
+    from augment.job.summary import summarize
+    from augment.pipeline import augment
+    from augment.readers import read
+    from augment.readers.limits import UNLIMITED
+    from augment.writers.metrics import document, encode
+
+    stage(f"reading {path}")
+    trace = read(path, limits=limits or UNLIMITED)
+    stage(_ANALYSIS)
+    augmented = augment(trace, only=[_ANALYSIS])
+    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augmented)))
+    return decoded, summarize(augmented)
+
+
+def json_of(report: Report) -> str:
+    """A report as a line of JSON."""
+    from augment.jsontext import json_line
+
+    return json_line({name: report[name] for name in ("input", "verdict", "rows")})
+
+
+def lines_of(reports: Sequence[Report], *, markdown: bool, brief: bool) -> Iterator[str]:
+    """All reports, an empty line between two; ``brief``: without what is fine, not there or small."""
+    for place, report in enumerate(reports):
+        if place:
+            yield ""
+        yield from _lines(report, markdown, brief)
+
+
+def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
+    yield f"## {report['input']}" if markdown else f"{report['input']}:"
+    yield ""
+    yield " ".join(report["verdict"]) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
+    shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
+    if brief:
+        told = " ".join(report["verdict"])
+        shown = [row for row in shown if row.get("severity") in LEVELS["warning"] and row["title"] not in told]
+    if shown:
+        yield ""
+    for row in shown:
+        yield from _markdown(row) if markdown else _text(row, brief)
+
+
+def _text(row: Report, brief: bool) -> Iterator[str]:
+    status = row.get("status", "found")
+    severity = f"{row['severity']}: " if status == "found" else ""
+    title = f"{row['title']} ({row['advice']} records it)" if status == "no_data" and row["advice"] else row["title"]
+    yield f"  {_SIGNS[status]} {severity}{title}"
+    if status == "found" and not brief:
+        for one in row.get("evidence", []):
+            yield f"      {one}"
+        yield f"      → {row['advice']}"
+        if row.get("overlaps"):
+            yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"
+        yield f"      {row['rule']}, confidence {row['confidence']}" + _where(row)
+
+
+def _where(row: Report) -> str:
+    from augment.report.units import duration
+
+    if row.get("start_ns") is None:
+        return ""
+    return f"; the longest of {row['count']}: {duration(row['dur_ns'])} on {row['track'] or 'the host'}"
+
+
+def _markdown(row: Report) -> Iterator[str]:
+    status = row.get("status", "found")
+    if status == "found":
+        certain = f"(`{row['rule']}`, confidence {row['confidence']})"
+        yield f"- **{row['severity']}**: {row['title']}. {row['advice']}. {certain}"
+    else:
+        yield f"- {_SIGNS[status]} {row['title']}"

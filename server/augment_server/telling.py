@@ -1,0 +1,108 @@
+"""Reports and diagnoses, in a worker: of traces, or of what earlier jobs have made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from augment.errors import InputError
+from augment.readers.limits import Limits
+from augment.report import health
+from augment.report.document import Document
+from augment.report.html import page
+from augment.report.markdown import markdown
+from augment.report.subject import document_of
+from augment.sidecars import Sidecar
+from augment.writers.files import METRICS_SUFFIX
+
+Order = dict[str, Any]
+Stage = Callable[[str, int, int], None]  #: called with what begins, how many stages are done, and of how many
+Failed = Callable[[int, InputError], None]  #: called with the number of an input, and why it cannot be read
+_MOST_STAGES = 100
+
+
+def reported(order: Order, sources: Sequence[Path], out: Path, stage: Stage) -> list[Path]:
+    """Write the page about a trace, or about the last metrics that an earlier job made."""
+    (given,), (source,) = order["inputs"], sources
+    metrics = [made for made in given.get("made", ()) if made["file_name"].endswith(METRICS_SUFFIX)]
+    path = str(Path(given["made_in"], metrics[-1]["file_name"]) if metrics else source)
+    stages = iter(range(3))
+
+    def begin(name: str) -> None:
+        stage(name, next(stages), 3)
+
+    def analyse(name: str) -> dict[str, Any]:
+        return _analysed(name, Limits(**order["limits"]), begin)
+
+    made = document_of(path, analyse)
+    begin("writing")
+    return list(_written(made, out, _called(given, metrics), order))
+
+
+def _called(given: Order, metrics: Sequence[Order]) -> str:
+    """What the page is called: a whole job as its folder, a trace as its file up to the first point."""
+    name = str(given["file_name"])
+    of_job = bool(metrics) and os.path.basename(metrics[-1]["file_name"]) == f"job{METRICS_SUFFIX}"
+    return name if of_job else Sidecar.of(name, {}).trace
+
+
+def _written(made: Document, out: Path, name: str, order: Order) -> Iterator[Path]:
+    forms = [(".report.md", markdown)] if order["markdown"] else []
+    for suffix, text in (*forms, (".report.html", page)):
+        path = out / f"{name}{suffix}"
+        path.write_text(text(made), encoding="utf-8")
+        yield path
+
+
+def _analysed(path: str, limits: Limits, begin: Callable[[str], None]) -> dict[str, Any]:
+    import msgspec
+
+    from augment.pipeline import augment
+    from augment.readers import read
+    from augment.writers.metrics import document, encode
+
+    begin("reading")
+    trace = read(path, limits=limits)
+    begin("analysing")
+    decoded: dict[str, Any] = msgspec.json.decode(encode(document(augment(trace))))
+    return decoded
+
+
+def diagnosed(order: Order, sources: Sequence[Path], out: Path, stage: Stage, failed: Failed) -> list[Path]:
+    """Write what is wrong with each input, those first that are whole jobs."""
+    limits, count = Limits(**order["limits"]), len(sources)
+    every = -(-count // _MOST_STAGES)
+    reports: list[health.Report] = []
+    for number, (given, source) in enumerate(zip(order["inputs"], sources, strict=True)):
+        if number % every == 0:
+            stage("diagnosing", number // every, -(-count // every))
+        for path, name in _subjects(given, source):
+            try:  # one that cannot be read does not keep the others from being told
+                reports.append({**health.report_on(path, lambda _: None, limits), "told": name})
+            except InputError as error:  # noqa: PERF203
+                if number == count - 1 and not reports:
+                    raise
+                failed(number, error)
+    several = len(reports) > 1
+    shown = [*health.of_jobs(reports), *({**report, "input": report["told"]} for report in reports)]
+    return [
+        _lines(out / "diagnosis.md", health.lines_of(shown, markdown=True, brief=several)),
+        _lines(out / "diagnosis.jsonl", map(health.json_of, shown)),
+    ]
+
+
+def _lines(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def _subjects(given: Order, source: Path) -> list[tuple[str, str]]:
+    """What an input stands for: paths, and what they are called; of a job its metrics, those of the whole first."""
+    if "made" not in given:
+        return [(str(source), given["file_name"])]
+    names = [str(made["file_name"]) for made in given["made"]]
+    names = [name for name in names if name.endswith(METRICS_SUFFIX) and ".diff." not in name]
+    names.sort(key=lambda name: (not os.path.basename(name).startswith("job."), name))
+    return [(os.path.join(given["made_in"], name), f"{given['job']}/artifacts/{name}") for name in names]
