@@ -2,7 +2,7 @@
 
 The ranks of a group end each of its collectives together. So the time from the end of one to the end of the next is the
 same on all of them, whatever their clocks show, and differs for ranks of other groups. Ranks whose times agree form a
-group.
+group. Groups of balanced work may end at about the same time: if that cannot be excluded, no group is inferred.
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ def inferred_groups(
     ends = end[order[whole]].reshape(-1, len(members))
     if len(ends) < FEWEST_ENDS or len(members) < 2:
         return None
+    starts = ts[order[whole]].reshape(-1, len(members))
     between = np.diff(ends[np.argsort(ends[:, 0], kind="stable")], axis=0)
     apart = max(APART_NS, int(np.median(end[rows] - ts[rows])) // 10)
     cluster = _equal_clusters(between, apart, size)
+    if cluster is not None and size == UNKNOWN and not cluster.any():
+        cluster = _not_merged(cluster, between, starts, ends)
     if cluster is None:
         return []
     result = []
@@ -79,6 +82,38 @@ def _equal_clusters(between: Int64s, apart: int, size: int) -> Int64s | None:
         if len(counts) == 1 and (counts == {size} or (size == UNKNOWN and counts != {1})):
             return cluster
     return None
+
+
+def _not_merged(cluster: Int64s, between: Int64s, starts: Int64s, ends: Int64s) -> Int64s | None:
+    """The one ``cluster`` of all ranks, unless they may be groups that merely end at about the same time.
+
+    They may be if the distances between their ends have a clear step that parts them into equal groups. They are if a
+    rank of one ends before a rank of another begins; else nothing tells, and there is no cluster.
+    """
+    parted = _parted(between)
+    if parted is None:
+        return cluster
+    ahead = np.median(ends - ends[:, :1], axis=0).astype(np.int64)
+    first_end, last_start = (ends - ahead).min(axis=1), (starts - ahead).max(axis=1)
+    return parted if (first_end + NOISE_NS < last_start).any() else None
+
+
+def _parted(between: Int64s) -> Int64s | None:
+    """The cluster of each column if the distances from the first one have a clear step that parts all columns into
+    clusters of one size, more than one each; else None."""
+    distance = np.maximum(np.median(np.abs(between - between[:, :1]), axis=0), NOISE_NS)
+    ordered = np.sort(distance)
+    ratios = ordered[2:] / ordered[1:-1]
+    if not len(ratios) or ratios.max() < CLEARLY:
+        return None
+    step = int(ratios.argmax()) + 1
+    threshold = float(np.sqrt(ordered[step] * ordered[step + 1]))
+    cluster = np.full(between.shape[1], -1, np.int64)
+    while (left := np.flatnonzero(cluster < 0)).size:
+        distance = np.median(np.abs(between[:, left] - between[:, left[:1]]), axis=0)
+        cluster[left[distance <= threshold]] = cluster.max() + 1
+    sizes = np.bincount(cluster)
+    return cluster if len(set(sizes.tolist())) == 1 and len(sizes) > 1 else None
 
 
 def _clusters(between: Int64s, apart: int, choose: Callable[[Floats], int]) -> Int64s:

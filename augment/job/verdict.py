@@ -55,9 +55,20 @@ class Judgement:
             largest = float(self._excess.total_ns[self._members].max(initial=0)) / max(self._replay.recorded_ns, 1)
             chance = "" if largest < LEAST else ", no more than chance, or without gain"
             text = f"No rank stands out (largest charge {100 * max(largest, 0.0):.1f} %{chance})."
-            return Verdict((text, *doubts), ())
+            return Verdict((text, *self._late_without_gain, *doubts), ())
         texts = [verdict_text.sentence(row, self._time, len(self._members), self._step_time) for row in rows]
         return Verdict((*texts, *self._together, *doubts), rows)
+
+    @property
+    def _late_without_gain(self) -> tuple[str, ...]:
+        """A sentence on the latest rank where the job would not gain by its being in time."""
+        if not len(self._candidates):
+            return ()
+        member = int(self._candidates[0])
+        charged, causes = self._charged(member)
+        cause = max(causes, key=lambda each: causes[each])
+        gain = self._gains[member] / self._time
+        return (verdict_text.late_without_gain(self._summaries[member].rank, charged, cause, causes[cause], gain),)
 
     @property
     def recorded_ns(self) -> int:
@@ -188,12 +199,16 @@ class Judgement:
         ranks = "both" if len(self._candidates) == 2 else f"all {verdict_text.spelled(len(self._candidates))}"
         return (f"If {ranks} late ranks{where} were like the median, the job would take {share:.0f} % less time.",)
 
+    def _charged(self, member: int) -> tuple[int, dict[str, int]]:
+        """What is charged to a member, and the part that is due to each cause, ns."""
+        total, lasting = int(self._excess.total_ns[member]), int(self._excess.lasting_ns[member])
+        lasts = 2 * total < lasting
+        part = self._excess.lasting_causes if lasts else self._excess.causes
+        return lasting if lasts else total, {cause: int(values[member]) for cause, values in part.items()}
+
     def _rank_row(self, member: int) -> Row:
-        summary, total = self._summaries[member], int(self._excess.total_ns[member])
-        lasting = int(self._excess.lasting_ns[member])
-        part = self._excess.causes if 2 * total >= lasting else self._excess.lasting_causes
-        causes = {cause: int(values[member]) for cause, values in part.items()}
-        total = total if 2 * total >= lasting else lasting
+        summary = self._summaries[member]
+        total, causes = self._charged(member)
         cause = max(causes, key=lambda each: causes[each])
         share = causes[cause] / total if total else 0.0
         cause = cause if share >= LEAST_SHARE else "unknown"

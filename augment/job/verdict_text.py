@@ -56,6 +56,17 @@ def _gained(gain: int, time_ns: int, step: tuple[float, int]) -> str:
     return f"the job would take {_time(time_ns - gain)} instead of {_time(time_ns)}"
 
 
+def late_without_gain(rank: int | None, charged_ns: int, cause: str, cause_ns: int, gain: float) -> str:
+    """The sentence on a rank whose excess would bring no gain; ``gain`` is a share of the job's time."""
+    who = f"Rank {rank}" if rank is not None else "A rank of unknown number"
+    saved = f"only {100 * gain:.1f} %" if gain > 0 else "nothing"
+    most = f"{_time(cause_ns)} {cause.replace('_', ' ')}"
+    return (
+        f"{who} keeps others waiting ({_time(charged_ns)} more than its peers between collectives, of which {most}), "
+        f"but if it were like the median, the job would gain {saved}."
+    )
+
+
 def evidence(
     cause: str, causes: Mapping[str, int], member: int, excess: Excess, summaries: Sequence[RankSummary]
 ) -> str:

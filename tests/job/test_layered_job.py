@@ -167,3 +167,14 @@ def test_half_the_ranks_or_fewer_charge_nobody(shared_traces: Path) -> None:
     partial = result.outcomes["stragglers"]
     assert isinstance(partial, Findings)
     assert "nobody is charged" in (partial.partial or "")
+
+
+def test_a_rank_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    paths = layered_job.make(tmp_path, "seq", 4)
+    text = gzip.decompress(paths[6].read_bytes())
+    paths[6].write_bytes(gzip.compress(text[: len(text) * 6 // 10]))
+    result = answered(paths)
+    (note,) = (each for each in result.diagnostics if each.code == "truncated_rank")
+    assert note.count == 1
+    assert paths[6].name in note.message
+    assert any(sentence.startswith("Incomplete: rank 6 (") for sentence in result.verdict.text)

@@ -191,3 +191,29 @@ def test_ranks_of_groups_that_are_not_told_are_not_one_collective_if_they_are_ap
     left = matched.take(~wrong)
     assert len(left) == 30
     assert waits(left, clocks).by_arrival.all()
+
+
+def pairs(between_ns: int, late_ns: int, group_of: list[int], count: int = 30) -> list[RankSummary]:
+    """Ranks of unnamed groups whose collectives end ``between_ns`` apart from group to group, and begin within
+    ``late_ns``."""
+    random = np.random.default_rng(3)
+    parts: list[list[Part]] = [[] for _ in group_of]
+    for number in range(count):
+        begin = number * 1_000_000
+        shift = {group: int(random.integers(0, between_ns)) for group in set(group_of)}
+        start = {group: int(random.integers(0, max(late_ns, 1))) for group in set(group_of)}
+        for rank, group in enumerate(group_of):
+            end = begin + 30_000 + start[group] + shift[group] + int(random.integers(0, 40))
+            parts[rank].append(("", "AllReduce", number, begin + start[group], end))
+    return [summary_of(rank, own, numbered=False, steps=([0], [0], [10**8], [0])) for rank, own in enumerate(parts)]
+
+
+def test_groups_that_end_at_about_the_same_time_are_not_merged() -> None:
+    alike = match(pairs(20_000, 1, [0, 0, 1, 1]))  # one group of two hosts, or two groups: nothing tells
+    assert len(alike) == 0
+    assert told(alike.diagnostics) == {"group_members_not_told": 120}
+    apart_ = match(pairs(20_000, 90_000, [0, 0, 1, 1]))  # a pair ends before the other begins
+    assert {group.ranks for group in apart_.groups if group.ranks} == {"[0, 1]", "[2, 3]"}
+    assert len(apart_) == 60
+    whole = match(pairs(20_000, 90_000, [0, 0, 0, 0]))
+    assert len(whole) == 30
