@@ -73,11 +73,11 @@ def plan(names: Sequence[str], out: str | None, evidence: Evidence = _NO_EVIDENC
     out = out and locations.settled(out)
     for name in map(locations.settled, names):
         try:
-            found = list(_expand(name, out))
+            inputs = list(_expand(name, out))
         except AugmentError as error:
             made.refused.append((name, error))
             continue
-        for item in found:
+        for item in inputs:
             real = locations.real(item.path)
             if real not in seen and (item.named or not evidence.is_one(item.path)):
                 seen.add(real)
@@ -152,15 +152,15 @@ def _local(path: str, folder: str, *, named: bool, root: str | None) -> Input:
 
 def _folder(top: str, out: str, root: str) -> Iterator[Input]:
     """The likely traces below ``top``, sorted by name, without hidden files and without following links to folders."""
-    found = False
+    any_input = False
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         target = locations.join(out, locations.below(folder, top))
         for file in sorted(files):
             if _likely(file):
-                found = True
+                any_input = True
                 yield _local(os.path.join(folder, file), target, named=False, root=root)
-    if not found:
+    if not any_input:
         raise _empty(top)
 
 
@@ -213,20 +213,20 @@ def _remote(url: str, out: str | None) -> Iterator[Input]:
     with locations.errors_as(lambda why: InputError(url, why)):
         if wild:
             fixed = url[: url.rindex("/", 0, wild.start())]
-            found, named = fs.glob(path, detail=True), True
+            files, named = fs.glob(path, detail=True), True
         elif (info := fs.info(path))["type"] == "directory" or url.endswith("/"):
-            fixed, found, named = url.rstrip("/"), fs.find(path, detail=True), False
+            fixed, files, named = url.rstrip("/"), fs.find(path, detail=True), False
         else:
             folder = out or locations.parent(url)
             yield Input(url, folder, named=True, size=int(info.get("size") or 0), modified=locations.modified(info))
             return
-    yield from _listed(url, fixed, out or fixed, found, fs._strip_protocol(fixed), named=named)
+    yield from _listed(url, fixed, out or fixed, files, fs._strip_protocol(fixed), named=named)
 
 
-def _listed(url: str, fixed: str, out: str, found: dict[str, Any], top: str, *, named: bool) -> Iterator[Input]:
+def _listed(url: str, fixed: str, out: str, files: dict[str, Any], top: str, *, named: bool) -> Iterator[Input]:
     """The inputs of a remote listing, sorted by name, by the rules of :func:`_folder`."""
     any_file = False
-    for path, info in sorted(found.items()):
+    for path, info in sorted(files.items()):
         below = path[len(top) :].strip("/").split("/")
         hidden = any(part.startswith(".") for part in below)
         if info.get("type") == "directory" or hidden or not (named or _likely(below[-1])):

@@ -193,16 +193,16 @@ def _put_object(fs: Any, source: str, path: str) -> None:
 
 def _put_file(fs: Any, source: str, path: str) -> None:
     folder, _, name = path.rpartition("/")
-    beside = f"{folder}/.{name}.{secrets.token_hex(6)}.tmp"
+    temporary = f"{folder}/.{name}.{secrets.token_hex(6)}.tmp"
     try:
         fs.makedirs(folder, exist_ok=True)
-        fs.put_file(source, beside)
+        fs.put_file(source, temporary)
         if fs.exists(path):
             fs.rm_file(path)  # HDFS and SFTP do not move onto an existing file
-        fs.mv(beside, path)
+        fs.mv(temporary, path)
     except BaseException:
         with contextlib.suppress(Exception):
-            fs.rm_file(beside)
+            fs.rm_file(temporary)
         raise
 
 

@@ -153,8 +153,8 @@ def _against_runs(
 
     run = run_of(recording_of(test, region, shown), label_of(test), labels)
     shown.stage(f"reading {store}")
-    runs = [one for one in Store(store).runs(run.labels) if one.recordings != run.recordings]
-    alike = [one for one in runs if one.rank_count == run.rank_count]
+    runs = [label for label in Store(store).runs(run.labels) if label.recordings != run.recordings]
+    alike = [each for each in runs if each.rank_count == run.rank_count]
     baselines = gate.baselines(alike)
     notes = [
         f"{figure.name} {change_text(known.change, figure.name)} at {known.runs[0].name}; compared with the runs since"

@@ -52,7 +52,7 @@ def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None,
     for line in lines:
         emit(line)
     grave = LEVELS.get(fail_on or "", ())
-    return 1 if failures or any(row.get("severity") in grave for one in shown for row in one["rows"]) else 0
+    return 1 if failures or any(row.get("severity") in grave for report in shown for row in report["rows"]) else 0
 
 
 def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[AugmentError]]:

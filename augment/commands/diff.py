@@ -137,7 +137,7 @@ def _sides(paths: Sequence[str], tables: Sequence[str], peaks: Sequence[str], sh
     from augment.tables import read_tables, with_tables
 
     read_tables(tables, peaks)  # refuses them before a large trace is read
-    return [[with_tables(one, *tables, peaks=peaks) for one in traces_of(path, shown)] for path in paths]
+    return [[with_tables(trace, *tables, peaks=peaks) for trace in traces_of(path, shown)] for path in paths]
 
 
 def _here(

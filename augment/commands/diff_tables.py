@@ -19,14 +19,14 @@ _MARKS = {"regression": "worse", "improvement": "better", "different": "other", 
 
 def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> None:
     """Print the tables of a comparison to stdout, at most ``limit`` rows each (0: all)."""
-    analyses = {name: one.get("rows", []) for name, one in sidecar["analyses"].items()}
+    analyses = {name: analysis.get("rows", []) for name, analysis in sidecar["analyses"].items()}
     emit(f"control: {_about(control, sidecar['control'])}")
     emit(f"test:    {_about(test, sidecar['source'])}")
     emit(_compared(sidecar["compared"]))
     for sentence in sidecar.get("verdict", {}).get("text", ()):
         emit(f"  {sentence}")
-    for one in sidecar["diagnostics"]:
-        emit(f"{one['code']}: {one['count']:,} ({one['message']})")
+    for diagnostic in sidecar["diagnostics"]:
+        emit(f"{diagnostic['code']}: {diagnostic['count']:,} ({diagnostic['message']})")
     whole_recordings = not sidecar["compared"][0]["control"]["steps"]
     of = "recording" if whole_recordings else "a step"
     _figures("Figures", analyses["diff_figures"], of)
@@ -41,7 +41,7 @@ def print_diff(sidecar: dict[str, Any], control: str, test: str, limit: int) -> 
 
 
 def _about(label: str, source: dict[str, Any]) -> str:
-    names = [one["name"] for one in source["devices"]]
+    names = [device["name"] for device in source["devices"]]
     devices = "".join(f", {names.count(name)} × {name}" for name in dict.fromkeys(names) if name)
     return f"{label}{devices}"
 
@@ -52,7 +52,7 @@ def _compared(pairs: Sequence[dict[str, Any]]) -> str:
     if not steps[0]:
         instead = "--region NAME uses an annotation as steps"
         return f"compared: {ranks}whole recordings, because there are no steps ({instead})"
-    numbers = [", ".join(map(str, one)) for one in steps]
+    numbers = [", ".join(map(str, step)) for step in steps]
     which = numbers[0] if numbers[0] == numbers[1] else f"{numbers[0]} with {numbers[1]}"
     return f"compared: {ranks}{counted(len(steps[0]), 'step')}: {which}"
 

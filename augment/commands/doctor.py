@@ -94,7 +94,7 @@ def _overview(report: Report) -> Iterator[str]:
     yield _line("time", _time(recording))
     yield _line("steps", ", ".join(map(str, recording["steps"])) or "none")
     for device, streams in tracks["streams"].items():
-        names = [one["name"] for one in recording["devices"] if str(one["device"]) == device]
+        names = [each["name"] for each in recording["devices"] if str(each["device"]) == device]
         yield _line(f"device {device}", ", ".join([*names, counted(streams, "stream")]))
     yield _line("tracks", f"{counted(tracks['threads'], 'thread')}, of {counted(tracks['processes'], 'pid')}")
     yield _line("recorded", _recorded(report["has"]))

@@ -97,7 +97,7 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
             groups.setdefault((run.labels.get("device", ""), run.rank_count), []).append(run)
     for (device, ranks), members in groups.items():
         of = ", ".join(filter(None, (device, f"{ranks} ranks" if ranks > 1 else "")))
-        rows, told = _trend(members, figure)
+        rows, remarks = _trend(members, figure)
         if as_json:
             import json
 
@@ -107,7 +107,7 @@ def show(figure: str, store: str, labels: dict[str, str], limit: int, as_json: b
         from augment.commands.tables import print_rows
 
         print_rows(f"{figure}{f' · {of}' if of else ''}", rows[-limit:])
-        for line in told:
+        for line in remarks:
             emit(line)
 
 
@@ -116,7 +116,7 @@ def change_text(change: Change, figure: str) -> str:
     from augment.comparison.totals import FIGURES
     from augment.comparison.values import value_text
 
-    unit = next(one.unit for one in FIGURES if one.name == figure)
+    unit = next(each.unit for each in FIGURES if each.name == figure)
     percent = "" if change.ratio is None or unit == "ratio" else f" ({100 * change.ratio:+.1f} %)"
     return f"changed from {value_text(change.before, unit)} to {value_text(change.after, unit)}{percent}"
 
@@ -128,17 +128,19 @@ def _trend(runs: list[Run], figure: str) -> tuple[list[dict[str, Any]], list[str
     from augment.history import changes
 
     values = np.array([run.figures[figure].median for run in runs], np.float64)
-    found = {change.first: change for change in changes(values)}
+    changed = {change.first: change for change in changes(values)}
     stem, _, unit = figure.rpartition("_")
-    level = float(np.median(values[: min(found, default=len(values))]))
+    level = float(np.median(values[: min(changed, default=len(values))]))
     rows = []
     for place, run in enumerate(runs):
-        change = found.get(place)
+        change = changed.get(place)
         level = change.after if change else level
         row = {"run": run.name, "recorded": _time(run), figure: run.figures[figure].median, f"level_{unit}": level}
         rows.append({**row, "steps": run.figures[figure].step_count, "changed": "←" if change else None})
-    told = [f"{figure} {change_text(change, figure)} at {runs[place].name}" for place, change in sorted(found.items())]
-    return rows, told or [f"no change of {stem} was found"]
+    lines = [
+        f"{figure} {change_text(change, figure)} at {runs[place].name}" for place, change in sorted(changed.items())
+    ]
+    return rows, lines or [f"no change of {stem} was found"]
 
 
 def _row(run: Run) -> dict[str, Any]:

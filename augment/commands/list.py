@@ -41,16 +41,16 @@ def everything() -> dict[str, list[dict[str, Any]]]:
     return {
         "analyses": [
             {
-                "name": one.NAME,
-                "about": _sentence(one),
-                "options": options_of(one),
-                "columns": [{"name": c.name, **c.metadata} for c in dataclasses.fields(one.ROW)],
+                "name": analysis.NAME,
+                "about": _sentence(analysis),
+                "options": options_of(analysis),
+                "columns": [{"name": c.name, **c.metadata} for c in dataclasses.fields(analysis.ROW)],
             }
-            for one in ANALYSES
+            for analysis in ANALYSES
         ],
         "rules": [{"name": rule.NAME, "about": _sentence(rule)} for rule in RULES],
         "readers": [{"name": reader.NAME, "about": _sentence(reader)} for reader in READERS],
-        "writers": [{"name": one.NAME, "about": _sentence(one), "suffix": one.SUFFIX} for one in WRITERS],
+        "writers": [{"name": writer.NAME, "about": _sentence(writer), "suffix": writer.SUFFIX} for writer in WRITERS],
     }
 
 
@@ -58,22 +58,22 @@ def _schema() -> dict[str, Any]:
     from augment.analyses import ANALYSES
     from augment.writers.metrics_schema import schema
 
-    return schema({one.NAME: one.ROW for one in ANALYSES})
+    return schema({analysis.NAME: analysis.ROW for analysis in ANALYSES})
 
 
 def _sentence(module: object) -> str:
     """The first sentence of a module's docstring."""
     paragraph = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-    found = re.match(r".*?[.?!](?=\s|$)", paragraph)
-    return found.group() if found else paragraph
+    match = re.match(r".*?[.?!](?=\s|$)", paragraph)
+    return match.group() if match else paragraph
 
 
-def _lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    for kind, members in found.items():
+def _lines(contents: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    for kind, members in contents.items():
         yield f"{kind}:"
-        for one in members:
-            suffix = f" (STEM{one['suffix']})" if "suffix" in one else ""
-            yield f"  {one['name']}{suffix}"
-            yield f"      {one['about']}"
-            for name, default in one.get("options", {}).items():
-                yield f"      --option {one['name']}.{name}={default}"
+        for member in members:
+            suffix = f" (STEM{member['suffix']})" if "suffix" in member else ""
+            yield f"  {member['name']}{suffix}"
+            yield f"      {member['about']}"
+            for name, default in member.get("options", {}).items():
+                yield f"      --option {member['name']}.{name}={default}"

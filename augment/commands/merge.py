@@ -94,5 +94,5 @@ def _tell(merged: Merged) -> None:
     say(f"{merged.ranks} ranks" if merged.ranks != 1 else "1 rank")
     for line in (*filter(None, [merged.left_out]), *merged.notes):
         say(line)
-    for one in merged.diagnostics:
-        say(f"  {one.code}: {one.count:,} ({one.message})")
+    for diagnostic in merged.diagnostics:
+        say(f"  {diagnostic.code}: {diagnostic.count:,} ({diagnostic.message})")

@@ -102,8 +102,8 @@ def _of_json(trace: Trace) -> Iterator[tuple[str, int, str]]:
         step = int(np.spacing(last / 1000) * 1000)
         broken = int((in_file % 1000 != 0).sum())
         yield "epoch_times", broken, f"times count from 1970 with fractions of a microsecond: rounded to {step} ns"
-    ids = [one for track in trace.tracks for one in (track.pid, track.tid) if isinstance(one, int)]
-    yield "ids_out_of_range", sum(not 0 <= one <= _MAX_ID for one in ids), "pids or tids do not fit 32 bits: become 0"
+    ids = [number for track in trace.tracks for number in (track.pid, track.tid) if isinstance(number, int)]
+    yield "ids_out_of_range", sum(not 0 <= id_ <= _MAX_ID for id_ in ids), "pids or tids do not fit 32 bits: become 0"
     yield "text_pids", sum(isinstance(track.pid, str) for track in trace.tracks), "tracks have a text as pid: numbered"
     if trace.partial and source.closing == b"]}":
         yield "not_closed", 1, "the JSON is not closed: refused (the augmented file is closed)"

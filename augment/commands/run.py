@@ -192,8 +192,8 @@ class _Run:
 
         failed = [result for result in self._results if result.status == "failed"]
         if not self._quiet:
-            told = summary(self._results), jobs(self._plan.inputs, self._results)
-            for lines in (*told, next_steps(self._results, self._job_files), verdicts(self._verdicts)):
+            blocks = summary(self._results), jobs(self._plan.inputs, self._results)
+            for lines in (*blocks, next_steps(self._results, self._job_files), verdicts(self._verdicts)):
                 for line in lines:
                     say(line)
         for result in failed:

@@ -62,7 +62,8 @@ def command(
 
     if parquet is not None and os.path.isdir(source):
         request = replace(request, only=(*analyses_of(analyses), *request.only))
-        _write_parquet([replace(one, content=_chosen(one.content, request)) for one in sidecars_in([source])], parquet)
+        sidecars = [replace(each, content=_chosen(each.content, request)) for each in sidecars_in([source])]
+        _write_parquet(sidecars, parquet)
         return
     known = read_sidecar(source) if is_sidecar(source) else None
     only = analyses_of(analyses, None if known is None else known["analyses"])
@@ -91,14 +92,14 @@ def main_tables(sidecar: dict[str, Any]) -> dict[str, Any]:
     analyses = dict(sidecar["analyses"])
     if "diagnosis" in analyses:
         columns = ("severity", "rule", "title", "saved_ns", "saved_ratio", "confidence")
-        found = [row for row in analyses["diagnosis"]["rows"] if row["status"] == "found"]
-        rows = [{name: row[name] for name in columns} for row in found]
+        problems = [row for row in analyses["diagnosis"]["rows"] if row["status"] == "found"]
+        rows = [{name: row[name] for name in columns} for row in problems]
         analyses["diagnosis"] = {**analyses["diagnosis"], "rows": rows}
     chosen = [name for name in MAIN if analyses.get(name, {}).get("rows")][:TABLES]
     if not chosen:
         return sidecar
     shown = {name: analyses[name] for name in chosen}
-    others = sum(bool(one["rows"]) for one in sidecar["analyses"].values()) - len(chosen)
+    others = sum(bool(analysis["rows"]) for analysis in sidecar["analyses"].values()) - len(chosen)
     return {**sidecar, "analyses": shown, "diagnostics": [], "others": others}
 
 

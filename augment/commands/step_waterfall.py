@@ -25,9 +25,9 @@ def waterfall(analyses: Mapping[str, Any]) -> Iterator[str]:
     operators = analyses.get("roofline", {}).get("rows", [])
     devices = list(dict.fromkeys((row["rank"], row["device"]) for row in steps))
     for rank, device in devices[:_DEVICES]:
-        own = [row for row in steps if (row["rank"], row["device"]) == (rank, device)]
-        mine = [row for row in operators if (row["rank"], row["device"]) == (rank, device)]
-        yield from _of_device(own, mine, f" of device {device}" if len(devices) > 1 else "")
+        windows = [row for row in steps if (row["rank"], row["device"]) == (rank, device)]
+        parts = [row for row in operators if (row["rank"], row["device"]) == (rank, device)]
+        yield from _of_device(windows, parts, f" of device {device}" if len(devices) > 1 else "")
     if len(devices) > _DEVICES:
         yield f"  … and {counted(len(devices) - _DEVICES, 'more device')}"
 
@@ -38,8 +38,8 @@ def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[s
     wall = sum(row["wall_ns"] for row in steps)
     if not wall:
         return
-    told = [row["mfu_ratio"] for row in steps]
-    if None in told:
+    ratios = [row["mfu_ratio"] for row in steps]
+    if None in ratios:
         yield f"  no MFU{of}: {next(row['lacking'] for row in steps)}"
         return
     mfu = sum(row["mfu_ratio"] * row["wall_ns"] for row in steps) / wall
@@ -47,7 +47,7 @@ def _of_device(steps: Sequence[Mapping[str, Any]], operators: Sequence[Mapping[s
     shares = {said: sum(row[f"{part}_ns"] for part in parts for row in steps) / wall for said, parts in SAID.items()}
     shares["recomputation"] = hfu - mfu
     yield f"  MFU{of} {100 * mfu:.1f} % ({counted(len(steps), 'step')}; {steps[0]['peak']}); the rest, in points:"
-    for said, share in sorted(shares.items(), key=lambda one: -one[1]):
+    for said, share in sorted(shares.items(), key=lambda item: -item[1]):
         if share >= _LEAST:
             names = _operators(operators, said)
             yield f"    {100 * share:5.1f}  {said}" + (f": {', '.join(names)}" if names else "")

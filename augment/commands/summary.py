@@ -64,7 +64,7 @@ def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 def next_steps(results: Sequence[Result], job_files: Sequence[str]) -> Iterator[str]:
     """Commands to look at the results: of a single trace, or of the first job."""
-    augmented = [one for one in results if one.status in ("augmented", "done_before")]
+    augmented = [result for result in results if result.status in ("augmented", "done_before")]
     if job_files and not locations.protocol(job_files[0]):
         yield f"waits of the ranks: augment show {shlex.quote(job_files[0])}"
     elif len(augmented) == 1 and not locations.protocol(augmented[0].outputs[0]):
@@ -114,8 +114,8 @@ def _one(result: Result) -> Iterator[str]:
         yield from _table([["  device", *_HEADS], *([f"  {row['device']}", *_figures(row)] for row in rows)], left=1)
     yield from waterfall(sidecar["analyses"])
     yield from not_recorded(sidecar)
-    for one in sidecar["diagnostics"]:
-        yield f"  {one['code']}: {one['count']:,} ({one['message']})"
+    for diagnostic in sidecar["diagnostics"]:
+        yield f"  {diagnostic['code']}: {diagnostic['count']:,} ({diagnostic['message']})"
 
 
 #: what records what, as reasons of skipped analyses and rules without data name it
@@ -131,7 +131,7 @@ def not_recorded(sidecar: dict[str, Any]) -> Iterator[str]:
     """One line: what the profiler did not record, and the options that record it. Nothing about files that may be
     given beside a trace, or about work that the run does not do."""
     analyses = sidecar["analyses"]
-    reasons = [one["reason"] for one in analyses.values() if one["status"] == "skipped"]
+    reasons = [analysis["reason"] for analysis in analyses.values() if analysis["status"] == "skipped"]
     rows = analyses.get("diagnosis", {}).get("rows", [])
     reasons += [row["advice"] or "" for row in rows if row["status"] == "no_data"]
     missing = [

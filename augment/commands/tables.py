@@ -48,7 +48,7 @@ def print_sidecar(sidecar: dict[str, Any], limit: int) -> None:
     for name, analysis in sidecar["analyses"].items():
         if analysis["status"] != "skipped":
             _print_analysis(name, analysis, limit)
-    skipped = {name: one["reason"] for name, one in sidecar["analyses"].items() if one["status"] == "skipped"}
+    skipped = {name: each["reason"] for name, each in sidecar["analyses"].items() if each["status"] == "skipped"}
     if skipped:
         print_rows("Skipped", [{"analysis": name, "reason": why} for name, why in skipped.items()])
     if sidecar["diagnostics"]:
@@ -80,8 +80,8 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     shared = {name: rows[0][name] for name in IDENTITIES if name in rows[0] and len({row[name] for row in rows}) == 1}
     of = ", ".join(f"{name} {value}" for name, value in shared.items() if value is not None)
     columns = columns_of({name: [row[name] for row in rows] for name in rows[0] if name not in shared})
-    told = [one for one in columns if len(rows) == 1 or set(one.cells) - {"", NOTHING}]
-    print_columns(f"{title} · {of}" if of else title, told)
+    telling = [column for column in columns if len(rows) == 1 or set(column.cells) - {"", NOTHING}]
+    print_columns(f"{title} · {of}" if of else title, telling)
 
 
 def print_columns(title: str, columns: Sequence[Column]) -> None:
@@ -99,7 +99,7 @@ def columns_of(table: dict[str, Sequence[Any]]) -> list[Column]:
     single = [value for name, values in times.items() if _is_statistic(name) for value in values if value]
     units = {False: time_unit(max(totals, default=0)), True: time_unit(statistics.median(single) if single else 0)}
     columns = [_column(name, values, units[_is_statistic(name)]) for name, values in table.items()]
-    return sorted(columns, key=lambda one: one.text and one.width > _LONG_TEXT)
+    return sorted(columns, key=lambda column: column.text and column.width > _LONG_TEXT)
 
 
 def _is_statistic(name: str) -> bool:
@@ -142,52 +142,52 @@ def _blocks(columns: Sequence[Column], width: int) -> Iterator[list[Column]]:
 
     The first table has all identities; the others have only those needed to distinguish rows.
     """
-    shown, again = [one for one in columns if one.key], _telling(columns)
-    for one in columns:
-        if one.key:
+    shown, again = [column for column in columns if column.key], _telling(columns)
+    for column in columns:
+        if column.key:
             continue
-        if any(not other.key for other in shown) and _least(shown) + _BETWEEN + one.width > width:
+        if any(not other.key for other in shown) and _least(shown) + _BETWEEN + column.width > width:
             yield _in_order(columns, shown)
             shown = list(again)
-        shown.append(one)
+        shown.append(column)
     yield _in_order(columns, shown)
 
 
 def _telling(columns: Sequence[Column]) -> list[Column]:
     """A narrow set of identities that distinguishes all rows; all of them if none suffices."""
-    kept = [one for one in columns if one.key]
-    for one in sorted(kept, key=lambda key: key.width, reverse=True):
-        rest = [key for key in kept if key is not one]
-        if len(set(zip(*(key.cells for key in rest), strict=True))) == len(one.cells):
+    kept = [column for column in columns if column.key]
+    for widest in sorted(kept, key=lambda key: key.width, reverse=True):
+        rest = [key for key in kept if key is not widest]
+        if len(set(zip(*(key.cells for key in rest), strict=True))) == len(widest.cells):
             kept = rest
     return kept
 
 
 def _in_order(columns: Sequence[Column], chosen: Sequence[Column]) -> list[Column]:
-    return [one for one in columns if any(one is other for other in chosen)]
+    return [column for column in columns if any(column is other for other in chosen)]
 
 
 def _least(columns: Sequence[Column]) -> int:
     """The minimum width of ``columns``; only text may be cut."""
-    widths = [min(one.width, _LEAST_TEXT) if one.text else one.width for one in columns]
+    widths = [min(column.width, _LEAST_TEXT) if column.text else column.width for column in columns]
     return sum(widths) + _BETWEEN * (len(columns) - 1)
 
 
 def _fitted(columns: Sequence[Column], width: int) -> list[Column]:
     """The columns with text cut, longest first, so that lines fit ``width``."""
-    texts = sorted(one.width for one in columns if one.text)
-    room = width - sum(one.width + _BETWEEN for one in columns if not one.text) - _BETWEEN * (len(texts) - 1)
+    texts = sorted(column.width for column in columns if column.text)
+    room = width - sum(column.width + _BETWEEN for column in columns if not column.text) - _BETWEEN * (len(texts) - 1)
     most = 0
     for index, needed in enumerate(texts):
         most = room // (len(texts) - index)
         if needed > most:
             break
         room, most = room - needed, needed
-    return [_cut_to(one, max(most, *map(len, one.head))) if one.text else one for one in columns]
+    return [_cut_to(column, max(most, *map(len, column.head))) if column.text else column for column in columns]
 
 
-def _cut_to(one: Column, width: int) -> Column:
-    return replace(one, cells=[_cut(cell, width) for cell in one.cells])
+def _cut_to(column: Column, width: int) -> Column:
+    return replace(column, cells=[_cut(cell, width) for cell in column.cells])
 
 
 def _cut(text: str, width: int) -> str:
@@ -199,11 +199,11 @@ def _table(columns: Sequence[Column]) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0), header_style="dim")
-    units = any(one.head[1] for one in columns)
-    for one in columns:
-        head = Text("\n".join(one.head) if units else one.head[0])
-        table.add_column(head, justify="left" if one.text else "right", no_wrap=True, min_width=one.width)
-    for cells in zip(*(one.cells for one in columns), strict=True):
+    units = any(column.head[1] for column in columns)
+    for column in columns:
+        head = Text("\n".join(column.head) if units else column.head[0])
+        table.add_column(head, justify="left" if column.text else "right", no_wrap=True, min_width=column.width)
+    for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, cells))
     return table
 
@@ -231,7 +231,7 @@ def source_line(source: dict[str, Any]) -> str:
         line += f", rank {', '.join(map(str, source['ranks']))}"
     if source["steps"]:
         line += f", {counted(len(source['steps']), 'step')}"
-    names = [one["name"] for one in source["devices"]]
+    names = [device["name"] for device in source["devices"]]
     line += "".join(f", {names.count(name)} × {name}" for name in dict.fromkeys(names))
     return f"{line}\nincomplete: {source['partial']}" if source.get("partial") else line
 

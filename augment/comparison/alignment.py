@@ -48,25 +48,25 @@ def align_sides(control: Side, test: Side) -> Alignment:
 
 
 def _align_calls(control: Side, test: Side) -> Int64s:
-    one, other = control.calls, test.calls
+    calls, other = control.calls, test.calls
     thread = _thread_pairs(control, test)
-    partner = np.full(len(one), ALONE, np.int64)
+    partner = np.full(len(calls), ALONE, np.int64)
     back = np.full(len(other), ALONE, np.int64)
     count = len(control.steps)
-    for depth, (mine, yours) in enumerate(zip(levels(one.depth), levels(other.depth), strict=False)):
-        mine, yours = mine[one.step[mine] >= 0], yours[other.step[yours] >= 0]
+    for depth, (places, twins) in enumerate(zip(levels(calls.depth), levels(other.depth), strict=False)):
+        places, twins = places[calls.step[places] >= 0], twins[other.step[twins] >= 0]
         if depth:
-            mine = mine[partner[one.parent[mine]] != ALONE]
-            yours = yours[back[other.parent[yours]] != ALONE]
-            group_mine, group_yours = one.parent[mine].astype(np.int64), back[other.parent[yours]]
+            places = places[partner[calls.parent[places]] != ALONE]
+            twins = twins[back[other.parent[twins]] != ALONE]
+            group_mine, group_yours = calls.parent[places].astype(np.int64), back[other.parent[twins]]
         else:
-            yours = yours[thread[other.thread[yours]] >= 0]
-            group_mine = one.thread[mine].astype(np.int64) * count + one.step[mine]
-            group_yours = thread[other.thread[yours]] * count + other.step[yours]
-        found = align(group_mine, one.name[mine], group_yours, other.name[yours])
-        met = found != ALONE
-        partner[mine[met]] = yours[found[met]]
-        back[yours[found[met]]] = mine[met]
+            twins = twins[thread[other.thread[twins]] >= 0]
+            group_mine = calls.thread[places].astype(np.int64) * count + calls.step[places]
+            group_yours = thread[other.thread[twins]] * count + other.step[twins]
+        matches = align(group_mine, calls.name[places], group_yours, other.name[twins])
+        met = matches != ALONE
+        partner[places[met]] = twins[matches[met]]
+        back[twins[matches[met]]] = places[met]
     return partner
 
 
@@ -75,12 +75,12 @@ def _thread_pairs(control: Side, test: Side) -> Int64s:
 
     The threads of the steps belong together; the other threads are paired by similarity of their calls.
     """
-    found = np.full(len(test.trace.tracks), NONE, np.int64)
-    mine, yours = _profiles(control), _profiles(test)
+    pairs = np.full(len(test.trace.tracks), NONE, np.int64)
+    profiles, twins = _profiles(control), _profiles(test)
     alike = [
         (_likeness(profile, other), -a, -b, thread, twin)
-        for a, (thread, profile) in enumerate(mine.items())
-        for b, (twin, other) in enumerate(yours.items())
+        for a, (thread, profile) in enumerate(profiles.items())
+        for b, (twin, other) in enumerate(twins.items())
     ]
     mains = main_thread(control), main_thread(test)
     taken: tuple[set[int], set[int]] = (set(), set())
@@ -88,10 +88,10 @@ def _thread_pairs(control: Side, test: Side) -> Int64s:
         alike.append((2.0, 0, 0, *mains))
     for likeness, _, _, thread, twin in sorted(alike, reverse=True):
         if likeness > 0 and thread not in taken[0] and twin not in taken[1]:
-            found[twin] = thread
+            pairs[twin] = thread
             taken[0].add(thread)
             taken[1].add(twin)
-    return found
+    return pairs
 
 
 def _profiles(side: Side) -> dict[int, dict[int, int]]:
@@ -101,8 +101,8 @@ def _profiles(side: Side) -> dict[int, dict[int, int]]:
     key = calls.thread[inside].astype(np.int64) << 32 | calls.name[inside]
     distinct, count = np.unique(key, return_counts=True)
     profiles: dict[int, dict[int, int]] = {}
-    for one, times in zip(distinct.tolist(), count.tolist(), strict=True):
-        profiles.setdefault(one >> 32, {})[one & 0xFFFFFFFF] = times
+    for pair, times in zip(distinct.tolist(), count.tolist(), strict=True):
+        profiles.setdefault(pair >> 32, {})[pair & 0xFFFFFFFF] = times
     return profiles
 
 
@@ -125,15 +125,15 @@ def main_thread(side: Side) -> int:
 
 
 def _align_work(control: Side, test: Side, calls: Int64s, back: Int64s) -> Int64s:
-    mine = _launched_order(control)
-    yours = _launched_order(test)
+    places = _launched_order(control)
+    twins = _launched_order(test)
     home_mine, home_yours = homes(control.calls, calls)[control.work.call], homes(test.calls, back)[test.work.call]
-    group_mine = _groups(control, home_mine)[mine]
-    group_yours = _groups(test, np.append(back, NONE)[home_yours], len(control.calls))[yours]
-    found = align(group_mine, control.work.name[mine], group_yours, test.work.name[yours])
+    group_mine = _groups(control, home_mine)[places]
+    group_yours = _groups(test, np.append(back, NONE)[home_yours], len(control.calls))[twins]
+    matches = align(group_mine, control.work.name[places], group_yours, test.work.name[twins])
     partner = np.full(len(control.work), ALONE, np.int64)
-    met = found != ALONE
-    partner[mine[met]] = yours[found[met]]
+    met = matches != ALONE
+    partner[places[met]] = twins[matches[met]]
     return partner
 
 
@@ -150,9 +150,9 @@ def homes(calls: Calls, partner: Int64s) -> Int32s:
 
 def _launched_order(side: Side) -> Int64s:
     """The chosen steps' work, and work launched before the recording, in order of launch, then of start."""
-    found = gpu_work(side.trace)
-    launched = np.where(found.launch >= 0, side.trace.events.ts[found.launch], found.ts) if len(found) else found.ts
-    order = np.lexsort((found.ts, launched))
+    gpu = gpu_work(side.trace)
+    launched = np.where(gpu.launch >= 0, side.trace.events.ts[gpu.launch], gpu.ts) if len(gpu) else gpu.ts
+    order = np.lexsort((gpu.ts, launched))
     chosen = (side.work.step >= 0) | before_recording(side.trace)
     return order[chosen[order]].astype(np.int64)
 
@@ -163,7 +163,7 @@ def _groups(side: Side, home: Int64s | Int32s, calls: int | None = None) -> Int6
     Work launched before the recording forms groups of its own: only its order on its stream is known.
     """
     work = gpu_work(side.trace)
-    stream = np.repeat(np.arange(len(work.streams)), [one.stop - one.start for one in work.streams])
+    stream = np.repeat(np.arange(len(work.streams)), [stream.stop - stream.start for stream in work.streams])
     first = len(side.calls) if calls is None else calls
     step = np.where(before_recording(side.trace), len(side.steps), side.work.step).astype(np.int64)
     alone = first + step * 4096 + stream
@@ -177,28 +177,28 @@ def _pair_renamed(control: Side, test: Side, calls: Int64s, back: Int64s, work: 
     """
     taken = np.zeros(len(test.work), np.bool_)
     taken[work[work != ALONE]] = True
-    mine, yours = _launched_order(control), _launched_order(test)
-    mine, yours = mine[work[mine] == ALONE], yours[~taken[yours]]
-    home_mine = homes(control.calls, calls)[control.work.call[mine]]
-    home_yours = homes(test.calls, back)[test.work.call[yours]]
+    places, twins = _launched_order(control), _launched_order(test)
+    places, twins = places[work[places] == ALONE], twins[~taken[twins]]
+    home_mine = homes(control.calls, calls)[control.work.call[places]]
+    home_yours = homes(test.calls, back)[test.work.call[twins]]
     parent_mine, parent_yours = home_mine.astype(np.int64), np.append(back, NONE)[home_yours]
     of_mine, of_yours = _of_operators(control, home_mine), _of_operators(test, home_yours)
-    kind_mine, kind_yours = _families(control, test, mine, yours)
+    kind_mine, kind_yours = _families(control, test, places, twins)
     by_family = _paired(parent_mine, kind_mine, parent_yours, kind_yours)
     left_mine = (by_family == ALONE) & of_mine
     left_yours = of_yours.copy()
     left_yours[by_family[by_family != ALONE]] = False
-    by_type = np.full(len(mine), ALONE, np.int64)
+    by_type = np.full(len(places), ALONE, np.int64)
     rest = np.flatnonzero(left_yours)
-    types_mine, types_yours = control.work.type[mine[left_mine]], test.work.type[yours[rest]]
-    found = _paired(
+    types_mine, types_yours = control.work.type[places[left_mine]], test.work.type[twins[rest]]
+    matches = _paired(
         parent_mine[left_mine], types_mine.astype(np.int64), parent_yours[rest], types_yours.astype(np.int64)
     )
-    by_type[left_mine] = np.where(found == ALONE, ALONE, np.append(rest, ALONE)[found])
-    for found in (by_family, by_type):
-        met = found != ALONE
-        work[mine[met]] = yours[found[met]]
-        renamed[yours[found[met]]] = True
+    by_type[left_mine] = np.where(matches == ALONE, ALONE, np.append(rest, ALONE)[matches])
+    for matches in (by_family, by_type):
+        met = matches != ALONE
+        work[places[met]] = twins[matches[met]]
+        renamed[twins[matches[met]]] = True
 
 
 def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) -> Int64s:
@@ -206,18 +206,18 @@ def _paired(parent_a: Int64s, kind_a: Int64s, parent_b: Int64s, kind_b: Int64s) 
     known_a, known_b = (np.flatnonzero((parent >= 0) & (kind >= 0))
                         for parent, kind in ((parent_a, kind_a), (parent_b, kind_b)))  # fmt: skip
     item = np.zeros(max(len(known_a), len(known_b)), np.int64)
-    found = align(parent_a[known_a] << 32 | kind_a[known_a], item[: len(known_a)],
+    matches = align(parent_a[known_a] << 32 | kind_a[known_a], item[: len(known_a)],
                   parent_b[known_b] << 32 | kind_b[known_b], item[: len(known_b)])  # fmt: skip
     partner = np.full(len(parent_a), ALONE, np.int64)
-    partner[known_a] = np.append(known_b, ALONE)[found]
+    partner[known_a] = np.append(known_b, ALONE)[matches]
     return partner
 
 
-def _families(control: Side, test: Side, mine: Int64s, yours: Int64s) -> tuple[Int64s, Int64s]:
+def _families(control: Side, test: Side, places: Int64s, twins: Int64s) -> tuple[Int64s, Int64s]:
     """The family of the work of both sides, -1 of unknown ones."""
     families = [
         np.where(kernel_families(side.trace).known[places], side.work.family[places], -1).astype(np.int64)
-        for side, places in ((control, mine), (test, yours))
+        for side, places in ((control, places), (test, twins))
     ]
     return families[0], families[1]
 

@@ -160,19 +160,19 @@ def _ranks(
     control: list[Trace], test: list[Trace], control_rank: int | None, test_rank: int | None
 ) -> tuple[list[tuple[Trace, Trace]], list[Diagnostic]]:
     """Pairs of traces to compare: by rank if every trace has a different one, else by position."""
-    one = _of_rank(control, control_rank, "control")
+    controls = _of_rank(control, control_rank, "control")
     other = _of_rank(test, test_rank, "test")
-    if control_rank is not None or test_rank is not None or len(one) == len(other) == 1:
-        return [(one[0], other[0])], []
-    ranks = [[trace.rank for trace in side] for side in (one, other)]
+    if control_rank is not None or test_rank is not None or len(controls) == len(other) == 1:
+        return [(controls[0], other[0])], []
+    ranks = [[trace.rank for trace in side] for side in (controls, other)]
     if all(None not in side and len(set(side)) == len(side) for side in ranks):
-        mine, yours = ({trace.rank: trace for trace in side} for side in (one, other))
-        pairs = [(mine[rank], yours[rank]) for rank in mine if rank in yours]
+        by_rank, twin_by_rank = ({trace.rank: trace for trace in side} for side in (controls, other))
+        pairs = [(by_rank[rank], twin_by_rank[rank]) for rank in by_rank if rank in twin_by_rank]
     else:
-        pairs = list(zip(one, other, strict=False))
+        pairs = list(zip(controls, other, strict=False))
     if not pairs:
         raise UsageError(f"no rank is on both sides: control has {ranks[0]}, test has {ranks[1]}; name one per side")
-    left_out = len(one) + len(other) - 2 * len(pairs)
+    left_out = len(controls) + len(other) - 2 * len(pairs)
     message = "ranks found on one side only; not compared"
     return pairs, [Diagnostic("ranks_without_counterpart", left_out, message)] if left_out else []
 

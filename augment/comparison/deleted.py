@@ -33,7 +33,7 @@ def moments_of_work(pair: Pair) -> Int64s:
     control, test = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
     work, steps = pair.control.work, len(pair.control.steps)
     partner = pair.alignment.work_of_control
-    sizes = np.array([one.stop - one.start for one in control.streams], np.int64)
+    sizes = np.array([stream.stop - stream.start for stream in control.streams], np.int64)
     stream = np.repeat(np.arange(len(sizes)), sizes)
     end = np.append(test.end, ALONE)[partner]
     return _after(stream * (steps + 1) + work.step, end, _shifted(pair, control.ts, work.step))
@@ -52,19 +52,19 @@ def deleted_calls(pair: Pair, rows: Rows, least: Threshold) -> Iterator[SliceTra
     under = _threads(pair)[calls.thread[gone]]
     known = np.flatnonzero(under != NONE)
     for thread, places in each(under[known], len(pair.test.trace.tracks)):
-        own = known[places]
-        chosen = gone[own]
+        index = known[places]
+        chosen = gone[index]
         ns = {"": calls.cpu_ns[chosen], "gpu_": calls.gpu_ns[chosen]}
-        marks = _marks(pair, calls.row[chosen], moment[own], ns)
+        marks = _marks(pair, calls.row[chosen], moment[index], ns)
         yield from tracks_of(marks, rows.of_host(_ROW), thread, f"compared with {rows.label}: {_LEGEND}")
 
 
 def _moments_of_calls(pair: Pair, parent: Int64s) -> Int64s:
     """Where each call of the control would have been in the test, int64 ns; ``parent`` is the partner of its parent."""
     calls, events = pair.control.calls, pair.control.trace.events
-    ours, times = pair.test.calls, pair.test.trace.events
-    begin = np.append(times.ts[ours.row], ALONE)
-    end = np.append(times.ts[ours.row] + ours.cpu_ns, ALONE)[pair.alignment.call_of_control]
+    test_calls, times = pair.test.calls, pair.test.trace.events
+    begin = np.append(times.ts[test_calls.row], ALONE)
+    end = np.append(times.ts[test_calls.row] + test_calls.cpu_ns, ALONE)[pair.alignment.call_of_control]
     fallback = np.where(parent != ALONE, begin[parent], _shifted(pair, events.ts[calls.row], calls.step))
     outermost = len(calls) + 1 + calls.thread.astype(np.int64) * (len(pair.control.steps) + 1) + calls.step
     return _after(np.where(calls.parent == NONE, outermost, calls.parent), end, fallback)
@@ -82,8 +82,8 @@ def deleted_work(pair: Pair, least: Threshold) -> dict[int, list[Marks]]:
     moment = moments_of_work(pair)
     for place, device in enumerate(control.devices):
         first, last = np.searchsorted(gone, (device.start, device.stop)).tolist()
-        own = gone[first:last]
-        marks = _marks(pair, work.row[own], moment[own], {"": work.ns[own]})
+        index = gone[first:last]
+        marks = _marks(pair, work.row[index], moment[index], {"": work.ns[index]})
         made.setdefault(min(place, len(devices) - 1), []).append(marks)
     return made
 

@@ -47,18 +47,18 @@ def counter_of_main_thread(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
 
 def counters_of_devices(pair: Pair, rows: Rows) -> Iterator[CounterTrack]:
     """The counter of each device; none where nothing differs."""
-    found, before = gpu_work(pair.test.trace), gpu_work(pair.control.trace).devices
+    gpu, before = gpu_work(pair.test.trace), gpu_work(pair.control.trace).devices
     work, other, alignment = pair.test.work, pair.control.work, pair.alignment
     delta = work.ns - np.append(other.ns, 0)[alignment.work_of_test]
     gone = (alignment.work_of_control == ALONE) & (other.step >= 0)
     moment = moments_of_work(pair)
     steps = pair.test.steps
-    for place, device in enumerate(found.devices):
-        own = device.start + np.flatnonzero(work.step[device.places] >= 0)
-        lost = np.flatnonzero(gone[before[place].places]) + before[place].start if place < len(before) else own[:0]
-        step = np.concatenate((work.step[own], other.step[lost])).astype(np.int64)
-        ts = np.concatenate((found.end[own], moment[lost]))
-        change = np.concatenate((delta[own], -other.ns[lost]))
+    for place, device in enumerate(gpu.devices):
+        places = device.start + np.flatnonzero(work.step[device.places] >= 0)
+        lost = np.flatnonzero(gone[before[place].places]) + before[place].start if place < len(before) else places[:0]
+        step = np.concatenate((work.step[places], other.step[lost])).astype(np.int64)
+        ts = np.concatenate((gpu.end[places], moment[lost]))
+        change = np.concatenate((delta[places], -other.ns[lost]))
         ts = np.clip(ts, steps.start[step], steps.end[step])
         order = np.lexsort((ts, step))
         value, step = np.cumsum(change[order]), step[order]

@@ -52,12 +52,12 @@ def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
         return EfficiencySamples({}, lacking)
     known: dict[str, list[Floats]] = {}
     for place, figures in enumerate(step_figures(trace, windows)):
-        found = step_efficiency(trace, place, windows, figures.of_device["compute_ns"])
+        efficiency = step_efficiency(trace, place, windows, figures.of_device["compute_ns"])
         wall = np.maximum(figures.step_ns, 1)
-        samples = {f"{name}_ns": ns.astype(np.float64) for name, ns in found.parts.items()}
-        samples |= {"covered_ratio": found.covered, "model_flops": found.model_flops}
+        samples = {f"{name}_ns": ns.astype(np.float64) for name, ns in efficiency.parts.items()}
+        samples |= {"covered_ratio": efficiency.covered, "model_flops": efficiency.model_flops}
         if lacking is None:
-            samples |= {"mfu_ratio": found.model_peak_ns / wall, "hfu_ratio": found.peak_ns / wall}
+            samples |= {"mfu_ratio": efficiency.model_peak_ns / wall, "hfu_ratio": efficiency.peak_ns / wall}
         for name, values in samples.items():
             known.setdefault(name, []).append(values)
     return EfficiencySamples({name: np.mean(values, axis=0) for name, values in known.items()}, lacking)
@@ -66,10 +66,10 @@ def efficiency_samples(trace: Trace, windows: StepWindows) -> EfficiencySamples:
 def efficiency_outcome(sides: Sequence[Sequence[EfficiencySamples]], judged_from: int = 0) -> Findings | Skipped:
     """The rows of both sides, whose ranks are given; skipped with the reason of a side that has none."""
     reasons = [
-        (label, [one.lacking for one in ranks if one.lacking]) for label, ranks in zip(_SIDES, sides, strict=True)
+        (label, [rank.lacking for rank in ranks if rank.lacking]) for label, ranks in zip(_SIDES, sides, strict=True)
     ]
-    why = "; ".join(f"no MFU of the {label}: {told[0]}" for label, told in reasons if told)
-    if any(not one.samples for ranks in sides for one in ranks):
+    why = "; ".join(f"no MFU of the {label}: {reasons_[0]}" for label, reasons_ in reasons if reasons_)
+    if any(not rank.samples for ranks in sides for rank in ranks):
         return Skipped(why)
-    control, test = (mean_of_ranks([one.samples for one in ranks]) for ranks in sides)
+    control, test = (mean_of_ranks([rank.samples for rank in ranks]) for ranks in sides)
     return Findings(figure_rows(control, test, judged_from, EFFICIENCY), partial=why or None)

@@ -37,8 +37,8 @@ class ByKind:
         for device in devices:
             if device is None:
                 continue
-            one = gpu_work(side.trace).devices[device]
-            places = np.arange(one.start, one.stop)
+            gpu = gpu_work(side.trace).devices[device]
+            places = np.arange(gpu.start, gpu.stop)
             places = places[side.work.step[places] >= 0]
             step, family = side.work.step[places].astype(np.int64), side.work.family[places]
             self._ledger.add(which, family, _COUNT * self._steps + step, np.ones(len(places), np.int64))

@@ -97,26 +97,26 @@ class Rows:
 
 def joined(parts: Sequence[Marks]) -> Marks:
     """The marks of all parts; an arg that a part has not is absent there."""
-    args = {name: _joined_args(parts, name) for name in dict.fromkeys(name for one in parts for name in one.args)}
-    ts, dur, change = (np.concatenate([getattr(one, name) for one in parts]) for name in ("ts", "dur", "change"))
-    return Marks(ts, dur, change, _joined_texts([one.names for one in parts]), args)
+    args = {name: _joined_args(parts, name) for name in dict.fromkeys(name for part in parts for name in part.args)}
+    ts, dur, change = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ts", "dur", "change"))
+    return Marks(ts, dur, change, _joined_texts([part.names for part in parts]), args)
 
 
 def _joined_args(parts: Sequence[Marks], name: str) -> ArgColumn:
-    columns = [one.args.get(name) for one in parts]
-    if any(isinstance(one, Texts) for one in columns):
-        none = [Texts(np.full(len(one), LEFT_OUT, np.int32), ()) for one in parts]
-        return _joined_texts([one if isinstance(one, Texts) else no for one, no in zip(columns, none, strict=True)])
-    absent = [np.full(len(one), LEFT_OUT, np.int64) for one in parts]
-    return np.concatenate([no if one is None else one for one, no in zip(columns, absent, strict=True)])
+    columns = [part.args.get(name) for part in parts]
+    if any(isinstance(column, Texts) for column in columns):
+        none = [Texts(np.full(len(part), LEFT_OUT, np.int32), ()) for part in parts]
+        return _joined_texts([each if isinstance(each, Texts) else no for each, no in zip(columns, none, strict=True)])
+    absent = [np.full(len(part), LEFT_OUT, np.int64) for part in parts]
+    return np.concatenate([no if column is None else column for column, no in zip(columns, absent, strict=True)])
 
 
 def _joined_texts(parts: Sequence[Texts]) -> Texts:
     values: list[str] = []
     codes = []
-    for one in parts:
-        codes.append(np.where(one.codes < 0, one.codes, one.codes + np.int32(len(values))))
-        values += one.values
+    for part in parts:
+        codes.append(np.where(part.codes < 0, part.codes, part.codes + np.int32(len(values))))
+        values += part.values
     return Texts(np.concatenate(codes).astype(np.int32), values)
 
 

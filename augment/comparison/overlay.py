@@ -81,7 +81,7 @@ def _first_view(pair: Pair, step: int, control_shift: int, test_shift: int) -> F
     pins = [f"Δ {_device(busiest[1])} {row} {_TEST}" for row in ("slower", "faster", "cumulative")]
     pins += [f"{row} {side}" for row in ("Steps", f"GPU state{_suffix(busiest[1])}") for side in (_CONTROL, _TEST)]
     streams = zip(busiest, (_CONTROL, _TEST), strict=True)
-    pins += [f"stream {re.escape(str(one.stream))} {side}" for one, side in streams if one]
+    pins += [f"stream {re.escape(str(stream.stream))} {side}" for stream, side in streams if stream]
     return FirstView(pins, (begin, end))
 
 
@@ -95,10 +95,10 @@ def _suffix(stream: Stream | None) -> str:
 
 def _bands(trace: Trace) -> dict[str, Outcome]:
     """The steps and the states of the devices, which show both sides at a glance."""
-    found = {"steps": steps.analyze(trace)}
+    bands = {"steps": steps.analyze(trace)}
     if len(gpu_work(trace)):
-        found["temporal_breakdown"] = temporal_breakdown.analyze(trace)
-    return {name: bounded(one, trace.source.event_count) for name, one in found.items() if isinstance(one, Findings)}
+        bands["temporal_breakdown"] = temporal_breakdown.analyze(trace)
+    return {name: bounded(band, trace.source.event_count) for name, band in bands.items() if isinstance(band, Findings)}
 
 
 def most_changed(pair: Pair, count: int) -> Int64s:

@@ -73,7 +73,7 @@ def windows_in(trace: Trace, region: str | None = None) -> StepWindows:
 def _numbered(trace: Trace, windows: StepWindows, number: int) -> StepWindows:
     places = np.flatnonzero(windows.number == number)[:1]
     if not len(places):
-        known = ", ".join(str(one) for one in windows.number.tolist() if one >= 0)
+        known = ", ".join(str(number) for number in windows.number.tolist() if number >= 0)
         raise UsageError(f"{trace.source.name}: has no step {number} ({f'it has {known}' if known else 'it has none'})")
     return windows.take(places)
 

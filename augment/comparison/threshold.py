@@ -47,7 +47,7 @@ class Threshold:
 def threshold(pair: Pair, min_delta_ns: int | None) -> Threshold:
     """What is drawn of a pair: all of at least ``min_delta_ns``; by shares of the step where that is None."""
     control, test, alignment = pair.control, pair.test, pair.alignment
-    count = 1 + max(int(one.name.max(initial=-1)) for side in (control, test) for one in (side.calls, side.work))
+    count = 1 + max(int(call.name.max(initial=-1)) for side in (control, test) for call in (side.calls, side.work))
     if min_delta_ns is not None:
         every = np.ones(count, np.bool_)
         return Threshold(min_delta_ns, 0.0, every, every)

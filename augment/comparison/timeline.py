@@ -151,8 +151,8 @@ def _change(delta: Int64s, alone: Int64s) -> Int64s:
 
 def _streams(gpu: GpuWork) -> Int64s:
     """The number of each piece's stream; absent where it has none."""
-    numbers = [one.stream if isinstance(one.stream, int) else LEFT_OUT for one in gpu.streams]
-    return np.repeat(np.array(numbers, np.int64), [one.stop - one.start for one in gpu.streams])
+    numbers = [stream.stream if isinstance(stream.stream, int) else LEFT_OUT for stream in gpu.streams]
+    return np.repeat(np.array(numbers, np.int64), [stream.stop - stream.start for stream in gpu.streams])
 
 
 def _caller(pair: Pair) -> Int64s:

@@ -31,7 +31,7 @@ class Diagnosis:
 def diagnose(trace: Trace) -> Diagnosis:
     """All answers about a trace."""
     answers = {rule.NAME: rule.check(trace) for rule in RULES}
-    findings = [_finding(trace, name, one) for name, one in answers.items() if isinstance(one, Found)]
+    findings = [_finding(trace, name, answer) for name, answer in answers.items() if isinstance(answer, Found)]
     findings.sort(key=_rank)
     cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
     overlaps = _overlaps(trace, findings, cuts)
@@ -40,15 +40,15 @@ def diagnose(trace: Trace) -> Diagnosis:
     return Diagnosis(tuple(findings), answers, together)
 
 
-def _finding(trace: Trace, rule: str, found: Found) -> Finding:
+def _finding(trace: Trace, rule: str, problem: Found) -> Finding:
     doubtful = trace.partial is not None or lacks_causes(trace.source.metadata)
-    if doubtful and not found.first and found.confidence != "low":
-        found = replace(found, confidence="low")  # what is missing may have filled the gaps
-    if is_period(trace.source.metadata) and not found.first and found.confidence == "high":
-        found = replace(found, confidence="medium")  # what came before and after may limit what would be saved
-    ratio = None if found.saved_ns is None else measure(trace).ratio(found.saved_ns)
-    severity = found.severity or severity_of(ratio, found.confidence)
-    return Finding(rule, severity, found, ratio)
+    if doubtful and not problem.first and problem.confidence != "low":
+        problem = replace(problem, confidence="low")  # what is missing may have filled the gaps
+    if is_period(trace.source.metadata) and not problem.first and problem.confidence == "high":
+        problem = replace(problem, confidence="medium")  # what came before and after may limit what would be saved
+    ratio = None if problem.saved_ns is None else measure(trace).ratio(problem.saved_ns)
+    severity = problem.severity or severity_of(ratio, problem.confidence)
+    return Finding(rule, severity, problem, ratio)
 
 
 def _rank(finding: Finding) -> tuple[bool, int, int]:

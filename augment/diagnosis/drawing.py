@@ -92,11 +92,11 @@ def _nested(slices: list[_Slice]) -> list[_Slice]:
     Only the first piece of a slice keeps its row, so that there is one arrow. There are at most some hundred slices.
     """
     placed: list[_Slice] = []
-    for each in sorted(slices, key=lambda one: (one.start - one.end, one.finding, one.start)):
+    for each in sorted(slices, key=lambda each: (each.start - each.end, each.finding, each.start)):
         cuts = {edge for other in placed for edge in (other.start, other.end) if each.start < edge < each.end}
         edges = sorted({each.start, each.end, *cuts})
         row = each.row
         for start, end in pairwise(edges):
             placed.append(_Slice(start, end, each.finding, row))
             row = -1
-    return sorted(placed, key=lambda one: (one.start, one.start - one.end, one.finding))
+    return sorted(placed, key=lambda each: (each.start, each.start - each.end, each.finding))

@@ -18,8 +18,8 @@ _LIBRARIES = ("torch/", "<", "nn.Module", "contextlib.py", "threading.py", "impo
 def python_lines(trace: Trace, rows: Int64s) -> list[str]:
     """The innermost frames of the user's own program around ``rows``, the most frequent first; none without stacks."""
     rows = rows[rows >= 0]
-    theirs = np.array([_is_theirs(name) for name in trace.strings], np.bool_)
-    frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), theirs)
+    is_users = np.array([_is_theirs(name) for name in trace.strings], np.bool_)
+    frames = innermost(trace, rows, (Category.PYTHON_FUNCTION,), is_users)
     frames = frames[frames >= 0]
     return [short(name) for name, _ in Counter(trace.names_of(frames)).most_common()]
 

@@ -55,10 +55,10 @@ def busy(trace: Trace) -> str:
             parts[name] += int((idle.end - idle.start)[idle.category == category].sum())
     ratios = {name: ns / max(span, 1) for name, ns in parts.items()}
     working = sum(ratios[name] for name in _PARTS)
-    told = {name: percent(ratio) for name, ratio in ratios.items() if ratio >= TOLD_RATIO}
+    shares = {name: percent(ratio) for name, ratio in ratios.items() if ratio >= TOLD_RATIO}
     whole = "the GPU is" if len(devices) == 1 else f"the {len(devices)} GPUs are"
-    done = ", ".join(f"{told[name]} {name}" for name in _PARTS if name in told)
-    waits = ", ".join(f"{told[name]} {name}" for name in _IDLE.values() if name in told)
+    done = ", ".join(f"{shares[name]} {name}" for name in _PARTS if name in shares)
+    waits = ", ".join(f"{shares[name]} {name}" for name in _IDLE.values() if name in shares)
     of = (
         "In a step of " + time(np.int64(measure(trace).length_ns))
         if measure(trace).unit == "step"

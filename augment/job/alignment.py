@@ -146,7 +146,7 @@ def _settled(ends: Matched, fits: dict[int, Fit], units: Sequence[Sequence[int]]
             fit = Fit(fit.offset, 0.0, fit.at)
         better.update(dict.fromkeys(members, fit))
     start = next(iter(fits))
-    return {member: better[member].beside(better[start]) for member in fits}
+    return {member: better[member].relative_to(better[start]) for member in fits}
 
 
 def _units(ends: Matched, fits: dict[int, Fit], summaries: Sequence[RankSummary]) -> tuple[list[list[int]], int]:

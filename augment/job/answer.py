@@ -185,7 +185,7 @@ def answer(
         summaries.append(read_summary(content, name))
         aggregation.add(member, summaries[-1])
         # most of a summary's memory are figures that only the aggregates need
-        summaries[-1].figures = {kept: found for kept, found in summaries[-1].figures.items() if kept in _KEPT}
+        summaries[-1].figures = {kept: figure for kept, figure in summaries[-1].figures.items() if kept in _KEPT}
     matched = match(summaries)
     clocks, doubts = align(matched, summaries, trusted=trust_clocks)
     wrong = apart(matched, clocks)

@@ -48,7 +48,7 @@ class Fit:
         common: Int64s = ts - self.offset - np.rint(self.drift * (ts - self.at)).astype(np.int64)
         return common
 
-    def beside(self, reference: Fit) -> Fit:
+    def relative_to(self, reference: Fit) -> Fit:
         """The same clock relative to ``reference``."""
         common = self.at - self.offset
         ahead = reference.offset + round(reference.drift * (common - reference.at))

@@ -61,9 +61,9 @@ def excess_of(progress: Progress, stretches: Stretches, members: int) -> Excess:
     causes, lasting_causes = {}, {}
     for cause, names in CAUSES.items():
         spent = sum((getattr(stretches.parts, name) for name in names), np.zeros(len(by_stretch), np.int64))
-        beside = beside_peers(stretches, spent, matched)[0]
-        causes[cause] = sums(stretches.member, beside, members)
-        lasting_causes[cause] = sums(stretches.member[lasting], beside[lasting], members)
+        excess = beside_peers(stretches, spent, matched)[0]
+        causes[cause] = sums(stretches.member, excess, members)
+        lasting_causes[cause] = sums(stretches.member[lasting], excess[lasting], members)
     lasting_ns = sums(stretches.member[lasting], np.rint(usual[lasting]).astype(np.int64), members)
     worst, steps = _worst_step(stretches.member, step, by_stretch, total)
     noise = np.minimum(

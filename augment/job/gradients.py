@@ -32,11 +32,11 @@ def gradient_bytes(trace: Trace, rows: Int64s, step: Int64s) -> Int64s:
     first = np.flatnonzero(step == step[0]) if len(step) else step
     if not len(first) or not trace.source.metadata.get("record_shapes"):
         return sizes  # avoids reading the source again
-    own = np.array([_bytes(args) for args in trace.args_of(rows[first])], np.int64)
+    sizes_ = np.array([_bytes(args) for args in trace.args_of(rows[first])], np.int64)
     for number in np.unique(step).tolist():
         places = np.flatnonzero(step == number)
-        if len(places) == len(own):
-            sizes[places] = own
+        if len(places) == len(sizes_):
+            sizes[places] = sizes_
     return sizes
 
 

@@ -277,14 +277,13 @@ def _name_groups(table: _Table, summaries: Sequence[RankSummary]) -> Bools:
     (groups, _), which = combinations(table.group[rows], table.kind[rows])
     for number, places in each(which, len(groups)):
         chosen, size = rows[places], table.groups[int(groups[number])].size
-        members = len(np.unique(table.member[chosen]))
-        if members <= max(size, 2):
+        if len(np.unique(table.member[chosen])) <= max(size, 2):
             continue
-        found = inferred_groups(chosen, instance, table.member, table.ts, table.end, labels, size)
-        left[chosen] = found is not None or size != UNKNOWN
-        for group, own in found or ():
-            left[own] = False
-            table.group[own] = len(table.groups)
+        inferred = inferred_groups(chosen, instance, table.member, table.ts, table.end, labels, size)
+        left[chosen] = inferred is not None or size != UNKNOWN
+        for group, members in inferred or ():
+            left[members] = False
+            table.group[members] = len(table.groups)
             table.groups.append(group)
     return left
 

@@ -136,14 +136,14 @@ class _Rank:
         return np.concatenate((summary.column(ts), summary.column(end), *steps))
 
     @cached_property
-    def own(self) -> Int64s:
+    def local(self) -> Int64s:
         """The moments on the rank's own clock."""
         return self._at_moments("ts", "end", "start", "end")
 
     @cached_property
     def common(self) -> Int64s:
         """The moments on the job's clock."""
-        return self.clock.to_common(self.own)
+        return self.clock.to_common(self.local)
 
     @cached_property
     def spent(self) -> Spent:
@@ -184,8 +184,8 @@ class _Rank:
 
     def cuts(self, begin: int, finish: int) -> list[int]:
         """The moments between two others at which steps of the rank end, ascending."""
-        low = np.searchsorted(self.step_end, self.own[begin], side="right")
-        high = np.searchsorted(self.step_end, self.own[finish], side="left")
+        low = np.searchsorted(self.step_end, self.local[begin], side="right")
+        high = np.searchsorted(self.step_end, self.local[finish], side="left")
         return [self.first + len(self.step_end) + int(place) for place in range(low, high)]
 
     def step_of(self, moment: Int64s) -> Int64s:
@@ -211,7 +211,7 @@ def _backwards(ranks: dict[int, _Rank], links: _Links) -> Iterator[_Piece]:
         begins = row == NONE or links.end[row] <= rank.from_ns
         since = rank.first if begins else rank.count + int(links.matched.place[row])
         for cut in [*reversed(rank.cuts(since, moment)), since]:
-            if rank.own[cut] < rank.own[moment]:
+            if rank.local[cut] < rank.local[moment]:
                 yield _Piece(rank.member, rank.member, cut, moment)
                 moment = cut
         if begins:
@@ -235,8 +235,8 @@ def _columns(pieces: Sequence[_Piece], ranks: dict[int, _Rank]) -> Path:
     left, reached, none = dict(each(origin, count)), dict(each(member, count)), np.empty(0, np.intp)
     for index in sorted(left.keys() | reached.keys()):
         rank, departed, arrived = ranks[index], left.get(index, none), reached.get(index, none)
-        start[departed], own_start[departed] = rank.common[begin[departed]], rank.own[begin[departed]]
-        end[arrived], own_end[arrived] = rank.common[finish[arrived]], rank.own[finish[arrived]]
+        start[departed], own_start[departed] = rank.common[begin[departed]], rank.local[begin[departed]]
+        end[arrived], own_end[arrived] = rank.common[finish[arrived]], rank.local[finish[arrived]]
         step[arrived], drift[arrived] = rank.step_of(own_end[arrived]), rank.clock.drift
         work = arrived[local[arrived]]
         spent[:, work] = [values[finish[work]] - values[begin[work]] for values in rank.spent]

@@ -84,9 +84,9 @@ def pipeline_actions(trace: Trace) -> Actions:
         if len(host):
             return _of_work(trace, host, labels)
         return _of_ranges(trace, _slices(trace, codes, Category.GPU_USER_ANNOTATION), labels, Source.TIMELINE)
-    found = collectives(trace)
-    codes = np.array([code for code, kind in enumerate(found.kind.values) if kind in POINT_TO_POINT], np.int64)
-    sends = found.place[np.isin(found.kind.codes, codes)]
+    known = collectives(trace)
+    codes = np.array([code for code, kind in enumerate(known.kind.values) if kind in POINT_TO_POINT], np.int64)
+    sends = known.place[np.isin(known.kind.codes, codes)]
     return _of_phases(trace, sends) if len(sends) else _none()
 
 
@@ -94,14 +94,14 @@ def _labels(trace: Trace) -> dict[int, tuple[int, int, int]]:
     """Kind, microbatch and chunk of each name that is a label, by its code."""
     out: dict[int, tuple[int, int, int]] = {}
     for code, name in enumerate(trace.strings):
-        if found := _PASS.match(name):
-            out[code] = (Kind[found[1].upper()], int(found[2]), int(found[3] or UNKNOWN))
-        elif found := _ACTION.match(name):
-            out[code] = (Kind("FBIW".index(found[2])), int(found[3]), int(found[1]))
-        elif found := _OVERLAP.match(name):
-            out[code] = (Kind.OVERLAPPED, int(found[2]), int(found[1]))
-        elif found := _MEGATRON.match(name):
-            out[code] = (Kind[found[1].upper()], UNKNOWN, UNKNOWN)
+        if match := _PASS.match(name):
+            out[code] = (Kind[match[1].upper()], int(match[2]), int(match[3] or UNKNOWN))
+        elif match := _ACTION.match(name):
+            out[code] = (Kind("FBIW".index(match[2])), int(match[3]), int(match[1]))
+        elif match := _OVERLAP.match(name):
+            out[code] = (Kind.OVERLAPPED, int(match[2]), int(match[1]))
+        elif match := _MEGATRON.match(name):
+            out[code] = (Kind[match[1].upper()], UNKNOWN, UNKNOWN)
     return out
 
 
@@ -123,25 +123,25 @@ def _of_work(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]]
     (``PP:2F3``) are the passes. Those of GPipe also contain the waits of the host for messages.
     """
     work, events = gpu_work(trace), trace.events
-    found = _of_ranges(trace, rows, labels, Source.LABELS)
+    actions = _of_ranges(trace, rows, labels, Source.LABELS)
     computing = np.flatnonzero((work.type == KernelType.COMPUTATION) & (work.launch != NO_ROW))
     if not len(computing):
-        return found.take(np.flatnonzero(found.chunk != UNKNOWN))
+        return actions.take(np.flatnonzero(actions.chunk != UNKNOWN))
     launched = events.ts[work.launch[computing]]
     place = np.searchsorted(events.ts[rows], launched, side="right") - 1
     inside = (place >= 0) & (launched < events.end[rows[place]])
     start, end = _extents(place[inside], work.ts[computing[inside]], work.end[computing[inside]], len(rows))
     kept = np.flatnonzero(end > start)
-    columns = found.columns() | {"start": start, "end": end}
+    columns = actions.columns() | {"start": start, "end": end}
     return Actions(**columns).take(kept)
 
 
 def _of_ranges(trace: Trace, rows: Int64s, labels: dict[int, tuple[int, int, int]], source: Source) -> Actions:
     events = trace.events
-    told = np.array([labels[int(code)] for code in events.name[rows]], np.int64).reshape(-1, 3)
+    triples = np.array([labels[int(code)] for code in events.name[rows]], np.int64).reshape(-1, 3)
     ts, end = events.ts[rows], events.end[rows]
     known = np.full(len(rows), source, np.int64)
-    return Actions(told[:, 0], told[:, 1], told[:, 2], step_at(trace, ts), ts, end, known)
+    return Actions(triples[:, 0], triples[:, 1], triples[:, 2], step_at(trace, ts), ts, end, known)
 
 
 def _of_phases(trace: Trace, sends: Places) -> Actions:
@@ -165,9 +165,9 @@ def _of_phases(trace: Trace, sends: Places) -> Actions:
     of = phase[first]
     wanted = np.isin(of, (Phase.FORWARD, Phase.BACKWARD)) & (step[first] != UNKNOWN)
     for each in (Phase.FORWARD, Phase.BACKWARD):
-        own = wanted & (of == each)
-        if own.any():
-            wanted &= ~own | (busy >= _LEAST_SHARE * np.median(busy[own]))
+        of_phase = wanted & (of == each)
+        if of_phase.any():
+            wanted &= ~of_phase | (busy >= _LEAST_SHARE * np.median(busy[of_phase]))
     kind = np.where(of == Phase.FORWARD, Kind.FORWARD, Kind.BACKWARD).astype(np.int64)
     unknown = np.full(len(first), UNKNOWN, np.int64)
     known = np.full(len(first), Source.PHASES, np.int64)

@@ -82,14 +82,14 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
     begin, finish, common_begin = (np.zeros(members, np.int64) for _ in range(3))
     tail_anchor, tail = np.full(members, NONE, np.int64), np.zeros(members, np.int64)
     for member in np.flatnonzero(usable).tolist():
-        summary, clock, own = summaries[member], clocks[member], matched.rows_of(member)
+        summary, clock, chosen = summaries[member], clocks[member], matched.rows_of(member)
         begin[member], finish[member] = summary.step_column("start")[0], summary.step_column("end")[-1]
         common_begin[member] = clock.to_common(begin[member : member + 1])[0]
-        start[own], end[own] = clock.to_common(matched.ts[own]), clock.to_common(matched.end[own])
-        anchors, last = _anchors(matched, summary, own, int(finish[member]))
+        start[chosen], end[chosen] = clock.to_common(matched.ts[chosen]), clock.to_common(matched.end[chosen])
+        anchors, last = _anchors(matched, summary, chosen, int(finish[member]))
         since = np.where(anchors == NONE, begin[member], matched.end[anchors])
-        anchor[own], local[own] = anchors, matched.ts[own] - since
-        overlap[own] = stopped[own] - since
+        anchor[chosen], local[chosen] = anchors, matched.ts[chosen] - since
+        overlap[chosen] = stopped[chosen] - since
         tail_anchor[member] = last
         tail[member] = finish[member] - (begin[member] if last == NONE else matched.end[last])
     return Progress(
@@ -140,14 +140,14 @@ def stretches(progress: Progress, summaries: Sequence[RankSummary]) -> Stretches
         rows = matched.rows_of(member)
         if not len(rows):
             continue
-        own = rows[together[rows]]
-        own = own[np.argsort(matched.ts[own], kind="stable")]
-        ts = matched.ts[own]
+        rows_ = rows[together[rows]]
+        rows_ = rows_[np.argsort(matched.ts[rows_], kind="stable")]
+        ts = matched.ts[rows_]
         begin = int(progress.begin[member])  # work launched earlier may run until then, and communicate
         since = np.minimum(np.concatenate(([begin], np.maximum(ts, begin)))[:-1], ts)
         spent = summary.states.parts(since, ts)
-        before = np.concatenate(([NONE], _numbered(sort[matched.instance[own]])))[:-1]
-        columns.append([np.full(len(own), member), own, before, ts, ts - since - spent.communication])
+        before = np.concatenate(([NONE], _numbered(sort[matched.instance[rows_]])))[:-1]
+        columns.append([np.full(len(rows_), member), rows_, before, ts, ts - since - spent.communication])
         parts.append(spent)
     if not columns:
         none = np.empty(0, np.int64)

@@ -59,8 +59,8 @@ def tables_of(trace: Trace, chosen: Places, window: Window | None) -> tuple[Tabl
 
 def unit_names(trace: Trace) -> dict[int, str]:
     """The module in each name that is an FSDP range, by the name's code; empty for the root."""
-    found = ((code, _UNIT.match(name)) for code, name in enumerate(trace.strings))
-    return {code: match[1] or match[2] or "" for code, match in found if match}
+    matches = ((code, _UNIT.match(name)) for code, name in enumerate(trace.strings))
+    return {code: match[1] or match[2] or "" for code, match in matches if match}
 
 
 def _units(trace: Trace, launch: Int64s) -> tuple[Int64s, list[str]]:

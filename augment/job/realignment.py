@@ -64,9 +64,9 @@ def _partners(size: Int64s, end: Int64s, of_size: Int64s, of_end: Int64s, offset
     Without a known ``offset`` of the clocks, the one with the best alignment is taken.
     """
     offsets = list(_offsets(end, of_end)) if offset is None else [offset]
-    found = [_alignment(size, end - candidate, of_size, of_end) for candidate in offsets]
-    total, best = min(found, key=lambda each: each[0])
-    others = [cost for cost, partners in found if not np.array_equal(partners, best)]
+    alignments = [_alignment(size, end - candidate, of_size, of_end) for candidate in offsets]
+    total, best = min(alignments, key=lambda each: each[0])
+    others = [cost for cost, partners in alignments if not np.array_equal(partners, best)]
     clear = total < _UNEQUAL and all(cost > 2 * total + _NEAR_NS * len(end) for cost in others)
     return best if clear else None
 

@@ -55,8 +55,8 @@ def step_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
     rows.sort(key=lambda row: -1 if row.step is None else row.step)
     left_out = len(rows) - MOST_ROWS
     why = "steps of ranks beyond the limit; left out"
-    told = [Diagnostic("step_parts_beyond_limit", left_out, why)] if left_out > 0 else []
-    return Findings(rows[:MOST_ROWS], diagnostics=told)
+    remarks = [Diagnostic("step_parts_beyond_limit", left_out, why)] if left_out > 0 else []
+    return Findings(rows[:MOST_ROWS], diagnostics=remarks)
 
 
 def _rows(matched: Matched, parted: Waits, summary: RankSummary, member: int) -> Iterator[Row]:
@@ -104,9 +104,9 @@ def _ratios(summary: RankSummary) -> dict[int, tuple[float | None, float | None]
     if figures is None or not {"mfu_ratio", "hfu_ratio"} <= set(figures.columns):
         return {}
     places = [figures.columns.index(name) for name in ("mfu_ratio", "hfu_ratio")]
-    found: dict[int, tuple[float | None, float | None]] = {}
+    ratios: dict[int, tuple[float | None, float | None]] = {}
     for keys, row in zip(figures.keys, figures.table(), strict=True):
-        told = next((int(key.removeprefix("step=")) for key in keys if key.startswith("step=")), -1)
+        step = next((int(key.removeprefix("step=")) for key in keys if key.startswith("step=")), -1)
         mfu, hfu = (None if np.isnan(row[place]) else float(row[place]) for place in places)
-        found[told] = (None, None) if told in found else (mfu, hfu)
-    return found
+        ratios[step] = (None, None) if step in ratios else (mfu, hfu)
+    return ratios

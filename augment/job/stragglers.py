@@ -153,27 +153,27 @@ def lead_parts(matched: Matched, parted: Waits, summaries: Sequence[RankSummary]
 
 def imbalance(summaries: Sequence[RankSummary]) -> Iterator[ImbalanceRow]:
     """The rows of each step, ascending."""
-    member = np.repeat(np.arange(len(summaries)), [len(one.step_column("number")) for one in summaries])
+    member = np.repeat(np.arange(len(summaries)), [len(summary.step_column("number")) for summary in summaries])
     number, start, end, compute = (
-        np.concatenate([one.step_column(name) for one in summaries]) if summaries else np.empty(0, np.int64)
+        np.concatenate([summary.step_column(name) for summary in summaries]) if summaries else np.empty(0, np.int64)
         for name in ("number", "start", "end", "compute_ns")
     )
     wall, known = end - start, number != UNKNOWN
     member, number, wall, compute = member[known], number[known], wall[known], compute[known]
     order = np.argsort(number, kind="stable")
     distinct, first = np.unique(number[order], return_index=True)
-    for step, own in zip(distinct.tolist(), np.split(order, first[1:]), strict=len(distinct) > 0):
-        mean = float(compute[own].mean())
-        slowest = own[np.argmax(compute[own])]
+    for step, rows in zip(distinct.tolist(), np.split(order, first[1:]), strict=len(distinct) > 0):
+        mean = float(compute[rows].mean())
+        slowest = rows[np.argmax(compute[rows])]
         yield ImbalanceRow(
             step=step,
-            rank_count=len(own),
+            rank_count=len(rows),
             mean_compute_ns=mean,
             max_compute_ns=int(compute[slowest]),
             max_rank=summaries[member[slowest]].rank if mean else None,
             imbalance_ratio=float(compute[slowest] / mean - 1) if mean else None,
-            mean_step_ns=float(wall[own].mean()),
-            max_step_ns=int(wall[own].max()),
+            mean_step_ns=float(wall[rows].mean()),
+            max_step_ns=int(wall[rows].max()),
         )
 
 

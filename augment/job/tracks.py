@@ -32,7 +32,7 @@ def tracks(
         stream_rows = stream_rows[np.argsort(matched.ts[stream_rows], kind="stable")]
         stream_info = summary.streams[number]
         annotations.append(_slices(matched, parted, summaries, stream_rows, stream_info.track, stream_info.name))
-    for track in dict.fromkeys(one.device_track for one in summary.streams):
+    for track in dict.fromkeys(stream.device_track for stream in summary.streams):
         annotations += _bandwidths(matched, parted, rows[device == track], track)
     return annotations
 

@@ -241,13 +241,13 @@ class Judgement:
     @cached_property
     def _group_rows(self) -> list[Row]:
         rows = []
-        for found in slow_groups(self._replay):
-            gain = self._unchanged - self._replay.time_ns(moving=found.moving)
+        for group in slow_groups(self._replay):
+            gain = self._unchanged - self._replay.time_ns(moving=group.moving)
             if gain >= LEAST * self._time:
-                rank = self._summaries[found.member].rank if found.member is not None else None
-                host = self._summaries[found.member].host if found.member is not None else ""
+                rank = self._summaries[group.member].rank if group.member is not None else None
+                host = self._summaries[group.member].host if group.member is not None else ""
                 rows.append(
-                    Row(rank, host, found.dimension, "communication", found.charged_ns, gain, "medium", found.evidence)
+                    Row(rank, host, group.dimension, "communication", group.charged_ns, gain, "medium", group.evidence)
                 )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]
 

@@ -90,11 +90,11 @@ def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str
     chosen = np.flatnonzero((stretches.member == member) & (excess.by_stretch > 0))
     end = stretches.ts[chosen]
     length = stretches.own_ns[chosen] + stretches.parts.communication[chosen]
-    told = summaries[member].states.doing(end - length, end)
-    if not told:
+    doing = summaries[member].states.doing(end - length, end)
+    if not doing:
         return ""
-    name, is_operator, ns = told[0]
-    if ns < _MAIN_SHARE * sum(time for _, _, time in told):
+    name, is_operator, ns = doing[0]
+    if ns < _MAIN_SHARE * sum(time for _, _, time in doing):
         return ", spread over many operators"
     if not name:
         return ", outside all operators and annotations"
@@ -103,8 +103,8 @@ def _doing(member: int, excess: Excess, summaries: Sequence[RankSummary]) -> str
 
 def _kernels(member: int, summaries: Sequence[RankSummary]) -> str:
     """The kernels that take longest beyond the median of the ranks that have them."""
-    mine = _kernel_times(summaries[member].figures.get("kernel_breakdown"))
-    if not mine or len(summaries) > 256:
+    times = _kernel_times(summaries[member].figures.get("kernel_breakdown"))
+    if not times or len(summaries) > 256:
         return ""
     others = [
         _kernel_times(summary.figures.get("kernel_breakdown"))
@@ -112,7 +112,7 @@ def _kernels(member: int, summaries: Sequence[RankSummary]) -> str:
         if place != member
     ]
     longer = []
-    for name, ns in mine.items():
+    for name, ns in times.items():
         peers = [times[name] for times in others if name in times]
         usual = float(np.median(peers)) if peers else 0.0
         if usual and ns > usual:

@@ -31,8 +31,8 @@ def native_of(trace: Trace, folder: Path) -> tuple[Trace, Path]:
 
 def _added(trace: Trace) -> Bools:
     """Which rows augment added."""
-    ours = np.array([name.startswith("augment.") for name in trace.strings], np.bool_)
-    added: Bools = ours[trace.events.category_name]
+    is_ours = np.array([name.startswith("augment.") for name in trace.strings], np.bool_)
+    added: Bools = is_ours[trace.events.category_name]
     return added
 
 
@@ -40,7 +40,7 @@ def _placed(trace: Trace, added: Bools) -> Trace:
     """The trace with the added threads on the devices that they speak of, as plain tracks."""
     moved = set(np.unique(trace.events.track[added & (trace.events.phase == ord("X"))]).tolist())
     devices = list(_of_devices(trace))
-    tracks = [_home(one, devices) if index in moved else one for index, one in enumerate(trace.tracks)]
+    tracks = [_home(track, devices) if index in moved else track for index, track in enumerate(trace.tracks)]
     return replace(trace, tracks=tuple(tracks), facts={})
 
 
@@ -55,6 +55,6 @@ def _home(added: Track, devices: list[Track]) -> Track:
     """An added thread as a plain track: of its device, where its process has one."""
     wanted = _DEVICE.search(added.thread_name or "")
     device = next(
-        (one.device for one in devices if one.pid == added.pid and (not wanted or str(one.device) == wanted[1])), None
+        (of.device for of in devices if of.pid == added.pid and (not wanted or str(of.device) == wanted[1])), None
     )
     return replace(added, device=device, tid=f"augment {added.tid}")

@@ -117,14 +117,14 @@ class CarriedEngine:
             self._process.stdin.flush()
         self.answer = Answer(problems={} if what == "load" else self.answer.problems)
         for line in self._process.stdout:
-            told: dict[str, Any] = json.loads(line)
-            if "error" in told:
-                raise EngineRefusal(told["error"])
-            if "end" in told:
+            reply: dict[str, Any] = json.loads(line)
+            if "error" in reply:
+                raise EngineRefusal(reply["error"])
+            if "end" in reply:
                 return self.answer
-            self.answer.columns = told.get("columns", self.answer.columns)
-            self.answer.problems = told.get("problems", self.answer.problems)
-            self.answer.rows += (tuple(map(_cell, row)) for row in told.get("rows", ()))
+            self.answer.columns = reply.get("columns", self.answer.columns)
+            self.answer.problems = reply.get("problems", self.answer.problems)
+            self.answer.rows += (tuple(map(_cell, row)) for row in reply.get("rows", ()))
         raise EOFError
 
     def kill(self) -> None:
@@ -162,8 +162,8 @@ def _ask_native(path: str, file: str, sql: str, engine: str) -> Answer:
         _refuse(path, "load", str(error))
     try:
         problems = dict(_rows(processor.query(_PROBLEMS)))
-        found = processor.query(sql)
-        return Answer(list(found.column_names), list(_rows(found)), problems)
+        table = processor.query(sql)
+        return Answer(list(table.column_names), list(_rows(table)), problems)
     except PerfettoException as error:
         _refuse(path, "query", str(error))
     finally:
@@ -174,11 +174,11 @@ STARTING_S = 15  #: for a native engine to answer; a busy machine takes some
 _PROBLEMS = "select name, sum(value) from stats where severity in ('error', 'data_loss') and value > 0 group by name"
 
 
-def _rows(found: Any) -> Iterator[tuple[Any, ...]]:
+def _rows(table: Any) -> Iterator[tuple[Any, ...]]:
     """Rows by position, because columns may share a name."""
-    width = found.column_count
-    for start in range(0, found.cell_count, width or 1):
-        yield tuple(found.cells[start : start + width])
+    width = table.column_count
+    for start in range(0, table.cell_count, width or 1):
+        yield tuple(table.cells[start : start + width])
 
 
 def _refuse(path: str, at: str, text: str) -> NoReturn:

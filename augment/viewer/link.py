@@ -30,4 +30,4 @@ def commands(view: View) -> list[dict[str, object]]:
     """
     made: list[dict[str, object]] = [{"id": _PIN, "args": [f"^({pattern})$"]} for pattern in view.pins]
     patterns = [exactly(view.groups), view.group_pattern]
-    return made + [{"id": _EXPAND, "args": [f"^({one})$"]} for one in patterns if one]
+    return made + [{"id": _EXPAND, "args": [f"^({pattern})$"]} for pattern in patterns if pattern]

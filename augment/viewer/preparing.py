@@ -70,22 +70,22 @@ def prepare(name: str, folder: Path, say: Report, stage: Report, *, whole: bool 
 
 def is_augmented(name: str) -> bool:
     """Whether augment writes traces of such a name."""
-    return is_output(name) or os.path.basename(name).endswith(tuple(one.SUFFIX for one in WRITERS))
+    return is_output(name) or os.path.basename(name).endswith(tuple(writer.SUFFIX for writer in WRITERS))
 
 
 def newer_beside(path: Path) -> Path | None:
     """The augmented trace beside a raw one, if it is not older; the best one."""
     changed = path.stat().st_mtime_ns
     for writer in _writers():
-        beside = output_path(path.name, path.parent, writer.SUFFIX)
-        if beside.exists() and beside.stat().st_mtime_ns >= changed:
-            return beside
+        output = output_path(path.name, path.parent, writer.SUFFIX)
+        if output.exists() and output.stat().st_mtime_ns >= changed:
+            return output
     return None
 
 
 def _writers() -> list[Writer]:
-    known = [one for one in WRITERS if one.NAME in _BEST_FIRST]
-    return sorted(known, key=lambda one: _BEST_FIRST.index(one.NAME))
+    known = [writer for writer in WRITERS if writer.NAME in _BEST_FIRST]
+    return sorted(known, key=lambda writer: _BEST_FIRST.index(writer.NAME))
 
 
 def _augmented(name: str, folder: Path, say: Report, stage: Report, whole: bool) -> Prepared:
@@ -136,7 +136,7 @@ def what_is_missing(augmented: AugmentedTrace) -> list[str]:
     lines = [f"{name} is not whole: {trace.partial}"] if trace.partial else []
     if len(trace.events.slices_of(*GPU_WORK)):
         return lines
-    skipped = Counter(one.reason for one in augmented.outcomes.values() if isinstance(one, Skipped))
+    skipped = Counter(outcome.reason for outcome in augmented.outcomes.values() if isinstance(outcome, Skipped))
     done = len(augmented.outcomes) - skipped.total()
     reasons = "; ".join(f"{count}: {reason}" for reason, count in skipped.most_common(3))
     return [*lines, f"no GPU work in {name}: {done} of {len(augmented.outcomes)} analyses were possible ({reasons})"]
@@ -159,7 +159,7 @@ def _opened(path: Path, folder: Path, say: Report) -> Prepared:
 
 def _partial_of_source(path: Path) -> str | None:
     """Why the source of an output was not whole, as the sidecar beside it says; None if it was, or nothing says so."""
-    suffix = next((one.SUFFIX for one in WRITERS if path.name.endswith(one.SUFFIX)), None)
+    suffix = next((writer.SUFFIX for writer in WRITERS if path.name.endswith(writer.SUFFIX)), None)
     if suffix is None:
         return None
     try:

@@ -113,9 +113,9 @@ def _pins(trace: Trace) -> Iterator[str]:
 def _matters(trace: Trace, memory: DeviceMemory) -> bool:
     """Whether the greatest amount is a hundredth of the device's memory."""
     greatest = int(memory.allocated[memory.peak]) if len(memory.allocated) else 0
-    for one in trace.source.metadata.get("deviceProperties") or ():
-        if isinstance(one, dict) and one.get("id") == memory.device and memory.on_stream:
-            total = one.get("totalGlobalMem")
+    for properties in trace.source.metadata.get("deviceProperties") or ():
+        if isinstance(properties, dict) and properties.get("id") == memory.device and memory.on_stream:
+            total = properties.get("totalGlobalMem")
             if isinstance(total, int) and total > 0:
                 return greatest >= _SHARE * total
     return greatest >= _LEAST_BYTES
@@ -137,10 +137,10 @@ def _processes(trace: Trace) -> list[str]:
 
 def _process(trace: Trace, track: int) -> str:
     """What the UI calls the process of a track: it shows what follows the last slash."""
-    one = trace.tracks[track]
-    if not one.process_name:
-        return f"Process {one.pid}" if isinstance(one.pid, int) else one.pid or "Trace"
-    return f"{one.process_name.rpartition('/')[2]} {one.pid}"
+    row = trace.tracks[track]
+    if not row.process_name:
+        return f"Process {row.pid}" if isinstance(row.pid, int) else row.pid or "Trace"
+    return f"{row.process_name.rpartition('/')[2]} {row.pid}"
 
 
 def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:

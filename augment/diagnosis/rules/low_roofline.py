@@ -37,24 +37,24 @@ def check(trace: Trace) -> Answer:
         return NoData("no shapes were recorded", "record_shapes=True")
     if not any(device_peaks(trace).values()):
         return NoData("the device is unknown: its peak can be given with --tables")
-    own, places = roofs(trace), np.flatnonzero(work.owner >= 0)
+    on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)
     places = places[work_in_steps(trace)[places]]
     sure = [each.is_product and each.most_flops in (None, each.flops) for each in work.works]
     product = np.array(sure, np.bool_)
-    judged_ones = product[work.kind] & np.isin(own.bound, (Bound.COMPUTE, Bound.MEMORY)) & (own.ns > 0)
+    judged_ones = product[work.kind] & np.isin(on_roof.bound, (Bound.COMPUTE, Bound.MEMORY)) & (on_roof.ns > 0)
     if not judged_ones.any():
         return NotApplicable("no matrix product has a roof")
-    ratio = np.where(judged_ones, own.roof_ns / np.maximum(own.ns, 1), np.inf)
+    ratio = np.where(judged_ones, on_roof.roof_ns / np.maximum(on_roof.ns, 1), np.inf)
     slow = ratio < LOW
     less = np.where(slow, 1 - np.where(slow, ratio, 0) / GOOD, 0.0)
-    mine = places[slow[work.owner[places]]]
-    dur = np.maximum(gpu.end[mine] - gpu.ts[mine], 0)
-    cut = without_work(trace, mine, (dur * less[work.owner[mine]]).astype(np.int64))
+    slow_work = places[slow[work.owner[places]]]
+    dur = np.maximum(gpu.end[slow_work] - gpu.ts[slow_work], 0)
+    cut = without_work(trace, slow_work, (dur * less[work.owner[slow_work]]).astype(np.int64))
     saved = saved_a_step(trace, cut)
-    chosen = np.unique(work.owner[mine])
-    spent = _times(work, chosen, own.ns)
-    share = float(np.nansum(own.roof_ns[chosen]) / max(int(own.ns[chosen].sum()), 1))
-    kernel = own.kernel[chosen]
+    chosen = np.unique(work.owner[slow_work])
+    spent = _times(work, chosen, on_roof.ns)
+    share = float(np.nansum(on_roof.roof_ns[chosen]) / max(int(on_roof.ns[chosen].sum()), 1))
+    kernel = on_roof.kernel[chosen]
     return judged(
         trace,
         saved,

@@ -25,10 +25,10 @@ FULL, USED, UNUSED = 0.92, 0.70, 0.25
 
 def check(trace: Trace) -> Answer:
     """Compare what is held with what there is."""
-    devices = [one for one in memory_events(trace) if one.on_stream and one.reserved is not None]
+    devices = [events for events in memory_events(trace) if events.on_stream and events.reserved is not None]
     if not devices:
         return NoData("no memory of a GPU was recorded", "profile_memory=True")
-    known = [(one, capacity_bytes(trace, one.device)) for one in devices]
+    known = [(memory, capacity_bytes(trace, memory.device)) for memory in devices]
     fullest, capacity = max(known, key=lambda pair: _peak(pair[0]) / pair[1] if pair[1] else 0.0)
     if not capacity:
         return NoData("the trace does not say how much memory the device has")
@@ -45,16 +45,16 @@ def check(trace: Trace) -> Answer:
     return Fine(f"PyTorch holds {size(held)} of {size(capacity)} ({percent(share)})")
 
 
-def _peak(one: DeviceMemory) -> int:
-    return 0 if one.reserved is None else int(one.reserved.max())
+def _peak(memory: DeviceMemory) -> int:
+    return 0 if memory.reserved is None else int(memory.reserved.max())
 
 
-def _unused(one: DeviceMemory) -> float:
+def _unused(memory: DeviceMemory) -> float:
     """The share of what is held that no tensor uses when tensors use most."""
-    held = 0 if one.reserved is None else int(one.reserved[one.peak])
-    return 1 - int(one.allocated[one.peak]) / held if held else 0.0
+    held = 0 if memory.reserved is None else int(memory.reserved[memory.peak])
+    return 1 - int(memory.allocated[memory.peak]) / held if held else 0.0
 
 
-def _found(one: DeviceMemory, title: str, advice: str) -> Found:
-    at = one.ts[one.peak : one.peak + 1]
+def _found(memory: DeviceMemory, title: str, advice: str) -> Found:
+    at = memory.ts[memory.peak : memory.peak + 1]
     return Found(title, advice, Spans(at, at + 1, np.full(1, -1, np.int64)), "medium", severity="warning")

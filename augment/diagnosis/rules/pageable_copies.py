@@ -70,5 +70,5 @@ def _waits_of(trace: Trace, calls: Int64s) -> Int64s:
     waits = waits[trace.events.category[waits] != Category.CUDA_SYNC]
     copying = innermost(trace, calls, (Category.CPU_OP,))
     around = innermost(trace, waits, (Category.CPU_OP,))
-    found: Int64s = waits[(around >= 0) & np.isin(around, copying)]
-    return found
+    waiting: Int64s = waits[(around >= 0) & np.isin(around, copying)]
+    return waiting

@@ -33,7 +33,7 @@ def check(trace: Trace) -> Answer:
     work = operator_work(trace)
     if not work.recorded:
         return NoData("no shapes were recorded", "record_shapes=True")
-    own, places = roofs(trace), np.flatnonzero(work.owner >= 0)
+    on_roof, places = roofs(trace), np.flatnonzero(work.owner >= 0)
     inside = np.zeros(len(work), np.bool_)
     inside[work.owner[places[work_in_steps(trace)[places]]]] = True
     half = np.array([each.number in ("bf16", "fp16") and each.is_product for each in work.works], np.bool_)
@@ -41,13 +41,13 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no product of 16-bit numbers runs in the steps")
     unfit = np.array([_unfit(call) for call in work.calls], np.bool_) & half
     chosen = np.flatnonzero(inside & unfit[work.kind])
-    ns = int(own.ns[chosen].sum()) // measure(trace).count
+    ns = int(on_roof.ns[chosen].sum()) // measure(trace).count
     if measure(trace).ratio(ns) < LEAST_RATIO:
         return Fine(f"products with sizes that are no multiples of {MULTIPLE} take {of_a_step(trace, ns)}")
     spent: Counter[str] = Counter()
-    for kind, dur in zip(work.kind[chosen].tolist(), own.ns[chosen].tolist(), strict=True):
+    for kind, dur in zip(work.kind[chosen].tolist(), on_roof.ns[chosen].tolist(), strict=True):
         spent[f"{work.calls[kind].operator} {_sizes(work.calls[kind])}"] += dur
-    kernels = own.kernel[chosen]
+    kernels = on_roof.kernel[chosen]
     gpu = gpu_work(trace)
     return Found(
         f"Products with sizes that are no multiples of {MULTIPLE} take {of_a_step(trace, ns)}, most in "

@@ -90,7 +90,7 @@ def check(trace: Trace) -> Answer:
 def _single(trace: Trace) -> Bools:
     """Whether each piece of GPU work is one operation on numbers, or on lists of tensors."""
     families = kernel_families(trace)
-    single: Bools = np.isin(families.family, [families.names.index(one) for one in _SINGLE if one in families.names])
+    single: Bools = np.isin(families.family, [families.names.index(name) for name in _SINGLE if name in families.names])
     return single
 
 

@@ -33,12 +33,12 @@ def check(trace: Trace) -> Answer:
     name = trace.events.name[work.row]
     inside = work_in_steps(trace)
     of = {family: place for place, family in enumerate(families.names)}
-    products = inside & np.isin(families.family, [of[one] for one in ("gemm", "attention") if one in of])
+    products = inside & np.isin(families.family, [of[name] for name in ("gemm", "attention") if name in of])
     half = np.array([bool(_HALF.search(text)) for text in trace.strings], np.bool_)
     if not (products & half[name]).any():
         return NotApplicable("no product of 16-bit numbers runs in the steps")
     wide = np.array([bool(_WIDE.search(text)) for text in trace.strings], np.bool_)
-    norms = np.isin(families.family, [of[one] for one in ("norm", "softmax") if one in of])
+    norms = np.isin(families.family, [of[name] for name in ("norm", "softmax") if name in of])
     places = np.flatnonzero(inside & norms & wide[name])
     dur = np.maximum(work.end[places] - work.ts[places], 0)
     cut = without_work(trace, places, dur // 2)

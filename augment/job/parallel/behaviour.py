@@ -74,7 +74,7 @@ class Use:
 
 def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> dict[int, dict[str, Tally]]:
     """The tallies by group and kind; ``identities`` gives each group's number."""
-    found: dict[int, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))
+    tallies_: dict[int, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))
     for summary in summaries:
         group, kind, size = (summary.column(name) for name in ("group", "kind", "bytes"))
         step = summary.column("step")
@@ -104,11 +104,11 @@ def tallies(summaries: Sequence[RankSummary], identities: Mapping[str, int]) -> 
         totals = np.array([sums(which, each, count) for each in values]).T.tolist()
         for place, of in enumerate(totals):
             number = identities[summary.group(int(groups[place])).identity]
-            tally = found[number][summary.kinds[int(kinds[place])]]
+            tally = tallies_[number][summary.kinds[int(kinds[place])]]
             for name, value in zip(_SUMMED, of, strict=True):
                 setattr(tally, name, getattr(tally, name) + value)
             tally.sizes.update(np.unique(size[which == place])[: FEW_SIZES + 1].tolist())
-    return {number: dict(of) for number, of in found.items()}
+    return {number: dict(of) for number, of in tallies_.items()}
 
 
 _SUMMED = ("count", "time_ns", "exposed_ns", "bytes", "forward", "backward", "optimizer", "unsized", "peers", "experts")

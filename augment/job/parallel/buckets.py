@@ -120,16 +120,16 @@ def buckets(
     if not groups:
         return []
     times = _Times(matched, clocks, summaries)
-    found = (
+    buckets_ = (
         _of_group(group, np.flatnonzero(chosen & (matched.group == group)), matched, parted, times, summaries)
         for group in groups
     )
-    return [each for each in found if each is not None]
+    return [each for each in buckets_ if each is not None]
 
 
-def rows(found: Sequence[Buckets], matched: Matched, parted: Waits) -> Iterator[Row]:
+def rows(buckets: Sequence[Buckets], matched: Matched, parted: Waits) -> Iterator[Row]:
     """The rows of each group, buckets in their order."""
-    for of in found:
+    for of in buckets:
         least, most = of.cap
         last_ready = of.ready.max(axis=1)
         for number, size in enumerate(of.sizes.tolist()[:MOST_BUCKETS]):

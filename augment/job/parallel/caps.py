@@ -32,11 +32,11 @@ class Row:
     change_ratio: float = column("change_ns by the length of a step.", "ratio")
 
 
-def caps(found: Sequence[Buckets]) -> Findings | Skipped:
+def caps(buckets: Sequence[Buckets]) -> Findings | Skipped:
     """The rows of each group, the shortest step first."""
     rows: list[Row] = []
     doubts: list[str] = []
-    for of in found:
+    for of in buckets:
         if of.fit is None:
             unsized = "sizes of all-reduces were not recorded"
             similar = "all-reduces of a group have too few or too similar sizes for a prediction"
@@ -61,8 +61,8 @@ def _rows(of: Buckets, model: Fit) -> Iterator[Row]:
     known = of.last_gradient is not None
     sizes, ready = (of.grads, of.grads_ready + _copying(of)) if known else (of.sizes, of.ready)
     pause = _pause(of)
-    own = np.searchsorted(np.cumsum(sizes), np.cumsum(of.sizes))
-    recorded = _tails(of.sizes, ready[:, own], of.ready, model, pause)
+    index = np.searchsorted(np.cumsum(sizes), np.cumsum(of.sizes))
+    recorded = _tails(of.sizes, ready[:, index], of.ready, model, pause)
     error = abs(float(recorded.mean()) - float(of.tail.mean())) + _misfit(of, model)
     least, most = of.cap
     for cap in (*(size * MIB for size in CAPS_MIB), None):

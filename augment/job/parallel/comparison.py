@@ -131,20 +131,20 @@ def _groups(figures: _Compared, summaries: Sequence[RankSummary]) -> Iterator[Gr
     ratio = parted.moving_ns / np.maximum(figures.class_median, 1)
     teams = np.bincount(values[0], minlength=len(figures.names))
     members = dict(each(part_of, count))
-    for place, own in each(which, count):
+    for place, rows in each(which, count):
         name = figures.names[int(values[0][place])]
         present = np.unique(matched.member[members[place]])
         yield GroupRow(
             dimension=name,
-            group=matched.groups[matched.group[own[0]]].name,
+            group=matched.groups[matched.group[rows[0]]].name,
             ranks=_as_ranges([summaries[member].rank for member in present.tolist()]),
-            link=figures.link[own[0]],
-            count=len(own),
+            link=figures.link[rows[0]],
+            count=len(rows),
             time_ns=int(wait[place] + transfer[place]),
             wait_ns=int(wait[place]),
             transfer_ns=int(transfer[place]),
             exposed_ns=int(exposed[place]),
-            slow_ratio=float(np.median(ratio[own])) if teams[values[0][place]] > 1 else None,
+            slow_ratio=float(np.median(ratio[rows])) if teams[values[0][place]] > 1 else None,
             outlier_count=int(outliers[place]),
         )
 
@@ -155,9 +155,9 @@ def _of_links(figures: _Compared) -> Iterator[LinkRow]:
     link = np.array([classes.index(of) for of in figures.link], np.int64)
     values, which = combinations(figures.code, matched.kind, link)
     size = matched.size()
-    for place, own in each(which, len(values[0])):
+    for place, rows in each(which, len(values[0])):
         kind = matched.kinds[int(values[1][place])]
-        sized = own[(matched.bytes[own] > 0) & (moving[own] > 0)]
+        sized = rows[(matched.bytes[rows] > 0) & (moving[rows] > 0)]
         factor = np.array([bus_factor(kind, ranks) or np.nan for ranks in size[sized].tolist()])
         bus = matched.bytes[sized] / moving[sized] * factor
         bus = bus[np.isfinite(bus)]
@@ -165,11 +165,11 @@ def _of_links(figures: _Compared) -> Iterator[LinkRow]:
             dimension=figures.names[int(values[0][place])],
             kind=kind,
             link=classes[int(values[2][place])],
-            count=len(own),
-            moving_ns=int(moving[own].sum()),
+            count=len(rows),
+            moving_ns=int(moving[rows].sum()),
             median_bus_gbps=float(np.median(bus)) if len(bus) else None,
             least_bus_gbps=float(np.percentile(bus, 5)) if len(bus) else None,
-            outlier_count=int(np.count_nonzero(figures.outlier[own])),
+            outlier_count=int(np.count_nonzero(figures.outlier[rows])),
         )
 
 

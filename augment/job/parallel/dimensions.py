@@ -90,8 +90,8 @@ class Dimensions:
     def groups_of(self, dimension: str) -> dict[int, Use]:
         """The groups of a dimension; where groups were inferred, not the unnamed collectives as a whole."""
         groups = {group: use for (group, _), use in self.uses.items() if use.dimension == dimension}
-        found = {group: use for group, use in groups.items() if use.evidence.endswith(ABOUT)}
-        return {group: use for group, use in groups.items() if use.confidence != "low"} | found if found else groups
+        named = {group: use for group, use in groups.items() if use.evidence.endswith(ABOUT)}
+        return {group: use for group, use in groups.items() if use.confidence != "low"} | named if named else groups
 
     def style_of(self, dimension: str) -> str:
         """How the collectives of a dimension work together; empty if unknown, or if its groups differ."""
@@ -102,7 +102,7 @@ class Dimensions:
 def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mapping[str, int]) -> Dimensions:
     """Recognise the dimensions; ``stated`` are the sizes that the user gives."""
     identities = {group.identity: number for number, group in enumerate(matched.groups)}
-    found = tallies(summaries, identities)
+    tallies_ = tallies(summaries, identities)
     ranks = _ranks(summaries, matched, identities)
     sizes = [
         group.size if group.size > 0 else len(ranks[number]) if group.identity else 0
@@ -110,7 +110,7 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
     ]
     layout, diagnostics = _layout(stated, ranks, summaries)
     uses: dict[tuple[int, str], Use] = {}
-    for number, of in found.items():
+    for number, of in tallies_.items():
         use = layout.use_of(ranks[number]) if layout else None
         use = use or _named(matched.groups[number].description)
         by_kind = dict.fromkeys(of, use) if use else judge(of)
@@ -124,7 +124,7 @@ def dimensions(summaries: Sequence[RankSummary], matched: Matched, stated: Mappi
     chained = chains(summaries)
     coordinates = _coordinates(uses, ranks, chained) | (layout.coordinates(known) if layout else {})
     pipelines = _pipelines(uses, ranks, chained) or (layout.pipelines(known) if layout else [])
-    return Dimensions(uses, found, ranks, sizes, coordinates, *nodes(summaries), pipelines, diagnostics)
+    return Dimensions(uses, tallies_, ranks, sizes, coordinates, *nodes(summaries), pipelines, diagnostics)
 
 
 def rows(dims: Dimensions) -> list[Row]:
@@ -132,7 +132,7 @@ def rows(dims: Dimensions) -> list[Row]:
     out = []
     for dimension in dict.fromkeys(use.dimension for use in dims.uses.values()):
         groups = dims.groups_of(dimension)
-        own = [
+        named = [
             tally
             for group, of in dims.tallies.items()
             for kind, tally in of.items()
@@ -153,8 +153,8 @@ def rows(dims: Dimensions) -> list[Row]:
                 confidence="low" if shared and least.confidence != "user" else least.confidence,
                 evidence="; ".join(dict.fromkeys(use.evidence for use in uses))[:500]
                 + ("; but the groups overlap" if shared else ""),
-                count=sum(tally.count for tally in own),
-                time_ns=sum(tally.time_ns for tally in own),
+                count=sum(tally.count for tally in named),
+                time_ns=sum(tally.time_ns for tally in named),
             )
         )
     return sorted(out, key=lambda row: -row.time_ns)

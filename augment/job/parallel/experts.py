@@ -62,8 +62,8 @@ def _rows(dims: Dimensions, matched: Matched, parted: Waits, summaries: Sequence
     sent = _of_parts(matched, summaries, None)
     hot, excess = _hot(matched, received)
     groups = matched.group[matched.instance[parts]]
-    for group, own in each(groups, len(matched.groups)):
-        rows = parts[own]
+    for group, rows_of_group in each(groups, len(matched.groups)):
+        rows = parts[rows_of_group]
         instances = np.unique(matched.instance[rows])
         known = excess[instances][np.isfinite(excess[instances])]
         (members,), which = combinations(matched.member[rows])

@@ -47,9 +47,9 @@ def heat(steps: RankSteps, matched: Matched, parted: Waits, summaries: Sequence[
     inside = part >= 0
     keys = steps.member[order] * width + steps.number[order]
     distinct, place = np.unique(keys, return_inverse=True)
-    own = matched.member[inside] * width + part[inside]
-    at = np.minimum(np.searchsorted(distinct, own), len(distinct) - 1)
-    known = distinct[at] == own
+    cells = matched.member[inside] * width + part[inside]
+    at = np.minimum(np.searchsorted(distinct, cells), len(distinct) - 1)
+    known = distinct[at] == cells
     wait = sums(at[known], parted.wait_ns[inside][known], len(distinct))[place]
     rows = [
         Row(

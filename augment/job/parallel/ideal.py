@@ -75,5 +75,5 @@ def _parts(chunk: Int64s, place: int, stages: Sequence[Passes]) -> Int64s:
     distinct = sum(len(each) for each in every) == len(set().union(*every))
     if distinct and UNKNOWN not in set().union(*every):
         return chunk
-    own = np.maximum(chunk, 0)
-    return own * len(stages) + place
+    chunks = np.maximum(chunk, 0)
+    return chunks * len(stages) + place

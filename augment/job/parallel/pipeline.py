@@ -100,8 +100,8 @@ class _Stage:
         return self._places[step]
 
     def passes(self, step: int) -> Passes:
-        own = self.of(step)
-        return Passes(self.kind[own], self.chunk[own], self.microbatch[own])
+        ops = self.of(step)
+        return Passes(self.kind[ops], self.chunk[ops], self.microbatch[ops])
 
 
 def pipeline(
@@ -205,8 +205,8 @@ def _rows(
     each, sooner = _ideal(name, passes[0], times, slowest, chunks)
     theory = None if each is None else round(each * len(steps))
     for at, stage in enumerate(stages):
-        own = [of[at] for of in places]
-        sent, host = _lost(summaries[stage.member], stage, own, late[stage.member])
+        ops = [of[at] for of in places]
+        sent, host = _lost(summaries[stage.member], stage, ops, late[stage.member])
         imbalance, whole = work[slowest] - work[at] + round(sooner * len(steps)), window - work[at]
         yield Row(
             rank=summaries[stage.member].rank,
@@ -222,7 +222,7 @@ def _rows(
             by_clocks=by_clocks,
             window_ns=window,
             work_ns=work[at],
-            communication_ns=int(sum(stage.communication[of].sum() for of in own)),
+            communication_ns=int(sum(stage.communication[of].sum() for of in ops)),
             bubble_ns=whole,
             theory_ns=theory,
             imbalance_ns=imbalance,
@@ -256,22 +256,22 @@ def _ratio(bubble: float | None, ideal: float) -> float | None:
 def _window(stages: Sequence[_Stage], of: Sequence[Places], *, by_clocks: bool) -> int:
     """The window of one step."""
     if by_clocks:
-        first = min(int(stage.begin[own].min()) for stage, own in zip(stages, of, strict=True))
-        return max(int(stage.finish[own].max()) for stage, own in zip(stages, of, strict=True)) - first
-    return max(int(stage.end[own].max() - stage.start[own].min()) for stage, own in zip(stages, of, strict=True))
+        first = min(int(stage.begin[ops].min()) for stage, ops in zip(stages, of, strict=True))
+        return max(int(stage.finish[ops].max()) for stage, ops in zip(stages, of, strict=True)) - first
+    return max(int(stage.end[ops].max() - stage.start[ops].min()) for stage, ops in zip(stages, of, strict=True))
 
 
 def _times(stage: _Stage, of: Sequence[Places], rounds: int) -> dict[Kind, float]:
     """The work of each kind for one microbatch."""
-    own = np.concatenate(of)
-    kinds = np.unique(stage.kind[own]).tolist()
-    return {Kind(kind): float(stage.work[own][stage.kind[own] == kind].sum()) / rounds for kind in kinds}
+    ops = np.concatenate(of)
+    kinds = np.unique(stage.kind[ops]).tolist()
+    return {Kind(kind): float(stage.work[ops][stage.kind[ops] == kind].sum()) / rounds for kind in kinds}
 
 
 def _lost(summary: RankSummary, stage: _Stage, steps: Sequence[Places], late: Int64s) -> tuple[int, int]:
     """The time of steps lost to late messages, and to the host: idle with nothing launched, between the first and the
     last pass, and before the first since its data were computed. What fits both is the host's."""
-    orders = [own[np.argsort(stage.start[own], kind="stable")] for own in steps]
+    orders = [ops[np.argsort(stage.start[ops], kind="stable")] for ops in steps]
     begun = [stage.start[order[:1]] - late[order[:1]] for order in orders]
     ends = [np.maximum.accumulate(stage.end[order])[:-1] for order in orders]
     order = np.concatenate(orders)
@@ -301,8 +301,8 @@ def _late_sends(
         known = sender in stages and receiver in stages
         if not known or not (clocks[sender].comparable and clocks[receiver].comparable):
             continue
-        own = np.flatnonzero((matched.member[send] == sender) & (matched.member[receive] == receiver))
-        _charge(late[receiver], stages[sender], stages[receiver], matched.ts[send[own]], end[receive[own]])
+        index = np.flatnonzero((matched.member[send] == sender) & (matched.member[receive] == receiver))
+        _charge(late[receiver], stages[sender], stages[receiver], matched.ts[send[index]], end[receive[index]])
     return late
 
 

@@ -46,8 +46,8 @@ def outcomes(
     stages = pipeline.pipeline(summaries, clocks, matched, dims.pipelines)
     if not any(len(summary.column("ts")) for summary in summaries):
         return dict.fromkeys(ROWS, Skipped("no rank recorded collectives")) | {"pipeline": stages, "step_heat": cells}
-    found = buckets.buckets(dims, matched, parted, clocks, summaries)
-    averaged = list(buckets.rows(found, matched, parted))
+    buckets_ = buckets.buckets(dims, matched, parted, clocks, summaries)
+    averaged = list(buckets.rows(buckets_, matched, parted))
     groups, links = comparison.compared(dims, matched, parted, summaries)
     spots = comparison.places(dims, matched, parted, steps, summaries)
     unclear = "collectives whose dimension is unknown; --parallelism tp=4,pp=2,dp=2 states the sizes"
@@ -64,7 +64,7 @@ def outcomes(
         else Skipped("no dimension has coordinates, and no two nodes are known"),
         "pipeline": stages,
         "ddp_buckets": Findings(averaged) if averaged else Skipped(NO_BUCKETS),
-        "ddp_caps": caps.caps(found),
+        "ddp_caps": caps.caps(buckets_),
         "sharding": sharding.sharding(dims, matched, parted, summaries),
         "expert_parallel": experts.experts(dims, matched, parted, summaries),
         "step_heat": cells,

@@ -116,9 +116,9 @@ def _rows(dims: Dimensions, matched: Matched, parted: Waits, chosen: Int64s, col
             ("ready", (columns.ready != UNKNOWN).astype(np.int64)),
         )
     }
-    for place, own in each(which, len(values[0])):
+    for place, rows in each(which, len(values[0])):
         group, kind, of_phase, of_unit, number = (int(column_of[place]) for column_of in values)
-        sizes = np.unique(matched.bytes[chosen[own]])
+        sizes = np.unique(matched.bytes[chosen[rows]])
         label = columns.units[of_unit] or "root" if of_unit != UNKNOWN else "" if number == UNKNOWN else f"#{number}"
         yield Row(
             dimension=dims.of(group, matched.kinds[kind]),
@@ -126,7 +126,7 @@ def _rows(dims: Dimensions, matched: Matched, parted: Waits, chosen: Int64s, col
             unit=label,
             phase=Phase(of_phase).name.lower() if of_phase != UNKNOWN else "",
             kind=matched.kinds[kind],
-            count=len(own),
+            count=len(rows),
             bytes=int(sizes[0]) if len(sizes) == 1 and sizes[0] >= 0 else None,
             time_ns=int(total["wait"][place] + total["transfer"][place]),
             wait_ns=int(total["wait"][place]),

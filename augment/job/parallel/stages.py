@@ -18,7 +18,7 @@ def chains(summaries: Sequence[RankSummary]) -> list[list[int]]:
     Ranks that send to each other form chains. A chain begins at the end whose first operation is a send: all other
     stages receive first. Rings and branches are left out.
     """
-    beside: dict[int, set[int]] = defaultdict(set)
+    neighbours: dict[int, set[int]] = defaultdict(set)
     sends_first: dict[int, bool] = {}
     for summary in summaries:
         if summary.rank is None:
@@ -36,20 +36,20 @@ def chains(summaries: Sequence[RankSummary]) -> list[list[int]]:
         first = rows[np.argmin(known[rows])]  # the device may begin a receive before an earlier send
         sends_first[summary.rank] = summary.kinds[int(kind[first])] == SEND
         for other in np.unique(peer[rows]).tolist():
-            beside[summary.rank].add(other)
-            beside[other].add(summary.rank)
-    return _walked(beside, sends_first)
+            neighbours[summary.rank].add(other)
+            neighbours[other].add(summary.rank)
+    return _walked(neighbours, sends_first)
 
 
-def _walked(beside: Mapping[int, set[int]], sends_first: Mapping[int, bool]) -> list[list[int]]:
+def _walked(neighbours: Mapping[int, set[int]], sends_first: Mapping[int, bool]) -> list[list[int]]:
     """The chains, from their first ranks."""
     out = []
-    for start in sorted(beside):
-        if len(beside[start]) != 1 or not sends_first.get(start):
+    for start in sorted(neighbours):
+        if len(neighbours[start]) != 1 or not sends_first.get(start):
             continue
         chain = [start]
-        while following := beside[chain[-1]] - set(chain[-2:]):
-            if len(following) > 1 or len(chain) > len(beside):
+        while following := neighbours[chain[-1]] - set(chain[-2:]):
+            if len(following) > 1 or len(chain) > len(neighbours):
                 break
             chain.append(following.pop())
         straight = not following and not sends_first.get(chain[-1])

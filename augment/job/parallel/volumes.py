@@ -64,8 +64,8 @@ def rows(dims: Dimensions, matched: Matched, parted: Waits, steps: RankSteps) ->
     of_part = code[matched.instance][inside]
     wait, transfer = (sums(of_part, values[inside], len(names)) for values in (parted.wait_ns, parted.transfer_ns))
     parts = {name: (int(wait[place]), int(transfer[place])) for place, name in enumerate(names)}
-    found = [_row(name, dims, parts.get(name, (0, 0)), steps) for name in _names(dims)]
-    return sorted(found, key=lambda row: -row.exposed_ns)
+    result = [_row(name, dims, parts.get(name, (0, 0)), steps) for name in _names(dims)]
+    return sorted(result, key=lambda row: -row.exposed_ns)
 
 
 def _names(dims: Dimensions) -> Sequence[str]:
@@ -73,18 +73,18 @@ def _names(dims: Dimensions) -> Sequence[str]:
 
 
 def _row(name: str, dims: Dimensions, parts: tuple[int, int], steps: RankSteps) -> Row:
-    own = [
+    tallies = [
         (group, kind, tally)
         for group, of in dims.tallies.items()
         for kind, tally in of.items()
         if dims.of(group, kind) == name
     ]
-    time = sum(tally.time_ns for *_, tally in own)
-    exposed = sum(tally.exposed_ns for *_, tally in own)
-    sized = all(not tally.unsized for *_, tally in own)
-    groups = dict.fromkeys(group for group, *_ in own)
+    time = sum(tally.time_ns for *_, tally in tallies)
+    exposed = sum(tally.exposed_ns for *_, tally in tallies)
+    sized = all(not tally.unsized for *_, tally in tallies)
+    groups = dict.fromkeys(group for group, *_ in tallies)
     style = dims.style_of(name)
-    count = sum(tally.count for *_, tally in own)
+    count = sum(tally.count for *_, tally in tallies)
     return Row(
         dimension=name,
         style=style,
@@ -97,26 +97,26 @@ def _row(name: str, dims: Dimensions, parts: tuple[int, int], steps: RankSteps) 
         unmatched_ns=time - sum(parts),
         exposed_ns=exposed,
         step_ratio=exposed / steps.wall_ns if steps.wall_ns else None,
-        bytes=sum(tally.bytes for *_, tally in own) if sized else None,
-        **_volume(name, style, [(dims.sizes[group], kind, tally.bytes) for group, kind, tally in own], steps, sized),
+        bytes=sum(tally.bytes for *_, tally in tallies) if sized else None,
+        **_volume(name, style, [(dims.sizes[group], kind, of.bytes) for group, kind, of in tallies], steps, sized),
     )
 
 
 def _volume(
-    name: str, style: str, own: Sequence[tuple[int, str, int]], steps: RankSteps, sized: bool
+    name: str, style: str, tallies: Sequence[tuple[int, str, int]], steps: RankSteps, sized: bool
 ) -> Mapping[str, float | None]:
     """The columns of volumes, for collectives of (ranks of the group, kind, bytes)."""
-    factors = [bus_factor(kind, size) for size, kind, _ in own]
-    passed = [size * (factor or 0) for factor, (*_, size) in zip(factors, own, strict=True)]
+    factors = [bus_factor(kind, size) for size, kind, _ in tallies]
+    passed = [size * (factor or 0) for factor, (*_, size) in zip(factors, tallies, strict=True)]
     known = sized and bool(steps.count) and all(factor is not None for factor in factors)
-    reduced = [(ranks, size) for ranks, kind, size in own if kind in (ALL_REDUCE, REDUCE_SCATTER)]
+    reduced = [(ranks, size) for ranks, kind, size in tallies if kind in (ALL_REDUCE, REDUCE_SCATTER)]
     asked = sum(2 * size * (ranks - 1) / ranks for ranks, size in reduced if ranks)
     is_data = known and name in DATA_PARALLEL and asked > 0
     return {
         "volume_bytes": sum(passed) / steps.count if known else None,
         "gradient_bytes": sum(size for _, size in reduced) / steps.count if is_data else None,
         "volume_ratio": sum(passed) / asked if is_data else None,
-        "memory_ratio": _memory(style, max((ranks for ranks, *_ in own), default=0)) if is_data else None,
+        "memory_ratio": _memory(style, max((ranks for ranks, *_ in tallies), default=0)) if is_data else None,
         "theory_ratio": _THEORY.get(style) if is_data else None,
     }
 
