@@ -72,9 +72,10 @@ def test_a_device_sync_waits_for_the_last_kernel_as_in_hta(shared_traces: Path) 
         (row,) = work.row[np.flatnonzero(trace.events.correlation[work.row] == correlation)]
         (call,) = launches(trace).of(np.array([correlation])).tolist()
         assert call >= 0
-        assert (work.end[np.flatnonzero(trace.events.ts[work.launch] <= trace.events.ts[call])] <= work.end[
-            np.flatnonzero(work.row == row)
-        ]).all()  # fmt: skip
+        assert (
+            work.end[np.flatnonzero(trace.events.ts[work.launch] <= trace.events.ts[call])]
+            <= work.end[np.flatnonzero(work.row == row)]
+        ).all()
 
 
 def test_streams_wait_for_events_as_in_hta(shared_traces: Path) -> None:

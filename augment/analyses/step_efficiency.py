@@ -197,5 +197,6 @@ def _track(trace: Trace, place: int, windows: StepWindows, rows: list[Row]) -> S
     args = {f"{name}_ns": np.array([getattr(rows[step], f"{name}_ns") for step in lasting.tolist()], np.int64)
             for name in (*COMPUTING, *BESIDE)}  # fmt: skip
     track = gpu_work(trace).devices[place].track
-    return SliceTrack(NAME, "Step efficiency", track, start, end - start, Texts(codes, values), args,
-                      "what each step went into")  # fmt: skip
+    return SliceTrack(
+        NAME, "Step efficiency", track, start, end - start, Texts(codes, values), args, "what each step went into"
+    )

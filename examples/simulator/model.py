@@ -29,8 +29,9 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
 SDPA = "_scaled_dot_product_flash_attention"
 _QKV = [(1, HIDDEN // HEAD, TOKENS, HEAD)] * 3
 ATTENTION = dims_text(*_QKV, values=["0.", "True", "False"])  #: dropout, causal, a mask to debug
-ATTENTION_BACKWARD = dims_text(*_QKV[:1], *_QKV, *_QKV[:1], (1, HIDDEN // HEAD, TOKENS),
-                               values=["", "", "4096", "4096", "0.", "True"])  # fmt: skip
+ATTENTION_BACKWARD = dims_text(
+    *_QKV[:1], *_QKV, *_QKV[:1], (1, HIDDEN // HEAD, TOKENS), values=["", "", "4096", "4096", "0.", "True"]
+)
 
 
 @dataclass(kw_only=True)

@@ -125,9 +125,10 @@ def test_a_stream_waits_for_an_event_of_another() -> None:
         call("cudaLaunchKernel", 7, 9, correlation=4),
         kernel("slow", 4, 90, correlation=1, stream=7),
         kernel("waits", 93, 99, correlation=4, stream=20),
-        sync("Stream Wait Event", 5, 6, stream=20, correlation=3, wait_on_stream=7,
-             wait_on_cuda_event_record_corr_id=2),
-    )  # fmt: skip
+        sync(
+            "Stream Wait Event", 5, 6, stream=20, correlation=3, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2
+        ),
+    )
     assert path_of(*events) == [
         ("launch_delay", 4), ("kernel_computation", 86), ("sync", 3), ("kernel_computation", 6),
     ]  # fmt: skip

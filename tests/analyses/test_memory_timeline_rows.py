@@ -101,9 +101,7 @@ def test_only_what_lies_within_the_trace_counts(tmp_path: Path) -> None:
     assert rows_of(found, "category", "start_bytes", "end_bytes", "peak_bytes", "peak_at_ns")[0] == (
         "total", 135, 185, 185, 30_000,
     )  # fmt: skip
-    assert {ts for points in tracks_of(found).values() for ts, _ in points} == {
-        BASE + us * 1000 for us in (30, 40, 60)
-    }  # fmt: skip
+    assert {ts for points in tracks_of(found).values() for ts, _ in points} == {BASE + us * 1000 for us in (30, 40, 60)}
 
 
 def test_the_device_is_that_of_the_instants_at_the_same_times(tmp_path: Path) -> None:

@@ -136,6 +136,4 @@ def test_time_at_a_full_queue_is_told_of_every_stream() -> None:
             correlation += 1
             events.append(call("cudaLaunchKernel", k, k + 1, correlation=correlation))
             events.append(kernel("a", 5000 + 10 * k, 5005 + 10 * k, correlation=correlation, stream=stream))
-    assert rows_of(findings_of(*events), "stream", "full_queue_ns") == [
-        (7, 5000 - 1023), (8, 5010 - 1023), (9, 0)
-    ]  # fmt: skip
+    assert rows_of(findings_of(*events), "stream", "full_queue_ns") == [(7, 5000 - 1023), (8, 5010 - 1023), (9, 0)]

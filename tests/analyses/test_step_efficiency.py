@@ -129,10 +129,11 @@ def test_recomputation_is_hardwares_alone() -> None:
 
 def test_types_of_number_are_held_against_their_own_peak() -> None:
     trace = on_h100(
-        op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000),
+        op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)),
+        *launched(1, 2, 1000, 201_000),
         op("aten::_scaled_mm", 20, 30, args=mm(4096, 4096, 4096, "c10::Float8_e4m3fn")),
         *launched(2, 22, 201_000, 401_000),
-    )  # fmt: skip
+    )
     [row] = rows(trace)
     assert row.mfu_ratio == pytest.approx(2 * 4096**3 * (1 / 989.4e3 + 1 / 1978.9e3) / row.wall_ns)
 

@@ -138,8 +138,9 @@ def test_the_host_alone_has_no_figures_of_a_device() -> None:
 
 
 def test_regions_do_not_overlap() -> None:
-    trace = trace_of(annotation("region", 0, 30), annotation("region", 10, 20), annotation("region", 30, 45),
-                     kernel("gemm", 5, 50))  # fmt: skip
+    trace = trace_of(
+        annotation("region", 0, 30), annotation("region", 10, 20), annotation("region", 30, 45), kernel("gemm", 5, 50)
+    )
     found = region_windows(trace, "region")
     assert (found.number.tolist(), found.begin.tolist(), found.end.tolist()) == ([0, 1], [0, 30], [50, 50])
     assert len(region_windows(trace, "nothing")) == 0

@@ -29,8 +29,9 @@ def scheduler() -> Iterator[str]:
     more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
     command = [sys.executable, str(Path(__file__).with_name("dask_cluster.py"))]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
-                          env=environment(**more)) as process:  # fmt: skip
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment(**more)
+    ) as process:
         assert process.stdout
         yield process.stdout.readline().strip()
         assert process.stdin

@@ -21,9 +21,10 @@ def job(tmp_path: Path) -> Path:
         one = op("aten::mm", **{"Record function id": 5})
         members = {"distributedInfo": {"rank": rank, "world_size": 2}}
         write_trace(tmp_path / "job" / f"rank{rank}.json", step(), one, kernel(), **members)
-        write_execution_trace(tmp_path / "et" / f"{rank}.json.gz", {"nodes": [
-            {"name": "aten::mm", "id": 70, "rf_id": 5, "parent": 1, "tid": 1}
-        ]})  # fmt: skip
+        write_execution_trace(
+            tmp_path / "et" / f"{rank}.json.gz",
+            {"nodes": [{"name": "aten::mm", "id": 70, "rf_id": 5, "parent": 1, "tid": 1}]},
+        )
         write_memory_timeline(memory_of(tmp_path, rank), [[-1, 1, 100 + rank, 0], [20_000, 2, 8, 4]])
     return tmp_path / "job"
 

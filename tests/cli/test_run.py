@@ -125,8 +125,9 @@ def test_one_bad_file_never_stops_the_rest(tmp_path: Path, augment: Augment) -> 
     ended = augment("run", tmp_path, tmp_path / "missing.json")
     assert ended.code == 1
     assert [Path(line).name for line in ended.lines if line.endswith("metrics.json")] == [
-        "a.metrics.json", "c.metrics.json"
-    ]  # fmt: skip
+        "a.metrics.json",
+        "c.metrics.json",
+    ]
     failures = [line for line in ended.err.splitlines() if line.startswith("augment: ")]
     assert len(failures) == 2
     assert failures[0] == f"augment: {tmp_path / 'missing.json'}: no such file or folder"
@@ -143,8 +144,9 @@ def test_glob_is_expanded_and_kept_below_the_output_folder(tmp_path: Path, augme
         write_trace(tmp_path / name)
     assert augment("run", tmp_path / "*" / "rank0.json", "-o", tmp_path / "out").code == 0
     assert [name for name in files(tmp_path / "out") if "metrics" in name] == [
-        "0/rank0.metrics.json", "1/rank0.metrics.json"
-    ]  # fmt: skip
+        "0/rank0.metrics.json",
+        "1/rank0.metrics.json",
+    ]
     assert augment("run", tmp_path / "*" / "rank7.json").code == 3
     deep = augment("run", tmp_path / "**", "-o", tmp_path / "deep")
     assert deep.code == 0
@@ -368,9 +370,10 @@ def test_a_trace_is_converted_again_when_its_execution_trace_changed(tmp_path: P
 
     assert again() == ["augmented", "augmented"]
     assert again() == ["done_before", "done_before"]
-    write_execution_trace(tmp_path / "et" / "et_1.json.gz", {"nodes": [
-        {"name": "aten::mm", "id": 900, "rf_id": 5, "parent": 1, "tid": 1}
-    ]})  # fmt: skip
+    write_execution_trace(
+        tmp_path / "et" / "et_1.json.gz",
+        {"nodes": [{"name": "aten::mm", "id": 900, "rf_id": 5, "parent": 1, "tid": 1}]},
+    )
     assert again() == ["done_before", "augmented"]
     assert node_of(tmp_path / "out", 1) == 900
     (tmp_path / "et" / "et_0.json.gz").unlink()

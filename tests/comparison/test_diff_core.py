@@ -39,7 +39,7 @@ PAIRS = {
     "GPU alone": ("mi210_tracelens/gpu_only_trace.json.gz", "mi308x_aiter/trace.json"),
     "host alone": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "cpu_dtu/exercise_trace.json.gz"),
     "host against GPU": ("cpu_dtu/resnet18_tb.pt.trace.json.gz", "hta_trace_diff_pair/test.json.gz"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -90,8 +90,9 @@ def test_how_many_steps_are_lacking() -> None:
     lacking = steps_lacking(control, test, 0.05 * float(control.mean()), 0.95)
     assert lacking is not None
     spread = [np.log(side).std(ddof=1) for side in (control, test)]
-    expected = next(n for n in range(5, 500)
-                    if 2 * stats.t.ppf(0.975, 1.5 * (n - 1)) * np.hypot(*spread) / n**0.5 < np.log(1.05))  # fmt: skip
+    expected = next(
+        n for n in range(5, 500) if 2 * stats.t.ppf(0.975, 1.5 * (n - 1)) * np.hypot(*spread) / n**0.5 < np.log(1.05)
+    )
     assert 4 + lacking == pytest.approx(expected, rel=0.2)
     assert steps_lacking(control[:1], test, 1.0, 0.95) is None
     assert steps_lacking(control, test, 0.0, 0.95) is None

@@ -49,7 +49,7 @@ PAIRS = [
         "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_B300_TP0.trace.json.gz",
         "sglang_qwen3_30b_b300_vs_mi300/qwen3_30b_a3b_decode_MI300_TP0.trace.json.gz",
     ),
-]  # fmt: skip
+]
 DENSE = ("ts", "dur", "phase", "category", "category_name", "name", "track", "correlation", "offset", "length")
 Slice = dict[str, Any]
 
@@ -162,9 +162,10 @@ def test_a_dropped_collective(control: Trace, tmp_path: Path) -> None:
     calls, alignment = pair.control.calls, pair.alignment
     for mark in gone:  # right after its predecessor among its siblings, seen one by one
         (call,) = [
-            one for one in np.flatnonzero((alignment.call_of_control == ALONE) & (calls.parent == -1)).tolist()
+            one
+            for one in np.flatnonzero((alignment.call_of_control == ALONE) & (calls.parent == -1)).tolist()
             if calls.step[one] == [row["ts"] for row in gone].index(mark["ts"]) and calls.thread[one] == 1
-        ]  # fmt: skip
+        ]
         before = [one for one in range(call) if calls.parent[one] == -1 and calls.thread[one] == calls.thread[call]
                   and calls.step[one] == calls.step[call] and alignment.call_of_control[one] != ALONE]  # fmt: skip
         partner = pair.test.calls.row[alignment.call_of_control[before[-1]]]
@@ -308,9 +309,7 @@ def test_an_overlay_holds_both(control: Trace, perfetto: PerfettoEngine, tmp_pat
     result = diff(control, test, step=(1, 2))
     (pair,) = result.pairs
     paths = write_all(result, tmp_path, "t", Drawing(("perfetto",), "before", overlay=True, arrow_count=7))
-    assert [path.name for path in paths] == [
-        "rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "t.diff.metrics.json"
-    ]  # fmt: skip
+    assert [path.name for path in paths] == ["rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "t.diff.metrics.json"]
     perfetto.load(paths[1])
     assert perfetto.problems() == {}
     roots = perfetto.rows("select name from track where parent_id is null and name like '%: %' order by name")

@@ -74,8 +74,9 @@ def test_an_outlying_first_step_is_told() -> None:
     slow, steady = samples(step_ns=[3000, 1000, 1010, 990, 1005]), samples(step_ns=[1001, 1000, 1010, 990, 1005])
     assert outlying_first_step(steady, steady) == ""
     said = outlying_first_step(slow, steady)
-    assert said == ("the first step is an outlier and left out on both sides: "
-                    "in the control it takes 3.000 µs, the median 1.005 µs")  # fmt: skip
+    assert said == (
+        "the first step is an outlier and left out on both sides: in the control it takes 3.000 µs, the median 1.005 µs"
+    )
     assert "in the test it takes" in outlying_first_step(steady, slow)
     assert outlying_first_step(slow, samples(step_ns=[1000, 1001])) == "", "too few would be left"
     assert outlying_first_step(samples(step_ns=[3000, 1000, 1001]), STEADY) == "", "of three none is an outlier"

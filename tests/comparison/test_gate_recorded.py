@@ -101,8 +101,9 @@ def test_a_faster_step_fails_for_none_of_its_parts() -> None:
 
 def slow_step_times(name: str) -> list[float]:
     """From the text alone: each step from the end of the work launched before it to that of its own."""
-    events = [one for one in json.loads(gzip.decompress((TRACES / name).read_bytes()))["traceEvents"]
-              if one.get("ph") == "X"]  # fmt: skip
+    events = [
+        one for one in json.loads(gzip.decompress((TRACES / name).read_bytes()))["traceEvents"] if one.get("ph") == "X"
+    ]
     calls = [one for one in events if one.get("cat") in ("cuda_runtime", "cuda_driver") and "args" in one]
     launched = {one["args"].get("correlation"): one["ts"] for one in calls}
     work = [one for one in events if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
@@ -111,8 +112,9 @@ def slow_step_times(name: str) -> list[float]:
 
     def done(before: float) -> float:
         """When all that was launched before that moment, or before the recording, is done."""
-        return max((one["ts"] + one["dur"] for one in work
-                    if launched.get(one["args"]["correlation"], 0) < before), default=0)  # fmt: skip
+        return max(
+            (one["ts"] + one["dur"] for one in work if launched.get(one["args"]["correlation"], 0) < before), default=0
+        )
 
     return [max(end, done(end)) - max(begin, done(begin)) for begin, end in steps]
 

@@ -61,7 +61,7 @@ def test_values_as_they_are_written(tmp_path: Path) -> None:
         op("record_param_comms", 3, **collective),
         kernel("ncclDevKernel", 4) | {"args": {"Process Group Ranks": [0, 1], "Comms Id": 2**64 + 1}},
         op(ts=5, **{"external id": 9}),
-    )  # fmt: skip
+    )
     for engine in ("compiled", "plain"):
         found = by(engine, read(str(path)))
         told = seen(found)

@@ -24,9 +24,7 @@ def slow(ts: Int64s) -> Int64s:
 
 def spans(pairs: list[tuple[int, int]]) -> list[dict[str, object]]:
     """Slices of so many nanoseconds after the epoch, and of such durations."""
-    return [
-        {"ph": "X", "name": "s", "pid": 4242, "tid": 4243, "ts": EPOCH_US + ts, "dur": dur} for ts, dur in pairs
-    ]  # fmt: skip
+    return [{"ph": "X", "name": "s", "pid": 4242, "tid": 4243, "ts": EPOCH_US + ts, "dur": dur} for ts, dur in pairs]
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(-5, 10**6)), max_size=30))

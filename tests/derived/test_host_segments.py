@@ -75,8 +75,9 @@ def test_every_moment_has_the_slice_that_began_last_of_those_that_last(made: lis
         assert ts == sorted(set(ts))
         for moment in range(46):
             end = trace.events.end
-            begun = [r for r in stacks_order
-                     if trace.events.track[r] == track and trace.events.ts[r] <= moment < end[r]]  # fmt: skip
+            begun = [
+                r for r in stacks_order if trace.events.track[r] == track and trace.events.ts[r] <= moment < end[r]
+            ]
             expected = max(begun, key=stacks_order.__getitem__, default=-1)
             place = int(np.searchsorted(ts, moment, side="right")) - 1
             assert (row[place] if place >= 0 else -1) == expected

@@ -157,8 +157,9 @@ def test_single_figures_are_all_that_an_unknown_device_has() -> None:
     assert peak.text(["bf16"]) == "bf16 5000 TFLOP/s"
 
 
-@pytest.mark.parametrize("text", ["", "bf16", "bf17=1", "bf16=x", "bf16=0", "bf16=-1", "bf16=989e12", "memory_gbps=nan",
-                                  "x:=1", "H100:=1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["", "bf16", "bf17=1", "bf16=x", "bf16=0", "bf16=-1", "bf16=989e12", "memory_gbps=nan", "x:=1", "H100:=1"]
+)
 def test_a_figure_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--peak"):
         augment.with_tables(on("x", 1, 1, 1, 1), peaks=[text])

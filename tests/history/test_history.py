@@ -69,8 +69,9 @@ def test_the_baseline_begins_where_the_figure_last_changed() -> None:
     assert [one.name for one in gate.baselines(runs)[gate.FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
     assert judged(runs, run(99, 96e6))["step_ns"][0] == "pass"
     assert judged(runs[:13], run(99, 96e6))["step_ns"] == (
-        "uncertain", "3 runs since c10, where it changed; 5 make a baseline",
-    )  # fmt: skip
+        "uncertain",
+        "3 runs since c10, where it changed; 5 make a baseline",
+    )
 
 
 def test_few_runs_are_no_baseline_but_a_bound_is() -> None:

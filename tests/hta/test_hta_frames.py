@@ -93,8 +93,9 @@ def test_streams_that_are_no_int64(tmp_path: Path, stream: Any) -> None:
 
 def test_comparisons_see_every_step(tmp_path: Path) -> None:
     analyzer = analysis(tmp_path, *TWO_STEPS)
-    found = TraceDiff.compare_traces(analyzer.t, analyzer.t, control_iteration=1, test_iteration=2,
-                                     device_type=DeviceType.GPU)  # fmt: skip
+    found = TraceDiff.compare_traces(
+        analyzer.t, analyzer.t, control_iteration=1, test_iteration=2, device_type=DeviceType.GPU
+    )
     assert found[["Control_counts", "Test_counts"]].to_numpy().tolist() == [[0, 1], [2, 0]]
     assert found.index.tolist() == ["Memcpy HtoD (Pinned -> Device)", "gemm"]
     assert found["diff_duration"].tolist() == [10, -40]
@@ -252,8 +253,9 @@ def test_traces_with_counters_and_overlays_are_no_inputs(tmp_path: Path) -> None
     analyzer = TraceAnalysis(trace_dir=str(tmp_path))
     written = analyzer.generate_trace_with_counters()
     assert written == {0: str(tmp_path / "rank0_with_counters.json.gz")}
-    added = [one for one in json.loads(gzip.decompress(Path(written[0]).read_bytes()))["traceEvents"]
-             if one["ph"] == "C"]  # fmt: skip
+    added = [
+        one for one in json.loads(gzip.decompress(Path(written[0]).read_bytes()))["traceEvents"] if one["ph"] == "C"
+    ]
     assert any("Queue" in one["name"] for one in added)
     assert max(one["ts"] for one in added) >= 150  # the last step has counters, too
     graph, found = analyzer.critical_path_analysis(0, "ProfilerStep", 0)

@@ -195,9 +195,10 @@ def test_symbols_of_a_column(analyzer: TraceAnalysis) -> None:
     for column in ("name", "cat", "user_annotation"):
         analyzer.t.symbol_table.add_symbols_to_trace_df(frame, column)
     assert frame[["name", "cat", "user_annotation"]].to_numpy().tolist() == [
-        ["gemm", "kernel", "forward"], ["ncclDevKernel_AllReduce", "kernel", "ProfilerStep#2"],
+        ["gemm", "kernel", "forward"],
+        ["ncclDevKernel_AllReduce", "kernel", "ProfilerStep#2"],
         ["Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", ""],
-    ]  # fmt: skip
+    ]
 
 
 def test_names() -> None:

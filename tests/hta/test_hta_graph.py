@@ -92,7 +92,7 @@ def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
     returned = [edge for edge in graph.get_edges_attributed_to_event(waits[1].ev_idx) if edge.weight]
     assert [(edge.type, edge.end, edge.weight) for edge in returned] == [
         (CPEdgeType.OPERATOR_KERNEL, waits[1].idx, 2)
-    ], "from the end of the kernel until the call returns"  # fmt: skip
+    ], "from the end of the kernel until the call returns"
     assert {one["object"].type for *_, one in graph.in_edges(returned[0].begin, data=True)} == {SYNC}
     assert graph.get_nodes_for_event(row_of(t, "ProfilerStep#1")) == (None, None)
 

@@ -123,8 +123,9 @@ def test_counts_are_those_of_a_slow_reading(folders: dict[str, str]) -> None:
 def test_a_straggler_is_found(tmp_path: Path) -> None:
     options = JobOptions(ranks=4, steps=4, layers=3, straggler=2, straggler_factor=1.3)
     simulate(dataclasses.replace(options, clock_offset_ns=(0, 10**6, -(10**6), 0)), tmp_path)
-    analyzer = TraceAnalysis(trace_files={rank: f"rank{rank}.pt.trace.json.gz" for rank in range(4)},
-                             trace_dir=str(tmp_path))  # fmt: skip
+    analyzer = TraceAnalysis(
+        trace_files={rank: f"rank{rank}.pt.trace.json.gz" for rank in range(4)}, trace_dir=str(tmp_path)
+    )
     assert analyzer.get_profiler_steps() == [0, 1, 2]
     assert analyzer.get_potential_stragglers(num_candidates=1) == [2]
     assert analyzer.get_potential_stragglers([1], num_candidates=1) == [2]

@@ -81,8 +81,9 @@ def test_what_programs_call_their_groups(description: str, dimension: str | None
 @pytest.mark.parametrize(("tp", "pp", "dp"), [(2, 2, 2), (1, 2, 2), (2, 1, 2), (2, 4, 1)])
 def test_dimensions_and_coordinates_of_products(tmp_path: Path, tp: int, pp: int, dp: int, described: bool) -> None:
     options = JobOptions(ranks=tp * pp * dp, tp=tp, pp=pp, steps=1, layers=4, microbatches=2)
-    summaries = summaries_of(tmp_path, **{name: getattr(options, name) for name in
-                                          ("ranks", "tp", "pp", "steps", "layers", "microbatches")})  # fmt: skip
+    summaries = summaries_of(
+        tmp_path, **{name: getattr(options, name) for name in ("ranks", "tp", "pp", "steps", "layers", "microbatches")}
+    )
     found = answered(summaries if described else undescribed(summaries))
     table = by_dimension(found, "parallel_dimensions")
     assert {name for name in table if table[name].group_size and table[name].group_size > 1} == {
@@ -137,8 +138,9 @@ def test_what_dimensions_communicate_adds_up(tmp_path: Path) -> None:
 
 def test_a_slow_stage_computes_longer_than_the_others(tmp_path: Path) -> None:
     found = answered(summaries_of(tmp_path, ranks=4, pp=4, steps=2, layers=4, microbatches=2, straggler=2))
-    worst = max((row for row in rows(found, "dimension_places") if row.dimension == "pp"),
-                key=lambda row: row.compute_ratio)  # fmt: skip
+    worst = max(
+        (row for row in rows(found, "dimension_places") if row.dimension == "pp"), key=lambda row: row.compute_ratio
+    )
     assert worst.place == "2"
     assert worst.compute_ratio > 1.2
 

@@ -75,8 +75,9 @@ def test_what_cannot_be_paired_is_left_out_and_counted(sent: list[Sent], code: s
 def test_a_rank_that_is_not_known_is_in_no_pair() -> None:
     matched = match([rank_of(0, [("Send", 1, 0, 9)]), rank_of(None, [("Recv", 0, 0, 9)])])
     assert {one.code: one.count for one in matched.diagnostics} == {
-        "point_to_point_left_out": 1, "collectives_of_one_rank": 1,
-    }  # fmt: skip
+        "point_to_point_left_out": 1,
+        "collectives_of_one_rank": 1,
+    }
 
 
 def test_sizes_must_agree() -> None:

@@ -48,16 +48,17 @@ def write(folder: Path, events: list[Any]) -> str:
 
 def test_what_its_devices_do(tmp_path: Path) -> None:
     trace = read(write(tmp_path, TASKS + PROCESSES))
-    assert {trace.strings[one]: Category(kind).name for one, kind in zip(
-        trace.events.name.tolist(), trace.events.category.tolist(), strict=True
-    )} == {
+    assert {
+        trace.strings[one]: Category(kind).name
+        for one, kind in zip(trace.events.name.tolist(), trace.events.category.tolist(), strict=True)
+    } == {
         "aclnnMm_MatMulCommon_MatMulV2": "KERNEL",
         "MEMCPY_ASYNC": "KERNEL",
         "EVENT_WAIT_SQE": "CUDA_SYNC",
         "aclnnAdd_AddAiCore_Add": "KERNEL",
         "hcom_allReduce__123_0_1": "KERNEL",
         "Notify_Wait": "OTHER",
-    }  # fmt: skip
+    }
     assert {(one.device, one.stream) for one in trace.tracks} == {
         (HARDWARE, 3), (HARDWARE, "Group 0 Communication"), (None, None)
     }  # fmt: skip

@@ -26,7 +26,7 @@ from augment.writers.perfetto.wire import (
     message,
     number,
     varint,
-)  # fmt: skip
+)
 from augment.writers.render import MISSING, Args, Choice, Column, Number, Piece, Template, argument_key, rows_of
 
 

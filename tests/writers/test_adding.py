@@ -36,12 +36,13 @@ SOURCES: dict[str, list[dict[str, Any]]] = {
     "two devices of a process": [*EVENTS, {**COPY, "tid": 9, "ts": 3, "dur": 1}],
     "a process of no number": [*EVENTS, {**COPY, "pid": "GPU", "tid": 9, "ts": 3, "dur": 1}],
     "counters of the same name": [
-        *EVENTS, {"ph": "C", "name": "Bandwidth", "pid": 0, "ts": 3, "args": {"a": 1}},
+        *EVENTS,
+        {"ph": "C", "name": "Bandwidth", "pid": 0, "ts": 3, "args": {"a": 1}},
         {"ph": "C", "name": "Bandwidth (2)", "pid": 0, "ts": 3, "args": {"a": 1}},
     ],
     "numbers that are taken": [*EVENTS, {**LAUNCH, "tid": 10_000_001, "ts": 2}, {**LAUNCH, "tid": 10_000_003, "ts": 2}],
     "before time 0": [*EVENTS, {**LAUNCH, "ts": -7}],
-}  # fmt: skip
+}
 
 
 def under(trace: Trace) -> list[int]:

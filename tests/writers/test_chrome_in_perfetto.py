@@ -118,9 +118,7 @@ def test_instants_and_flows(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     assert perfetto.problems() == {}
     assert (4242, 10000001, "Marks", 4000, 0, "here", "augment.example") in perfetto.rows(SLICES)
     arrows = "select a.name, b.name from flow join slice a on a.id = slice_out join slice b on b.id = slice_in"
-    assert sorted(perfetto.rows(arrows)) == [
-        ("a", "b"), ("b", "k"), ("launch", "a"), ("launch", "k"), ("launch", "k")
-    ]  # fmt: skip
+    assert sorted(perfetto.rows(arrows)) == [("a", "b"), ("b", "k"), ("launch", "a"), ("launch", "k"), ("launch", "k")]
 
 
 def test_tracks_of_a_process_without_a_number(perfetto: PerfettoEngine, tmp_path: Path) -> None:

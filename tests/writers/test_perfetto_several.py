@@ -86,8 +86,9 @@ def test_each_trace_keeps_its_own_slices_args_and_arrows(perfetto: PerfettoEngin
         sql = f"select key, string_value from slice join args using (arg_set_id) where name = 'op {name}'"
         found = dict(perfetto.rows(f"{sql} and key glob 'debug*'"))
         assert found == {"debug.who": name, f"debug.only {name}": f'[1,"{name}"]'}
-    assert perfetto.rows("select count(*) from flow join slice a on a.id = slice_out join slice b on b.id = slice_in "
-                         "where a.ts > b.ts") == [(0,)]  # fmt: skip
+    assert perfetto.rows(
+        "select count(*) from flow join slice a on a.id = slice_out join slice b on b.id = slice_in where a.ts > b.ts"
+    ) == [(0,)]
 
 
 def test_ranks_are_root_tracks_in_their_order(perfetto: PerfettoEngine, tmp_path: Path) -> None:

@@ -84,8 +84,9 @@ def _stacked(q: Shape, k: Shape, v: Shape, heads_first: bool, mask: Mask) -> tup
     return _Sizes(q[by], k[by], q[3], v[3], q[0] * q[at], k[0] * k[at]), (q[0] * least, q[0] * most)
 
 
-def _packed(q: Shape, k: Shape, v: Shape, sequences: int, longest: int | None, mask: Mask
-            ) -> tuple[_Sizes, tuple[int, int]]:  # fmt: skip
+def _packed(
+    q: Shape, k: Shape, v: Shape, sequences: int, longest: int | None, mask: Mask
+) -> tuple[_Sizes, tuple[int, int]]:
     """Of (all tokens, heads, size), of so many sequences: bounds, for queries and keys of the same sequences."""
     if not len(q) == len(k) == len(v) == 3 or q[0] != k[0] or q[2] != k[2] or sequences < 1 or not k[1] or q[1] % k[1]:
         raise Unrecorded

@@ -102,8 +102,9 @@ def graph_work(trace: Trace) -> GraphWork:
         section_operators = operators[operators >= 0]
         rows += [launch] * len(section_operators)
         kinds += (section.kind[section_operators] + first_kind[id(section)]).tolist()
-    return GraphWork(np.array(rows, np.int64), np.array(kinds, np.int32), tuple(calls), tuple(works), owner,
-                     tuple(reasons))  # fmt: skip
+    return GraphWork(
+        np.array(rows, np.int64), np.array(kinds, np.int32), tuple(calls), tuple(works), owner, tuple(reasons)
+    )
 
 
 def _has_graphs(trace: Trace) -> bool:

@@ -193,8 +193,9 @@ def _told(trace: Trace) -> dict[Identity, _Device]:
     properties = {}
     for entry in listed if isinstance(listed, list) else []:
         if isinstance(entry, dict):
-            major, minor = (entry.get(new, entry.get(old)) for new, old in
-                            (("computeMajor", "major"), ("computeMinor", "minor")))  # fmt: skip
+            major, minor = (
+                entry.get(new, entry.get(old)) for new, old in (("computeMajor", "major"), ("computeMinor", "minor"))
+            )
             units, memory = entry.get("numSms", entry.get("multiProcessorCount")), entry.get("totalGlobalMem")
             properties[_id(entry.get("id"))] = _Device(
                 str(entry.get("name") or ""), f"{major}.{minor}", _whole(units), _whole(memory)
