@@ -10,12 +10,30 @@ from typing import Any
 
 from augment.report.document import Chart, Row
 
-BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = (
-    "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999",
-)  # fmt: skip
-COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY)
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#999999")
+BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = COLOURS
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 Spec = dict[str, Any]
+
+
+def part(label: str, name: str, ns: float) -> Row:
+    """A part of the bar ``label`` of :func:`stacked`, in ms."""
+    return {"label": label, "part": name, "value": ns / 1e6, "exact": f"{ns:,.0f} ns"}
+
+
+def bar(label: str, start: float, end: float, colour: str, exact: str, shown: str) -> Row:
+    """A bar of :func:`waterfall`."""
+    return {"label": label, "start": start, "end": end, "colour": colour, "exact": exact, "shown": shown}
+
+
+def point(x: float, y: float, kind: str, size: float, label: str, exact: str) -> Row:
+    """A point of :func:`scatter`."""
+    return {"x": x, "y": y, "kind": kind, "size": size, "label": label, "exact": exact}
+
+
+def leaf(name: str, parent: str, ns: float, colour: str, label: str, exact: str) -> Row:
+    """An area of :func:`treemap` that has no areas within."""
+    return {"id": name, "parent": parent, "value": ns, "colour": colour, "label": label, "exact": exact}
 
 
 def stacked(name: str, text: str, rows: Sequence[Row], *, y: str, x_title: str, parts: Mapping[str, str]) -> Chart:
@@ -51,11 +69,7 @@ def waterfall(name: str, text: str, rows: Sequence[Row], *, x_title: str) -> Cha
     bars = {"mark": {"type": "bar", "height": {"band": 0.8}}, "encoding": encoding}
     words = {
         "mark": {"type": "text", "align": "left", "dx": 4},
-        "encoding": {
-            "y": encoding["y"],
-            "x": {"field": "right", "type": "quantitative"},
-            "text": {"field": "shown"},
-        },
+        "encoding": {"y": encoding["y"], "x": {"field": "right", "type": "quantitative"}, "text": {"field": "shown"}},
     }
     data = [{**row, "right": max(row["start"], row["end"], 0)} for row in rows]
     least, most = min(0, *(min(row["start"], row["end"]) for row in rows)), max(row["right"] for row in data)
@@ -96,13 +110,7 @@ def scatter(
         "encoding": {
             "x": {"field": "x", "title": x, **axis},
             "y": {"field": "y", "title": y, **axis},
-            "size": {
-                "field": "size",
-                "type": "quantitative",
-                "title": marks,
-                "legend": None,
-                "scale": {"range": [30, 900]},
-            },
+            "size": {"field": "size", "type": "quantitative", "title": marks, "legend": None, "scale": _AREAS},
             "color": {"field": "kind", "type": "nominal", "title": None, "scale": _domain(colours), "legend": _LEGEND},
             "shape": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": list(colours)}},
             "tooltip": [{"field": "label"}, {"field": "kind"}, {"field": "exact", "title": "exactly"}],
@@ -164,61 +172,10 @@ def flame(name: str, text: str, rows: Sequence[Row], depth: int) -> Chart:
 def treemap(name: str, text: str, rows: Sequence[Row]) -> Chart:
     """Areas within areas. A row has ``id``, ``parent`` (None for the root), ``value`` (of leaves), ``colour``,
     ``label``, ``exact``. This is Vega, which Vega-Lite lacks this for."""
-    tree = {
-        "name": "tree",
-        "values": list(rows),
-        "transform": [
-            {"type": "stratify", "key": "id", "parentKey": "parent"},
-            {
-                "type": "treemap",
-                "field": "value",
-                "sort": {"field": "value", "order": "descending"},
-                "round": True,
-                "paddingInner": 1,
-                "size": [{"signal": "width"}, {"signal": "height"}],
-            },
-        ],
-    }
-    leaves = {
-        "name": "leaves",
-        "source": "tree",
-        "transform": [{"type": "filter", "expr": "datum.value && datum.colour"}],
-    }
-    place = {
-        "x": {"field": "x0"},
-        "x2": {"field": "x1"},
-        "y": {"field": "y0"},
-        "y2": {"field": "y1"},
-    }
-    box = {
-        "type": "rect",
-        "aria": False,
-        "from": {"data": "leaves"},
-        "encode": {
-            "enter": {"fill": {"field": "colour"}, "tooltip": {"signal": "datum.label + ': ' + datum.exact"}},
-            "update": place,
-        },
-    }
-    fits = "datum.x1 - datum.x0 > 70 && datum.y1 - datum.y0 > 16"
-    word = {
-        "type": "text",
-        "aria": False,
-        "interactive": False,
-        "from": {"data": "leaves"},
-        "encode": {
-            "enter": {
-                "fill": {"signal": f"datum.colour == '{BLUE}' ? 'white' : 'black'"},
-                "fontSize": {"value": 10},
-                "baseline": {"value": "top"},
-            },
-            "update": {
-                "x": {"field": "x0", "offset": 3},
-                "y": {"field": "y0", "offset": 3},
-                "text": {"signal": f"({fits}) ? datum.label : ''"},
-                "limit": {"signal": "datum.x1 - datum.x0 - 6"},
-            },
-        },
-    }
+    places = {"type": "stratify", "key": "id", "parentKey": "parent"}
+    tree = {"name": "tree", "values": list(rows), "transform": [places, _TREEMAP]}
+    coloured = {"type": "filter", "expr": "datum.value && datum.colour"}
+    leaves = {"name": "leaves", "source": "tree", "transform": [coloured]}
     width = "isFinite(containerSize()[0]) ? containerSize()[0] : 800"
     spec: Spec = {
         "$schema": "https://vega.github.io/schema/vega/v6.json",
@@ -226,11 +183,49 @@ def treemap(name: str, text: str, rows: Sequence[Row]) -> Chart:
         "autosize": {"type": "fit", "contains": "padding"},
         "signals": [{"name": "width", "init": width, "on": [{"events": "window:resize", "update": width}]}],
         "data": [tree, leaves],
-        "marks": [box, word],
+        "marks": [_AREA, _AREA_LABEL],
     }
     return Chart(name, spec, text)
 
 
+_TREEMAP: Spec = {
+    "type": "treemap",
+    "field": "value",
+    "sort": {"field": "value", "order": "descending"},
+    "round": True,
+    "paddingInner": 1,
+    "size": [{"signal": "width"}, {"signal": "height"}],
+}
+_AREA: Spec = {
+    "type": "rect",
+    "aria": False,
+    "from": {"data": "leaves"},
+    "encode": {
+        "enter": {"fill": {"field": "colour"}, "tooltip": {"signal": "datum.label + ': ' + datum.exact"}},
+        "update": {"x": {"field": "x0"}, "x2": {"field": "x1"}, "y": {"field": "y0"}, "y2": {"field": "y1"}},
+    },
+}
+_FITS = "datum.x1 - datum.x0 > 70 && datum.y1 - datum.y0 > 16"
+_AREA_LABEL: Spec = {
+    "type": "text",
+    "aria": False,
+    "interactive": False,
+    "from": {"data": "leaves"},
+    "encode": {
+        "enter": {
+            "fill": {"signal": f"datum.colour == '{BLUE}' ? 'white' : 'black'"},
+            "fontSize": {"value": 10},
+            "baseline": {"value": "top"},
+        },
+        "update": {
+            "x": {"field": "x0", "offset": 3},
+            "y": {"field": "y0", "offset": 3},
+            "text": {"signal": f"({_FITS}) ? datum.label : ''"},
+            "limit": {"signal": "datum.x1 - datum.x0 - 6"},
+        },
+    },
+}
+_AREAS = {"range": [30, 900]}
 _LEGEND = {"orient": "top", "labelLimit": 260}
 
 

@@ -38,27 +38,19 @@ def kernels(sidecar: Mapping[str, Any]) -> Section:
 
 def _treemap(rows: Sequence[Row], order: Sequence[str], text: str) -> Chart:
     places = {family: place for place, family in enumerate(order)}
-    nodes: list[dict[str, Any]] = [{"id": "all", "parent": None}]
+    nodes: list[Row] = [{"id": "all", "parent": None}]
     nodes += [{"id": f"family {family}", "parent": "all"} for family in order]
     largest = sorted(rows, key=lambda row: -row["sum_ns"])
     for place, row in enumerate(largest[:_MOST_LEAVES]):
         family = row.get("family") or row["kernel_type"]
-        nodes.append(
-            {
-                "id": str(place), "parent": f"family {family}", "value": row["sum_ns"],
-                "colour": charts.COLOURS[places[family] % len(charts.COLOURS)],
-                "label": f"{family}: {short(row['name'])}",
-                "exact": f"{row['sum_ns']:,} ns in {row['count']:,} calls",
-            }
-        )  # fmt: skip
+        colour = charts.COLOURS[places[family] % len(charts.COLOURS)]
+        exact = f"{row['sum_ns']:,} ns in {row['count']:,} calls"
+        label = f"{family}: {short(row['name'])}"
+        nodes.append(charts.leaf(str(place), f"family {family}", row["sum_ns"], colour, label, exact))
     rest = sum(row["sum_ns"] for row in largest[_MOST_LEAVES:])
     if rest:
-        nodes.append(
-            {
-                "id": "rest", "parent": "all", "value": rest, "colour": charts.GREY,
-                "label": f"{len(rows) - _MOST_LEAVES} more kernels", "exact": f"{rest:,} ns",
-            }
-        )  # fmt: skip
+        label = f"{len(rows) - _MOST_LEAVES} more kernels"
+        nodes.append(charts.leaf("rest", "all", rest, charts.GREY, label, f"{rest:,} ns"))
     return charts.treemap("kernels_by_family", f"Kernels as areas, by family. {text}", nodes)
 
 
@@ -69,24 +61,19 @@ def _roofline(rows: Sequence[Row]) -> list[Chart]:
     if not usable:
         return []
     largest = sorted(usable, key=lambda row: -row["time_ns"])[:_MOST_POINTS]
-    points = [
-        {
-            "x": row["intensity"], "y": row["achieved_tflops"], "kind": row["bound"], "size": row["time_ns"] / 1e6,
-            "label": f"{short(row['operator'] or 'no operator')} {row['number'] or ''} {short(row['shapes'] or '')}",
-            "exact": f"{row['achieved_tflops']:.4g} TFLOP/s, {percent(row['roof_ratio'] or 0)} of its roof, "
-            f"{time(row['time_ns'])}",
-        }
-        for row in largest
-    ]  # fmt: skip
+    points = [_point(row) for row in largest]
     used = {bound: colour for bound, colour in _BOUNDS.items() if any(point["kind"] == bound for point in points)}
     text = "Operators: operations per byte, and TFLOP/s; the area is time; the dashed lines are what the device can do."
     xs = [point["x"] for point in points]
-    return [
-        charts.scatter(
-            "roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used,
-            lines=_roofs(usable, min(xs), max(xs)),
-        )
-    ]  # fmt: skip
+    lines = _roofs(usable, min(xs), max(xs))
+    return [charts.scatter("roofline", text, points, x="operations per byte", y="TFLOP/s", colours=used, lines=lines)]
+
+
+def _point(row: Row) -> Row:
+    label = f"{short(row['operator'] or 'no operator')} {row['number'] or ''} {short(row['shapes'] or '')}"
+    share = percent(row["roof_ratio"] or 0)
+    exact = f"{row['achieved_tflops']:.4g} TFLOP/s, {share} of its roof, {time(row['time_ns'])}"
+    return charts.point(row["intensity"], row["achieved_tflops"], row["bound"], row["time_ns"] / 1e6, label, exact)
 
 
 def _roofs(rows: Sequence[Row], low: float, high: float) -> list[Row]:

@@ -50,13 +50,9 @@ def _boxes(rows: Sequence[Row]) -> list[dict[str, Any]]:
             if share >= _LEAST:
                 name = path.rpartition("/")[2]
                 room = int(share * _CHARACTERS)
-                boxes.append(
-                    {
-                        "x": 100 * at, "x2": 100 * (at + share), "depth": depth, "label": path,
-                        "shown": name if len(name) <= room else name[: room - 1] + "…" if room > 3 else "",
-                        "exact": f"{time[path]:,} ns, {percent(share)}",
-                    }
-                )  # fmt: skip
+                shown = name if len(name) <= room else name[: room - 1] + "…" if room > 3 else ""
+                box = {"x": 100 * at, "x2": 100 * (at + share), "depth": depth, "label": path, "shown": shown}
+                boxes.append({**box, "exact": f"{time[path]:,} ns, {percent(share)}"})
                 pending.append((path, at, depth + 1))
             at += share
     return boxes

@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.diagnosis.wording import percent, short, time
 from augment.report import charts
-from augment.report.document import Document, Section
+from augment.report.document import Document, Row, Section
 from augment.report.rows import made_table, others, rows_of, table, totals
 
 Sidecar = Mapping[str, Any]
@@ -61,13 +61,10 @@ def figures(sidecar: Sidecar) -> Section:
             continue
         low, high = row.get("low"), row.get("high")
         interval = "" if low is None or high is None else f", 95 % interval {time(low)} to {time(high)}"
-        bars.append(
-            {
-                "label": row["figure"].removesuffix("_ns").replace("_", " "), "start": 0.0, "end": row["delta"] / 1e6,
-                "colour": _colour(row["delta"], row["verdict"]), "exact": f"{row['delta']:+,.0f} ns{interval}",
-                "shown": f"{row['delta'] / 1e6:+.3g} ms{'' if row['verdict'] != 'within_noise' else ' (within noise)'}",
-            }
-        )  # fmt: skip
+        label, delta, verdict = row["figure"].removesuffix("_ns").replace("_", " "), row["delta"], row["verdict"]
+        noise = " (within noise)" if verdict == "within_noise" else ""
+        exact, shown = f"{delta:+,.0f} ns{interval}", f"{delta / 1e6:+.3g} ms{noise}"
+        bars.append(charts.bar(label, 0.0, delta / 1e6, _colour(delta, verdict), exact, shown))
     lead = "Changes of a step's figures; grey: within the noise of the steps."
     chart = [charts.waterfall("figures", lead, bars, x_title="change per step (ms)")] if bars else []
     return Section("Figures", lead, chart, [made_table("diff_figures", "Figures with intervals", rows)])
@@ -104,14 +101,12 @@ def kinds(sidecar: Sidecar) -> Section:
     if not rows:
         return Section("By kind of work")
     bars = [
-        {
-            "label": row["kind_of_work"].replace("_", " "), "start": 0.0, "end": row["delta_per_step_ns"] / 1e6,
-            "colour": _colour(row["delta_ns"], row["verdict"]), "exact": f"{row['delta_per_step_ns']:+,.0f} ns",
-            "shown": f"{row['delta_per_step_ns'] / 1e6:+.3g} ms",
-        }
+        _bar(
+            row["kind_of_work"].replace("_", " "), 0, row["delta_per_step_ns"], _colour(row["delta_ns"], row["verdict"])
+        )
         for row in rows
         if row["delta_per_step_ns"]
-    ]  # fmt: skip
+    ]
     chart = [charts.waterfall("kinds", "Change by kind of work", bars, x_title="change per step (ms)")] if bars else []
     return Section("By kind of work", "", chart, [made_table("diff_kinds", "By kind of work", rows)])
 
@@ -139,12 +134,9 @@ def names(sidecar: Sidecar) -> Section:
     return Section("Operators and kernels", lead, (), [made_table("diff_names", "Names", rows)])
 
 
-def _bar(label: str, start: float, end: float, colour: str) -> dict[str, Any]:
+def _bar(label: str, start: float, end: float, colour: str) -> Row:
     ns = end - start
-    return {
-        "label": label, "start": start / 1e6, "end": end / 1e6, "colour": colour,
-        "exact": f"{ns:+,.0f} ns", "shown": f"{ns / 1e6:+.3g} ms",
-    }  # fmt: skip
+    return charts.bar(label, start / 1e6, end / 1e6, colour, f"{ns:+,.0f} ns", f"{ns / 1e6:+.3g} ms")
 
 
 def _colour(delta: float, verdict: str) -> str:

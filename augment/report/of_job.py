@@ -33,10 +33,8 @@ BUBBLE = {
 
 def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
-    sections = (
-        stragglers(sidecar), heat(sidecar), path(sidecar), communication(sidecar), dimensions(sidecar),
-        pipeline(sidecar), sharding(sidecar), clocks(sidecar),
-    )  # fmt: skip
+    makers = (stragglers, heat, path, communication, dimensions, pipeline, sharding, clocks)
+    sections = [maker(sidecar) for maker in makers]
     shown = {each.name for section in sections for each in section.tables}
     return Document(
         title=sidecar["source"]["name"],
@@ -72,12 +70,7 @@ def stragglers(sidecar: Sidecar) -> Section:
         f"{percent(worst['charged_ns'] / whole)} of all time charged to late ranks."
     )
     bars = [
-        {
-            "label": f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}",
-            "part": label,
-            "value": row[name] / 1e6,
-            "exact": f"{row[name]:,} ns",
-        }
+        charts.part(f"{_rank(row)}, group {short(str(row['group'])) or 'unnamed'}", label, row[name])
         for row in charged[:_MOST_BARS]
         for name, (label, _) in LEADS.items()
         if row.get(name)
@@ -124,12 +117,9 @@ def path(sidecar: Sidecar) -> Section:
         return Section("Critical path of the job")
     order = sorted(sums, key=lambda rank: -sums[rank][0])[:_MOST_BARS]
     bars = [
-        {
-            "label": rank, "start": 0.0, "end": sums[rank][0] / 1e6, "colour": charts.BLUE,
-            "exact": f"{sums[rank][0]:,.0f} ns", "shown": percent(sums[rank][0] / whole),
-        }
-        for rank in order
-    ]  # fmt: skip
+        charts.bar(rank, 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
+        for rank, ns in ((rank, sums[rank][0]) for rank in order)
+    ]
     lead = f"{percent(sums[order[0]][0] / whole)} of the path that decided when the job was done is on {order[0]}."
     tables = [
         *table(sidecar, "cross_rank_critical_path", "The path by step and rank", by="path_ns"),
@@ -151,12 +141,7 @@ def communication(sidecar: Sidecar) -> Section:
     parts = {"wait for late ranks": charts.ORANGE, "transfer": charts.BLUE}
     order = sorted(rows, key=lambda row: -(row["time_ns"] or 0))[:20]
     bars = [
-        {
-            "label": f"{row['kind']} {short(str(row['description'] or row['group']))}",
-            "part": part,
-            "value": (ns or 0) / 1e6,
-            "exact": f"{ns or 0:,} ns",
-        }
+        charts.part(f"{row['kind']} {short(str(row['description'] or row['group']))}", part, ns or 0)
         for row in order
         for part, ns in zip(parts, (row["wait_ns"], row["transfer_ns"]), strict=True)
     ]
@@ -178,14 +163,11 @@ def _bandwidth(sidecar: Sidecar) -> list[Chart]:
         return []
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     colours = dict(zip(kinds, charts.COLOURS * len(kinds), strict=False))
-    points = [
-        {
-            "x": row["size_bytes"], "y": row["bus_gbps"], "kind": row["kind"], "size": row["count"],
-            "label": f"{row['kind']}, group {row['group']}, {size(row['size_bytes'])}",
-            "exact": f"{row['bus_gbps']:.4g} GB/s, median {row['median_ns']:,.0f} ns of {row['count']:,}",
-        }
-        for row in rows
-    ]  # fmt: skip
+    points = []
+    for row in rows:
+        label = f"{row['kind']}, group {row['group']}, {size(row['size_bytes'])}"
+        exact = f"{row['bus_gbps']:.4g} GB/s, median {row['median_ns']:,.0f} ns of {row['count']:,}"
+        points.append(charts.point(row["size_bytes"], row["bus_gbps"], row["kind"], row["count"], label, exact))
     fits = [
         {
             "x": row["size_bytes"],
@@ -205,25 +187,18 @@ def dimensions(sidecar: Sidecar) -> Section:
     if not rows:
         return Section("Parallel dimensions")
     parts = {"wait": charts.ORANGE, "transfer": charts.BLUE, "unmatched": charts.GREY}
-    bars = [
-        {
-            "label": row["dimension"],
-            "part": part,
-            "value": (row[f"{part}_ns"] or 0) / 1e6,
-            "exact": f"{row[f'{part}_ns'] or 0:,} ns",
-        }
-        for row in rows
-        for part in parts
-    ]
+    bars = [charts.part(row["dimension"], part, row[f"{part}_ns"] or 0) for row in rows for part in parts]
     largest = max(rows, key=lambda row: row["exposed_ns"] or 0)
     exposed = time(largest["exposed_ns"] or 0)
     lead = f"{largest['dimension']} has the most exposed communication: {exposed}, all ranks together."
     names = {
         "parallel_dimensions": "Dimensions, and how they are known",
         "communication_by_dimension": "Communication of each",
-        "dimension_groups": "Groups against each other", "dimension_links": "Links", "rank_coordinates": "Ranks",
+        "dimension_groups": "Groups against each other",
+        "dimension_links": "Links",
+        "rank_coordinates": "Ranks",
         "expert_parallel": "Experts",
-    }  # fmt: skip
+    }
     folded = ("dimension_groups", "rank_coordinates")
     tables = [each for name, title in names.items() for each in table(sidecar, name, title, folded=name in folded)]
     chart = charts.stacked("dimensions", lead, bars, y="dimension", x_title="time of all ranks (ms)", parts=parts)
@@ -237,7 +212,7 @@ def pipeline(sidecar: Sidecar) -> Section:
     if not rows or not names:
         return Section("Pipeline", "", (), table(sidecar, "pipeline", "Bubbles"))
     bars = [
-        {"label": _rank(row), "part": BUBBLE[name][0], "value": row[name] / 1e6, "exact": f"{row[name]:,} ns"}
+        charts.part(_rank(row), BUBBLE[name][0], row[name])
         for row in rows[:_MOST_BARS]
         for name in names
         if row.get(name)

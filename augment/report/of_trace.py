@@ -20,10 +20,8 @@ Sidecar = Mapping[str, Any]
 def document(sidecar: Sidecar) -> Document:
     """All sections that have something to say."""
     source = sidecar["source"]
-    sections = (
-        efficiency(sidecar), steps(sidecar), over_time(sidecar), critical_path(sidecar), kernels(sidecar),
-        modules(sidecar), communication(sidecar), idle(sidecar), launches(sidecar), memory(sidecar),
-    )  # fmt: skip
+    makers = (efficiency, steps, over_time, critical_path, kernels, modules, communication, idle, launches, memory)
+    sections = [maker(sidecar) for maker in makers]
     verdict = sidecar.get("verdict") or {"text": ()}
     shown = {each.name for section in sections for each in section.tables}
     return Document(
@@ -73,24 +71,17 @@ def critical_path(sidecar: Sidecar) -> Section:
         return Section("Critical path")
     order = sorted(sums, key=lambda kind: -sums[kind][0])
     bars = [
-        {
-            "label": kind.replace("_", " "), "start": 0.0, "end": sums[kind][0] / 1e6, "colour": charts.BLUE,
-            "exact": f"{sums[kind][0]:,.0f} ns", "shown": percent(sums[kind][0] / whole),
-        }
-        for kind in order
-    ]  # fmt: skip
+        charts.bar(kind.replace("_", " "), 0.0, ns / 1e6, charts.BLUE, f"{ns:,.0f} ns", percent(ns / whole))
+        for kind, ns in ((kind, sums[kind][0]) for kind in order)
+    ]
     lead = (
         f"{percent(sums[order[0]][0] / whole)} of the chain of events that decided the duration is {bars[0]['label']}."
     )
-    return Section(
-        "Critical path",
-        lead,
-        [charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")],
-        table(
-            sidecar, "critical_path_operators", "What would be saved if a name took no time", by="saved_ns",
-            columns=("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns"),
-        ),
-    )  # fmt: skip
+    chart = charts.waterfall("critical_path", lead, bars, x_title="time on the path (ms)")
+    columns = ("step", "name", "bound_by", "count", "time_ns", "time_ratio", "saved_ns", "slack_ns")
+    title = "What would be saved if a name took no time"
+    savings = table(sidecar, "critical_path_operators", title, by="saved_ns", columns=columns)
+    return Section("Critical path", lead, [chart], savings)
 
 
 def communication(sidecar: Sidecar) -> Section:
@@ -103,7 +94,7 @@ def communication(sidecar: Sidecar) -> Section:
     )
     parts = {"hidden by computation": charts.SKY, "exposed": charts.VERMILION}
     bars = [
-        {"label": short(label), "part": part, "value": ns / 1e6, "exact": f"{ns:,.0f} ns"}
+        charts.part(short(label), part, ns)
         for label, (whole, exposed) in sorted(sums.items(), key=lambda each: -each[1][0])[:20]
         for part, ns in zip(parts, (whole - exposed, exposed), strict=True)
     ]
@@ -117,16 +108,18 @@ def idle(sidecar: Sidecar) -> Section:
     """Why streams were idle."""
     rows = rows_of(sidecar, "idle_time_breakdown")
     parts = {
-        "host_wait": charts.ORANGE, "kernel_wait": charts.PURPLE, "other": charts.GREY,
+        "host_wait": charts.ORANGE,
+        "kernel_wait": charts.PURPLE,
+        "other": charts.GREY,
         "another stream busy": charts.SKY,
-    }  # fmt: skip
+    }
     bars = []
     for row in rows:
         others = row.get("other_stream_busy_ns") or 0
         label = f"GPU {row['device']} stream {row['stream']}"
         for part, ns in ((row["category"], row["idle_ns"] - others), ("another stream busy", others)):
             if ns and part in parts:
-                bars.append({"label": label, "part": part, "value": ns / 1e6, "exact": f"{ns:,.0f} ns"})
+                bars.append(charts.part(label, part, ns))
     if not bars:
         return Section("Idle time")
     waits = totals(rows, lambda row: row["category"], "device_host_wait_ns")
@@ -168,12 +161,9 @@ def memory(sidecar: Sidecar) -> Section:
     lead = f"At most {size(peak['peak_allocated_bytes'] or 0)} were allocated on {_device(peak)}."
     sums = totals(rows, _owner, "bytes")
     bars = [
-        {
-            "label": label, "start": 0, "end": held / 1e6, "colour": charts.BLUE, "exact": f"{held:,.0f} bytes",
-            "shown": size(held),
-        }
+        charts.bar(label, 0, held / 1e6, charts.BLUE, f"{held:,.0f} bytes", size(held))
         for label, (held,) in sorted(sums.items(), key=lambda each: -each[1][0])[:20]
-    ]  # fmt: skip
+    ]
     drawn = [charts.waterfall("memory_at_peak", "What held the memory at its peak", bars, x_title="MB")] if bars else []
     tables = [
         *table(sidecar, "memory_profile", "Memory of each device", by="peak_allocated_bytes"),

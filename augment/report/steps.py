@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.diagnosis.wording import percent, time
 from augment.report import charts
-from augment.report.document import Section
+from augment.report.document import Row, Section
 from augment.report.rows import mean, rows_of, table
 
 PARTS = {
@@ -40,18 +40,14 @@ def efficiency(sidecar: Mapping[str, Any]) -> Section:
     wall = mean(rows, "wall_ns")
     if not rows or not wall:
         return Section("Where a step goes")
-    bars: list[dict[str, Any]] = []
+    bars: list[Row] = []
     start = 0.0
     for name, (label, colour) in EFFICIENCY.items():
         ns = mean(rows, name) or 0.0
         if not ns:
             continue
-        bars.append(
-            {
-                "label": label, "start": start / 1e6, "end": (start + ns) / 1e6, "colour": colour,
-                "exact": f"{ns:,.0f} ns", "shown": f"{time(ns)}, {percent(ns / wall)}",
-            }
-        )  # fmt: skip
+        exact, shown = f"{ns:,.0f} ns", f"{time(ns)}, {percent(ns / wall)}"
+        bars.append(charts.bar(label, start / 1e6, (start + ns) / 1e6, colour, exact, shown))
         start += ns
     mfu = mean(rows, "mfu_ratio")
     lead = f"A step takes {time(wall)} on average" + (f", at {percent(mfu)} MFU." if mfu is not None else ".")
@@ -73,14 +69,11 @@ def steps(sidecar: Mapping[str, Any]) -> Section:
     chosen = [row for row in rows if row["device"] == devices[0]][:_MOST_STEPS]
     outlying = {row["step"] for row in rows_of(sidecar, "steps") if row.get("is_outlier")}
     bars = [
-        {
-            "label": f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", "part": label,
-            "value": row[name] / 1e6, "exact": f"{row[name]:,} ns",
-        }
+        charts.part(f"{row['step']}{' (outlier)' if row['step'] in outlying else ''}", label, row[name])
         for row in chosen
         for name, (label, _) in PARTS.items()
         if row.get(name)
-    ]  # fmt: skip
+    ]
     if not bars:
         return Section("Steps")
     lead = f"{len(chosen)} steps take {time(mean(chosen, 'step_ns') or 0)} on average"
