@@ -81,8 +81,10 @@ def analyze(
     given = flops_per_step_count or (6 * parameters_count + attention) * tokens_per_step_count
     source = "given" if flops_per_step_count else "parameters" if given else "shapes"
     if source == "shapes" and not operator_work(trace).recorded:
-        return Skipped("shapes were not recorded: record with record_shapes=True, or give the option "
-                       "flops_per_step_count, or parameters_count and tokens_per_step_count")  # fmt: skip
+        return Skipped(
+            "shapes were not recorded: record with record_shapes=True, or give the option "
+            "flops_per_step_count, or parameters_count and tokens_per_step_count"
+        )
     rows = []
     for place, (figures, efficiency) in enumerate(efficiencies(trace)):
         device = gpu_work(trace).devices[place]

@@ -99,16 +99,19 @@ def analyze(trace: Trace) -> Findings | Skipped:
         return Skipped("no operator has shapes; record with record_shapes=True")
     if not len(operators):
         return Skipped("no operator with a formula launched computation")
-    rows = sorted(_rows(trace), key=lambda row: (sort_key(row.rank), sort_key(row.device), -(row.lost_ns or 0),
-                                                 -row.time_ns, row.operator, row.shapes, row.number or ""))  # fmt: skip
-    return Findings(rows, list(_annotations(trace)), list(_diagnostics(trace)))
+    return Findings(sorted(_rows(trace), key=_order), list(_annotations(trace)), list(_diagnostics(trace)))
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    lost = -(row.lost_ns or 0)
+    return sort_key(row.rank), sort_key(row.device), lost, -row.time_ns, row.operator, row.shapes, row.number or ""
 
 
 def _rows(trace: Trace) -> Iterator[Row]:
     operators, on_roof = operator_work(trace), roofs(trace)
     codes: dict[tuple[str, str, tuple[str, ...]], int] = {}
-    alike = np.array([codes.setdefault((call.operator, str(call.dims), tuple(call.types)), len(codes))
-                      for call in operators.calls], np.int64)  # fmt: skip
+    calls = [(call.operator, str(call.dims), tuple(call.types)) for call in operators.calls]
+    alike = np.array([codes.setdefault(call, len(codes)) for call in calls], np.int64)
     texts = [(operator, shapes) for operator, shapes, _ in codes]
     devices = gpu_work(trace).devices
     width = len(on_roof.numbers) + 1
@@ -179,8 +182,8 @@ def _annotations(trace: Trace) -> Iterator[Annotation]:
         peak = device_peaks(trace)[device.device]
         fastest = peak.tflops.get("fp16", 0.0) if peak else 0.0
         memory = (peak.memory_gbps if peak else None) or 0.0
-        for name, unit, amount, scale, most in (("Achieved TFLOP/s", "TFLOP/s", on_roof.flops, 1e6, fastest),
-                                                ("Modelled GB/s", "GB/s", moved, 1e3, memory)):  # fmt: skip
+        flops = ("Achieved TFLOP/s", "TFLOP/s", on_roof.flops, 1e6, fastest)
+        for name, unit, amount, scale, most in (flops, ("Modelled GB/s", "GB/s", moved, 1e3, memory)):
             rate = amount / np.maximum(on_roof.kernel_ns, 1) * 1e3  # whole, so that the counter falls to 0 exactly
             wanted = np.flatnonzero(inside & ~np.isnan(rate[owner]) & (work.end[work_places] > work.ts[work_places]))
             if len(wanted):

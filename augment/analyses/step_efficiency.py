@@ -93,9 +93,12 @@ ROW = Row
 #: the parts of computation, and those of the rest by their names in the figures of steps
 COMPUTING = ("ideal_compute", "compute_above", "memory_ideal", "memory_above", "latency_bound", "unmodelled")
 BESIDE = {
-    "exposed_communication": "exposed_communication_ns", "exposed_copy": "exposed_memory_ns",
-    "host_wait": "host_wait_ns", "kernel_wait": "kernel_wait_ns", "other_wait": "other_wait_ns",
-}  # fmt: skip
+    "exposed_communication": "exposed_communication_ns",
+    "exposed_copy": "exposed_memory_ns",
+    "host_wait": "host_wait_ns",
+    "kernel_wait": "kernel_wait_ns",
+    "other_wait": "other_wait_ns",
+}
 #: what the sentence calls the parts
 SAID = {
     "below peak": ("compute_above",),
@@ -194,8 +197,8 @@ def _track(trace: Trace, place: int, windows: StepWindows, rows: list[Row]) -> S
     values = list(dict.fromkeys(names))
     codes = np.array([values.index(name) for name in names], np.int32)
     start, end = windows.start[lasting], windows.end[lasting]
-    args = {f"{name}_ns": np.array([getattr(rows[step], f"{name}_ns") for step in lasting.tolist()], np.int64)
-            for name in (*COMPUTING, *BESIDE)}  # fmt: skip
+    named = [f"{name}_ns" for name in (*COMPUTING, *BESIDE)]
+    args = {name: np.array([getattr(rows[step], name) for step in lasting.tolist()], np.int64) for name in named}
     track = gpu_work(trace).devices[place].track
     return SliceTrack(
         NAME, "Step efficiency", track, start, end - start, Texts(codes, values), args, "what each step went into"

@@ -87,11 +87,11 @@ class Store:
             OutputError: the store cannot be written.
         """
         arrow = pyarrow()
+        key = (run.name, run.time_ns, json.dumps(dict(run.labels), sort_keys=True), run.rank_count)
         rows = [
-            (run.name, run.time_ns, json.dumps(dict(run.labels), sort_keys=True), run.rank_count, figure, series.median,
-             series.mean, series.std, series.step_count)
+            (*key, figure, series.median, series.mean, series.std, series.step_count)
             for figure, series in run.figures.items()
-        ]  # fmt: skip
+        ]
         columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
         file = io.BytesIO()
         arrow.parquet.write_table(arrow.table({name: list(values) for name, values in columns.items()}), file)

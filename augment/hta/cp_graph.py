@@ -114,9 +114,13 @@ class CPGraph(nx.DiGraph):  # type: ignore[misc]
     """
 
     BLOCKING_SYNC_CALLS = (
-        "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventQuery", "cudaEventSynchronize", "cudaMemcpy",
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize",
+        "cudaEventQuery",
+        "cudaEventSynchronize",
+        "cudaMemcpy",
         "cudaMemcpyAsync",
-    )  # fmt: skip
+    )
 
     def __init__(self, t: Trace | None = None, t_full: Trace | None = None, rank: int = 0, G: Any = None) -> None:  # noqa: N803
         super().__init__(G)

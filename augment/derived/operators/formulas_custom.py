@@ -23,13 +23,12 @@ from augment.toml import parse_toml
 
 KEYS = ("operator", "flops", "bytes", "number")
 _LARGEST = 1 << 62
-_Binary = Callable[[Any, Any], Any]
-_BINARY: dict[type[ast.AST], _Binary] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}  # fmt: skip
+_Binary = dict[type[ast.AST], Callable[[Any, Any], Any]]
+_SUMS: _Binary = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod}
+_QUOTIENTS: _Binary = {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv}
+_ORDERS: _Binary = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
+_EQUALITIES: _Binary = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
+_BINARY = {**_SUMS, **_QUOTIENTS, **_ORDERS, **_EQUALITIES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +98,9 @@ def _parsed(text: str | None) -> ast.expr | None:
     return body
 
 
-_ALLOWED = (
-    ast.BinOp, ast.UnaryOp, ast.USub, ast.Compare, ast.IfExp, ast.Call, ast.Subscript, ast.Slice, ast.Name, ast.Load,
-    ast.Constant, ast.List, *_BINARY,
-)  # fmt: skip
+_OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.USub, ast.Compare, ast.IfExp, ast.Call, *_BINARY)
+_VALUES = (ast.Subscript, ast.Slice, ast.Name, ast.Load, ast.Constant, ast.List)
+_ALLOWED = (*_OPERATIONS, *_VALUES)
 #: of the call and what stands in the brackets
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "prod": lambda _, dims: prod(dims),

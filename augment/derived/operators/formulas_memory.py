@@ -36,14 +36,14 @@ _REDUCTIONS = re.compile(
     "all|amax|amin|any|argmax|argmin|linalg_vector_norm|max|mean|min|norm|prod|std|sum|var|var_mean"
 )
 #: how often a tensor of the first operand's size is read or written
-_PASSES = {
-    "_softmax": 2, "_log_softmax": 2, "_softmax_backward_data": 3, "_log_softmax_backward_data": 3,
-    "native_layer_norm": 2, "native_layer_norm_backward": 3, "_fused_rms_norm": 2, "_fused_rms_norm_backward": 3,
-    "native_group_norm": 2, "native_group_norm_backward": 3,
-    "native_batch_norm": 2, "cudnn_batch_norm": 2, "miopen_batch_norm": 2, "_native_batch_norm_legit": 2,
-    "native_batch_norm_backward": 3, "cudnn_batch_norm_backward": 3, "miopen_batch_norm_backward": 3,
-    "native_dropout": 2, "cumsum": 2, "_to_copy": 2, "flip": 2, "roll": 2,
-}  # fmt: skip
+_TWO_PASSES = re.compile(
+    "_softmax|_log_softmax|native_layer_norm|_fused_rms_norm|native_group_norm|native_batch_norm|cudnn_batch_norm|"
+    "miopen_batch_norm|_native_batch_norm_legit|native_dropout|cumsum|_to_copy|flip|roll"
+)
+_THREE_PASSES = re.compile(
+    "_softmax_backward_data|_log_softmax_backward_data|native_layer_norm_backward|_fused_rms_norm_backward|"
+    "native_group_norm_backward|native_batch_norm_backward|cudnn_batch_norm_backward|miopen_batch_norm_backward"
+)
 #: Triton kernels of the compiler, whose args are all their operands and results; these parts read them partly
 _TRITON = re.compile(r"triton_(poi|red|per)_fused_")
 _PARTLY = re.compile(
@@ -68,8 +68,10 @@ def memory_formula(operator: str) -> Formula | None:
         return _elementwise(in_place, bool(_IN_BOOLS.fullmatch(name)), operands)
     if _REDUCTIONS.fullmatch(name):
         return _all_operands
-    if name in _PASSES:
-        return _passes(_PASSES[name])
+    if _TWO_PASSES.fullmatch(name):
+        return _passes(2)
+    if _THREE_PASSES.fullmatch(name):
+        return _passes(3)
     return _EMBEDDINGS.get(name)
 
 

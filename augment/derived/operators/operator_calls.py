@@ -116,8 +116,8 @@ class Call:
     @cached_property
     def tensors(self) -> list[int]:
         """The places of tensors with a shape and a known type, in their order."""
-        return [place for place in range(len(self.dims)) if self.has(place) and self.types[place : place + 1] and
-                self.types[place] in TYPES]  # fmt: skip
+        types = self.types[: len(self.dims)]
+        return [place for place, number in enumerate(types) if self.has(place) and number in TYPES]
 
 
 def _listed(text: str) -> list[Any] | None:

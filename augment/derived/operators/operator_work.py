@@ -66,7 +66,5 @@ def operator_work(trace: Trace) -> OperatorWork:
     rank[order] = np.arange(len(order), dtype=np.int32)
     rank[-1] = -1
     recorded = len(arg_columns(trace).ints("Input Dims").rows) > 0 or len(of_graphs.row) > 0
-    return OperatorWork(
-        row[order], kind[used][order], (*calls, *of_graphs.calls), (*works, *of_graphs.works), rank[number[owner]],
-        recorded,
-    )  # fmt: skip
+    kinds = (*calls, *of_graphs.calls), (*works, *of_graphs.works)
+    return OperatorWork(row[order], kind[used][order], *kinds, rank[number[owner]], recorded)

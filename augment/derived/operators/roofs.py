@@ -84,8 +84,8 @@ def roofs(trace: Trace) -> Roofs:
     bound[(bound == Bound.MEMORY) & (most_ns > memory_ns)] = Bound.UNKNOWN  # it depends on the operations
     bound[(ns < SHORT_NS) & (2 * np.fmax(roof, most_ns) < ns)] = Bound.LATENCY
     bound[np.isnan(roof)] = Bound.UNKNOWN
-    return Roofs(ns, kernel_ns, flops, size, compute_ns, memory_ns, roof, number, numbers, bound.astype(np.uint8),
-                 device.astype(np.int64), kernel, beyond)  # fmt: skip
+    costs = (ns, kernel_ns, flops, size, compute_ns, memory_ns, roof)
+    return Roofs(*costs, number, numbers, bound.astype(np.uint8), device.astype(np.int64), kernel, beyond)
 
 
 def union_ns(group: npt.NDArray[np.int32], ts: Int64s, end: Int64s, count: int) -> Int64s:
