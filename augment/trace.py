@@ -18,6 +18,7 @@ import numpy as np
 from augment.arrays.types import Bytes, Int32s, Int64s
 from augment.jsontext import mended_json, storable
 from augment.records import dataclass
+from augment.units import counted
 
 Identity = int | str | None  #: a pid, tid, device or stream in the trace's own notation
 
@@ -302,7 +303,7 @@ class Trace:
         """One line: the file's name, the number of events, their extent, the rank, the devices."""
         extent = int(self.events.end.max() - self.events.ts[0]) if len(self.events) else 0
         names = [name for _, name in self.source.devices]
-        parts = [f"{len(self.events):,} events", f"{extent / 1e6:,.3f} ms"]
+        parts = [counted(len(self.events), "event"), f"{extent / 1e6:,.3f} ms"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
         parts += [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
         incomplete = f"; incomplete: {self.partial}" if self.partial else ""

@@ -11,7 +11,9 @@ options:
   a causal mask leaves out counts, too.
 
 Parameters and tokens are those of this rank's share: what the rank computes in a step, whatever the parallelism. The
-denominator is one device's peak for ``peak_number``, and the step's window. So ``mfu_ratio`` holds all operations
+denominator is one device's peak for ``peak_number``, and the step's window. Where that gives more than 100 %, the
+numbers do not fit, and there is no MFU: ``lacking`` says by how much, and the diagnostic ``mfu_above_peak`` counts it.
+So ``mfu_ratio`` holds all operations
 against one peak, where step_efficiency holds each type of number against its own.
 
 **What to do**: compare with published figures of the same model only if the convention and the peak are the same.
@@ -35,7 +37,7 @@ from augment.derived.operators.step_efficiency import efficiencies
 from augment.derived.steps.step_windows import step_windows
 from augment.findings import Findings, Skipped, column
 from augment.records import dataclass
-from augment.trace import GPU_WORK, Identity, Trace
+from augment.trace import GPU_WORK, Diagnostic, Identity, Trace
 
 NAME = "model_flops"
 NEEDS = (GPU_WORK,)
@@ -98,10 +100,27 @@ def analyze(
                 device.rank, device.device, int(windows.number[step]) if windows.number[step] >= 0 else None,
                 source, _CONVENTIONS[source] + ("and whole attention" if source == "parameters" and attention else ""),
                 flops, wall, achieved, rate, peak_number,
-                mfu_ratio=achieved / rate if rate and achieved is not None else None,
-                lacking=None if rate else why_unknown(trace, device.device),
+                mfu_ratio=achieved / rate if rate and achieved is not None and achieved <= rate else None,
+                lacking=why_unknown(trace, device.device) if not rate else _beyond(achieved or 0.0, rate, source),
             ))  # fmt: skip
-    return Findings(rows)
+    beyond = sum(row.peak_tflops is not None and row.lacking is not None for row in rows)
+    return Findings(rows, diagnostics=[Diagnostic("mfu_above_peak", beyond, _ABOVE)] if beyond else [])
+
+
+def _beyond(achieved: float, peak: float, source: str) -> str | None:
+    """Why operations that no such device can do in the time give no MFU."""
+    if achieved <= peak:
+        return None
+    return f"{achieved / peak:,.1f} times what the device can do at most: {_WRONG[source]}"
+
+
+_ABOVE = "steps with more operations than the device's peak allows: no MFU is given; see the column lacking"
+_OTHER_PEAK = "or the peak is that of another type of number (peak_number)"
+_WRONG = {
+    "shapes": f"operations are counted too high, {_OTHER_PEAK}",
+    "given": f"give the operations of this rank in one step, {_OTHER_PEAK}",
+    "parameters": f"give this rank's share of parameters and tokens, of one step, {_OTHER_PEAK}",
+}
 
 
 _CONVENTIONS = {

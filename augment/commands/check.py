@@ -139,7 +139,14 @@ def _against_steps(baseline: str, test: str, region: str | None, limits: Limits,
     before, after, note = without_outlying_first_step(before, after)
     if note:
         notes.append(note)
-    return gate.check(before, after, limits), (label_of(baseline), label_of(test)), notes
+    lines = gate.check(before, after, limits)
+    if control.in_steps != changed.in_steps:
+        whole, steps = (baseline, test) if changed.in_steps else (test, baseline)
+        notes.append(
+            f"{whole} has no steps: its whole recording is held against a step of {steps}, which tells nothing"
+        )
+        lines = gate.cannot_tell(lines, "a step is held against a whole recording")
+    return lines, (label_of(baseline), label_of(test)), notes
 
 
 def _against_runs(

@@ -68,6 +68,7 @@ class Recording:
     samples: Samples
     regions: Regions
     sources: Sequence[Mapping[str, Any]]
+    in_steps: bool  #: whether the figures are of steps (or occurrences of a region), not of the recording as a whole
 
 
 def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
@@ -76,6 +77,7 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
     Raises:
         InputError: there is nothing, or nothing to compare.
     """
+    from augment.analyses import step_figures
     from augment.comparison.baseline import samples_of_sidecar
     from augment.comparison.totals import mean_of_ranks
     from augment.sidecars import is_sidecar, read_sidecar
@@ -90,7 +92,8 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
         return _from_traces(path, region, shown)
     sidecars = [read_sidecar(name) for name in names]
     samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
-    return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars])
+    in_steps = all(row["step"] is not None for one in sidecars for row in one["analyses"][step_figures.NAME]["rows"])
+    return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars], in_steps)
 
 
 def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
@@ -101,6 +104,7 @@ def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
 
     samples, sources = [], []
     regions: Regions = {}
+    in_steps = True
     for trace in traces_of(path, shown):
         windows = windows_in(trace, region)
         if not len(windows):
@@ -108,7 +112,8 @@ def _from_traces(path: str, region: str | None, shown: Bar) -> Recording:
         samples.append(samples_of(trace, windows))
         sources.append(source_of(trace))
         regions = regions or regions_of(trace)
-    return Recording(mean_of_ranks(samples), regions, sources)
+        in_steps &= bool((windows.number >= 0).all())
+    return Recording(mean_of_ranks(samples), regions, sources, in_steps)
 
 
 def run_of(recording: Recording, name: str, labels: Mapping[str, str], time_ns: int | None = None) -> Run:

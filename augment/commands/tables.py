@@ -106,7 +106,7 @@ def _is_statistic(name: str) -> bool:
     return name.split("_")[0] in _OF_MANY
 
 
-def _column(name: str, values: Sequence[Any], time: tuple[int, str]) -> Column:
+def _column(name: str, values: Sequence[Any], time: tuple[float, str]) -> Column:
     """A column of the sidecar; the suffix of ``name`` is its unit."""
     stem, _, unit = name.rpartition("_")
     numbers = [value for value in values if value is not None]

@@ -28,6 +28,7 @@ from augment.findings import Findings, Outcome, Verdict, table_of
 from augment.records import dataclass
 from augment.tabular import Table
 from augment.trace import Diagnostic, Trace
+from augment.units import counted
 
 Sides = Trace | Sequence[Trace]
 
@@ -83,8 +84,8 @@ class Diff:
     def summary(self) -> str:
         """One line: both runs, how much of them was compared, and the step time."""
         first = self.pairs[0]
-        steps = "whole recordings" if self.whole else f"{len(first.test.steps)} steps"
-        ranks = f", {len(self.pairs)} ranks" if len(self.pairs) > 1 else ""
+        steps = "whole recordings" if self.whole else counted(len(first.test.steps), "step")
+        ranks = f", {counted(len(self.pairs), 'rank')}" if len(self.pairs) > 1 else ""
         figures = self.outcomes.get("diff_figures")
         rows = figures.rows if isinstance(figures, Findings) else ()
         step = next((row for row in rows if row.figure == "step_ns"), None)

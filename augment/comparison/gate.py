@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from augment.comparison.noise import Noise, noise_of, steps_lacking
@@ -113,6 +113,13 @@ def check(control: Samples, test: Samples, limits: Limits | None = None) -> list
     ]
     explained = [_explanation(figure, control, test) for figure in explaining]
     return lines + [line for line in explained if line is not None]
+
+
+def cannot_tell(lines: Sequence[Line], reason: str) -> list[Line]:
+    """The lines without a decision."""
+    return [
+        replace(line, status="uncertain", reason=reason) if line.status in ("pass", "fail") else line for line in lines
+    ]
 
 
 def limit_of(text: str) -> Limit:

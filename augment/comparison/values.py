@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
-_OPERATIONS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP"))
-_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+from augment.units import OPERATIONS, SIZES, TIMES, exact
 
 
 def value_text(value: float, unit: str) -> str:
@@ -13,9 +11,7 @@ def value_text(value: float, unit: str) -> str:
         return f"{100 * value:.1f} %"
     if unit == "count":
         return f"{value:,.1f}"
-    scales = {"ns": _TIMES, "FLOP": _OPERATIONS}.get(unit, _SIZES)
-    scale, sign = next((entry for entry in scales if abs(value) >= entry[0]), scales[-1])
-    return f"{value / scale:,.3f} {sign}" if scale > 1 else f"{value:,.0f} {sign}"
+    return exact(value, {"ns": TIMES, "FLOP": OPERATIONS}.get(unit, SIZES))
 
 
 def signed_text(value: float, unit: str) -> str:

@@ -19,12 +19,10 @@ APART = 0.9  #: two findings overlap if together they save less than this share 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The ``findings``, the most important first; every rule's ``answers`` by its name, in the registry's order; and
-    what all compared findings would save per step together, None if that says no more than one alone."""
+    """The ``findings``, the most important first; every rule's ``answers`` by its name, in the registry's order."""
 
     findings: tuple[Finding, ...]
     answers: dict[str, Answer]
-    together_ns: int | None
 
 
 @derived
@@ -36,8 +34,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     cuts = {each.rule: each.found.cut for each in findings[:COMPARED] if each.found.cut is not None}
     overlaps = _overlaps(trace, findings, cuts)
     findings = [replace(each, overlaps=tuple(overlaps.get(each.rule, ()))) for each in findings]
-    together = saved_a_step(trace, joined(list(cuts.values()))) if len(cuts) > 1 else None
-    return Diagnosis(tuple(findings), answers, together)
+    return Diagnosis(tuple(findings), answers)
 
 
 def _finding(trace: Trace, rule: str, problem: Found) -> Finding:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
+from augment.derived.critical.savings import joined
 from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, MEMORY, type_coverage
 from augment.derived.steps.step_idle import step_idle
 from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.diagnose import Diagnosis, diagnose
-from augment.diagnosis.measure import measure
+from augment.diagnosis.measure import measure, saved_a_step
+from augment.diagnosis.rule import Finding
 from augment.diagnosis.wording import percent, shorter, time
 from augment.trace import Trace, derived
+from augment.units import counted
 
 MOST_FINDINGS = 3
+OVERLAP = 1.05  #: savings whose sum exceeds what they save together by so much are said to overlap
 TOLD_RATIO = 0.02  #: parts of the time below this are not mentioned
 
 
@@ -24,12 +28,23 @@ def verdict(trace: Trace) -> tuple[str, ...]:
     grave = [each for each in result.findings if each.severity != "info" and not each.found.first]
     sentences = [f"{each.found.title}." for each in first[:1]]
     sentences.append(busy(trace))
-    sentences += [f"{each.found.title}." for each in grave[:MOST_FINDINGS]]
+    named = grave[: MOST_FINDINGS - len(first[:1])]
+    sentences += [f"{each.found.title}." for each in named]
     if not grave:
         sentences.append(_nothing(result))
-    elif (saved := result.together_ns) and len(grave) > 1 and len(sentences) < 5:
-        sentences.append(f"Without all of this, {shorter(trace, saved)}.")
+    sentences += _together(trace, named)
     return tuple(sentences[:5])
+
+
+def _together(trace: Trace, named: Sequence[Finding]) -> list[str]:
+    """What the named findings would save together, if that is known of several."""
+    cuts = [each.found.cut for each in named if each.found.cut is not None]
+    if len(cuts) < 2:
+        return []
+    saved = saved_a_step(trace, joined(cuts))
+    overlap = sum(each.found.saved_ns or 0 for each in named) > OVERLAP * saved
+    start = "These savings overlap: without all of this" if overlap else "Without all of this"
+    return [f"{start}, {shorter(trace, saved)}."]
 
 
 def _nothing(result: Diagnosis) -> str:
@@ -59,17 +74,26 @@ def busy(trace: Trace) -> str:
     whole = "the GPU is" if len(devices) == 1 else f"the {len(devices)} GPUs are"
     done = ", ".join(f"{shares[name]} {name}" for name in _PARTS if name in shares)
     waits = ", ".join(f"{shares[name]} {name}" for name in _IDLE.values() if name in shares)
-    of = (
-        "In a step of " + time(np.int64(measure(trace).length_ns))
-        if measure(trace).unit == "step"
-        else "Over " + time(measure(trace).length_ns)
-    )
     return (
-        f"{of} {whole} {percent(working)} busy"
+        f"{_length(trace)} {whole} {percent(working)} busy"
         + (f": {done}" if done else "")
         + (f"; idle {waits}" if waits else "")
         + "."
     )
+
+
+def _length(trace: Trace) -> str:
+    """The time that is spoken of, and why other figures of a step may differ: ``In a step of 15 ms (…)``."""
+    whole = measure(trace)
+    if whole.unit == "recording":
+        return f"Over {time(whole.length_ns)}"
+    host_ns = float((whole.windows.finish - whole.windows.begin).mean())
+    notes = []
+    if whole.warm_up:
+        notes.append(f"the mean of {counted(whole.count, 'step')}, without the slow first")
+    if abs(host_ns - whole.length_ns) > TOLD_RATIO * whole.length_ns:
+        notes.append(f"on the host {time(host_ns)}")
+    return f"In a step of {time(whole.length_ns)}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 _PARTS = {

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from augment import units
 from augment.diagnosis.measure import measure
 from augment.trace import ON_DEVICE, Trace
 
-_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
-_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 LONGEST_NAME = 60
 
 
 def time(ns: float) -> str:
     """``3.1 ms``: two digits, or as many as there are before the point."""
-    return _scaled(ns, _TIMES)
+    return units.rounded(ns, units.TIMES)
 
 
 def size(count: float) -> str:
     """``25 MB``."""
-    return _scaled(count, _SIZES)
+    return units.rounded(count, units.SIZES)
 
 
 def percent(ratio: float) -> str:
@@ -29,8 +28,7 @@ def percent(ratio: float) -> str:
 
 def count(number: float, noun: str, nouns: str = "") -> str:
     """``1 call``, ``12 calls``, ``2.5 calls``; ``nouns`` where an s does not do."""
-    text = f"{number:,.0f}" if number >= 10 or number == round(number) else f"{number:,.1f}"
-    return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"
+    return units.counted(number, noun, nouns)
 
 
 def short(name: str) -> str:
@@ -75,12 +73,6 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 def called_from(lines: Sequence[str]) -> str:
     """`` (called from a and b)``, to end an advice with; empty without ``lines``."""
     return f" (called from {listed(lines)})" if lines else ""
-
-
-def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1])
-    scaled = value / scale
-    return f"{scaled:,.0f} {unit}" if abs(scaled) >= 9.95 or scale == 1 else f"{scaled:.1f} {unit}"
 
 
 _A = {"step": "a step", "recording": "the recording"}

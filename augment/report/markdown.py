@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from augment.report.document import Document
 from augment.report.html import said
+from augment.units import counted
 
 _LEADS = 6
 
@@ -20,5 +21,5 @@ def markdown(document: Document) -> str:
     if leads:
         lines += ["", *leads]
     if doubts:
-        lines += ["", f"<details><summary>{len(doubts)} caveats</summary>", "", *doubts, "", "</details>"]
+        lines += ["", f"<details><summary>{counted(len(doubts), 'caveat')}</summary>", "", *doubts, "", "</details>"]
     return "\n".join(lines) + "\n"

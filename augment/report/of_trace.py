@@ -13,6 +13,7 @@ from augment.report.modules import modules
 from augment.report.over_time import over_time
 from augment.report.rows import not_possible, others, rows_of, table, totals
 from augment.report.steps import efficiency, steps
+from augment.units import counted
 
 Sidecar = Mapping[str, Any]
 
@@ -52,7 +53,7 @@ def facts(sidecar: Sidecar) -> Iterator[tuple[str, str]]:
         yield "GPU", "; ".join(names) + (f" ({len(used)} with recorded work)" if used else "")
     if source["ranks"]:
         yield "rank", ", ".join(map(str, source["ranks"]))
-    yield "recorded", f"{time(source['duration_ns'])}, {source['events']:,} events"
+    yield "recorded", f"{time(source['duration_ns'])}, {counted(source['events'], 'event')}"
     if source["steps"]:
         yield "steps", f"{len(source['steps'])}: {', '.join(map(str, source['steps'][:12]))}"
     if source["partial"]:

@@ -1,5 +1,6 @@
 """What a step's time went into: parts that add up, against a moment-by-moment count."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,17 @@ def test_model_flops_as_given_and_by_parameters() -> None:
     }
     named = rows_of(model_flops.analyze(trace, **options), "source", "model_flops", "convention")
     assert named == [("parameters", 11 * (42_000 + 12 * 2 * 3 * 5), "6 N a token and whole attention")]
+
+
+def test_model_flops_beyond_the_peak_are_no_mfu() -> None:
+    trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000))
+    found = model_flops.analyze(trace, parameters_count=7 * 10**9, tokens_per_step_count=500)
+    ((ratio, lacking),) = rows_of(found, "mfu_ratio", "lacking")
+    assert ratio is None
+    assert re.match(r"[\d,.]+ times what the device can do at most: give this rank's share of parameters", str(lacking))
+    assert [(one.code, one.count) for one in found.diagnostics] == [("mfu_above_peak", 1)]
+    fitting = model_flops.analyze(trace, flops_per_step_count=10**11)
+    assert (rows_of(fitting, "lacking"), fitting.diagnostics) == ([(None,)], [])
 
 
 def test_model_flops_needs_shapes_or_an_option() -> None:

@@ -17,6 +17,7 @@ from augment.commands import group
 from augment.comparison.sidecar import diff_schema
 from augment.errors import AugmentError
 from simulator import JobOptions, simulate
+from traces import kernel, launch, step, write_trace
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +151,19 @@ def test_check_that_cannot_tell(tmp_path: Path) -> None:
         assert ran(*gate, "--uncertain", asked).return_value == code
     assert ran(*gate, "--quiet").stdout.startswith("CANNOT TELL step_ns: ")
     assert ran(*gate, "--max-regress", "9000%").return_value == 0
+
+
+def test_check_does_not_hold_a_step_against_a_recording(tmp_path: Path) -> None:
+    step_ = step(1, 0, 40)
+    work = [launch(ts=2, correlation=1), kernel(ts=10, dur=30, correlation=1)]
+    write_trace(tmp_path / "steps.json", step_, *work)
+    write_trace(tmp_path / "whole.json", *work)
+    for test, control in (("steps", "whole"), ("whole", "steps")):
+        result = ran("check", tmp_path / f"{test}.json", "--baseline", tmp_path / f"{control}.json")
+        assert result.return_value == 4
+        assert "CANNOT TELL step_ns: " in result.stdout
+        assert "whole.json has no steps: its whole recording is held against a step" in result.stderr
+    assert ran("check", tmp_path / "whole.json", "--baseline", tmp_path / "whole.json").return_value == 0
 
 
 def test_check_leaves_out_an_outlying_first_step(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (
+    allocator_calls,
+    exposed_copies,
     launch_bound,
+    long_calls,
     low_roofline,
     memory_capacity,
     partial_recording,
@@ -19,8 +22,9 @@ from augment.diagnosis.rules import (
     unaligned_shapes,
     wide_norms,
 )
+from augment.diagnosis.verdict import verdict
 from augment.trace import Category, Trace
-from tables import Event, Track, annotation, call, kernel, op, shaped, trace_of
+from tables import Event, Track, annotation, call, copy, kernel, op, shaped, trace_of
 
 STEP = annotation("ProfilerStep#0", 0, 1_000_000)
 SHORT = annotation("ProfilerStep#0", 0, 45_000)  #: on the host; the device works longer
@@ -150,3 +154,93 @@ def test_a_recording_without_steps_is_never_certain(ratio: float) -> None:
     events = [op("aten::x", 0, end), *launched("gemm", end + 20_000, end + 120_000, 1)]
     answer = launch_bound.check(trace_of(*events))
     assert not isinstance(answer, Found) or answer.confidence != "high"
+
+
+def start(name: str, end: int) -> Trace:
+    """A recording without steps that begins with a call; the second kernel overlaps with a long launch."""
+    calls = [call(name, 0, end), *launched("gemm", end + 1_000_000, end + 90_000_000, 1, at=end + 500_000)]
+    blocked = call("cudaLaunchKernel", end + 2_000_000, end + 80_000_000, correlation=2)
+    return trace_of(*calls, blocked, kernel("gemm", end + 90_000_000, end + 91_000_000, correlation=2))
+
+
+@pytest.mark.parametrize("name", ["cudaDeviceGetStreamPriorityRange", "cudaFree"])
+def test_a_call_that_creates_the_context_is_named(name: str) -> None:
+    """What its name asks for is not why it takes long; a launch that waits for room in the queue is none."""
+    trace = start(name, 2_000_000_000)
+    answer = found(long_calls.check(trace))
+    assert f"{name} (2.0 s); otherwise the recording would be 2.0 s (96 %) shorter" in answer.title
+    assert (answer.confidence, "warmup" in answer.advice) == ("medium", True)
+    assert isinstance(allocator_calls.check(trace), Fine)
+
+
+def test_long_calls_that_wait_are_none() -> None:
+    assert isinstance(long_calls.check(start("cudaDeviceSynchronize", 2_000_000_000)), NotApplicable)
+    assert isinstance(long_calls.check(start("cudaStreamIsCapturing", 900_000)), NotApplicable)
+
+
+def test_long_calls_of_every_step_are_certain() -> None:
+    events = []
+    for number in range(4):
+        at = number * 10_000_000
+        events += [annotation(f"ProfilerStep#{number}", at, at + 10_000_000)]
+        events += [call("cudaGraphInstantiate", at + 1_000_000, at + 5_000_000)]
+        events += launched("gemm", at + 6_000_000, at + 9_900_000, number + 1)
+    answer = found(long_calls.check(trace_of(*events)))
+    assert (answer.confidence, answer.advice[:35]) == ("high", "Find out what asks for it in every ")
+    assert answer.saved_ns is not None
+    assert 3_000_000 <= answer.saved_ns <= 4_000_000
+
+
+ASKS, GIVES = "cudaMalloc", "cudaFree"
+
+
+@pytest.mark.parametrize(
+    ("calls", "times", "advice"),
+    [
+        ((GIVES, GIVES, ASKS), 1, "short or fragmented"),
+        ((GIVES,), 1, "empty_cache"),
+        ((ASKS, GIVES), 1, "frees its own workspace"),
+        ((ASKS,), 1, "Sizes still change"),
+        (("cudaHostAlloc",), 1, "Pinned memory"),
+        ((ASKS, GIVES), 60, "NO_CUDA_MEMORY_CACHING"),
+    ],
+)
+def test_why_the_driver_is_asked_for_memory(calls: tuple[str, ...], times: int, advice: str) -> None:
+    """The order of the calls in an operator tells."""
+    events, at = [], 10_000_000
+    for place in range(times):
+        begin = at
+        for name in calls:
+            events.append(call(name, at + 10_000, at + 2_010_000))
+            at += 3_000_000
+        events.append(op(f"aten::x{place}", begin, at))
+    steps_ = [annotation("ProfilerStep#0", 0, at + 10_000_000), *launched("gemm", at, at + 9_000_000, 1)]
+    assert advice in found(allocator_calls.check(trace_of(*steps_, *events))).advice
+
+
+@pytest.mark.parametrize("compute", [10_000, 800_000])
+def test_copies_are_hidden_only_behind_something(compute: int) -> None:
+    """A step cannot get shorter than its copies."""
+    end = 60_000 + 400_000 + compute
+    events = [
+        annotation("ProfilerStep#0", 0, end),
+        call("cudaMemcpyAsync", 10_000, 20_000, correlation=1),
+        copy("Memcpy HtoD (Pinned -> Device)", 50_000, 450_000, 10_000_000, correlation=1),
+        *launched("gemm", 460_000, 460_000 + compute, 2, at=30_000),
+        call("cudaDeviceSynchronize", 40_000, end),
+    ]
+    answer = found(exposed_copies.check(trace_of(*events)))
+    assert ("nearly all that is done" in answer.title) == (compute == 10_000)
+    assert ("hidden, a step would be 400" in answer.title) == (compute == 800_000)
+
+
+def test_a_verdict_explains_its_step_and_its_sums() -> None:
+    """The first step is slow, and the device works until long after the host has left a step."""
+    events, end = [], 0
+    for number in range(4):
+        begin, host = end, 5_000_000 if number == 0 else 600_000
+        end = begin + max(host, 1_000_000)
+        events += [annotation(f"ProfilerStep#{number}", begin, begin + host)]
+        events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
+    text = verdict(trace_of(*events))[0]
+    assert text.startswith("In a step of 999 µs (the mean of 3 steps, without the slow first; on the host 600 µs) the ")

@@ -1,11 +1,18 @@
 """Does the allocator ask the driver for memory in steady steps?
 
 PyTorch keeps memory that it once had, so that steady steps call neither ``cudaMalloc`` nor ``cudaFree``, which wait for
-the device. If they do, sizes change from step to step, memory is short and given back (a retry), or ``empty_cache`` is
-called. The prediction lets these calls take no time and wait for nothing.
+the device. Why they do shows in the order of the calls:
 
-**What to do**: ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``; no ``torch.cuda.empty_cache()`` in the step; pad
-to a few sizes; leave more memory free. Reserve pinned memory once.
+- In one operator memory is given back and then asked for: it is short or fragmented (a retry).
+- There is such a call for every fourth kernel or more: memory is not kept at all.
+- Memory is given back, and not asked for in the same operator: ``empty_cache``, or a library's own workspace.
+- Memory is only asked for: sizes still change from step to step.
+
+The prediction lets these calls take no time and wait for nothing.
+
+**What to do**: after a retry, ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, a smaller batch, pad to a few
+sizes. If memory is not kept, unset ``PYTORCH_NO_CUDA_MEMORY_CACHING``. No ``torch.cuda.empty_cache()`` in the step.
+Reserve pinned memory once.
 """
 
 from __future__ import annotations
@@ -14,18 +21,37 @@ import re
 
 import numpy as np
 
+from augment.arrays.types import Int64s
 from augment.derived.critical.savings import joined, without_waits
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.host.enclosing import innermost
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step
+from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step, work_in_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
+from augment.diagnosis.rules import long_calls
 from augment.diagnosis.rules.synchronizing_calls import callers
 from augment.diagnosis.wording import a_step, count, listed, of_a_step, shorter, time
-from augment.trace import LAUNCHES, Trace, derived
+from augment.trace import LAUNCHES, Category, Trace, derived
 
 NAME = "allocator_calls"
-_CALLS = re.compile(
-    r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
+UNCACHED = 0.25  #: calls for each kernel, from which on memory is not kept
+UNCACHED_LEAST = 100  #: fewer calls are those of a start
+_FREES = re.compile(r"Free")
+_PINNED = re.compile(r"Host")
+_RETRY = (
+    "Memory is given back before more is asked for, so it is short or fragmented: set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, pad to a few sizes, use a smaller batch"
 )
+_NOT_KEPT = (
+    "Memory is not kept: nearly every tensor is a request to the driver; unset PYTORCH_NO_CUDA_MEMORY_CACHING "
+    "(PYTORCH_NO_HIP_MEMORY_CACHING), and see whether a custom allocator is installed"
+)
+_GIVEN_BACK = (
+    "Memory is given back to the driver, but not because more is needed: look for torch.cuda.empty_cache() in the "
+    "step, or a library that frees its own workspace, in the operators named"
+)
+_PINNED_ADVICE = "Pinned memory is reserved again and again: reserve buffers once, and reuse them"
+_GROWING = "Sizes still change from step to step: pad to a few sizes, or record after more steps"
 
 
 @derived  # launch_bound asks, too
@@ -35,8 +61,9 @@ def check(trace: Trace) -> Answer:
     calls = events.slices_of(*LAUNCHES)
     if not len(calls):
         return NotApplicable("no call of the runtime was recorded")
-    named = np.array([_CALLS.search(name) is not None for name in trace.strings], np.bool_)
+    named = np.array([long_calls.MEMORY.search(name) is not None for name in trace.strings], np.bool_)
     rows = rows_in_steps(trace, calls[named[events.name[calls]]])
+    rows = np.setdiff1d(rows, long_calls.single_calls(trace))  # those create the context
     if not len(rows):
         return Fine("no step asks the driver for memory")
     spans = Spans.of(trace, rows)
@@ -51,8 +78,31 @@ def check(trace: Trace) -> Answer:
         fine=Fine(f"{often} {a_step(trace)} of {names} ({time(spent)}) cost {of_a_step(trace, saved)}"),
         title=f"{often} of {names} {a_step(trace)} take the host {time(spent)}, most in "
         f"{listed(callers(trace, rows))}; otherwise " + shorter(trace, saved),
-        advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in steps, pad to a few sizes",
+        advice=_advice(trace, rows),
         spans=spans,
         confidence="high",
         cut=cut,
     )
+
+
+def _advice(trace: Trace, rows: Int64s) -> str:
+    """What to do, by the order of these calls."""
+    kernels = np.count_nonzero(trace.events.category[gpu_work(trace).row[work_in_steps(trace)]] == Category.KERNEL)
+    names, dur = trace.names_of(rows), trace.events.dur[rows]
+    frees, pinned = (np.array([one.search(name) is not None for name in names]) for one in (_FREES, _PINNED))
+    if len(rows) >= max(UNCACHED * kernels, UNCACHED_LEAST) and 3 * np.count_nonzero(frees) >= len(rows):
+        return _NOT_KEPT
+    around = innermost(trace, rows, (Category.CPU_OP,))
+    order = np.lexsort((trace.events.ts[rows], around))
+    retried = np.zeros(len(rows), np.bool_)
+    for place, following in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
+        same = around[place] == around[following] >= 0
+        if same and frees[place] and not (frees[following] or pinned[following]):
+            retried |= around == around[place]
+    parts = {
+        _RETRY: retried,
+        _PINNED_ADVICE: pinned & ~retried,
+        _GIVEN_BACK: frees & ~pinned & ~retried,
+        _GROWING: ~frees & ~pinned & ~retried,
+    }
+    return max(parts, key=lambda advice: int(dur[parts[advice]].sum()))

@@ -1,16 +1,21 @@
 """Does the device wait for copies from or to the host?
 
-The prediction lets copies between host and device take no time in the steps, as if all ran beside computation.
+The prediction lets copies between host and device take no time in the steps, as if all ran beside computation. A step
+cannot get shorter than its copies: where they take longer than everything else, they cannot be hidden, and the answer
+says so.
 
 **What to do**: copy the next batch on its own stream while the step computes (a prefetcher), from pinned memory with
 ``non_blocking=True``; make tensors on the device (``torch.arange(…, device="cuda")``) in place of copying them; do not
-copy back and forth what stays the same.
+copy back and forth what stays the same. If there is too little to hide them behind: copy less, in smaller types, and
+from pinned memory.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.intervals import union
+from augment.arrays.types import Int64s
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
@@ -40,15 +45,31 @@ def check(trace: Trace) -> Answer:
     spent = int(dur.sum()) // measure(trace).count
     spans = longest(Spans(work.ts[copies], work.end[copies], work.row[copies]), 64)
     lines = python_lines(trace, work.launch[copies])
+    rest = max(measure(trace).length_ns - _busy_ns(work.ts[copies], work.end[copies]) // measure(trace).count, 0)
+    what = f"{often} {a_step(trace)} between host and device ({size(moved)}, {time(spent)})"
+    fits = rest >= saved / 2
+    saved = min(saved, rest) if fits else saved
     return judged(
         trace,
         saved,
         fine=Fine(f"{often} {a_step(trace)} between host and device ({size(moved)}) cost {of_a_step(trace, saved)}"),
-        title=f"{often} {a_step(trace)} between host and device ({size(moved)}, {time(spent)}) hold up the GPU; "
-        "hidden, " + shorter(trace, saved),
-        advice="Copy the next batch on its own stream while the step computes; make tensors on the device"
+        title=f"{what} hold up the GPU; hidden, {shorter(trace, saved)}"
+        if fits
+        else f"{what} are nearly all that is done, with {time(rest)} of other time to hide them behind; without them, "
+        + shorter(trace, saved),
+        advice=(
+            "Copy the next batch on its own stream while the step computes; make tensors on the device"
+            if fits
+            else "Copy less: keep on the device what stays the same, use smaller types, and copy from pinned memory"
+        )
         + called_from(lines),
         spans=spans,
         confidence="high",
         cut=cut,
     )
+
+
+def _busy_ns(start: Int64s, end: Int64s) -> int:
+    """The time in which any of these copies runs, ns."""
+    whole = union(start, np.maximum(start, end))
+    return int((whole.end - whole.start).sum())

@@ -1,0 +1,37 @@
+"""The units in which people read figures, and how many digits: one table for all texts.
+
+A figure in a table has three digits after the point, a size one; in a sentence it has two digits in all.
+"""
+
+from __future__ import annotations
+
+Scales = tuple[tuple[float, str], ...]  #: the size of each unit, descending, and its sign
+
+TIMES: Scales = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+SIZES: Scales = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+OPERATIONS: Scales = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP"))
+_DIGITS = {TIMES: 3, SIZES: 1, OPERATIONS: 3}
+
+
+def scale_of(value: float, scales: Scales) -> tuple[float, str]:
+    """The unit in which ``value`` has its first digits before the point, and its size."""
+    return next((entry for entry in scales if abs(value) >= entry[0]), scales[-1])
+
+
+def exact(value: float, scales: Scales) -> str:
+    """``384.634 ms``, ``13.8 MB``: for tables."""
+    scale, sign = scale_of(value, scales)
+    return f"{value / scale:,.{_DIGITS[scales]}f} {sign}" if scale > 1 else f"{value:,.0f} {sign}"
+
+
+def rounded(value: float, scales: Scales) -> str:
+    """``380 ms``, ``3.1 ms``: two digits, or as many as there are before the point; for sentences."""
+    scale, sign = scale_of(value, scales)
+    scaled = value / scale
+    return f"{scaled:,.0f} {sign}" if abs(scaled) >= 9.95 or scale == 1 else f"{scaled:.1f} {sign}"
+
+
+def counted(count: float, noun: str, nouns: str = "") -> str:
+    """``1 call``, ``12 calls``, ``2.5 calls``; ``nouns`` where an s does not do."""
+    text = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:,.1f}"
+    return f"{text} {noun}" if text == "1" else f"{text} {nouns or noun + 's'}"
