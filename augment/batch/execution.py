@@ -20,6 +20,7 @@ from augment.records import dataclass
 
 if TYPE_CHECKING:
     from augment.batch.job_tracks import Errand
+    from augment.batch.remote_job import Folder, RemoteJob
     from augment.batch.workers import Task, Workers
     from augment.client import Client
 
@@ -34,7 +35,7 @@ class Manner:
 
     ``jobs`` inputs are converted at once: by as many processes, by the server of ``client``, or on the Dask cluster of
     ``scheduler``. ``force`` converts inputs again that are done. ``shard`` distinguishes processes that share an output
-    folder.
+    folder. ``merge``: a server that converts a whole folder writes the timeline of each job, too.
     """
 
     jobs: int = 1
@@ -42,16 +43,19 @@ class Manner:
     force: bool = False
     shard: str = ""
     client: Client | None = None
+    merge: bool = False
 
 
 @dataclass
 class Watch:
-    """Callbacks for progress: each finished input, warnings, and the current activity."""
+    """Callbacks for progress: each finished input, warnings, and the current activity; and what a server concluded."""
 
     begun: Callable[[Sequence[Input]], None] = lambda _inputs: None
     finished: Finished = lambda _one, _result: None
     announce: Report = lambda _text: None
     stage: Callable[[Input, str], None] = lambda _one, _what: None
+    progress: Report = lambda _what: None
+    concluded: Callable[[RemoteJob], None] = lambda _job: None
 
 
 @dataclass
@@ -101,9 +105,35 @@ def run(inputs: Sequence[Input], settings: Settings, manner: Manner, watch: Watc
             books.record(item, result)
             watch.finished(item, result)
 
+        folder = _whole_folder(to_do, settings, manner) if len(to_do) == len(inputs) else None
+        if folder and manner.client:
+            yield from _whole(folder, settings, manner.client, merge=manner.merge, watch=watch, finished=finished)
+            return
         with contextlib.closing(_converted(to_do, settings, manner, watch, finished)) as results:
             for result in before:
                 yield next(results) if result is None else result
+
+
+def _whole_folder(inputs: Sequence[Input], settings: Settings, manner: Manner) -> Folder | None:
+    """The folder of ``inputs`` if a server can do all of it as one job."""
+    if not (manner.client and settings.stages) or manner.shard:
+        return None
+    from augment.batch.remote_job import Folder
+
+    folder = Folder.of(inputs)
+    return folder if folder and len(inputs) <= manner.client.most_job_inputs() else None
+
+
+def _whole(
+    folder: Folder, settings: Settings, client: Client, *, merge: bool, watch: Watch, finished: Finished
+) -> Iterator[Result]:
+    from augment.batch.remote_job import convert_folder
+
+    job = convert_folder(folder, settings, client, merge=merge, stage=watch.progress)
+    watch.concluded(job)
+    for item, result in zip(folder.inputs, job.results, strict=True):
+        finished(item, result)
+        yield result
 
 
 def draw(errands: Sequence[Errand], settings: Settings, manner: Manner, watch: Watch) -> Iterator[Result]:

@@ -179,6 +179,15 @@ def _folder_name(folder: str) -> str:
     return os.path.basename(folder.rstrip("/") if locations.protocol(folder) else os.path.abspath(folder)) or "job"
 
 
+def folder_title(folder: str) -> str:
+    """The name of a folder of traces, with those above it that name jobs in it: ``training/iteration_5``."""
+    *above, last = os.path.abspath(folder).strip(os.sep).split(os.sep)
+    names = [last]
+    while above and (_WINDOW_FOLDER.fullmatch(names[0]) or _MEMBER_FOLDER.fullmatch(names[0])):
+        names.insert(0, above.pop())
+    return "/".join(names)
+
+
 def _with_stems(jobs: list[Job]) -> list[Job]:
     """Give the jobs of a folder distinct stems; a job that is alone there has the stem ``job``."""
     inside: dict[str, list[Job]] = defaultdict(list)

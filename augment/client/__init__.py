@@ -19,8 +19,9 @@ try:
 except ImportError as missing:
     raise ImportError(f"augment.client needs gRPC: pip install 'kineto-augment[client]' ({missing})") from missing
 
-from augment.client.client import PATIENCE_S, Augmented, Client
+from augment.client.client import PATIENCE_S, Client
 from augment.client.connection import Tls
+from augment.client.results import Augmented, AugmentedJob
 
-__all__ = ["PATIENCE_S", "Augmented", "Client", "Tls"]
+__all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "Client", "Tls"]
 del _grpc, _grpc_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,10 +14,11 @@ import grpc
 
 from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to
 from augment.client.failures import job_failure
-from augment.client.transfers import Download, Upload, sent_name
-from augment.errors import InputError, ServiceError, UsageError
+from augment.client.results import Augmented, AugmentedJob
+from augment.client.transfers import Download, Moved, Upload, sent_name
+from augment.client.whole import Names, all_of
+from augment.errors import AugmentError, InputError, ServiceError, UsageError
 from augment.messages import spec_of
-from augment.records import dataclass
 from augment.request import Request
 from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
 from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
@@ -27,27 +28,6 @@ Progress = Callable[[str, int, int], None]  #: called with what is being done, h
 
 _Job = resources_pb2.Job
 PATIENCE_S, _FIRST_PATIENCE_S = 600.0, 10.0
-
-
-@dataclass(frozen=True)
-class Augmented:
-    """What came of a trace: the files written, the sidecar last; and summaries for the figures of its job, if asked.
-
-    Then ``seams`` tells where the job's tracks can be added to the files (:mod:`augment.writers.seams`); empty, if the
-    server is of a version that does not.
-    """
-
-    files: tuple[Path, ...]
-    summaries: tuple[Path, ...] = ()
-    seams: bytes = b""
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """The sidecar's content."""
-        import msgspec
-
-        decoded: dict[str, Any] = msgspec.json.decode(self.files[-1].read_bytes())
-        return decoded
 
 
 class Client:
@@ -184,13 +164,136 @@ class Client:
         )  # fmt: skip
         return self._done(resources_pb2.JobSpec(diff=spec), names[1], out, deadline, tell, control=names[0])
 
+    def augment_job(
+        self,
+        traces: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]],
+        request: Request | None = None,
+        *,
+        name: str = "",
+        merge: bool = False,
+        metrics_only: bool = False,
+        summaries: bool = False,
+        out: str | os.PathLike[str] = ".",
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> AugmentedJob:
+        """Send the traces of a job, have all augmented and compared, and write what ``augment run DIR`` writes.
+
+        A trace that cannot be read does not keep the others from being augmented.
+
+        Args:
+            traces: the paths, by what the traces are called below the folder of the job (``rank0/trace.json``); or the
+                paths alone, of different base names.
+            request: as of :meth:`augment`.
+            name: what the folder of the job is called.
+            merge: write all ranks into one timeline, too.
+            metrics_only: write no augmented traces.
+            summaries: as of :meth:`augment`.
+            out: the folder to write into.
+            progress: as of :meth:`augment`; ``"converting"`` counts traces.
+            timeout_s: for all of it.
+            fields: as of :meth:`augment`.
+
+        Raises:
+            AugmentError: as :meth:`augment`, but for traces that cannot be read.
+        """
+        named = traces if isinstance(traces, Mapping) else {os.path.basename(path): path for path in traces}
+        if len(named) < len(traces):
+            raise UsageError("traces of equal names: give each a name, such as rank0/trace.json")
+        paths = {called: os.fspath(path) for called, path in named.items()}
+        tell = progress or (lambda _stage, _done, _of: None)
+        title = name or "job"
+        deadline, names = Deadline(timeout_s, title), Names(paths, Path(out), self.address)
+        request = Request.of(request, fields)
+        answers, uploads = self._send_all(paths, deadline, tell)
+        inputs = [
+            resources_pb2.Input(upload=upload, file_name=names.there[called]) for called, upload in uploads.items()
+        ]
+        spec = resources_pb2.WholeJobSpec(
+            inputs=inputs, augment=spec_of(request, summaries=summaries), name=name,
+            parallelism=dict(request.parallelism), trust_clocks=request.trust_clocks,
+            merge=resources_pb2.MergeSpec() if merge else None,
+        )  # fmt: skip
+        spec.augment.metrics_only = metrics_only
+        if not inputs:
+            return AugmentedJob(answers, ())
+        job = self._created(resources_pb2.JobSpec(job=spec), deadline, title)
+        with self._cancelling(job.name):
+            self._forget_uploads(job.spec, deadline, title)
+            done = self._ended(job, deadline, tell, title)
+            called = list(uploads)
+            for failure in done.failures:
+                one = called[failure.index]
+                answers[one] = job_failure(failure.error).error(self.address, paths[one])
+            if done.state != _Job.STATE_FAILED or len(done.failures) < len(inputs):
+                self._expect_success(done, title)
+            made = self._fetch_all(done, names, paths, deadline, tell)
+        self._forget(job.name)
+        return AugmentedJob({**made.traces, **answers}, made.files, tuple(done.notes))
+
+    def _send_all(
+        self, paths: Mapping[str, str], deadline: Deadline, tell: Progress
+    ) -> tuple[dict[str, Augmented | AugmentError], dict[str, str]]:
+        """Send traces: why some cannot be read, and the uploads of the others."""
+
+        def send(name: str, moved: Moved) -> str | InputError:
+            try:
+                return self._upload(paths[name], deadline, lambda _stage, done, of: moved(done, of))
+            except InputError as error:
+                return error
+
+        sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in paths.values()]
+        sent = all_of(list(paths), sizes, send, lambda done, of: tell("sending", done, of))
+        told = dict(zip(paths, sent, strict=True))
+        failed: dict[str, Augmented | AugmentError] = {n: one for n, one in told.items() if not isinstance(one, str)}
+        return failed, {n: one for n, one in told.items() if isinstance(one, str)}
+
+    def _fetch_all(
+        self, job: _Job, names: Names, paths: Mapping[str, str], deadline: Deadline, tell: Progress
+    ) -> AugmentedJob:
+        """Fetch what a whole job has made, but for summaries of seams into files."""
+        places = [names.place(artifact.file_name) for artifact in job.artifacts]
+
+        def fetch(at: int, moved: Moved) -> bytes:
+            (trace, target), artifact = places[at], job.artifacts[at]
+            download = Download(artifact, target, self._connection)
+            if target.name.endswith(SEAMS_SUFFIX):
+                return download.content(self._stub, deadline)
+            download.receive(self._stub, deadline, paths[trace] if trace else None, moved)
+            return b""
+
+        sizes = [artifact.size_bytes for artifact in job.artifacts]
+        contents = all_of(range(len(places)), sizes, fetch, lambda done, of: tell("fetching", done, of))
+        made: dict[str, Augmented | AugmentError] = {}
+        for name in dict.fromkeys(trace for trace, _ in places if trace):
+            seams = b"".join(content for (trace, _), content in zip(places, contents, strict=True) if trace == name)
+            files = [path for trace, path in places if trace == name and not path.name.endswith(SEAMS_SUFFIX)]
+            summaries = tuple(path for path in files if path.name.endswith(SUMMARY_SUFFIX))
+            made[name] = Augmented(tuple(path for path in files if path not in summaries), summaries, seams)
+        return AugmentedJob(made, tuple(path for trace, path in places if not trace))
+
+    def most_job_inputs(self) -> int:
+        """How many traces the server takes for one job; 0 if it is of a version that takes none."""
+        request = service_pb2.GetServerInfoRequest()
+        try:
+            info = self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
+        except ServiceError as error:
+            if error.code == "UNIMPLEMENTED":
+                return 0
+            raise
+        return info.limits.max_job_inputs
+
+    def _created(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> _Job:
+        request = service_pb2.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))
+        return self._connection.ask(self._stub.CreateJob, request, deadline, path).job
+
     def _done(
         self, spec: resources_pb2.JobSpec, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
         tell: Progress, control: str = "",
     ) -> Augmented:  # fmt: skip
         """Have a job done, of which ``path`` is the trace that the outputs are called after."""
-        request = service_pb2.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))
-        job = self._connection.ask(self._stub.CreateJob, request, deadline, path).job
+        job = self._created(spec, deadline, path)
         with self._cancelling(job.name):
             self._forget_uploads(spec, deadline, path)
             done = self._follow(job, deadline, tell, path, control)
@@ -207,6 +310,19 @@ class Client:
 
     def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str, control: str) -> _Job:
         """The job when it has succeeded."""
+        latest = self._ended(job, deadline, tell, path)
+        self._expect_success(latest, path, control)
+        return latest
+
+    def _expect_success(self, job: _Job, path: str, control: str = "") -> None:
+        if job.state == _Job.STATE_FAILED:
+            failure = job_failure(job.error)
+            raise failure.error(self.address, control if failure.metadata.get("side") == "control" else path)
+        if job.state == _Job.STATE_CANCELLED:
+            raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
+
+    def _ended(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
+        """The job when it has ended."""
 
         def attempt(patience: Patience) -> _Job:
             latest = job
@@ -223,11 +339,6 @@ class Client:
         final = (_Job.STATE_SUCCEEDED, _Job.STATE_FAILED, _Job.STATE_CANCELLED)
         while (latest := self._connection.persist(attempt, deadline, path)).state not in final:
             deadline.left_s()
-        if latest.state == _Job.STATE_FAILED:
-            failure = job_failure(latest.error)
-            raise failure.error(self.address, control if failure.metadata.get("side") == "control" else path)
-        if latest.state == _Job.STATE_CANCELLED:
-            raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
         return latest
 
     def _fetch(self, job: _Job, path: str, out: Path, deadline: Deadline, tell: Progress) -> Augmented:
@@ -259,7 +370,7 @@ class Client:
 
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
         """Remove what the job was made of, if that is wanted; the job goes on."""
-        inputs = (spec.augment.input, spec.diff.control, spec.diff.test) if self._forgets else ()
+        inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs) if self._forgets else ()
         for name in {source.upload for source in inputs if source.upload}:
             request = service_pb2.DeleteUploadRequest(name=name)
             try:

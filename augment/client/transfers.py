@@ -150,8 +150,10 @@ class Download:
     def __init__(self, artifact: resources_pb2.Artifact, target: Path, connection: Connection) -> None:
         self._artifact, self.target, self._connection = artifact, target, connection
 
-    def receive(self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, source: str, moved: Moved) -> None:
-        """Fetch it; ``source`` is the input, which must not be overwritten.
+    def receive(
+        self, stub: service_pb2_grpc.AugmentServiceStub, deadline: Deadline, source: str | None, moved: Moved
+    ) -> None:
+        """Fetch it; ``source`` is the input, if it has one, which must not be overwritten.
 
         Raises:
             OutputError: the file cannot be written.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from augment.batch.inputs import Input, Plan
     from augment.batch.job_tracks import Errand
     from augment.batch.jobs import Job
+    from augment.batch.remote_job import RemoteJob
     from augment.batch.results import Result
     from augment.commands.terminal import Bar
     from augment.request import Request
@@ -86,17 +87,17 @@ def command(
     stages = () if alone else STAGES
     settings = Settings(request, stages, threads=batch.threads_for_each(len(made.inputs)))
     with client_of(**server) as client:
-        return _Run(made, settings, batch.manner(client), merge=merge, as_json=as_json, quiet=quiet).all()
+        manner = replace(batch.manner(client), merge=merge)
+        return _Run(made, settings, manner, as_json=as_json, quiet=quiet).all()
 
 
 class _Run:
     """One run of the command."""
 
-    def __init__(
-        self, made: Plan, settings: Settings, manner: Manner, *, merge: bool, as_json: bool, quiet: bool
-    ) -> None:
+    def __init__(self, made: Plan, settings: Settings, manner: Manner, *, as_json: bool, quiet: bool) -> None:
         self._plan, self._settings, self._manner = made, settings, manner
-        self._merge, self._as_json, self._quiet = merge, as_json, quiet
+        self._as_json, self._quiet = as_json, quiet
+        self._remote: RemoteJob | None = None
         self._results: list[Result] = []
         self._job_files: list[str] = []
         self._verdicts: list[tuple[Job, Sequence[str]]] = []
@@ -129,6 +130,8 @@ class _Run:
             finished=lambda item, _result: shown.done(item.size),
             announce=lambda text: shown.say(f"augment: {text}"),
             stage=lambda item, what: shown.stage(f"{item.basename}: {what}"),
+            progress=shown.stage,
+            concluded=lambda job: setattr(self, "_remote", job),
         )
         return run(self._plan.inputs, self._settings, self._manner, watch)
 
@@ -139,7 +142,9 @@ class _Run:
         from augment.batch.stages import conclude
 
         results = {result.path: result for result in self._results}
-        for job in conclude(self._settings.stages, self._plan.inputs, results, self._settings.request):
+        settings, remote = self._settings, self._remote
+        here = conclude(settings.stages, self._plan.inputs, results, settings.request)
+        for job in remote.concluded if remote else here:
             for path in job.written:
                 self._tell(path)
                 self._job_files.append(path)
@@ -148,7 +153,12 @@ class _Run:
             self._draw(job.errands, shown)
             if job.seamless:
                 shown.say(f"augment: {_SEAMLESS.format(job.seamless)}")
-        if self._merge:
+        if remote:
+            for path in remote.timelines:
+                self._tell(path)
+            for note in remote.notes:
+                shown.say(f"augment: {note}")
+        elif self._manner.merge:
             from augment.batch.merge import Choice, merge_all
 
             choice = Choice(self._settings.request)

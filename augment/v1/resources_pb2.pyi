@@ -229,7 +229,9 @@ class WholeJobSpec(google.protobuf.message.Message):
     TRUST_CLOCKS_FIELD_NUMBER: builtins.int
     MERGE_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """What the folder of the traces is called: the job is called so if the names of files tell nothing. "job" if empty."""
+    """What the folder of the traces is called: the job is called so if the names of files tell nothing. "job" if empty.
+    With the folder that it lies in, as in "training/iteration_5", where its own name tells of a window or a rank.
+    """
     trust_clocks: builtins.bool
     """Whether the hosts' clocks are synchronised (to about 1 ms): ranks that no collective joins can then be compared."""
     @property
@@ -568,6 +570,7 @@ class Job(google.protobuf.message.Message):
     EXPIRE_TIME_FIELD_NUMBER: builtins.int
     ARTIFACTS_FIELD_NUMBER: builtins.int
     FAILURES_FIELD_NUMBER: builtins.int
+    NOTES_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"; the server chooses the id."""
     state: global___Job.State.ValueType
@@ -610,6 +613,10 @@ class Job(google.protobuf.message.Message):
     def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFailure]:
         """Of a job of several traces: those of which nothing could be made, in their order."""
 
+    @property
+    def notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What a person should know of the artifacts, each beginning with the file's name: what was left out of a timeline."""
+
     def __init__(
         self,
         *,
@@ -625,9 +632,10 @@ class Job(google.protobuf.message.Message):
         expire_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         artifacts: collections.abc.Iterable[global___Artifact] | None = ...,
         failures: collections.abc.Iterable[global___InputFailure] | None = ...,
+        notes: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "name", b"name", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "name", b"name", "notes", b"notes", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state"]) -> None: ...
 
 global___Job = Job
 

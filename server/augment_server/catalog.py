@@ -17,7 +17,7 @@ from augment.v1 import resources_pb2 as v1
 from augment.writers.metrics import SCHEMA_VERSION
 from augment_server.errors import Refusal
 from augment_server.limits import Limits
-from augment_server.names import safe_file_name
+from augment_server.names import safe_file_name, safe_path
 
 ROWS_BYTES = 1 << 20  #: of rows in one message
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
@@ -147,7 +147,8 @@ def check_job(spec: v1.WholeJobSpec) -> None:
     from augment.job.parallel.names import as_text, stated
 
     check(spec.augment)
-    _check_name(spec.name)
+    if spec.name:
+        safe_path(spec.name)
     if spec.augment.HasField("input"):
         raise Refusal("INVALID_REQUEST", "augment.input: leave it empty, and name the traces in inputs")
     try:

@@ -47,6 +47,7 @@ class Gathering:
         self._results: dict[str, Result] = {}
         self._inputs: list[Input] = []
         self._ranks: list[Path] = []
+        self.notes: list[str] = []  #: what is to be said of the files made, which they begin with
         for given, source in zip(order["inputs"], sources, strict=True):
             if given["made"]:
                 self._add(given, source)
@@ -102,7 +103,12 @@ class Gathering:
         stage("merging")
         limit = None if wanted["everything"] else BROWSER_TEXT_BYTES
         choice = Choice(self._request, limit_bytes=limit, align=wanted["align"])
-        return [Path(path) for path, _ in merge_all(self._inputs, self._results, choice, lambda _: None)]
+        paths = []
+        for path, merged in merge_all(self._inputs, self._results, choice, lambda _: None):
+            paths.append(Path(path))
+            if merged and merged.left_out:
+                self.notes.append(f"{paths[-1].relative_to(self._out).as_posix()}: {merged.left_out}")
+        return paths
 
     def sha256_of(self, path: Path) -> str:
         """The digest of an output that is as it was made; empty if it must be computed."""

@@ -42,13 +42,14 @@ class Failure:
 class Outputs:
     """What was made; of a trace also its rank and the number of ranks, if it tells and that was asked.
 
-    ``failures`` are the inputs that cannot be read, of a job that is made of the others.
+    ``failures`` are the inputs that cannot be read, of a job that is made of the others. ``notes`` are for people.
     """
 
     files: tuple[Made, ...] = ()
     rank: int | None = None
     world_size: int | None = None
     failures: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def text(self) -> str:
         """As the database keeps it."""

@@ -142,6 +142,9 @@ class Jobs:
         query = "SELECT * FROM parts WHERE job = ? AND error IS NOT NULL ORDER BY position"
         return list(parts.failures(self._storage.rows(query, job)))
 
+    def _notes(self, job: str) -> tuple[str, ...]:
+        return parts.notes_of(self._storage.rows("SELECT made FROM parts WHERE job = ? AND origin < 0", job))
+
     def begin(self) -> Begun | None:
         """Take up the next job: of the clients with the fewest jobs running the one that came first.
 
@@ -187,6 +190,8 @@ class Jobs:
             ended = self._end(db, job, state, text)
             rows = [(job, position, one.file_name, one.size, one.sha256) for position, one in enumerate(made.files)]
             db.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", rows if ended else ())
+            if ended and made.notes:
+                parts.note(db, job, made)
             for one in made.failures if ended else ():
                 parts.fail(db, job, one.position, _text_of(Refusal(one.reason, one.message, one.metadata)))
         if ended:
@@ -245,6 +250,7 @@ class Jobs:
             attempt_count=row["attempts"],
             artifacts=self.artifacts(row["id"]) if row["state"] == SUCCEEDED else (),
             failures=self._failures(row["id"]) if row["state"] in FINAL else (),
+            notes=self._notes(row["id"]) if row["state"] == SUCCEEDED else (),
         )
         made.create_time.FromNanoseconds(row["created_ns"])
         if row["started_ns"]:

@@ -89,6 +89,17 @@ def fail(db: sqlite3.Connection, job: str, number: int, error: bytes | None) -> 
     db.execute("UPDATE parts SET state = ?, error = ? WHERE job = ? AND position = ?", (FAILED, error, job, number))
 
 
+def note(db: sqlite3.Connection, job: str, made: Outputs) -> None:
+    """What is to be said of the files that the last step of a whole job has made."""
+    said = Outputs(notes=made.notes).text()
+    db.execute("UPDATE parts SET made = ? WHERE job = ? AND origin = ?", (said, job, _LAST))
+
+
+def notes_of(rows: Sequence[sqlite3.Row]) -> tuple[str, ...]:
+    """The same, of the row of the last step."""
+    return Outputs.of(rows[0]["made"]).notes if rows else ()
+
+
 def first_error(db: sqlite3.Connection, job: str) -> bytes | None:
     """Why nothing could be made of any trace; None if something can be."""
     query = "SELECT MIN(state = ?) AS all_failed FROM parts WHERE job = ? AND origin >= 0"

@@ -229,7 +229,7 @@ class Scheduler:
             raise Refusal(*said["failed"])
         files = tuple(Made(*one) for one in said["made"])
         failures = tuple(Failure(*one) for one in said.get("failures", ()))
-        return Outputs(files, said.get("rank"), said.get("world_size"), failures)
+        return Outputs(files, said.get("rank"), said.get("world_size"), failures, tuple(said.get("notes", ())))
 
     def _progress_of(self, begun: Begun) -> JobProgress | TraceProgress:
         """What follows the work: of a whole job one for all that comes after its traces."""

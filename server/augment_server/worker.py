@@ -195,7 +195,7 @@ def _gathered(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
     stages = stages_of(order)
     gathering = Gathering(order, sources, Path(order["folder"]) / "out")
     paths = gathering.all(lambda name: say(stage=name, done=stages.index(name), of=len(stages)))
-    return _told(order, paths, gathering.sha256_of)
+    return {**_told(order, paths, gathering.sha256_of), "notes": gathering.notes}
 
 
 def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:

@@ -75,11 +75,11 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def _timeless(manifest: bytes) -> bytes:
-    """Its lines without what differs: when, and in which order."""
-    lines = [json.loads(line) for line in manifest.splitlines()]
-    for line in lines:
+    """The line of each input that counts, the last, without when it was written."""
+    last = {line["input"]: line for line in map(json.loads, manifest.splitlines())}
+    for line in last.values():
         del line["finished_ns"]
-    return json.dumps(sorted(lines, key=lambda line: (line["input"], line["drawn"]))).encode()
+    return json.dumps(sorted(last.items())).encode()
 
 
 def test_one_file(both: Command, tmp_path: Path) -> None:
@@ -109,12 +109,39 @@ def without_manifest(found: dict[str, bytes]) -> dict[str, bytes]:
 def test_ranks_of_a_job(both: Command, server: Server, run: Command, tmp_path: Path) -> None:
     """The job's own figures and tracks, too: of summaries and seams that the server tells of."""
     simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "job")
-    ended = both(tmp_path / "job", "--jobs", 2, "--to", "chrome,perfetto,bundle")
+    ended = both(tmp_path / "job", "--jobs", 2, "--to", "chrome,perfetto,bundle", "--trust-clocks")
     assert "ranks 0-1 of 2" in ended.err
     assert ended.out.splitlines()[-1] == str(tmp_path / "out" / "job.metrics.json")
     assert both(tmp_path / "job", "--steps", "1", "--only", "collectives", "--to", "perfetto").code == 0
     assert run(tmp_path / "job", "-o", tmp_path / "out", "--server", server.address).code == 0
     assert drawn(tmp_path / "out") == {f"rank{rank}.augmented.pftrace" for rank in (0, 1)}
+
+
+def test_a_folder_is_one_job_of_the_server(
+    both: Command, server: Server, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks are compared and merged there; what is fetched is as if it had been made here, and is gone on with."""
+    folder = tmp_path / "iteration_5"
+    simulate(JobOptions(ranks=2, steps=2, layers=1), folder)
+    args = (folder, "--merge", "--parallelism", "dp=2")
+    both(*args)
+    here = ("augment.job.answer.answer", "augment.batch.merge.merge", "augment.client.Client.augment")
+    with monkeypatch.context() as patched:
+        for name in here:
+            patched.setattr(name, None)
+        ended = run(*args, "-o", tmp_path / "out", "--server", server.address, "--json")
+    assert ended.code == 0, ended.err
+    job_files = ["job.metrics.json", "job.augmented.pftrace"]
+    told = [json.loads(line) for line in ended.out.splitlines()]
+    assert [one["outputs"] for one in told if one["status"] == "concluded"] == [
+        [str(tmp_path / "out" / name)] for name in job_files
+    ]
+    again = run(*args, "-o", tmp_path / "out", "--server", server.address)
+    assert "2 done before" in again.err
+    with Client(server.address) as client:
+        from augment.v1 import service_pb2 as calls
+
+        assert not [job for job in client._stub.ListJobs(calls.ListJobsRequest()).jobs if job.spec.HasField("job")]
 
 
 def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_path: Path) -> None:
@@ -141,7 +168,8 @@ def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_pat
 def test_a_server_of_another_version(
     run: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bytes | None
 ) -> None:
-    """It tells of no seams, or of ones that are not ours: all is well, but the job is not drawn."""
+    """It does no whole jobs, and tells of no seams, or of ones that are not ours: all is well, but nothing is drawn."""
+    monkeypatch.setattr(Client, "most_job_inputs", lambda _: 0)
     if told is None:
         follow = Client._follow
 

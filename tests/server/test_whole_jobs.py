@@ -18,6 +18,8 @@ from serving_process import augment
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
+from augment_server import parts
+from augment_server.inputs import Outputs
 from simulator import JobOptions, simulate
 
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
@@ -108,6 +110,16 @@ def test_the_stragglers(server: Server, traces: Traces) -> None:
         list(server.stub.GetMetrics(asked))
 
 
+def test_notes(server: Server, traces: Traces) -> None:
+    """What was left out of the timeline is told, as the command does."""
+    job = server.wait(create(server, uploaded(server, traces)).name)
+    assert list(job.notes) == []
+    note = "job.augmented.pftrace: 2 of 3 ranks"
+    with server.core._storage.writing() as db:
+        parts.note(db, job.name.removeprefix("jobs/"), Outputs(notes=(note,)))
+    assert list(server.get(job.name).notes) == [note]
+
+
 def test_folders_and_windows(server: Server, traces: Traces, tmp_path: Path) -> None:
     """Traces of the same name lie in folders of their ranks; two windows are two jobs."""
     for window in (1, 2):
@@ -162,7 +174,7 @@ def test_what_is_refused(server: Server, traces: Traces) -> None:
         {"inputs": [v1.Input()]},
         {"inputs": [v1.Input(upload=inputs[0].upload, file_name="../rank0.json")]},
         {"inputs": [v1.Input(upload=inputs[0].upload, file_name="/rank0.json")]},
-        {"inputs": inputs, "name": "a/b"},
+        {"inputs": inputs, "name": "../b"},
         {"inputs": inputs, "augment": v1.AugmentSpec(input=inputs[0])},
     ]
     for spec in bad:
