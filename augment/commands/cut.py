@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
 
 from augment.commands.batch_options import ranks_option
-from augment.commands.options import debug, first_and_last, listed
+from augment.commands.options import debug, first_and_last, listed, period
 from augment.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,16 +17,6 @@ if TYPE_CHECKING:
     from augment.batch.cutting import Choice
 
     Outcome = tuple[list[Path], str]  #: the files written, and what to say
-
-
-def _period(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:
-    """The numbers in ``120-180``, ms."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)\s*", value)
-    if not match or float(match[1]) >= float(match[2]):
-        raise UsageError(f"--time {value}: must be a begin and an end in ms, such as 120-180.5")
-    return float(match[1]), float(match[2])
 
 
 @click.command("cut", short_help="Make a smaller trace: some steps, a period, some ranks, without some categories.")
@@ -47,7 +36,7 @@ def _period(_context: click.Context, _parameter: click.Parameter, value: str | N
     "--time",
     "period",
     metavar="A-B",
-    callback=_period,
+    callback=period,
     help="Keep what lasts within this period, ms since the first event.",
 )
 @click.option(

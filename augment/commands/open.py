@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from augment.commands.options import debug
+from augment.commands.options import debug, moment
 
 if TYPE_CHECKING:
     from augment.viewer.preparing import Prepared
@@ -24,6 +24,13 @@ TIMEOUT_S = 60.0
 @click.argument("file", metavar="FILE")
 @click.option("--offline", is_flag=True, help="Also serve the UI, for machines without internet access (extra [ui]).")
 @click.option("--whole", is_flag=True, help="Show all of a trace that is larger than most browsers hold.")
+@click.option(
+    "--at",
+    "moments",
+    metavar="A[-B]",
+    callback=moment,
+    help="Frame this moment or period, ms since the first event, as diagnose and the report tell it.",
+)
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @click.option(
     "--port",
@@ -40,7 +47,15 @@ TIMEOUT_S = 60.0
     help="Exit after this time without a request; 0: never.",
 )
 @debug
-def command(file: str, offline: bool, whole: bool, no_browser: bool, port: int | None, timeout: float) -> int:
+def command(
+    file: str,
+    offline: bool,
+    whole: bool,
+    moments: tuple[float, float] | None,
+    no_browser: bool,
+    port: int | None,
+    timeout: float,
+) -> int:
     """Open FILE in the Perfetto UI: the rows that say what is wrong pinned, a step in the middle in view.
 
     A raw trace is augmented first, into a temporary folder, unless a newer augmented one lies next to it. The UI is
@@ -58,17 +73,21 @@ def command(file: str, offline: bool, whole: bool, no_browser: bool, port: int |
     server = TraceServer(PORT if port is None else port)
     try:
         with tempfile.TemporaryDirectory(prefix="augment-open-") as folder:
-            return _serve(server, _prepared(file, Path(folder), whole), ui, not no_browser, timeout)
+            return _serve(server, _prepared(file, Path(folder), whole, moments), ui, not no_browser, timeout)
     finally:
         server.close()
 
 
-def _prepared(file: str, folder: Path, whole: bool) -> Prepared:
+def _prepared(file: str, folder: Path, whole: bool, moments: tuple[float, float] | None) -> Prepared:
     from augment.commands.terminal import bar
-    from augment.viewer.preparing import prepare
+    from augment.viewer.preparing import Prepared, prepare
 
     with bar(1, quiet=False) as shown:
-        return prepare(file, folder, lambda text: shown.say(f"augment: {text}"), shown.stage, whole=whole)
+        prepared = prepare(file, folder, lambda text: shown.say(f"augment: {text}"), shown.stage, whole=whole)
+    if moments is None:
+        return prepared
+    start_ms, end_ms = moments
+    return Prepared(prepared.path, prepared.view.at(round(start_ms * 1e6), round(end_ms * 1e6)))
 
 
 def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: bool, timeout: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,6 +65,29 @@ def first_and_last(_context: click.Context, _parameter: click.Parameter, value: 
     if not first.isdecimal() or not (last.isdecimal() if dash else not last) or int(last or first) < int(first):
         raise UsageError(f"--steps {value}: must be the number of a step, such as 4, or a first and last, such as 3-5")
     return int(first), int(last or first)
+
+
+_PERIOD = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:-\s*(\d+(?:\.\d+)?)\s*)?")
+
+
+def period(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:
+    """The numbers in ``120-180``, ms."""
+    if value is None:
+        return None
+    match = _PERIOD.fullmatch(value)
+    if not match or match[2] is None or float(match[1]) >= float(match[2]):
+        raise UsageError(f"--time {value}: must be a begin and an end in ms, such as 120-180.5")
+    return float(match[1]), float(match[2])
+
+
+def moment(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:
+    """The numbers in ``120-180``, or twice that in ``120``, ms."""
+    if value is None:
+        return None
+    match = _PERIOD.fullmatch(value)
+    if not match or float(match[2] or match[1]) < float(match[1]):
+        raise UsageError(f"--at {value}: must be a moment in ms, such as 120.5, or a begin and an end, such as 120-180")
+    return float(match[1]), float(match[2] or match[1])
 
 
 MOST_THREADS = 4  #: for a file unless told: the longest chain of facts takes as long with more, which need more memory

@@ -126,7 +126,9 @@ def _where(row: Report) -> str:
 
     if row.get("start_ns") is None:
         return ""
-    return f"; the longest of {row['count']}: {duration(row['dur_ns'])} on {row['track'] or 'the host'}"
+    start_ms, dur_ns = row["start_ns"] / 1e6, row["dur_ns"]
+    where = f"{duration(dur_ns)} on {row['track'] or 'the host'}"
+    return f"; the longest of {row['count']}: {where} (augment open --at {start_ms:.3f}-{start_ms + dur_ns / 1e6:.3f})"
 
 
 def _markdown(row: Report) -> Iterator[str]:

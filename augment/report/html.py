@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shlex
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from string import Template
@@ -88,7 +89,8 @@ def _findings(document: Document) -> Iterator[str]:
         evidence = [html.escape(str(each)) for each in row.get("evidence") or ()]
         if evidence:
             yield f"<ul>{''.join(f'<li>{each}</li>' for each in evidence)}</ul>"
-        yield f'<p class="small">{" · ".join(_where(row))}</p></article>'
+        opened = document.title if document.subject == "trace" else ""
+        yield f'<p class="small">{" · ".join(_where(row, opened))}</p></article>'
     for status, title in (("fine", "Looked at, and fine"), ("no_data", "Not recorded")):
         rows = [row for row in document.findings if row.get("status") == status]
         if rows:
@@ -104,7 +106,8 @@ def _said(row: Any) -> str:
     )
 
 
-def _where(row: Any) -> Iterator[str]:
+def _where(row: Any, opened: str) -> Iterator[str]:
+    """What a finding rests on, and how to look at it in the trace ``opened``."""
     if row.get("rule"):
         yield f"rule <code>{html.escape(row['rule'])}</code>"
     if row.get("confidence"):
@@ -112,9 +115,14 @@ def _where(row: Any) -> Iterator[str]:
     if row.get("overlaps"):
         yield f"overlaps with {html.escape(', '.join(row['overlaps']))}: the savings do not add up"
     if row.get("start_ns") is not None:
+        start_ms = row["start_ns"] / 1e6
         place = f" on {html.escape(row['track'])}" if row.get("track") else ""
-        moment = f"{row['start_ns'] / 1e6:,.3f} ms after the first event"
+        moment = f"{start_ms:,.3f} ms after the first event"
         yield f"{'the longest of ' + format(row['count'], ',') + ': ' if row.get('count') else ''}{moment}{place}"
+        if opened:
+            end_ms = start_ms + (row.get("dur_ns") or 0) / 1e6
+            period = f"{start_ms:.3f}-{end_ms:.3f}"
+            yield f"<code>augment open {html.escape(shlex.quote(opened))} --at {period}</code>"
 
 
 def _diagnostics(document: Document) -> Iterator[str]:

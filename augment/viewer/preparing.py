@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from augment.derived.source.cut_mark import mark, marked
@@ -91,14 +92,17 @@ def _writers() -> list[Writer]:
 def _augmented(name: str, folder: Path, say: Report, stage: Report, whole: bool) -> Prepared:
     """Augment into ``folder``."""
     stage(f"reading {name}")
-    trace = read(name) if whole else _fitting(read(name), say)
+    recorded = read(name)
+    trace = recorded if whole else _fitting(recorded, say)
+    left_out_ns = int(trace.events.ts[0] - recorded.events.ts[0]) if len(trace.events) else 0
+    del recorded
     augmented = augment(trace, progress=lambda analysis, _done, _of: stage(analysis))
     stage("writing")
     prepared = augmented_into(augmented, folder)
     say(f"augmented {os.path.basename(name)} into a temporary folder; augment run keeps what it makes")
     for line in what_is_missing(augmented):
         say(line)
-    return prepared
+    return replace(prepared, view=prepared.view.since(left_out_ns))
 
 
 def augmented_into(augmented: AugmentedTrace, folder: Path) -> Prepared:

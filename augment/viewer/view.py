@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,11 +13,13 @@ from augment.arrays.types import Bools, Places
 from augment.derived.gpu.busiest import busiest_devices, busiest_stream
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.errors import UsageError
 from augment.records import dataclass
 from augment.trace import COMPLETE, LAUNCHES, Trace
 from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
+_MARGIN_NS = 20_000  #: shown before and after a moment
 _MOST = 10  #: rows to pin
 _COMPARED = 2  #: devices whose differences are pinned, the busiest
 _DEVICES = 3  #: devices whose state is pinned, the busiest
@@ -35,13 +38,35 @@ class View:
     """What to show first.
 
     ``pins`` are patterns of the names of tracks to pin, in this order; ``groups`` names of groups to expand, as is each
-    that matches ``group_pattern``; ``window`` the times to zoom to, as the file has them.
+    that matches ``group_pattern``; ``window`` the times to zoom to, as the file has them. ``bounds`` are likewise the
+    first event of the trace and the last end in it; None where that is not known.
     """
 
     pins: Sequence[str] = ()
     groups: Sequence[str] = ()
     window: tuple[int, int] | None = None
     group_pattern: str = ""
+    bounds: tuple[int, int] | None = None
+
+    def since(self, ns: int) -> View:
+        """The view of a part of a trace that begins so much later than the trace: periods are those of the trace."""
+        return replace(self, bounds=self.bounds and (self.bounds[0] - ns, self.bounds[1]))
+
+    def at(self, start_ns: int, end_ns: int) -> View:
+        """The view of a period, after the first event of the trace, in the middle half of the window.
+
+        Raises:
+            UsageError: the file has several traces, or the period is not in it.
+        """
+        if self.bounds is None:
+            raise UsageError("--at: this file does not tell when its trace begins; name the trace itself")
+        first, last = self.bounds
+        start, end = first + start_ns, first + end_ns
+        if start >= last:
+            raise UsageError(f"--at: what is shown ends {(last - first) / 1e6:,.3f} ms after the first event")
+        margin = max((end - start) // 2, _MARGIN_NS)
+        window = max(start - margin, first + _INSIDE_NS), min(end + margin, last - _INSIDE_NS)
+        return replace(self, window=window)
 
 
 #: of a file with several traces: the ranks of a job, or a comparison. The UI pins what matches one pattern in the order
@@ -82,7 +107,19 @@ def view_of(trace: Trace, *, shift_ns: int | None = None) -> View:
     if shift_ns is None:
         shift_ns = max(0, -int(trace.events.ts.min(initial=0)))
     devices = [f"GPU {device}" for device in busiest_devices(trace)]
-    return View(pins=list(_pins(trace))[:_MOST], groups=[*_processes(trace), *devices], window=_window(trace, shift_ns))
+    return View(
+        pins=list(_pins(trace))[:_MOST],
+        groups=[*_processes(trace), *devices],
+        window=_window(trace, shift_ns),
+        bounds=_bounds(trace, shift_ns),
+    )
+
+
+def _bounds(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
+    if not len(trace.events):
+        return None
+    ends = trace.events.ts + np.where(trace.events.phase == COMPLETE, trace.events.dur, 0)
+    return int(trace.events.ts[0]) + shift_ns, int(ends.max()) + shift_ns
 
 
 def _pins(trace: Trace) -> Iterator[str]:

@@ -17,18 +17,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from running import Augment, start
 
-from augment.errors import AugmentError
+from augment.commands.options import moment
+from augment.errors import AugmentError, UsageError
 from augment.pipeline import augment as augmented
 from augment.readers import read
 from augment.viewer import packages, preparing, server
 from augment.viewer.link import commands, exactly, ui_link
 from augment.viewer.preparing import newer_beside, prepare
 from augment.viewer.server import PERFETTO_UI, TraceServer
-from augment.viewer.view import TIMELINE, UNKNOWN, View, view_of
+from augment.viewer.view import TIMELINE, UNKNOWN, View, timeline_view, view_of
 from augment.writers import write_all
 from simulator import JobOptions, simulate
 from traces import kernel, launch, step, write_trace
@@ -238,6 +240,33 @@ def test_without_steps_what_is_crowded_is_framed(tmp_path: Path) -> None:
     start, end = view.window
     assert 49_000_000 < start < 50_100_000
     assert 50_900_000 < end < 52_000_000
+
+
+def test_a_moment_is_framed(tmp_path: Path) -> None:
+    crowd = [launch("a", ts=50_000 + 10 * number, dur=8) for number in range(100)]
+    view = view_of(read(str(write_trace(tmp_path / "a.json", launch(ts=100), *crowd, launch(ts=200_000, dur=5)))))
+    first, last = 100_000, 200_005_000
+    assert view.bounds == (first, last)
+    assert view.at(3_000_000, 5_000_000).window == (first + 2_000_000, first + 6_000_000)
+    assert view.at(7_000_000, 7_000_000).window == (first + 6_980_000, first + 7_020_000)
+    assert view.at(0, 1_000_000).window == (first + 1000, first + 1_500_000)  # the UI drops what begins before
+    assert view.since(40_000).at(3_000_000, 5_000_000).window == (first + 1_960_000, first + 5_960_000)
+    with pytest.raises(UsageError, match="what is shown ends"):
+        view.at(200_000_000, 200_000_001)
+    with pytest.raises(UsageError, match="name the trace itself"):
+        timeline_view(None).at(1, 2)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("12.5", (12.5, 12.5)), ("3-4.25", (3.0, 4.25)), ("4-3", None), ("-1", None), ("x", None), ("1e3", None),
+])  # fmt: skip
+def test_moments_as_they_are_typed(text: str, expected: tuple[float, float] | None) -> None:
+    option = click.Option(["--at"])
+    if expected is not None:
+        assert moment(click.Context(click.Command("open")), option, text) == expected
+    else:
+        with pytest.raises(UsageError, match="such as 120-180"):
+            moment(click.Context(click.Command("open")), option, text)
 
 
 def test_a_chrome_output_is_shown_as_the_native_format_shows_it(raw: Path, tmp_path: Path, perfetto: Any) -> None:
