@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml server/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sed -n '/^requires = \[/,/^\]/s/^ *"\(.*\)",$$/\1/p' pyproject.toml > $(VENV)/build-tools.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/build-tools.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]' --editable './server[otel]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[dev]' --editable './server[otel,http]'
 	touch $@
 
 demo: $(STAMP)   ## simulates and augments a small job, prints its main figures and which file to open
@@ -28,13 +28,14 @@ quick: $(STAMP)  ## the tests that are neither slow nor of the service: less tha
 fuzz: $(STAMP)   ## mutated traces for SECONDS (600), from SEED on (1)
 	$(BIN)/python tests/fuzzing.py --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
-check: $(STAMP)  ## style, types, layers, that generated pages are up to date, subjects of commits
+check: $(STAMP)  ## style, types, layers, the API by buf, that generated pages are up to date, subjects of commits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python proto/judge.py
 	$(BIN)/python tests/commit_subjects.py
 
 docs: $(STAMP)   ## write the generated pages anew

@@ -54,8 +54,8 @@ def main() -> int:
 
 
 def compile_into(folder: Path) -> None:
-    """Run the compiler on every .proto file."""
-    files = [str(path.relative_to(PROTO)) for path in sorted(PROTO.rglob("*.proto"))]
+    """Run the compiler on every .proto file of ours; ``google/api`` comes with googleapis-common-protos."""
+    files = [str(path.relative_to(PROTO)) for path in sorted((PROTO / "augment").rglob("*.proto"))]
     services = [name for name in files if name.endswith("service.proto")]
     plugins = [f"--plugin={tool('protoc-gen-mypy')}", f"--plugin={tool('protoc-gen-mypy_grpc')}"]
     for kinds, inputs in (("python", "mypy"), files), (("grpc_python", "mypy_grpc"), services):

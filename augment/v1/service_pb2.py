@@ -23,91 +23,139 @@ _sym_db = _symbol_database.Default()
 
 
 from augment.v1 import resources_pb2 as augment_dot_v1_dot_resources__pb2
+from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ugment/v1/service.proto\x12\naugment.v1\x1a\x1a\x61ugment/v1/resources.proto\"_\n\x12StartUploadRequest\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x17\n\nsize_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x03 \x01(\tB\r\n\x0b_size_bytes\"9\n\x13StartUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\" \n\x10GetUploadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"7\n\x11GetUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\";\n\x12ListUploadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"S\n\x13ListUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x13\x44\x65leteUploadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14\x44\x65leteUploadResponse\"\x9a\x01\n\x12UploadTraceRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestH\x00\x12*\n\x06resume\x18\x02 \x01(\x0b\x32\x18.augment.v1.ResumeUploadH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x04 \x01(\x08\x42\x06\n\x04part\",\n\x0cResumeUpload\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"9\n\x13UploadTraceResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"I\n\x10\x43reateJobRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.augment.v1.JobSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"1\n\x11\x43reateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"H\n\x16\x42\x61tchCreateJobsRequest\x12.\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.augment.v1.CreateJobRequest\"8\n\x17\x42\x61tchCreateJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\".\n\x0eGetJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"_\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12%\n\x06states\x18\x03 \x03(\x0e\x32\x15.augment.v1.Job.State\"J\n\x10ListJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\x0fWatchJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\x10WatchJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\" \n\x10\x43\x61ncelJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"1\n\x11\x43\x61ncelJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\" \n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"&\n\x14ListArtifactsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"@\n\x15ListArtifactsResponse\x12\'\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.augment.v1.Artifact\"3\n\x13ReadArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"M\n\x14ReadArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"E\n\x11GetMetricsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x61nalyses\x18\x02 \x03(\t\x12\x10\n\x08\x61rtifact\x18\x14 \x01(\t\"S\n\x12GetMetricsResponse\x12,\n\x07metrics\x18\x01 \x01(\x0b\x32\x1b.augment.v1.AnalysisMetrics\x12\x0f\n\x07verdict\x18\x14 \x03(\t\"\x15\n\x13ListAnalysesRequest\">\n\x14ListAnalysesResponse\x12&\n\x08\x61nalyses\x18\x01 \x03(\x0b\x32\x14.augment.v1.Analysis\"\x16\n\x14GetServerInfoRequest\"=\n\x15GetServerInfoResponse\x12$\n\x04info\x18\x01 \x01(\x0b\x32\x16.augment.v1.ServerInfo\"d\n\x0e\x41ugmentRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.augment.v1.AugmentStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x03 \x01(\x08\x42\x06\n\x04part\"c\n\x0c\x41ugmentStart\x12,\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequest\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.augment.v1.AugmentSpec\"t\n\x0f\x41ugmentResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.JobH\x00\x12(\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.augment.v1.ArtifactH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part2\x95\x0b\n\x0e\x41ugmentService\x12N\n\x0bStartUpload\x12\x1e.augment.v1.StartUploadRequest\x1a\x1f.augment.v1.StartUploadResponse\x12H\n\tGetUpload\x12\x1c.augment.v1.GetUploadRequest\x1a\x1d.augment.v1.GetUploadResponse\x12P\n\x0bUploadTrace\x12\x1e.augment.v1.UploadTraceRequest\x1a\x1f.augment.v1.UploadTraceResponse(\x01\x12N\n\x0bListUploads\x12\x1e.augment.v1.ListUploadsRequest\x1a\x1f.augment.v1.ListUploadsResponse\x12Q\n\x0c\x44\x65leteUpload\x12\x1f.augment.v1.DeleteUploadRequest\x1a .augment.v1.DeleteUploadResponse\x12H\n\tCreateJob\x12\x1c.augment.v1.CreateJobRequest\x1a\x1d.augment.v1.CreateJobResponse\x12Z\n\x0f\x42\x61tchCreateJobs\x12\".augment.v1.BatchCreateJobsRequest\x1a#.augment.v1.BatchCreateJobsResponse\x12?\n\x06GetJob\x12\x19.augment.v1.GetJobRequest\x1a\x1a.augment.v1.GetJobResponse\x12\x45\n\x08ListJobs\x12\x1b.augment.v1.ListJobsRequest\x1a\x1c.augment.v1.ListJobsResponse\x12G\n\x08WatchJob\x12\x1b.augment.v1.WatchJobRequest\x1a\x1c.augment.v1.WatchJobResponse0\x01\x12H\n\tCancelJob\x12\x1c.augment.v1.CancelJobRequest\x1a\x1d.augment.v1.CancelJobResponse\x12H\n\tDeleteJob\x12\x1c.augment.v1.DeleteJobRequest\x1a\x1d.augment.v1.DeleteJobResponse\x12T\n\rListArtifacts\x12 .augment.v1.ListArtifactsRequest\x1a!.augment.v1.ListArtifactsResponse\x12S\n\x0cReadArtifact\x12\x1f.augment.v1.ReadArtifactRequest\x1a .augment.v1.ReadArtifactResponse0\x01\x12M\n\nGetMetrics\x12\x1d.augment.v1.GetMetricsRequest\x1a\x1e.augment.v1.GetMetricsResponse0\x01\x12Q\n\x0cListAnalyses\x12\x1f.augment.v1.ListAnalysesRequest\x1a .augment.v1.ListAnalysesResponse\x12T\n\rGetServerInfo\x12 .augment.v1.GetServerInfoRequest\x1a!.augment.v1.GetServerInfoResponse\x12\x46\n\x07\x41ugment\x12\x1a.augment.v1.AugmentRequest\x1a\x1b.augment.v1.AugmentResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ugment/v1/service.proto\x12\naugment.v1\x1a\x1a\x61ugment/v1/resources.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"_\n\x12StartUploadRequest\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x17\n\nsize_bytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x03 \x01(\tB\r\n\x0b_size_bytes\"9\n\x13StartUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\" \n\x10GetUploadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"7\n\x11GetUploadResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\";\n\x12ListUploadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"S\n\x13ListUploadsResponse\x12#\n\x07uploads\x18\x01 \x03(\x0b\x32\x12.augment.v1.Upload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x13\x44\x65leteUploadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14\x44\x65leteUploadResponse\"\x9a\x01\n\x12UploadTraceRequest\x12/\n\x05start\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequestH\x00\x12*\n\x06resume\x18\x02 \x01(\x0b\x32\x18.augment.v1.ResumeUploadH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x04 \x01(\x08\x42\x06\n\x04part\",\n\x0cResumeUpload\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"9\n\x13UploadTraceResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"\xb4\x01\n\x12UploadBytesRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tfile_name\x18\x03 \x01(\t\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12%\n\x07\x63ontent\x18\x06 \x01(\x0b\x32\x14.google.api.HttpBody\x12\x0e\n\x06\x66inish\x18\x07 \x01(\x08\x42\r\n\x0b_size_bytes\"9\n\x13UploadBytesResponse\x12\"\n\x06upload\x18\x01 \x01(\x0b\x32\x12.augment.v1.Upload\"I\n\x10\x43reateJobRequest\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.augment.v1.JobSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"1\n\x11\x43reateJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"H\n\x16\x42\x61tchCreateJobsRequest\x12.\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.augment.v1.CreateJobRequest\"8\n\x17\x42\x61tchCreateJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\"\x1d\n\rGetJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\".\n\x0eGetJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\"_\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12%\n\x06states\x18\x03 \x03(\x0e\x32\x15.augment.v1.Job.State\"J\n\x10ListJobsResponse\x12\x1d\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.augment.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\x0fWatchJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"0\n\x10WatchJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\" \n\x10\x43\x61ncelJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"1\n\x11\x43\x61ncelJobResponse\x12\x1c\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.Job\" \n\x10\x44\x65leteJobRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"&\n\x14ListArtifactsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\"@\n\x15ListArtifactsResponse\x12\'\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.augment.v1.Artifact\"3\n\x13ReadArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"M\n\x14ReadArtifactResponse\x12&\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.augment.v1.Artifact\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"7\n\x17\x44ownloadArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"E\n\x11GetMetricsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x61nalyses\x18\x02 \x03(\t\x12\x10\n\x08\x61rtifact\x18\x14 \x01(\t\"S\n\x12GetMetricsResponse\x12,\n\x07metrics\x18\x01 \x01(\x0b\x32\x1b.augment.v1.AnalysisMetrics\x12\x0f\n\x07verdict\x18\x14 \x03(\t\"\x15\n\x13ListAnalysesRequest\">\n\x14ListAnalysesResponse\x12&\n\x08\x61nalyses\x18\x01 \x03(\x0b\x32\x14.augment.v1.Analysis\"\x16\n\x14GetServerInfoRequest\"=\n\x15GetServerInfoResponse\x12$\n\x04info\x18\x01 \x01(\x0b\x32\x16.augment.v1.ServerInfo\"d\n\x0e\x41ugmentRequest\x12)\n\x05start\x18\x01 \x01(\x0b\x32\x18.augment.v1.AugmentStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x06\x66inish\x18\x03 \x01(\x08\x42\x06\n\x04part\"c\n\x0c\x41ugmentStart\x12,\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1e.augment.v1.StartUploadRequest\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.augment.v1.AugmentSpec\"t\n\x0f\x41ugmentResponse\x12\x1e\n\x03job\x18\x01 \x01(\x0b\x32\x0f.augment.v1.JobH\x00\x12(\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.augment.v1.ArtifactH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part2\xbc\x11\n\x0e\x41ugmentService\x12\x66\n\x0bStartUpload\x12\x1e.augment.v1.StartUploadRequest\x1a\x1f.augment.v1.StartUploadResponse\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/uploads:\x01*\x12\x66\n\tGetUpload\x12\x1c.augment.v1.GetUploadRequest\x1a\x1d.augment.v1.GetUploadResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/{name=uploads/*}\x12o\n\x0bUploadTrace\x12\x1e.augment.v1.UploadTraceRequest\x1a\x1f.augment.v1.UploadTraceResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\"\x12/v1/uploads:stream:\x01*(\x01\x12\x9b\x01\n\x0bUploadBytes\x12\x1e.augment.v1.UploadBytesRequest\x1a\x1f.augment.v1.UploadBytesResponse\"I\x82\xd3\xe4\x93\x02\x43\"\x11/v1/uploads:bytes:\x07\x63ontentZ%\x1a\x1a/v1/{name=uploads/*}:bytes:\x07\x63ontent(\x01\x12\x63\n\x0bListUploads\x12\x1e.augment.v1.ListUploadsRequest\x1a\x1f.augment.v1.ListUploadsResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\x0b/v1/uploads\x12o\n\x0c\x44\x65leteUpload\x12\x1f.augment.v1.DeleteUploadRequest\x1a .augment.v1.DeleteUploadResponse\"\x1c\x82\xd3\xe4\x93\x02\x16*\x14/v1/{name=uploads/*}\x12]\n\tCreateJob\x12\x1c.augment.v1.CreateJobRequest\x1a\x1d.augment.v1.CreateJobResponse\"\x13\x82\xd3\xe4\x93\x02\r\"\x08/v1/jobs:\x01*\x12{\n\x0f\x42\x61tchCreateJobs\x12\".augment.v1.BatchCreateJobsRequest\x1a#.augment.v1.BatchCreateJobsResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/jobs:batchCreate:\x01*\x12Z\n\x06GetJob\x12\x19.augment.v1.GetJobRequest\x1a\x1a.augment.v1.GetJobResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/{name=jobs/*}\x12W\n\x08ListJobs\x12\x1b.augment.v1.ListJobsRequest\x1a\x1c.augment.v1.ListJobsResponse\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/v1/jobs\x12h\n\x08WatchJob\x12\x1b.augment.v1.WatchJobRequest\x1a\x1c.augment.v1.WatchJobResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/{name=jobs/*}:watch0\x01\x12m\n\tCancelJob\x12\x1c.augment.v1.CancelJobRequest\x1a\x1d.augment.v1.CancelJobResponse\"#\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/{name=jobs/*}:cancel:\x01*\x12\x63\n\tDeleteJob\x12\x1c.augment.v1.DeleteJobRequest\x1a\x1d.augment.v1.DeleteJobResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/{name=jobs/*}\x12{\n\rListArtifacts\x12 .augment.v1.ListArtifactsRequest\x1a!.augment.v1.ListArtifactsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=jobs/*}/artifacts\x12\x7f\n\x0cReadArtifact\x12\x1f.augment.v1.ReadArtifactRequest\x1a .augment.v1.ReadArtifactResponse\"*\x82\xd3\xe4\x93\x02$\x12\"/v1/{name=jobs/*/artifacts/*}:read0\x01\x12\x7f\n\x10\x44ownloadArtifact\x12#.augment.v1.DownloadArtifactRequest\x1a\x14.google.api.HttpBody\".\x82\xd3\xe4\x93\x02(\x12&/v1/{name=jobs/*/artifacts/*}:download0\x01\x12p\n\nGetMetrics\x12\x1d.augment.v1.GetMetricsRequest\x1a\x1e.augment.v1.GetMetricsResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/{name=jobs/*}/metrics0\x01\x12g\n\x0cListAnalyses\x12\x1f.augment.v1.ListAnalysesRequest\x1a .augment.v1.ListAnalysesResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/v1/analyses\x12l\n\rGetServerInfo\x12 .augment.v1.GetServerInfoRequest\x1a!.augment.v1.GetServerInfoResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/serverInfo\x12^\n\x07\x41ugment\x12\x1a.augment.v1.AugmentRequest\x1a\x1b.augment.v1.AugmentResponse\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/v1/augment:\x01*(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'augment.v1.service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STARTUPLOADREQUEST']._serialized_start=68
-  _globals['_STARTUPLOADREQUEST']._serialized_end=163
-  _globals['_STARTUPLOADRESPONSE']._serialized_start=165
-  _globals['_STARTUPLOADRESPONSE']._serialized_end=222
-  _globals['_GETUPLOADREQUEST']._serialized_start=224
-  _globals['_GETUPLOADREQUEST']._serialized_end=256
-  _globals['_GETUPLOADRESPONSE']._serialized_start=258
-  _globals['_GETUPLOADRESPONSE']._serialized_end=313
-  _globals['_LISTUPLOADSREQUEST']._serialized_start=315
-  _globals['_LISTUPLOADSREQUEST']._serialized_end=374
-  _globals['_LISTUPLOADSRESPONSE']._serialized_start=376
-  _globals['_LISTUPLOADSRESPONSE']._serialized_end=459
-  _globals['_DELETEUPLOADREQUEST']._serialized_start=461
-  _globals['_DELETEUPLOADREQUEST']._serialized_end=496
-  _globals['_DELETEUPLOADRESPONSE']._serialized_start=498
-  _globals['_DELETEUPLOADRESPONSE']._serialized_end=520
-  _globals['_UPLOADTRACEREQUEST']._serialized_start=523
-  _globals['_UPLOADTRACEREQUEST']._serialized_end=677
-  _globals['_RESUMEUPLOAD']._serialized_start=679
-  _globals['_RESUMEUPLOAD']._serialized_end=723
-  _globals['_UPLOADTRACERESPONSE']._serialized_start=725
-  _globals['_UPLOADTRACERESPONSE']._serialized_end=782
-  _globals['_CREATEJOBREQUEST']._serialized_start=784
-  _globals['_CREATEJOBREQUEST']._serialized_end=857
-  _globals['_CREATEJOBRESPONSE']._serialized_start=859
-  _globals['_CREATEJOBRESPONSE']._serialized_end=908
-  _globals['_BATCHCREATEJOBSREQUEST']._serialized_start=910
-  _globals['_BATCHCREATEJOBSREQUEST']._serialized_end=982
-  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_start=984
-  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_end=1040
-  _globals['_GETJOBREQUEST']._serialized_start=1042
-  _globals['_GETJOBREQUEST']._serialized_end=1071
-  _globals['_GETJOBRESPONSE']._serialized_start=1073
-  _globals['_GETJOBRESPONSE']._serialized_end=1119
-  _globals['_LISTJOBSREQUEST']._serialized_start=1121
-  _globals['_LISTJOBSREQUEST']._serialized_end=1216
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1218
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1292
-  _globals['_WATCHJOBREQUEST']._serialized_start=1294
-  _globals['_WATCHJOBREQUEST']._serialized_end=1325
-  _globals['_WATCHJOBRESPONSE']._serialized_start=1327
-  _globals['_WATCHJOBRESPONSE']._serialized_end=1375
-  _globals['_CANCELJOBREQUEST']._serialized_start=1377
-  _globals['_CANCELJOBREQUEST']._serialized_end=1409
-  _globals['_CANCELJOBRESPONSE']._serialized_start=1411
-  _globals['_CANCELJOBRESPONSE']._serialized_end=1460
-  _globals['_DELETEJOBREQUEST']._serialized_start=1462
-  _globals['_DELETEJOBREQUEST']._serialized_end=1494
-  _globals['_DELETEJOBRESPONSE']._serialized_start=1496
-  _globals['_DELETEJOBRESPONSE']._serialized_end=1515
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1517
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1555
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1557
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1621
-  _globals['_READARTIFACTREQUEST']._serialized_start=1623
-  _globals['_READARTIFACTREQUEST']._serialized_end=1674
-  _globals['_READARTIFACTRESPONSE']._serialized_start=1676
-  _globals['_READARTIFACTRESPONSE']._serialized_end=1753
-  _globals['_GETMETRICSREQUEST']._serialized_start=1755
-  _globals['_GETMETRICSREQUEST']._serialized_end=1824
-  _globals['_GETMETRICSRESPONSE']._serialized_start=1826
-  _globals['_GETMETRICSRESPONSE']._serialized_end=1909
-  _globals['_LISTANALYSESREQUEST']._serialized_start=1911
-  _globals['_LISTANALYSESREQUEST']._serialized_end=1932
-  _globals['_LISTANALYSESRESPONSE']._serialized_start=1934
-  _globals['_LISTANALYSESRESPONSE']._serialized_end=1996
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=1998
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=2020
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=2022
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=2083
-  _globals['_AUGMENTREQUEST']._serialized_start=2085
-  _globals['_AUGMENTREQUEST']._serialized_end=2185
-  _globals['_AUGMENTSTART']._serialized_start=2187
-  _globals['_AUGMENTSTART']._serialized_end=2286
-  _globals['_AUGMENTRESPONSE']._serialized_start=2288
-  _globals['_AUGMENTRESPONSE']._serialized_end=2404
-  _globals['_AUGMENTSERVICE']._serialized_start=2407
-  _globals['_AUGMENTSERVICE']._serialized_end=3836
+  _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['StartUpload']._serialized_options = b'\202\323\344\223\002\020\"\013/v1/uploads:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetUpload']._serialized_options = b'\202\323\344\223\002\026\022\024/v1/{name=uploads/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['UploadTrace']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['UploadTrace']._serialized_options = b'\202\323\344\223\002\027\"\022/v1/uploads:stream:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['UploadBytes']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['UploadBytes']._serialized_options = b'\202\323\344\223\002C\"\021/v1/uploads:bytes:\007contentZ%\032\032/v1/{name=uploads/*}:bytes:\007content'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListUploads']._serialized_options = b'\202\323\344\223\002\r\022\013/v1/uploads'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteUpload']._serialized_options = b'\202\323\344\223\002\026*\024/v1/{name=uploads/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['CreateJob']._serialized_options = b'\202\323\344\223\002\r\"\010/v1/jobs:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['BatchCreateJobs']._serialized_options = b'\202\323\344\223\002\031\"\024/v1/jobs:batchCreate:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetJob']._serialized_options = b'\202\323\344\223\002\023\022\021/v1/{name=jobs/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListJobs']._serialized_options = b'\202\323\344\223\002\n\022\010/v1/jobs'
+  _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['WatchJob']._serialized_options = b'\202\323\344\223\002\031\022\027/v1/{name=jobs/*}:watch'
+  _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['CancelJob']._serialized_options = b'\202\323\344\223\002\035\"\030/v1/{name=jobs/*}:cancel:\001*'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['DeleteJob']._serialized_options = b'\202\323\344\223\002\023*\021/v1/{name=jobs/*}'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListArtifacts']._serialized_options = b'\202\323\344\223\002\037\022\035/v1/{parent=jobs/*}/artifacts'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['ReadArtifact']._serialized_options = b'\202\323\344\223\002$\022\"/v1/{name=jobs/*/artifacts/*}:read'
+  _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['DownloadArtifact']._serialized_options = b'\202\323\344\223\002(\022&/v1/{name=jobs/*/artifacts/*}:download'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetMetrics']._serialized_options = b'\202\323\344\223\002\033\022\031/v1/{name=jobs/*}/metrics'
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListAnalyses']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['ListAnalyses']._serialized_options = b'\202\323\344\223\002\016\022\014/v1/analyses'
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetServerInfo']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['GetServerInfo']._serialized_options = b'\202\323\344\223\002\020\022\016/v1/serverInfo'
+  _globals['_AUGMENTSERVICE'].methods_by_name['Augment']._loaded_options = None
+  _globals['_AUGMENTSERVICE'].methods_by_name['Augment']._serialized_options = b'\202\323\344\223\002\020\"\013/v1/augment:\001*'
+  _globals['_STARTUPLOADREQUEST']._serialized_start=125
+  _globals['_STARTUPLOADREQUEST']._serialized_end=220
+  _globals['_STARTUPLOADRESPONSE']._serialized_start=222
+  _globals['_STARTUPLOADRESPONSE']._serialized_end=279
+  _globals['_GETUPLOADREQUEST']._serialized_start=281
+  _globals['_GETUPLOADREQUEST']._serialized_end=313
+  _globals['_GETUPLOADRESPONSE']._serialized_start=315
+  _globals['_GETUPLOADRESPONSE']._serialized_end=370
+  _globals['_LISTUPLOADSREQUEST']._serialized_start=372
+  _globals['_LISTUPLOADSREQUEST']._serialized_end=431
+  _globals['_LISTUPLOADSRESPONSE']._serialized_start=433
+  _globals['_LISTUPLOADSRESPONSE']._serialized_end=516
+  _globals['_DELETEUPLOADREQUEST']._serialized_start=518
+  _globals['_DELETEUPLOADREQUEST']._serialized_end=553
+  _globals['_DELETEUPLOADRESPONSE']._serialized_start=555
+  _globals['_DELETEUPLOADRESPONSE']._serialized_end=577
+  _globals['_UPLOADTRACEREQUEST']._serialized_start=580
+  _globals['_UPLOADTRACEREQUEST']._serialized_end=734
+  _globals['_RESUMEUPLOAD']._serialized_start=736
+  _globals['_RESUMEUPLOAD']._serialized_end=780
+  _globals['_UPLOADTRACERESPONSE']._serialized_start=782
+  _globals['_UPLOADTRACERESPONSE']._serialized_end=839
+  _globals['_UPLOADBYTESREQUEST']._serialized_start=842
+  _globals['_UPLOADBYTESREQUEST']._serialized_end=1022
+  _globals['_UPLOADBYTESRESPONSE']._serialized_start=1024
+  _globals['_UPLOADBYTESRESPONSE']._serialized_end=1081
+  _globals['_CREATEJOBREQUEST']._serialized_start=1083
+  _globals['_CREATEJOBREQUEST']._serialized_end=1156
+  _globals['_CREATEJOBRESPONSE']._serialized_start=1158
+  _globals['_CREATEJOBRESPONSE']._serialized_end=1207
+  _globals['_BATCHCREATEJOBSREQUEST']._serialized_start=1209
+  _globals['_BATCHCREATEJOBSREQUEST']._serialized_end=1281
+  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_start=1283
+  _globals['_BATCHCREATEJOBSRESPONSE']._serialized_end=1339
+  _globals['_GETJOBREQUEST']._serialized_start=1341
+  _globals['_GETJOBREQUEST']._serialized_end=1370
+  _globals['_GETJOBRESPONSE']._serialized_start=1372
+  _globals['_GETJOBRESPONSE']._serialized_end=1418
+  _globals['_LISTJOBSREQUEST']._serialized_start=1420
+  _globals['_LISTJOBSREQUEST']._serialized_end=1515
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1517
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1591
+  _globals['_WATCHJOBREQUEST']._serialized_start=1593
+  _globals['_WATCHJOBREQUEST']._serialized_end=1624
+  _globals['_WATCHJOBRESPONSE']._serialized_start=1626
+  _globals['_WATCHJOBRESPONSE']._serialized_end=1674
+  _globals['_CANCELJOBREQUEST']._serialized_start=1676
+  _globals['_CANCELJOBREQUEST']._serialized_end=1708
+  _globals['_CANCELJOBRESPONSE']._serialized_start=1710
+  _globals['_CANCELJOBRESPONSE']._serialized_end=1759
+  _globals['_DELETEJOBREQUEST']._serialized_start=1761
+  _globals['_DELETEJOBREQUEST']._serialized_end=1793
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1795
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1814
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1816
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1854
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1856
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1920
+  _globals['_READARTIFACTREQUEST']._serialized_start=1922
+  _globals['_READARTIFACTREQUEST']._serialized_end=1973
+  _globals['_READARTIFACTRESPONSE']._serialized_start=1975
+  _globals['_READARTIFACTRESPONSE']._serialized_end=2052
+  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_start=2054
+  _globals['_DOWNLOADARTIFACTREQUEST']._serialized_end=2109
+  _globals['_GETMETRICSREQUEST']._serialized_start=2111
+  _globals['_GETMETRICSREQUEST']._serialized_end=2180
+  _globals['_GETMETRICSRESPONSE']._serialized_start=2182
+  _globals['_GETMETRICSRESPONSE']._serialized_end=2265
+  _globals['_LISTANALYSESREQUEST']._serialized_start=2267
+  _globals['_LISTANALYSESREQUEST']._serialized_end=2288
+  _globals['_LISTANALYSESRESPONSE']._serialized_start=2290
+  _globals['_LISTANALYSESRESPONSE']._serialized_end=2352
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=2354
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=2376
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=2378
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=2439
+  _globals['_AUGMENTREQUEST']._serialized_start=2441
+  _globals['_AUGMENTREQUEST']._serialized_end=2541
+  _globals['_AUGMENTSTART']._serialized_start=2543
+  _globals['_AUGMENTSTART']._serialized_end=2642
+  _globals['_AUGMENTRESPONSE']._serialized_start=2644
+  _globals['_AUGMENTRESPONSE']._serialized_end=2760
+  _globals['_AUGMENTSERVICE']._serialized_start=2763
+  _globals['_AUGMENTSERVICE']._serialized_end=4999
 # @@protoc_insertion_point(module_scope)

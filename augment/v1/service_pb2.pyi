@@ -6,6 +6,7 @@ Augment traces from any language: upload, make a job, follow it, fetch what it m
 import augment.v1.resources_pb2
 import builtins
 import collections.abc
+import google.api.httpbody_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
@@ -259,6 +260,75 @@ class UploadTraceResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["upload", b"upload"]) -> None: ...
 
 global___UploadTraceResponse = UploadTraceResponse
+
+@typing.final
+class UploadBytesRequest(google.protobuf.message.Message):
+    """A part of a trace. The first message says of which; all carry bytes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    FILE_NAME_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    SHA256_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    FINISH_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """In the first message, to go on with an upload: "uploads/ID"; empty begins a new one."""
+    offset: builtins.int
+    """In the first message: where its bytes belong. Must not be beyond the received_bytes; bytes that are there already
+    are passed over.
+    """
+    file_name: builtins.str
+    """In the first message of a new upload: the file's name; folders in it are cut off."""
+    size_bytes: builtins.int
+    """How many bytes there are in all, if that is known."""
+    sha256: builtins.str
+    """SHA-256 of the whole content, 64 hexadecimal digits, if it is known."""
+    finish: builtins.bool
+    """With the last bytes: that was all. Over HTTP, the end of the request's body says so."""
+    @property
+    def content(self) -> google.api.httpbody_pb2.HttpBody:
+        """The next bytes, in its data; its type does not matter."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        offset: builtins.int = ...,
+        file_name: builtins.str = ...,
+        size_bytes: builtins.int | None = ...,
+        sha256: builtins.str = ...,
+        content: google.api.httpbody_pb2.HttpBody | None = ...,
+        finish: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "size_bytes", b"size_bytes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "file_name", b"file_name", "finish", b"finish", "name", b"name", "offset", b"offset", "sha256", b"sha256", "size_bytes", b"size_bytes"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_size_bytes", b"_size_bytes"]) -> typing.Literal["size_bytes"] | None: ...
+
+global___UploadBytesRequest = UploadBytesRequest
+
+@typing.final
+class UploadBytesResponse(google.protobuf.message.Message):
+    """The upload, after all that was sent has been written."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UPLOAD_FIELD_NUMBER: builtins.int
+    @property
+    def upload(self) -> augment.v1.resources_pb2.Upload:
+        """Complete, or as far as it got."""
+
+    def __init__(
+        self,
+        *,
+        upload: augment.v1.resources_pb2.Upload | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["upload", b"upload"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["upload", b"upload"]) -> None: ...
+
+global___UploadBytesResponse = UploadBytesResponse
 
 @typing.final
 class CreateJobRequest(google.protobuf.message.Message):
@@ -631,6 +701,28 @@ class ReadArtifactResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["artifact", b"artifact", "chunk", b"chunk"]) -> None: ...
 
 global___ReadArtifactResponse = ReadArtifactResponse
+
+@typing.final
+class DownloadArtifactRequest(google.protobuf.message.Message):
+    """Which artifact."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"jobs/ID/artifacts/FILE"."""
+    offset: builtins.int
+    """From which byte on."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        offset: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "offset", b"offset"]) -> None: ...
+
+global___DownloadArtifactRequest = DownloadArtifactRequest
 
 @typing.final
 class GetMetricsRequest(google.protobuf.message.Message):

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from augment.v1 import service_pb2 as augment_dot_v1_dot_service__pb2
+from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
@@ -52,6 +53,11 @@ class AugmentServiceStub(object):
                 '/augment.v1.AugmentService/UploadTrace',
                 request_serializer=augment_dot_v1_dot_service__pb2.UploadTraceRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.UploadTraceResponse.FromString,
+                _registered_method=True)
+        self.UploadBytes = channel.stream_unary(
+                '/augment.v1.AugmentService/UploadBytes',
+                request_serializer=augment_dot_v1_dot_service__pb2.UploadBytesRequest.SerializeToString,
+                response_deserializer=augment_dot_v1_dot_service__pb2.UploadBytesResponse.FromString,
                 _registered_method=True)
         self.ListUploads = channel.unary_unary(
                 '/augment.v1.AugmentService/ListUploads',
@@ -108,6 +114,11 @@ class AugmentServiceStub(object):
                 request_serializer=augment_dot_v1_dot_service__pb2.ReadArtifactRequest.SerializeToString,
                 response_deserializer=augment_dot_v1_dot_service__pb2.ReadArtifactResponse.FromString,
                 _registered_method=True)
+        self.DownloadArtifact = channel.unary_stream(
+                '/augment.v1.AugmentService/DownloadArtifact',
+                request_serializer=augment_dot_v1_dot_service__pb2.DownloadArtifactRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.GetMetrics = channel.unary_stream(
                 '/augment.v1.AugmentService/GetMetrics',
                 request_serializer=augment_dot_v1_dot_service__pb2.GetMetricsRequest.SerializeToString,
@@ -153,6 +164,13 @@ class AugmentServiceServicer(object):
 
     def UploadTrace(self, request_iterator, context):
         """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UploadBytes(self, request_iterator, context):
+        """Send a trace, or what is missing of it, as plain bytes: over HTTP, the body of the request is the file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -235,6 +253,15 @@ class AugmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DownloadArtifact(self, request, context):
+        """An artifact's bytes and nothing else: over HTTP, the body of the answer is the file.
+
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetMetrics(self, request, context):
         """A job's metrics, analysis by analysis.
         """
@@ -281,6 +308,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.UploadTrace,
                     request_deserializer=augment_dot_v1_dot_service__pb2.UploadTraceRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.UploadTraceResponse.SerializeToString,
+            ),
+            'UploadBytes': grpc.stream_unary_rpc_method_handler(
+                    servicer.UploadBytes,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.UploadBytesRequest.FromString,
+                    response_serializer=augment_dot_v1_dot_service__pb2.UploadBytesResponse.SerializeToString,
             ),
             'ListUploads': grpc.unary_unary_rpc_method_handler(
                     servicer.ListUploads,
@@ -336,6 +368,11 @@ def add_AugmentServiceServicer_to_server(servicer, server):
                     servicer.ReadArtifact,
                     request_deserializer=augment_dot_v1_dot_service__pb2.ReadArtifactRequest.FromString,
                     response_serializer=augment_dot_v1_dot_service__pb2.ReadArtifactResponse.SerializeToString,
+            ),
+            'DownloadArtifact': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadArtifact,
+                    request_deserializer=augment_dot_v1_dot_service__pb2.DownloadArtifactRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
             'GetMetrics': grpc.unary_stream_rpc_method_handler(
                     servicer.GetMetrics,
@@ -443,6 +480,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/UploadTrace',
             augment_dot_v1_dot_service__pb2.UploadTraceRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.UploadTraceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadBytes(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/augment.v1.AugmentService/UploadBytes',
+            augment_dot_v1_dot_service__pb2.UploadBytesRequest.SerializeToString,
+            augment_dot_v1_dot_service__pb2.UploadBytesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -740,6 +804,33 @@ class AugmentService(object):
             '/augment.v1.AugmentService/ReadArtifact',
             augment_dot_v1_dot_service__pb2.ReadArtifactRequest.SerializeToString,
             augment_dot_v1_dot_service__pb2.ReadArtifactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/augment.v1.AugmentService/DownloadArtifact',
+            augment_dot_v1_dot_service__pb2.DownloadArtifactRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ Augment traces from any language: upload, make a job, follow it, fetch what it m
 import abc
 import augment.v1.service_pb2
 import collections.abc
+import google.api.httpbody_pb2
 import grpc
 import grpc.aio
 import typing
@@ -42,6 +43,12 @@ class AugmentServiceStub:
         augment.v1.service_pb2.UploadTraceResponse,
     ]
     """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there."""
+
+    UploadBytes: grpc.StreamUnaryMultiCallable[
+        augment.v1.service_pb2.UploadBytesRequest,
+        augment.v1.service_pb2.UploadBytesResponse,
+    ]
+    """Send a trace, or what is missing of it, as plain bytes: over HTTP, the body of the request is the file."""
 
     ListUploads: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.ListUploadsRequest,
@@ -109,6 +116,15 @@ class AugmentServiceStub:
     ]
     """An artifact's bytes in chunks, from any offset on."""
 
+    DownloadArtifact: grpc.UnaryStreamMultiCallable[
+        augment.v1.service_pb2.DownloadArtifactRequest,
+        google.api.httpbody_pb2.HttpBody,
+    ]
+    """An artifact's bytes and nothing else: over HTTP, the body of the answer is the file.
+
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
+
     GetMetrics: grpc.UnaryStreamMultiCallable[
         augment.v1.service_pb2.GetMetricsRequest,
         augment.v1.service_pb2.GetMetricsResponse,
@@ -159,6 +175,12 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.UploadTraceResponse,
     ]
     """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there."""
+
+    UploadBytes: grpc.aio.StreamUnaryMultiCallable[
+        augment.v1.service_pb2.UploadBytesRequest,
+        augment.v1.service_pb2.UploadBytesResponse,
+    ]
+    """Send a trace, or what is missing of it, as plain bytes: over HTTP, the body of the request is the file."""
 
     ListUploads: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.ListUploadsRequest,
@@ -226,6 +248,15 @@ class AugmentServiceAsyncStub:
     ]
     """An artifact's bytes in chunks, from any offset on."""
 
+    DownloadArtifact: grpc.aio.UnaryStreamMultiCallable[
+        augment.v1.service_pb2.DownloadArtifactRequest,
+        google.api.httpbody_pb2.HttpBody,
+    ]
+    """An artifact's bytes and nothing else: over HTTP, the body of the answer is the file.
+
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
+
     GetMetrics: grpc.aio.UnaryStreamMultiCallable[
         augment.v1.service_pb2.GetMetricsRequest,
         augment.v1.service_pb2.GetMetricsResponse,
@@ -282,6 +313,14 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.UploadTraceResponse, collections.abc.Awaitable[augment.v1.service_pb2.UploadTraceResponse]]:
         """Send a trace in chunks, or what is missing of it. After a cut: GetUpload, and on from there."""
+
+    @abc.abstractmethod
+    def UploadBytes(
+        self,
+        request_iterator: _MaybeAsyncIterator[augment.v1.service_pb2.UploadBytesRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[augment.v1.service_pb2.UploadBytesResponse, collections.abc.Awaitable[augment.v1.service_pb2.UploadBytesResponse]]:
+        """Send a trace, or what is missing of it, as plain bytes: over HTTP, the body of the request is the file."""
 
     @abc.abstractmethod
     def ListUploads(
@@ -370,6 +409,17 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[augment.v1.service_pb2.ReadArtifactResponse], collections.abc.AsyncIterator[augment.v1.service_pb2.ReadArtifactResponse]]:
         """An artifact's bytes in chunks, from any offset on."""
+
+    @abc.abstractmethod
+    def DownloadArtifact(
+        self,
+        request: augment.v1.service_pb2.DownloadArtifactRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[google.api.httpbody_pb2.HttpBody], collections.abc.AsyncIterator[google.api.httpbody_pb2.HttpBody]]:
+        """An artifact's bytes and nothing else: over HTTP, the body of the answer is the file.
+
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
 
     @abc.abstractmethod
     def GetMetrics(

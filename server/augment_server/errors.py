@@ -23,6 +23,7 @@ from augment.errors import (
 )
 
 DOMAIN = "kineto-augment"
+_DETAILS = "grpc-status-details-bin"
 _C = grpc.StatusCode
 
 #: each reason: its code, and when it is given
@@ -43,6 +44,7 @@ REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
     "UNREAD": (_C.DEADLINE_EXCEEDED, "what the call sends was not read for max_unread_s"),
     "NOT_FOUND": (_C.NOT_FOUND, "no such upload, job or artifact that this client may see"),
     "URI_NOT_ALLOWED": (_C.PERMISSION_DENIED, "a file of the server's outside of the folders that it may read"),
+    "ORIGIN_NOT_ALLOWED": (_C.PERMISSION_DENIED, "over HTTP: a web page of another server asks, or for another name"),
     "REQUEST_ID_REUSED": (_C.ALREADY_EXISTS, "the same request_id with another spec"),
     "JOB_NOT_DONE": (_C.FAILED_PRECONDITION, "metrics of a job that has not succeeded; removal before the end"),
     "CANCELLED": (_C.CANCELLED, "the job that the call waited for was cancelled"),
@@ -72,12 +74,14 @@ class Refusal(Exception):
         message: what is wrong and what to do about it, without the server's paths.
         metadata: particulars for programs.
         retry_s: when trying again makes sense.
+        field_path: which field of the request is wrong, such as ``spec.augment.only``; empty if none alone is.
     """
 
     reason: str
     message: str
     metadata: Mapping[str, str] = field(default_factory=dict)
     retry_s: float | None = None
+    field_path: str = ""
 
     def __str__(self) -> str:
         return self.message
@@ -101,6 +105,9 @@ class Refusal(Exception):
             delay = duration_pb2.Duration()
             delay.FromMilliseconds(round(1000 * self.retry_s))
             details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+        if self.field_path:
+            violation = error_details_pb2.BadRequest.FieldViolation(field=self.field_path, description=self.message)
+            details.append(error_details_pb2.BadRequest(field_violations=[violation]))
         packed = [any_pb2.Any() for _ in details]
         for one, detail in zip(packed, details, strict=True):
             one.Pack(detail)
@@ -109,9 +116,16 @@ class Refusal(Exception):
 
 async def refuse(context: Any, refusal: Refusal) -> NoReturn:
     """End the call of ``context``."""
-    details = ("grpc-status-details-bin", refusal.status().SerializeToString())
+    details = (_DETAILS, refusal.status().SerializeToString())
     await context.abort(refusal.code, refusal.message, trailing_metadata=(details,))
     raise AssertionError("abort() returned")
+
+
+def status_of(code: grpc.StatusCode, message: str, trailing_metadata: Mapping[str, Any] | None = None) -> Any:
+    """The ``google.rpc.Status`` with which a call was aborted."""
+    if details := (trailing_metadata or {}).get(_DETAILS):
+        return status_pb2.Status.FromString(details)
+    return status_pb2.Status(code=code.value[0], message=message)
 
 
 def disk_is_full(error: BaseException) -> bool:

@@ -81,6 +81,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             call.code = _code(context) or call.code
 
 
+def count_received(size: int) -> None:
+    """So many bytes came for the call at hand, beside its messages."""
+    call = _CURRENT.get()
+    if call is not None:
+        call.received_bytes += size
+
+
 def count_sent(size: int) -> None:
     """A message of so many bytes is an answer to the call at hand."""
     call = _CURRENT.get()

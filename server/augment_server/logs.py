@@ -16,8 +16,10 @@ from augment_server.observer import Observer
 from augment_server.relay import relay_stderr
 
 _LOGGER = "augment_server"
-_LIBRARIES = ("grpc", "asyncio", "concurrent.futures")  #: that log what goes wrong in them
-_TOLD = ("UploadTrace", "CreateJob", "CancelJob", "DeleteJob", "DeleteUpload", "Augment")  #: what changes something
+_LIBRARIES = ("grpc", "asyncio", "concurrent.futures", "aiohttp")  #: that log what goes wrong in them
+_TOLD = (  # what changes something
+    "UploadTrace", "UploadBytes", "CreateJob", "CancelJob", "DeleteJob", "DeleteUpload", "Augment",
+)  # fmt: skip
 
 
 class Logs(Observer):

@@ -52,6 +52,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--metrics-listen", metavar="HOST:PORT", help="Serve figures for Prometheus; with TLS if the service has it."
 )
+@click.option(
+    "--http", metavar="HOST:PORT",
+    help="Serve the same calls over HTTP in JSON, too, for curl; as safe as --listen (extra [http]).",
+)  # fmt: skip
 @click.option("--otlp-endpoint", metavar="URL", help="Send traces of calls and jobs to OpenTelemetry (extra [otel]).")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--grace", "grace_s", default="25s", callback=grace, show_default=True, metavar="TIME",
@@ -85,8 +89,10 @@ def _settings(values: dict[str, Any]) -> Settings:
     metrics = values.pop("metrics_listen")
     metrics_listen = address(metrics, "--metrics-listen") if metrics else None
     expect_safe(listen, "--listen", tls=bool(tls), insecure=insecure)
-    if metrics_listen:
-        expect_safe(metrics_listen, "--metrics-listen", tls=bool(tls), insecure=insecure)
+    http = address(given, "--http") if (given := values.pop("http")) else None
+    for where, option in ((metrics_listen, "--metrics-listen"), (http, "--http")):
+        if where:
+            expect_safe(where, option, tls=bool(tls), insecure=insecure)
     return Settings(
         listen=listen,
         state=values.pop("state_dir") or _default_state(),
@@ -94,6 +100,7 @@ def _settings(values: dict[str, Any]) -> Settings:
         tls=tls,
         tokens=Tokens(token_file) if token_file else None,
         metrics_listen=metrics_listen,
+        http=http,
         **values,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from urllib.parse import quote
 
 from augment_server.errors import Refusal
 
@@ -71,6 +72,12 @@ def safe_path(given: str) -> str:
     if any(safe_file_name(part) != part for part in parts):
         raise Refusal("INVALID_REQUEST", "file_name: must be a relative path, such as rank0/trace.json.gz")
     return given
+
+
+def attachment(file_name: str) -> str:
+    """The ``Content-Disposition`` of a file that is to be saved under this name (RFC 6266)."""
+    plain = re.sub(r'[^ -~]|["\\\\]', "_", file_name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"
 
 
 def sha256_of(text: str) -> str:

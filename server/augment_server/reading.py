@@ -22,7 +22,7 @@ from augment_server.errors import Refusal, refuse
 from augment_server.interception import Behaviour, count_sent, wrapped
 from augment_server.sockets import hang_up
 
-_NO_MESSAGE = object()  #: stands for bytes that are no message
+_NO_MESSAGE = "these bytes are no message of the method's; check the .proto files"
 
 
 class Answers(grpc.aio.ServerInterceptor):
@@ -52,7 +52,7 @@ class Answers(grpc.aio.ServerInterceptor):
             connection = context.peer()
             with self._counted(self._under_way, connection):
                 try:
-                    checked = _each_expected(request) if hasattr(request, "__aiter__") else _expected(request)
+                    checked = _each_expected(request) if hasattr(request, "__aiter__") else await _expected(request)
                     if streams:
                         await self._send(behaviour(checked, context), context)
                         return None
@@ -118,17 +118,20 @@ def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         try:
             return deserialize(data)
         except Exception:
-            return _NO_MESSAGE
+            return Refusal("INVALID_REQUEST", _NO_MESSAGE)
 
     return tried
 
 
-def _expected(request: Any) -> Any:
-    if request is _NO_MESSAGE:
-        raise Refusal("INVALID_REQUEST", "these bytes are no message of the method's; check the .proto files")
+async def _expected(request: Any) -> Any:
+    """A request, waited for if it is still to be read."""
+    if hasattr(request, "__await__"):
+        request = await request
+    if isinstance(request, Refusal):
+        raise request
     return request
 
 
 async def _each_expected(requests: Any) -> AsyncIterator[Any]:
     async for request in requests:
-        yield _expected(request)
+        yield await _expected(request)

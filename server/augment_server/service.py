@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
 import logging
 import os
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
+
+from google.api.httpbody_pb2 import HttpBody
 
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
@@ -20,13 +21,14 @@ from augment_server.creating import MOST_TOGETHER, Creating
 from augment_server.errors import Refusal, database_is_damaged, disk_is_full, refuse
 from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs
 from augment_server.limits import Limits
-from augment_server.names import artifact_of, id_of, safe_file_name, sha256_of
+from augment_server.names import artifact_of, attachment, id_of
 from augment_server.observer import Observer
+from augment_server.receiving import Receiving
 from augment_server.retention import Retention
 from augment_server.scheduler import Scheduler
 from augment_server.storage import Storage
 from augment_server.threads import Apart
-from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
+from augment_server.uploads import Caller, Uploads
 
 CHUNK = 128 << 10  #: bytes of an artifact in one message
 METRICS_SUFFIX = ".metrics.json"
@@ -74,6 +76,7 @@ class Service(AugmentServiceServicer):
         self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
         self._scheduler, self._limits = scheduler, limits
         self.observer, self._client_of, self._apart = observer, client_of, apart
+        self._receiving = Receiving(uploads, retention, limits, apart)
         self._creating = Creating(jobs, scheduler, limits, roots, apart)
 
     def refuse(self) -> None:
@@ -83,7 +86,7 @@ class Service(AugmentServiceServicer):
     @answering
     async def StartUpload(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's names
         """Announce an upload."""
-        return calls.StartUploadResponse(upload=await self._start(self._caller(context), request))
+        return calls.StartUploadResponse(upload=await self._receiving.start(self._caller(context), request))
 
     @answering
     async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -95,16 +98,29 @@ class Service(AugmentServiceServicer):
     async def UploadTrace(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
         """Take a trace in chunks."""
         caller = self._caller(context)
-        first = await self._next(request)
+        first = await self._receiving.next(request)
         kind = first.WhichOneof("part") if first else None
         if kind == "start":
-            upload, offset = id_of((await self._start(caller, first.start)).name, "uploads"), 0
+            upload, offset = id_of((await self._receiving.start(caller, first.start)).name, "uploads"), 0
         elif kind == "resume":
             upload, offset = id_of(first.resume.name, "uploads"), first.resume.offset
         else:
             raise Refusal("INVALID_REQUEST", "the first message must be start or resume: of which upload the bytes are")
-        await self._receive(caller, upload, offset, request, finish=first.finish)
+        await self._receiving.receive(caller, upload, offset, self._receiving.chunks(first.finish, request))
         return calls.UploadTraceResponse(upload=self._uploads.get(caller, upload))
+
+    @answering
+    async def UploadBytes(self, request: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
+        """Take a trace as plain bytes."""
+        caller = self._caller(context)
+        first = await self._receiving.next(request)
+        if first is None:
+            raise Refusal("INVALID_REQUEST", "the first message must say of which upload the bytes are")
+        name = first.name or (await self._receiving.start(caller, first)).name
+        upload = id_of(name, "uploads")
+        pieces = self._receiving.contents(first, request)
+        await self._receiving.receive(caller, upload, first.offset if first.name else 0, pieces)
+        return calls.UploadBytesResponse(upload=self._uploads.get(caller, upload))
 
     @answering
     async def ListUploads(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -181,16 +197,21 @@ class Service(AugmentServiceServicer):
     @answering
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """An artifact's bytes."""
-        job, file_name = artifact_of(request.name)
-        found = self._job(self._caller(context), f"jobs/{job}").artifacts
-        artifact = next((one for one in found if one.file_name == file_name), None)
-        if artifact is None:
-            raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
-        if not 0 <= request.offset <= artifact.size_bytes:
-            raise Refusal("OFFSET_OUT_OF_RANGE", f"{file_name}: has {artifact.size_bytes} bytes, not {request.offset}")
+        job, artifact = self._artifact(context, request)
         yield calls.ReadArtifactResponse(artifact=artifact)
         async for chunk in self._read(job, artifact, request.offset):
             yield calls.ReadArtifactResponse(chunk=chunk)
+
+    @answering
+    async def DownloadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """The same as a file."""
+        job, artifact = self._artifact(context, request)
+        async with contextlib.aclosing(self._read(job, artifact, request.offset)) as chunks:
+            first = await anext(chunks, b"")  # before anything is said: it may be gone
+            await context.send_initial_metadata((("content-disposition", attachment(artifact.file_name)),))
+            yield HttpBody(content_type=artifact.media_type, data=first)
+            async for chunk in chunks:
+                yield HttpBody(data=chunk)
 
     @answering
     async def GetMetrics(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -226,15 +247,16 @@ class Service(AugmentServiceServicer):
     async def Augment(self, request: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Upload, job and artifacts in one."""
         caller = self._caller(context)
-        first = await self._next(request)
+        first = await self._receiving.next(request)
         if first is None or first.WhichOneof("part") != "start":
             raise Refusal("INVALID_REQUEST", "the first message must be start: what to make of the bytes that follow")
         spec = v1.AugmentSpec()
         spec.CopyFrom(first.start.spec)
         spec.input.Clear()
         await self._apart(catalog.check, spec)
-        upload = (await self._start(caller, first.start.file)).name
-        await self._receive(caller, id_of(upload, "uploads"), 0, request, finish=first.finish)
+        upload = (await self._receiving.start(caller, first.start.file)).name
+        pieces = self._receiving.chunks(first.finish, request)
+        await self._receiving.receive(caller, id_of(upload, "uploads"), 0, pieces)
         spec.input.upload = upload
         (job,) = await self._creating.create(caller, [calls.CreateJobRequest(spec=v1.JobSpec(augment=spec))])
         context.add_done_callback(lambda _: self._scheduler.cancel_soon(job))
@@ -251,68 +273,20 @@ class Service(AugmentServiceServicer):
         client = self._client_of(context)
         return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
 
-    async def _start(self, caller: Caller, request: Any) -> v1.Upload:
-        size = request.size_bytes if request.HasField("size_bytes") else None
-        announced = Announced(safe_file_name(request.file_name), size, sha256_of(request.sha256))
-
-        self._uploads.expect_size(size)
-
-        def start() -> v1.Upload:
-            self._retention.make_room(caller.client, size or 0, self._uploads.busy())
-            return self._uploads.start(caller, announced)
-
-        return await self._apart(start)
-
-    async def _receive(
-        self, caller: Caller, upload: str, offset: int, messages: AsyncIterator[Any], *, finish: bool
-    ) -> None:
-        """Take what the messages bring, until the upload is complete or they end."""
-        async with self._writing(caller, upload, offset) as writer:
-            if writer is None:
-                return  # it is complete
-            checked = writer.received + SYNC_BYTES  # that there is room, for not every upload was announced
-            while not (finish or writer.whole):
-                message = await self._next(messages)
-                if message is None:
-                    return
-                if message.WhichOneof("part") not in ("chunk", None):
-                    raise Refusal("INVALID_REQUEST", "after the first message only chunks may follow")
-                finish = message.finish
-                await self._apart(writer.write, message.chunk)
-                if writer.received >= checked:
-                    checked = writer.received + SYNC_BYTES
-                    await self._apart(self._retention.make_room, caller.client, 0, self._uploads.busy())
-            await self._apart(writer.finish)
-
-    @contextlib.asynccontextmanager
-    async def _writing(self, caller: Caller, upload: str, offset: int) -> AsyncIterator[Writer | None]:
-        """A writer, closed at the end, also if its call is broken off before it is even open."""
-        opening = asyncio.ensure_future(self._apart(self._uploads.open, caller, upload, offset))
-
-        async def close() -> None:
-            with contextlib.suppress(Refusal):
-                writer = await opening
-                if writer and not writer.closed:
-                    await self._apart(writer.close)
-
-        try:
-            yield await asyncio.shield(opening)
-        finally:
-            await asyncio.shield(asyncio.ensure_future(close()))
-
-    async def _next(self, messages: AsyncIterator[Any]) -> Any:
-        """The next message; None after the last."""
-        idle = self._limits.max_upload_idle_s
-        try:
-            return await asyncio.wait_for(anext(messages, None), idle)
-        except asyncio.TimeoutError as error:
-            raise Refusal(
-                "UPLOAD_IDLE", f"no bytes came for {idle:g} s; go on with the upload in a new call"
-            ) from error
-
     def _job(self, caller: Caller, name: str) -> v1.Job:
         """A job as it stands. Some rows of the database: cheaper at once than in a thread."""
         return self._jobs.get(caller, id_of(name, "jobs"))
+
+    def _artifact(self, context: Any, request: Any) -> tuple[str, v1.Artifact]:
+        """The job of the artifact that is to be read, and the artifact."""
+        job, file_name = artifact_of(request.name)
+        found = self._job(self._caller(context), f"jobs/{job}").artifacts
+        artifact = next((one for one in found if one.file_name == file_name), None)
+        if artifact is None:
+            raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
+        if not 0 <= request.offset <= artifact.size_bytes:
+            raise Refusal("OFFSET_OUT_OF_RANGE", f"{file_name}: has {artifact.size_bytes} bytes, not {request.offset}")
+        return job, artifact
 
     async def _follow(self, caller: Caller, job: str) -> AsyncIterator[v1.Job]:
         """The job now and after each change, the final state last."""
@@ -327,7 +301,7 @@ class Service(AugmentServiceServicer):
                     raise Refusal("DRAINING", "this server is being stopped; the job is kept, ask again", retry_s=5)
                 await changed.wait()
 
-    async def _read(self, job: str, artifact: v1.Artifact, offset: int) -> AsyncIterator[bytes]:
+    async def _read(self, job: str, artifact: v1.Artifact, offset: int) -> AsyncGenerator[bytes, None]:
         path = self._storage.artifacts(job) / artifact.file_name
         left = artifact.size_bytes - offset
         try:

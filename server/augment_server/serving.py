@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -20,10 +20,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from augment import __version__
 from augment.commands.terminal import emit
-from augment.errors import AugmentError
+from augment.errors import AugmentError, UsageError
 from augment.v1 import service_pb2, service_pb2_grpc
 from augment_server.admission import Admission
 from augment_server.core import Core
+from augment_server.face.chain import Chain
 from augment_server.interception import Around, CallInterceptor
 from augment_server.limits import Limits
 from augment_server.logs import Logs
@@ -33,6 +34,9 @@ from augment_server.reading import Answers
 from augment_server.reflecting import add_reflection
 from augment_server.security import Address, Gate, TlsFiles, Tokens, client_of
 from augment_server.tracing import tracing_to
+
+if TYPE_CHECKING:
+    from augment_server.face.port import HttpPort
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["AugmentService"].full_name
 _LAST_CALLS_S = 5.0  #: for calls under way once the jobs are settled
@@ -54,6 +58,7 @@ class Settings:
     tls: TlsFiles | None
     tokens: Tokens | None
     metrics_listen: Address | None
+    http: Address | None
     otlp_endpoint: str | None
     log_format: str
     grace_s: float
@@ -79,6 +84,8 @@ async def _serve(settings: Settings) -> int:
         emit(f"listening on {server.address}")
         if server.metrics_url:
             emit(f"metrics on {server.metrics_url}")
+        if server.http:
+            emit(f"http on {server.http.url}")
         await stop.wait()
         await server.drain(settings.grace_s, stop)
     return 0
@@ -122,6 +129,7 @@ class _Server:
     observer: Observer
     address: Address
     metrics_url: str | None
+    http: HttpPort | None
 
     async def drain(self, grace_s: float, stop: _Stop) -> None:
         """Take on nothing new, let jobs and then calls finish."""
@@ -137,7 +145,8 @@ class _Server:
             await asyncio.gather(drained, return_exceptions=True)
             await self.core.drain(0)
         hurried.cancel()
-        await self.grpc.stop(0 if stop.at_once.is_set() else _LAST_CALLS_S)
+        last_s = 0 if stop.at_once.is_set() else _LAST_CALLS_S
+        await asyncio.gather(self.grpc.stop(last_s), *([self.http.close(last_s)] if self.http else []))
         self.observer.log(logging.INFO, "stopped", seconds=round(time.monotonic() - begin, 3))
 
 
@@ -159,9 +168,13 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
         _allow_files()
         core = Core(settings.state, settings.limits, settings.roots, observer, known_by, repair=settings.repair)
         stack.push_async_callback(core.close)
-        server = _grpc_server(settings, arounds, known_by)
+        interceptors = _interceptors(settings, arounds, known_by)
+        server = _grpc_server(settings.limits, interceptors)
         stack.push_async_callback(server.stop, 0)
-        probes = await _add_services(server, core)
+        probes = health.aio.HealthServicer()
+        _add_services(server, core, probes)
+        add_reflection((SERVICE, health.SERVICE_NAME), server)
+        await probes.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         bound = _bind(server, settings)
         metrics_url = None
         if settings.metrics_listen:
@@ -170,8 +183,14 @@ async def _running(settings: Settings) -> AsyncIterator[_Server]:
             metrics_url = port.url
         await core.start()
         await server.start()
+        http = None
+        if settings.http:
+            http = _http_port(settings, settings.http, interceptors, observer)
+            _add_services(http.chain, core, probes)
+            await http.start()
+            stack.push_async_callback(http.close)
         logs.log(logging.INFO, "serving", address=str(bound), version=__version__, tls=bool(settings.tls))
-        yield _Server(server, core, probes, observer, bound, metrics_url)
+        yield _Server(server, core, probes, observer, bound, metrics_url, http)
 
 
 def _allow_files() -> None:
@@ -182,12 +201,17 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, wanted), most))
 
 
-def _grpc_server(settings: Settings, arounds: list[Around], known_by: Callable[[Any], str]) -> grpc.aio.Server:
-    limits = settings.limits
+def _interceptors(
+    settings: Settings, arounds: list[Around], known_by: Callable[[Any], str]
+) -> list[grpc.aio.ServerInterceptor]:
+    """What surrounds every call, from the outermost on, whichever way it comes."""
     interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(arounds, known_by)]
     if settings.tokens:
         interceptors.append(Gate(settings.tokens))
-    interceptors += [Admission(limits, known_by), Answers(limits.max_unread_s)]
+    return [*interceptors, Admission(settings.limits, known_by), Answers(settings.limits.max_unread_s)]
+
+
+def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
     options = (
         ("grpc.so_reuseport", 0),  # a second server on the port is refused, and does not share it
         ("grpc.max_receive_message_length", limits.max_message_bytes),
@@ -206,14 +230,31 @@ def _grpc_server(settings: Settings, arounds: list[Around], known_by: Callable[[
     return grpc.aio.server(interceptors=interceptors, options=options)
 
 
-async def _add_services(server: grpc.aio.Server, core: Core) -> Any:
-    """Ours, health and reflection; the health service, to tell of changes."""
-    probes = health.aio.HealthServicer()
+def _http_port(
+    settings: Settings, where: Address, interceptors: list[grpc.aio.ServerInterceptor], observer: Observer
+) -> HttpPort:
+    """The same calls over HTTP.
+
+    Raises:
+        UsageError: the package that it needs is not installed.
+    """
+    try:
+        from augment_server.face.port import HttpPort
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        raise UsageError("--http needs aiohttp: pip install 'kineto-augment-server[http]'") from error
+    proved = settings.tokens or (settings.tls and settings.tls.client_ca)
+    return HttpPort(
+        where, [service_pb2.DESCRIPTOR.services_by_name["AugmentService"]], Chain(interceptors), settings.limits,
+        settings.tls.contexts() if settings.tls else None, observer, names_matter=where.loopback and not proved,
+    )  # fmt: skip
+
+
+def _add_services(server: Any, core: Core, probes: Any) -> None:
+    """Ours, and health."""
     service_pb2_grpc.add_AugmentServiceServicer_to_server(core.servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
-    add_reflection((SERVICE, health.SERVICE_NAME), server)
-    await probes.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-    return probes
 
 
 def _bind(server: grpc.aio.Server, settings: Settings) -> Address:

@@ -38,7 +38,7 @@ class Ended(AssertionError):
 
 
 class Server:
-    """A server under way; ``address`` is where it listens, ``metrics`` its page of figures, if it has one."""
+    """A server under way; ``address`` is where it listens, ``metrics`` its page of figures, ``http`` its other face."""
 
     def __init__(
         self, state: Path, *flags: object, listen: str = "127.0.0.1:0", program: Sequence[object] = AUGMENT
@@ -52,6 +52,7 @@ class Server:
         self._reader.start()
         self.address = self._told("listening on ")
         self.metrics = self._told("metrics on ") if "--metrics-listen" in flags else ""
+        self.http = self._told("http on ") if "--http" in flags else ""
 
     @property
     def port(self) -> int:

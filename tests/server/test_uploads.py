@@ -206,7 +206,8 @@ def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:
             yield resume(upload, 0)
             yield Part(chunk=b"x")
             eventually(lambda: get(server, upload).received_bytes == 1)
-            server.core.servicer._limits = replace(SMALL, max_upload_idle_s=0.2)  # after the next message
+            idle = replace(SMALL, max_upload_idle_s=0.2)
+            server.core.servicer._receiving._limits = idle  # after the next message
             yield Part(chunk=b"y")
             go_on.wait(PATIENCE_S)
 
@@ -246,7 +247,7 @@ def test_too_many(tmp_path: Path) -> None:
 
 def test_room_is_looked_after_while_bytes_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment_server.uploads.SYNC_BYTES", 1000)
-    monkeypatch.setattr("augment_server.service.SYNC_BYTES", 1000)
+    monkeypatch.setattr("augment_server.receiving.SYNC_BYTES", 1000)
     with serving(tmp_path, max_stored_bytes=10_000) as server:
         first = Part(start=calls.StartUploadRequest(file_name="a.json"))
         send(server, first, Part(chunk=bytes(5000), finish=True))

@@ -1,0 +1,210 @@
+"""One HTTP request as a call: what it asks, and how it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Mapping
+from typing import Any
+
+from aiohttp import ClientError, web
+from google.api import httpbody_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2
+
+from augment_server.errors import Refusal
+from augment_server.face.messages import request_of, streamed, text_of
+from augment_server.face.routes import Found
+from augment_server.interception import count_received
+
+#: as grpc-gateway maps google.rpc.Code
+HTTP_STATUS = {
+    0: 200, 1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501,
+    13: 500, 14: 503, 15: 500, 16: 401,
+}  # fmt: skip
+_JSON = "application/json"
+_LARGE = 32 << 10  #: bytes of a message from which on it is turned into JSON in a thread
+_FINISH = "finish"  #: the field of a request in parts which says that a part is the last
+_FILE = httpbody_pb2.HttpBody.DESCRIPTOR.full_name
+#: a file that is shown is still no page of this server's
+_ALWAYS = {"Server": "kineto-augment", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+class Body:
+    """What a request brings.
+
+    Args:
+        request: the HTTP request.
+        found: its route.
+        most: bytes in a message.
+    """
+
+    def __init__(self, request: web.BaseRequest, found: Found, most: int) -> None:
+        self._request, self._found, self._most = request, found, most
+
+    @property
+    def message(self) -> Any:
+        """What the method takes: something to wait for, or the parts of a stream."""
+        method = self._found.route.method
+        if not method.client_streaming:
+            return _Awaited(self)
+        field = method.input_type.fields_by_name.get(self._found.route.body)
+        inner = field.message_type if field else None
+        return self._files() if inner and inner.full_name == _FILE else self._lines()
+
+    async def read(self) -> Message:
+        """The message of a method that takes one."""
+        text = b""
+        if self._found.route.body:
+            await self._continue()
+            while part := await self._part():
+                text += part
+                if len(text) > self._most:
+                    raise Refusal("INVALID_REQUEST", f"the body must not be larger than {self._most} bytes")
+        count_received(len(text))
+        if len(text) > _LARGE:
+            return await asyncio.to_thread(request_of, self._found, self._query(), text)
+        return request_of(self._found, self._query(), text)
+
+    async def _lines(self) -> AsyncIterator[Message]:
+        """A message from each line of the body, which is JSON."""
+        await self._continue()
+        left, most = b"", 2 * self._most  # bytes are a third longer in base64
+        while part := await self._part():
+            *lines, left = (left + part).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield await asyncio.to_thread(streamed, line, self._found.route.method.input_type)
+            if len(left) > most:
+                raise Refusal("INVALID_REQUEST", f"a line must not be longer than {most} bytes; send smaller parts")
+        if left.strip():
+            yield await asyncio.to_thread(streamed, left, self._found.route.method.input_type)
+
+    async def _files(self) -> AsyncIterator[Message]:
+        """The body itself in parts: the first with what path and parameters say, the last one says that it is the last.
+
+        A body that is cut never comes to its last part.
+        """
+        message: Any = request_of(self._found, self._query())
+        content, name = self._request.content_type, self._found.route.body
+        await self._continue()
+        getattr(message, name).content_type = content
+        while part := await self._part():
+            getattr(message, name).data = part
+            yield message
+            message = type(message)()
+        if _FINISH in message.DESCRIPTOR.fields_by_name:
+            setattr(message, _FINISH, True)
+            yield message
+
+    async def _part(self) -> bytes:
+        """The next bytes of the body; none after the last.
+
+        Raises:
+            CancelledError: the client has gone.
+        """
+        try:
+            return await self._request.content.readany()
+        except (ConnectionError, ClientError, web.RequestPayloadError) as error:
+            raise asyncio.CancelledError from error
+
+    async def _continue(self) -> None:
+        """Tell a client that waits for leave that it may send; refuse a body in an encoding."""
+        encoding = self._request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            raise Refusal("INVALID_REQUEST", f"Content-Encoding {encoding[:40]!r}: send the body as it is")
+        if self._request.headers.get("Expect", "").lower() == "100-continue" and self._request.transport:
+            self._request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _query(self) -> list[tuple[str, str]]:
+        return list(self._request.query.items())
+
+
+class _Awaited:
+    """Read once it is waited for: not before it is known who asks."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+
+    def __await__(self) -> Generator[Any, None, Message]:
+        return self._body.read().__await__()
+
+
+class Answer:
+    """What goes back."""
+
+    def __init__(self, request: web.BaseRequest, *, streams: bool) -> None:
+        self._request, self._streams = request, streams
+        self._response: web.StreamResponse | None = None
+        self.headers: Mapping[str, str] = {}  #: sent with the first bytes, beside what every answer has
+
+    async def write(self, message: Any) -> None:
+        """Send a message of a stream: a line of JSON, or the bytes of a file.
+
+        Raises:
+            CancelledError: the client has gone.
+        """
+        if isinstance(message, httpbody_pb2.HttpBody):
+            await self._send(message.data, message.content_type)
+        else:
+            await self._send(b'{"result":' + await _text(message) + b"}\n", _JSON)
+
+    async def finish(self, message: Any = None) -> web.StreamResponse:
+        """The end: the only message of a method that answers with one."""
+        if message is not None:
+            status = 200
+            if isinstance(message, health_pb2.HealthCheckResponse) and message.status != message.SERVING:
+                status = 503  # as grpc-gateway's /healthz
+            return web.Response(body=await _text(message) + b"\n", status=status, headers=self._all(_JSON))
+        if self._response is None:
+            await self._send(b"", _JSON)
+            assert self._response is not None
+        return self._response
+
+    async def fail(self, status: Any) -> web.StreamResponse:
+        """An error: the whole answer, or the last line of one that has begun; a file that has begun is cut off."""
+        if self._response is None:
+            return failure(status)
+        if self._response.content_type == _JSON and self._streams:
+            await self._send(b'{"error":' + text_of(status) + b"}\n", _JSON)
+        elif self._request.transport:
+            self._request.transport.abort()
+        return self._response
+
+    async def _send(self, data: bytes, content_type: str) -> None:
+        try:
+            if self._response is None:
+                self._response = web.StreamResponse(headers=self._all(content_type or "application/octet-stream"))
+                await self._response.prepare(self._request)
+            if data:
+                await self._response.write(data)
+        except (ConnectionError, ClientError) as error:
+            raise asyncio.CancelledError from error
+
+    def _all(self, content_type: str) -> dict[str, str]:
+        return {**_ALWAYS, "Content-Type": content_type, **self.headers}
+
+
+def failure(status: Any, http_status: int | None = None, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An error as an answer: ``google.rpc.Status`` in JSON."""
+    number = http_status or HTTP_STATUS.get(status.code, 500)
+    more = dict(headers or {})
+    if number == 401:
+        more["WWW-Authenticate"] = "Bearer"
+    if (seconds := _retry_s(status)) is not None:
+        more["Retry-After"] = str(seconds)
+    return web.Response(body=text_of(status) + b"\n", status=number, headers={**_ALWAYS, "Content-Type": _JSON, **more})
+
+
+def _retry_s(status: Any) -> int | None:
+    retry = error_details_pb2.RetryInfo()
+    for detail in status.details:
+        if detail.Unpack(retry):
+            return max(1, round(float(retry.retry_delay.ToTimedelta().total_seconds())))
+    return None
+
+
+async def _text(message: Message) -> bytes:
+    if message.ByteSize() > _LARGE:
+        return await asyncio.to_thread(text_of, message)
+    return text_of(message)

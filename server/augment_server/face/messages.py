@@ -1,0 +1,167 @@
+"""Requests in JSON, paths and queries as messages, and messages as JSON: as grpc-gateway writes them.
+
+Names of fields are in lowerCamelCase, as in the .proto files they are taken, too. 64-bit integers are strings, bytes
+are base64, enums are names. Answers tell of every field that is not in a oneof, also of those that are empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from augment_server.errors import Refusal
+from augment_server.face.routes import Found
+
+MOST_DEPTH = 20  #: of objects in objects
+_KEYED = re.compile(r"(\w+)\[([^\[\]]*)\]")  #: ``labels[team]``
+#: what protobuf says of a field that there is not, and of a value that is none
+_UNKNOWN = re.compile(r'no field named "([^"]*)" at "\w+\.?([^"]*)".*?: "\[(.*)\]"')
+_INNER = re.compile(r"Failed to parse (\w+) field: ")
+_WHERE = re.compile(r" at \w+\.?([\w.\[\]]*?)\.*$")
+_TEXTS = ("google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.FieldMask")  #: in JSON
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+
+def request_of(found: Found, query: Sequence[tuple[str, str]], body: bytes = b"") -> Message:
+    """The message that a request means.
+
+    Args:
+        found: its route, and what the path says.
+        query: its parameters.
+        body: JSON, if the route takes a body.
+
+    Raises:
+        Refusal: it means none.
+    """
+    descriptor, told = found.route.method.input_type, dict[str, Any]()
+    taken = found.route.body
+    if taken == "*":
+        told = _object(body) if body.strip() else {}
+    elif taken and body:
+        told[taken] = _object(body)
+    for name, values in _by_name(query).items():
+        if taken == "*":
+            raise _bad(name, "parameters are not taken beside a body in JSON; put it there")
+        if taken and name.partition(".")[0] == taken:
+            raise _bad(name, "is told by the body")
+        _put(told, descriptor, name, values)
+    for name, value in found.fields.items():
+        _put(told, descriptor, name, [value])
+    return parsed(told, descriptor)
+
+
+def streamed(text: bytes, descriptor: Descriptor) -> Message:
+    """A message of a stream, from one line of JSON.
+
+    Raises:
+        Refusal: it is none.
+    """
+    return parsed(_object(text), descriptor)
+
+
+def parsed(told: dict[str, Any], descriptor: Descriptor) -> Message:
+    """A message, from what JSON says.
+
+    Raises:
+        Refusal: it lacks such a field, or a value is not of its type.
+    """
+    message = message_factory.GetMessageClass(descriptor)()
+    try:
+        return json_format.ParseDict(told, message, max_recursion_depth=MOST_DEPTH)
+    except (json_format.ParseError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise _unparsed(str(error) or type(error).__name__) from error
+
+
+def text_of(message: Message) -> bytes:
+    """A message in JSON."""
+    told = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    return msgspec.json.encode(told)
+
+
+def _unparsed(text: str) -> Refusal:
+    """What protobuf says of JSON that is not of a message's type, with the path of the field."""
+    text = " ".join(text.split())
+    if unknown := _UNKNOWN.search(text):
+        name, outer, known = unknown.groups()
+        return _bad(f"{outer}.{name}".strip("."), f"there is no such field; known: {known.replace(chr(39), '')}")
+    fields, where = _INNER.findall(text), _WHERE.search(text)
+    path = where[1] if where else ".".join(fields)
+    if fields and fields[-1] != path.rpartition(".")[2].partition("[")[0]:
+        path = f"{path}.{fields[-1]}".strip(".")
+    return _bad(path, _WHERE.sub("", _INNER.sub("", text))[:400])
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        told = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _bad("", f"no JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise _bad("", "must be an object in JSON")
+    return told
+
+
+def _by_name(query: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    values: dict[str, list[str]] = {}
+    for name, value in query:
+        values.setdefault(name, []).append(value)
+    return values
+
+
+def _put(told: dict[str, Any], descriptor: Descriptor, path: str, values: list[str]) -> None:
+    """Set the field at ``path``, such as ``spec.augment.formats``."""
+    *outer, last = path.split(".")
+    for name in outer:
+        field = _field(descriptor, name, path)
+        if field.message_type is None or _repeated(field):
+            raise _bad(path, f"{name[:80]} has no fields")
+        told, descriptor = told.setdefault(field.name, {}), field.message_type
+    keyed = _KEYED.fullmatch(last)
+    field = _field(descriptor, keyed[1] if keyed else last, path)
+    told.pop(field.camelcase_name, None)
+    if keyed:
+        told.setdefault(field.name, {})[keyed[2]] = _only(values, path)
+    elif field.message_type and field.message_type.full_name not in _TEXTS:
+        raise _bad(path, "is no single value; name its fields, or put it into a body")
+    elif _repeated(field):
+        told[field.name] = [_value(field, value, path) for value in values]
+    else:
+        told[field.name] = _value(field, _only(values, path), path)
+
+
+def _field(descriptor: Descriptor, name: str, path: str) -> FieldDescriptor:
+    for field in descriptor.fields:
+        if name in (field.name, field.camelcase_name):
+            return field
+    names = ", ".join(field.camelcase_name for field in descriptor.fields)
+    raise _bad(path, f"there is no such parameter; known: {names or 'none'}")
+
+
+def _only(values: list[str], path: str) -> str:
+    if len(values) != 1:
+        raise _bad(path, "may be given once")
+    return values[0]
+
+
+def _value(field: FieldDescriptor, text: str, path: str) -> Any:
+    if field.type != FieldDescriptor.TYPE_BOOL:
+        return text  # JSON may have numbers and enums as texts
+    if text.lower() not in _TRUTH:
+        raise _bad(path, "must be true or false")
+    return _TRUTH[text.lower()]
+
+
+def _repeated(field: FieldDescriptor) -> bool:
+    told: bool | None = getattr(field, "is_repeated", None)  # of protobuf 6, where the other is deprecated
+    return bool(getattr(field, "label", 0) == FieldDescriptor.LABEL_REPEATED) if told is None else told
+
+
+def _bad(path: str, what: str) -> Refusal:
+    where = path[:200] or "request"
+    return Refusal("INVALID_REQUEST", f"{where}: {what}", field_path=path[:200])

@@ -1,0 +1,230 @@
+"""The port for HTTP: connections, who may ask from where, and what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from aiohttp import web
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2
+
+from augment.errors import AugmentError
+from augment_server.errors import Refusal
+from augment_server.face.calls import Answer, Body, failure
+from augment_server.face.chain import Aborted, Chain, Context, Details
+from augment_server.face.routes import Found, Routes
+from augment_server.limits import Limits
+from augment_server.observer import Observer
+from augment_server.security import HEALTH_CHECK, Address
+
+HEALTH_PATH = "/healthz"  #: as grpc-gateway has it
+_METADATA = ("authorization", "traceparent", "tracestate")  #: headers that are passed on
+_PREFIX = "grpc-metadata-"  #: and those that begin with this, without it
+_HANDSHAKE_S = 10.0
+_READ_BYTES = 256 << 10
+_PAUSE_S = 1.0  #: if no connection can be taken, for want of files say
+
+
+class HttpPort:
+    """Serves the methods of ``services`` over HTTP.
+
+    Args:
+        where: to listen.
+        services: whose methods, as their options say.
+        chain: by which they are called.
+        limits: of the server.
+        contexts: gives the context of TLS for the next connection; None for none.
+        names_matter: whether a request must ask for this machine by its address or as ``localhost``: where anybody may
+            ask who reaches the port, a web page could have its own name point here.
+        observer: told of what should not be.
+    """
+
+    def __init__(
+        self, where: Address, services: list[ServiceDescriptor], chain: Chain, limits: Limits,
+        contexts: Callable[[], ssl.SSLContext] | None, observer: Observer, *, names_matter: bool,
+    ) -> None:  # fmt: skip
+        self._where, self.chain, self._limits, self._contexts = where, chain, limits, contexts
+        self._observer, self._names_matter = observer, names_matter
+        self._routes = Routes(services)
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            AugmentError: the port is taken.
+        """
+        self._server = web.Server(
+            self._answered, handler_cancellation=True, access_log=None, auto_decompress=False,
+            keepalive_timeout=self._limits.max_connection_idle_s, read_bufsize=_READ_BYTES, lingering_time=2.0,
+        )  # fmt: skip
+        try:
+            self._sockets = await _listening(self._where)
+        except OSError as error:
+            reason = (os.strerror(error.errno) if error.errno else str(error)).lower()  # without the address again
+            raise AugmentError(f"--http {self._where}: {reason}; choose another port, or 0 for any") from error
+        self._accepting = [asyncio.create_task(self._accept(one)) for one in self._sockets]
+        port = self._sockets[0].getsockname()[1]
+        self.url = f"http{'s' if self._contexts else ''}://{Address(self._where.host, port)}"
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Take no more connections; calls under way may go on for so long."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for one in self._sockets:
+            one.close()
+        self._server.pre_shutdown()
+        end = asyncio.get_running_loop().time() + grace_s
+        while self._server.connections and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.05)
+        await self._server.shutdown(0.1)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                self._observer.log(logging.ERROR, f"no connection can be taken: {error!r}")
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if len(self._server.connections) + len(self._tasks) >= self._limits.max_connections:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._connect(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        """Hand a connection over, with TLS of the files as they are now."""
+        context = self._contexts() if self._contexts else None
+        handshake = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S} if context else {}
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(self._server, connection, **handshake)  # type: ignore[arg-type]
+        except (OSError, asyncio.TimeoutError):  # a handshake that failed: strangers'
+            connection.close()
+
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
+        if refused := self._refused(request):
+            return refused
+        path = request.rel_url.raw_path
+        if path == HEALTH_PATH and request.method == "GET":
+            return await self._call(request, HEALTH_CHECK, health_pb2.HealthCheckRequest(), streams=False)
+        found = self._routes.find(request.method, path)
+        if found is None:
+            return self._nothing(request.method, path)
+        body = Body(request, found, self._limits.max_message_bytes).message
+        return await self._call(request, found.route.path, body, streams=_streams(found))
+
+    def _refused(self, request: web.BaseRequest) -> web.Response | None:
+        """What a web page of somebody else's must not do by its visitor's browser."""
+        origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
+        if origin is not None and urlsplit(origin).netloc != host:
+            what = "requests from web pages of other servers are refused"
+        elif self._names_matter and not _local(host):
+            what = "ask for this server by its address, or as localhost"
+        else:
+            return None
+        return failure(Refusal("ORIGIN_NOT_ALLOWED", what).status())
+
+    def _nothing(self, verb: str, path: str) -> web.Response:
+        verbs = self._routes.verbs(path)
+        if verbs:
+            what = f"{verb[:20]} is not for {path[:200]}, but {', '.join(verbs)}"
+            return failure(Refusal("INVALID_REQUEST", what).status(), 405, {"Allow": ", ".join(verbs)})
+        return failure(Refusal("NOT_FOUND", f"{path[:200]}: there is no such path; docs/service.md has all").status())
+
+    async def _call(self, request: web.BaseRequest, method: str, body: Any, *, streams: bool) -> web.StreamResponse:
+        """Have a call answered."""
+        metadata = tuple(_metadata(request.headers))
+        answer = Answer(request, streams=streams)
+        context = Context(_peer(request), metadata, _shown(request), answer.write)
+        answer.headers = context.answered
+        try:
+            behaviour = await self.chain.behaviour(Details(method, metadata))
+            return await answer.finish(await behaviour(body, context))
+        except Aborted:
+            return await answer.fail(context.status)
+        except Exception as error:
+            self._observer.log(logging.ERROR, f"{method}: {error!r}")
+            return await answer.fail(Refusal("INTERNAL", "internal error; the server's log has more").status())
+        finally:
+            context.ended()
+
+
+def _streams(found: Found) -> bool:
+    return bool(found.route.method.server_streaming)
+
+
+async def _listening(where: Address) -> list[socket.socket]:
+    """Sockets at all addresses of a host, on the same port."""
+    loop, port = asyncio.get_running_loop(), where.port
+    places = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    with contextlib.ExitStack() as stack:
+        for family, _, _, _, place in dict.fromkeys(places):
+            one = stack.enter_context(socket.create_server((str(place[0]), port), family=family, backlog=1024))
+            one.setblocking(False)
+            port = one.getsockname()[1]
+            made.append(one)
+        stack.pop_all()
+    return made
+
+
+def _metadata(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    found = []
+    for name, value in headers.items():
+        lower = name.lower()
+        if lower in _METADATA or lower.startswith(_PREFIX):
+            found.append((lower.removeprefix(_PREFIX), value))
+    return found
+
+
+def _peer(request: web.BaseRequest) -> str:
+    """As gRPC names it."""
+    name = request.transport.get_extra_info("peername") if request.transport else None
+    if not name:
+        return "unknown"
+    address = ipaddress.ip_address(name[0].partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    if mapped or address.version == 4:
+        return f"ipv4:{mapped or address}:{name[1]}"
+    return f"ipv6:{quote(f'[{name[0]}]', safe='')}:{name[1]}"
+
+
+def _shown(request: web.BaseRequest) -> dict[str, list[bytes]]:
+    """What the client's certificate says, in gRPC's words."""
+    tls = request.transport.get_extra_info("ssl_object") if request.transport else None
+    encoded = tls.getpeercert(binary_form=True) if tls else None
+    if not tls or not encoded:
+        return {}
+    told: dict[str, Any] = tls.getpeercert()
+    names = [value for part in told.get("subject", ()) for name, value in part if name == "commonName"]
+    found = {
+        "x509_common_name": names[:1],
+        "x509_subject_alternative_name": [value for _, value in told.get("subjectAltName", ())],
+        "x509_pem_cert": [ssl.DER_cert_to_PEM_cert(encoded)],
+    }
+    return {name: [value.encode() for value in values] for name, values in found.items() if values}
+
+
+def _local(host: str) -> bool:
+    """Whether a ``Host`` is an address or ``localhost``."""
+    name = urlsplit(f"//{host}").hostname or ""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return name == "localhost"

@@ -1,0 +1,99 @@
+"""Bytes of traces that calls bring, into uploads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from augment.v1 import resources_pb2 as v1
+from augment_server.errors import Refusal
+from augment_server.limits import Limits
+from augment_server.names import safe_file_name, sha256_of
+from augment_server.retention import Retention
+from augment_server.threads import Apart
+from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
+
+Pieces = AsyncIterator[tuple[bytes, bool]]  #: the next bytes, and whether they are the last
+
+
+class Receiving:
+    """Takes what streams bring."""
+
+    def __init__(self, uploads: Uploads, retention: Retention, limits: Limits, apart: Apart) -> None:
+        self._uploads, self._retention, self._limits, self._apart = uploads, retention, limits, apart
+
+    async def start(self, caller: Caller, request: Any) -> v1.Upload:
+        """Announce an upload: its name, size and SHA-256 are fields of ``request``."""
+        size = request.size_bytes if request.HasField("size_bytes") else None
+        announced = Announced(safe_file_name(request.file_name), size, sha256_of(request.sha256))
+
+        self._uploads.expect_size(size)
+
+        def start() -> v1.Upload:
+            self._retention.make_room(caller.client, size or 0, self._uploads.busy())
+            return self._uploads.start(caller, announced)
+
+        return await self._apart(start)
+
+    async def receive(self, caller: Caller, upload: str, offset: int, pieces: Pieces) -> None:
+        """Take the pieces, until the upload is complete or they end."""
+        async with self._writing(caller, upload, offset) as writer:
+            if writer is None:
+                return  # it is complete
+            checked = writer.received + SYNC_BYTES  # that there is room, for not every upload was announced
+            finish = writer.whole
+            while not finish:
+                piece = await anext(pieces, None)
+                if piece is None:
+                    return
+                chunk, last = piece
+                await self._apart(writer.write, chunk)
+                if writer.received >= checked:
+                    checked = writer.received + SYNC_BYTES
+                    await self._apart(self._retention.make_room, caller.client, 0, self._uploads.busy())
+                finish = last or writer.whole
+            await self._apart(writer.finish)
+
+    async def chunks(self, finish: bool, messages: AsyncIterator[Any]) -> Pieces:
+        """What comes after the first message of a stream of ``chunk``; ``finish`` says that that was all already."""
+        if finish:
+            yield b"", True
+        while (message := await self.next(messages)) is not None:
+            if message.WhichOneof("part") not in ("chunk", None):
+                raise Refusal("INVALID_REQUEST", "after the first message only chunks may follow")
+            yield message.chunk, message.finish
+
+    async def contents(self, first: Any, messages: AsyncIterator[Any]) -> Pieces:
+        """What a stream of ``content`` brings, its first message included."""
+        message = first
+        while message is not None:
+            yield message.content.data, message.finish
+            message = await self.next(messages)
+
+    async def next(self, messages: AsyncIterator[Any]) -> Any:
+        """The next message; None after the last."""
+        idle = self._limits.max_upload_idle_s
+        try:
+            return await asyncio.wait_for(anext(messages, None), idle)
+        except asyncio.TimeoutError as error:
+            raise Refusal(
+                "UPLOAD_IDLE", f"no bytes came for {idle:g} s; go on with the upload in a new call"
+            ) from error
+
+    @contextlib.asynccontextmanager
+    async def _writing(self, caller: Caller, upload: str, offset: int) -> AsyncIterator[Writer | None]:
+        """A writer, closed at the end, also if its call is broken off before it is even open."""
+        opening = asyncio.ensure_future(self._apart(self._uploads.open, caller, upload, offset))
+
+        async def close() -> None:
+            with contextlib.suppress(Refusal):
+                writer = await opening
+                if writer and not writer.closed:
+                    await self._apart(writer.close)
+
+        try:
+            yield await asyncio.shield(opening)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(close()))

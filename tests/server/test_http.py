@@ -1,0 +1,335 @@
+"""The service over HTTP, with curl, as operators start it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import queue
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from certificates import Authority
+from curl import Answered, curl
+from in_process import eventually, trace
+from serving_process import PATIENCE_S, Server, augment, environment, serving
+
+from augment.client import Client, Tls
+from augment.v1 import service_pb2 as calls
+from augment.v1.service_pb2_grpc import AugmentServiceStub
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state"), "--http", "127.0.0.1:0", "--max-message", "100kB") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of more than a message."""
+    return trace(tmp_path_factory.mktemp("traces") / "rank 0.json", count=5000)
+
+
+def upload(server: Server, path: Path, name: str = "rank0.json", *options: object) -> str:
+    answered = curl(f"{server.http}/v1/uploads:bytes?fileName={name}", "--data-binary", f"@{path}", *options)
+    assert (answered.status, answered.json["upload"]["state"]) == (200, "STATE_COMPLETE"), answered.body
+    return str(answered.json["upload"]["name"])
+
+
+def create(server: Server, upload: str, **more: Any) -> str:
+    asked = {"spec": {"augment": {"input": {"upload": upload}, "only": ["temporal_breakdown"]}}, **more}
+    answered = curl(f"{server.http}/v1/jobs", "--json", json.dumps(asked))
+    assert answered.status == 200, answered.body
+    return str(answered.json["job"]["name"])
+
+
+def done(server: Server, job: str) -> dict[str, Any]:
+    answered = curl(f"{server.http}/v1/{job}:watch", "--no-buffer")
+    assert all(set(line) == {"result"} for line in answered.lines)
+    return dict(answered.lines[-1]["result"]["job"])
+
+
+def test_round_trip(server: Server, given: Path, tmp_path: Path) -> None:
+    """The same bytes as the command's, downloaded as files."""
+    assert augment("run", given, "-o", tmp_path / "wanted", "--only", "temporal_breakdown").returncode == 0
+    job = done(server, create(server, upload(server, given, "rank%200.json")))
+    assert job["state"] == "STATE_SUCCEEDED"
+    for artifact in job["artifacts"]:
+        name = artifact["name"].replace(" ", "%20")
+        answered = curl(f"{server.http}/v1/{name}:download")
+        assert answered.body == (tmp_path / "wanted" / artifact["fileName"]).read_bytes()
+        assert answered.headers["content-type"] == artifact["mediaType"]
+        assert answered.headers["content-disposition"].startswith(f'attachment; filename="{artifact["fileName"]}"')
+        rest = curl(f"{server.http}/v1/{name}:download?offset=100")
+        assert (rest.status, rest.body) == (200, answered.body[100:])
+        lines = curl(f"{server.http}/v1/{name}:read").lines
+        assert lines[0]["result"]["artifact"] == artifact
+        assert b"".join(base64.b64decode(one["result"]["chunk"]) for one in lines) == answered.body
+    metrics = curl(f"{server.http}/v1/{job['name']}/metrics?analyses=temporal_breakdown").lines
+    assert metrics[0]["result"]["metrics"]["status"] == "STATUS_OK"
+
+
+def test_an_upload_goes_on(server: Server, given: Path, tmp_path: Path) -> None:
+    content = given.read_bytes() + b" "  # so that it is not there already
+    told = {"fileName": "a.json", "sizeBytes": str(len(content)), "sha256": hashlib.sha256(content).hexdigest()}
+    started = curl(f"{server.http}/v1/uploads", "--json", json.dumps({**told, "fileName": "part.json"})).json["upload"]
+    (tmp_path / "first").write_bytes(content[:100_000])
+    url = f"{server.http}/v1/{started['name']}:bytes"
+    part = curl(url, "-T", tmp_path / "first")
+    assert (part.status, part.json["code"]) == (400, 9)  # not all that was announced has come
+    there = curl(f"{server.http}/v1/{started['name']}").json["upload"]
+    assert (there["receivedBytes"], there["state"]) == ("100000", "STATE_ACTIVE")
+    (tmp_path / "rest").write_bytes(content[90_000:])
+    whole = curl(f"{url}?offset=90000", "-T", tmp_path / "rest").json["upload"]
+    assert (whole["state"], whole["sha256"]) == ("STATE_COMPLETE", told["sha256"])
+
+
+def test_a_body_that_is_cut_completes_nothing(server: Server) -> None:
+    place = server.http.removeprefix("http://").split(":")
+    head = f"POST /v1/uploads:bytes?fileName=cut.json HTTP/1.1\r\nHost: {place[0]}\r\nContent-Length: 1000\r\n\r\n"
+    with socket.create_connection((place[0], int(place[1]))) as connection:
+        connection.sendall(head.encode() + b"x" * 500)
+        cut = eventually(lambda: named(server, "cut.json"))
+        eventually(lambda: named(server, "cut.json")["receivedBytes"] == "500")
+    server.logged("call", method="UploadBytes", code="CANCELLED")
+    there = curl(f"{server.http}/v1/{cut['name']}").json["upload"]
+    assert (there["state"], there["receivedBytes"]) == ("STATE_ACTIVE", "500")
+
+
+def named(server: Server, file_name: str) -> dict[str, Any]:
+    uploads = curl(f"{server.http}/v1/uploads?pageSize=1000").json["uploads"]
+    return next((one for one in uploads if one["fileName"] == file_name), {})
+
+
+def test_streams_of_json(server: Server, given: Path) -> None:
+    """A trace in lines of JSON, to UploadTrace and to Augment."""
+    content = given.read_bytes()
+    chunks = [content[at : at + 50_000] for at in range(0, len(content), 50_000)]
+    lines = [json.dumps({"chunk": base64.b64encode(chunk).decode()}) for chunk in chunks]
+    start = json.dumps({"start": {"fileName": "lines.json", "sizeBytes": len(content)}})
+    data = "\n".join([start, "", *lines]).encode()
+    sent = curl(f"{server.http}/v1/uploads:stream", "--data-binary", "@-", data=data)
+    assert sent.json["upload"]["state"] == "STATE_COMPLETE"
+    spec = {"only": ["temporal_breakdown"]}
+    start = json.dumps({"start": {"file": {"fileName": "lines.json", "sizeBytes": len(content)}, "spec": spec}})
+    got = curl(f"{server.http}/v1/augment", "--data-binary", "@-", data="\n".join([start, *lines]).encode()).lines
+    assert got[0]["result"]["job"]["state"] in ("STATE_QUEUED", "STATE_RUNNING")
+    assert [one["result"]["artifact"]["fileName"] for one in got if "artifact" in one["result"]] == [
+        "lines.augmented.pftrace", "lines.metrics.json"
+    ]  # fmt: skip
+
+
+def test_an_error_in_a_stream(server: Server) -> None:
+    start = json.dumps({"start": {"file": {"fileName": "bad.json"}}})
+    data = "\n".join([start, json.dumps({"chunk": base64.b64encode(b"no trace").decode(), "finish": True})]).encode()
+    answered = curl(f"{server.http}/v1/augment", "--data-binary", "@-", data=data)
+    assert answered.status == 200
+    assert answered.lines[-1]["error"]["details"][0]["reason"] == "UNKNOWN_FORMAT"
+
+
+def test_lists(server: Server, given: Path) -> None:
+    for _ in range(3):
+        create(server, upload(server, given))
+    page = curl(f"{server.http}/v1/jobs?pageSize=2").json
+    assert len(page["jobs"]) == 2
+    rest = curl(f"{server.http}/v1/jobs?pageSize=1000&pageToken={page['nextPageToken']}").json
+    names = [job["name"] for job in (*page["jobs"], *rest["jobs"])]
+    assert len(set(names)) == len(names) >= 3
+    states = curl(f"{server.http}/v1/jobs?states=STATE_CANCELLED&states=STATE_FAILED").json["jobs"]
+    assert {one["state"] for one in states} <= {"STATE_CANCELLED", "STATE_FAILED"}
+
+
+def test_the_same_request_again(server: Server, given: Path) -> None:
+    sent = upload(server, given)
+    assert create(server, sent, requestId="twice") == create(server, sent, requestId="twice")
+
+
+def test_cancel_and_delete(server: Server, given: Path) -> None:
+    job = create(server, upload(server, given))
+    done(server, job)
+    assert curl(f"{server.http}/v1/{job}:cancel", "-X", "POST").json["job"]["state"] == "STATE_SUCCEEDED"
+    assert curl(f"{server.http}/v1/{job}", "-X", "DELETE").json == {}
+    gone = curl(f"{server.http}/v1/{job}")
+    assert (gone.status, gone.json["code"], gone.reason) == (404, 5, "NOT_FOUND")
+
+
+def test_the_server(server: Server) -> None:
+    assert curl(f"{server.http}/healthz").json == {"status": "SERVING"}
+    assert curl(f"{server.http}/v1/serverInfo").json["info"]["limits"]["maxMessageBytes"] == "100000"
+    assert curl(f"{server.http}/v1/analyses").json["analyses"][0]["name"] == "diagnosis"
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "status", "reason"),
+    [
+        ("/v1/nothing", (), 404, "NOT_FOUND"),
+        ("/v1/jobs", ("-X", "PATCH"), 405, "INVALID_REQUEST"),
+        ("/v1/jobs?pageSize=x", (), 400, "INVALID_REQUEST"),
+        ("/v1/jobs", ("--json", "{"), 400, "INVALID_REQUEST"),
+        ("/v1/jobs", ("--json", '{"spec": {"augment": {"only": ["x"], "input": {"uri": "/a"}}}}'), 400, "USAGE"),
+        ("/v1/jobs", ("--json", "@/dev/zero", "--max-filesize", "1"), 0, ""),
+        ("/v1/jobs/../x", ("--path-as-is",), 404, "NOT_FOUND"),
+        ("/v1/jobs/nothing", (), 404, "NOT_FOUND"),
+        ("/v1/jobs/NOTHING", (), 400, "INVALID_REQUEST"),
+        ("/v1/jobs", ("-H", "Origin: https://example.com"), 403, "ORIGIN_NOT_ALLOWED"),
+        ("/v1/jobs", ("-H", "Host: example.com"), 403, "ORIGIN_NOT_ALLOWED"),
+        ("/v1/jobs", ("--json", "{}", "-H", "Content-Encoding: gzip"), 400, "INVALID_REQUEST"),
+    ],
+)
+def test_what_is_refused(server: Server, path: str, options: tuple[str, ...], status: int, reason: str) -> None:
+    if "@/dev/zero" in options:
+        answered = curl(f"{server.http}{path}", "--data-binary", "@-", data=b"0" * 200_000)
+        assert (answered.status, answered.reason) == (400, "INVALID_REQUEST")
+        return
+    answered = curl(f"{server.http}{path}", *options)
+    assert (answered.status, answered.reason) == (status, reason)
+    assert answered.headers["content-type"] == "application/json"
+
+
+def test_what_is_wrong_is_named(server: Server) -> None:
+    answered = curl(f"{server.http}/v1/jobs", "--json", '{"spec": {"augment": {"onyl": ["x"]}}}')
+    (violations,) = (one["fieldViolations"] for one in answered.json["details"] if "fieldViolations" in one)
+    assert violations[0]["field"] == "spec.augment.onyl"
+    assert "known: input, formats, only" in violations[0]["description"]
+
+
+def test_localhost_is_this_machine(server: Server) -> None:
+    port = server.http.rpartition(":")[2]
+    assert curl(f"{server.http}/healthz", "-H", f"Host: localhost:{port}").status == 200
+    assert curl(f"{server.http}/healthz", "-H", f"Origin: {server.http}").status == 200
+
+
+def test_calls_are_counted_and_logged_as_any(tmp_path: Path, given: Path) -> None:
+    with serving(tmp_path / "state", "--metrics-listen", "127.0.0.1:0", "--http", "127.0.0.1:0") as server:
+        upload(server, given)
+        line = server.logged("call", method="UploadBytes", code="OK")
+        assert line["client"] == "host:ipv4:127.0.0.1"
+        assert line["received_bytes"] >= given.stat().st_size
+        assert (
+            'augment_calls_total{code="OK",method="augment.v1.AugmentService/UploadBytes"} 1.0'
+            in curl(server.metrics).body.decode()
+        )
+
+
+def test_tokens(tmp_path: Path, given: Path) -> None:
+    (tmp_path / "tokens").write_text("ci:secret\nother:different\n")
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0", "--token-file", tmp_path / "tokens") as server:
+        url, bearer = f"{server.http}/v1/jobs", ("-H", "Authorization: Bearer secret")
+        missing, unknown = curl(url), curl(url, "-H", "Authorization: Bearer wrong")
+        assert (missing.status, missing.reason, unknown.status, unknown.reason) == (
+            401, "TOKEN_MISSING", 401, "TOKEN_UNKNOWN"
+        )  # fmt: skip
+        assert missing.headers["www-authenticate"] == "Bearer"
+        assert curl(f"{server.http}/healthz").status == 200
+        sent = upload(server, given, "rank0.json", *bearer)
+        assert curl(f"{server.http}/v1/{sent}", *bearer).status == 200
+        assert curl(f"{server.http}/v1/{sent}", "-H", "Authorization: Bearer different").status == 404
+        with grpc.insecure_channel(server.address) as channel:  # whoever it is, over gRPC it is the same
+            metadata = (("authorization", "Bearer secret"),)
+            found = AugmentServiceStub(channel).GetUpload(calls.GetUploadRequest(name=sent), metadata=metadata)
+        assert found.upload.name == sent
+
+
+def test_limits_are_those_of_grpc(tmp_path: Path) -> None:
+    """A stream over gRPC takes the only place."""
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0", "--max-client-calls", "1") as server:
+        with grpc.insecure_channel(server.address) as channel:
+            messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            call = AugmentServiceStub(channel).UploadTrace.future(iter(messages.get, None))
+            refused: Answered = eventually(
+                lambda: (answered := curl(f"{server.http}/v1/jobs/a:watch")).status == 429 and answered
+            )
+            messages.put(None)
+            assert call.exception()
+        assert (refused.reason, refused.headers["retry-after"]) == ("TOO_MANY_CALLS", "1")
+
+
+def test_tls_and_certificates(tmp_path: Path, given: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    ours, theirs = authority.sign("server"), authority.sign("someone")
+    flags = ("--tls-cert", ours.cert, "--tls-key", ours.key, "--tls-client-ca", authority.cert)
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0", *flags) as server:
+        assert server.http.startswith("https://")
+        assert curl(f"{server.http}/healthz", "--cacert", authority.cert).code != 0
+        shown = ("--cacert", authority.cert, "--cert", theirs.cert, "--key", theirs.key)
+        sent = upload(server, given, "rank0.json", *shown)
+        tls = Tls(ca=authority.cert, cert=theirs.cert, key=theirs.key)
+        with Client(server.address, tls=tls) as client:  # the same owner
+            assert client._stub.GetUpload(calls.GetUploadRequest(name=sent)).upload.name == sent
+        renewed = authority.sign("renewed")
+        ours.key.write_bytes(renewed.key.read_bytes())
+        ours.cert.write_bytes(renewed.cert.read_bytes())
+        context = ssl.create_default_context(cafile=str(authority.cert))
+        context.load_cert_chain(theirs.cert, theirs.key)
+        place = server.http.removeprefix("https://").split(":")
+        with (
+            socket.create_connection((place[0], int(place[1]))) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            told: Any = connection.getpeercert()
+        assert told["subject"] == ((("commonName", "renewed"),),)
+
+
+def test_it_is_as_safe_as_the_other_port(tmp_path: Path) -> None:
+    ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", "--http", "0.0.0.0:0")
+    assert ended.returncode == 2
+    assert "--http 0.0.0.0:0: other machines could reach it in clear" in ended.stderr
+
+
+def test_a_port_that_is_taken(server: Server, tmp_path: Path) -> None:
+    place = server.http.removeprefix("http://")
+    ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", "--http", place)
+    assert ended.returncode != 0
+    assert f"--http {place}: address already in use" in ended.stderr
+
+
+def test_it_drains(tmp_path: Path, given: Path) -> None:
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0") as server:
+        job = create(server, upload(server, given))
+        server.terminate()
+        assert server.wait() == 0
+        assert "Traceback" not in server.errors
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0") as server:
+        assert done(server, job)["state"] == "STATE_SUCCEEDED"
+
+
+def test_a_reader_that_stalls_is_cut_off(tmp_path: Path) -> None:
+    large = trace(tmp_path / "large.json", count=200_000)
+    with serving(tmp_path / "state", "--http", "127.0.0.1:0", "--max-unread", "1s") as server:
+        sent = upload(server, large, "large.json")
+        asked = {"spec": {"augment": {"input": {"upload": sent}, "only": ["kernel_breakdown"], "formats": ["chrome"]}}}
+        job = done(server, curl(f"{server.http}/v1/jobs", "--json", json.dumps(asked)).json["job"]["name"])
+        name = max(job["artifacts"], key=lambda one: int(one["sizeBytes"]))["name"]
+        place = server.http.removeprefix("http://").split(":")
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((place[0], int(place[1])))
+            for _ in range(400):  # one after the other over this connection: more than its buffers hold
+                connection.sendall(f"GET /v1/{name}:read HTTP/1.1\r\nHost: {place[0]}\r\n\r\n".encode())
+            server.logged("call", method="ReadArtifact", code="DEADLINE_EXCEEDED")
+
+
+def test_the_commands_of_the_page(server: Server, given: Path, tmp_path: Path) -> None:
+    """Each as it stands there, one after the other, but for the port."""
+    page = (ROOT / "docs" / "service.md").read_text()
+    blocks = [one for one in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if re.search(r"\bcurl ", one)]
+    assert len(blocks) >= 4
+    (tmp_path / "rank0.json.gz").write_bytes(given.read_bytes())
+    script = "\n".join(blocks).replace("http://127.0.0.1:8080", server.http)
+    ended = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, capture_output=True, encoding="utf-8",
+        env=environment(), timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert '"state":"STATE_SUCCEEDED"' in ended.stdout
+    assert (tmp_path / "rank0.augmented.pftrace").stat().st_size > 1000
