@@ -70,7 +70,7 @@ class PacketsByHand(PacketScanner):
 @contextmanager
 def packets_by_hand() -> Iterator[None]:
     """Have native traces read without kernels."""
-    with patch("augment.readers.perfetto.FastScanner", PacketsByHand):
+    with patch("augment.readers.perfetto.reading.FastScanner", PacketsByHand):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import augment
+from traces import kernel, launch, op
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {
@@ -37,10 +39,17 @@ def test_help_loads_no_analysis(args: list[str]) -> None:
 
 
 def test_augmenting_loads_neither_bars_nor_tables(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_bytes(b'{"traceEvents": []}')
+    events = [
+        op("aten::mm", 0, 9),
+        launch("cudaLaunchKernel", 2, 3, correlation=1),
+        kernel("gemm", 6, 9, correlation=1),
+    ]
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": events}))
     argv = ["augment", "run", str(tmp_path / "a.json")]
     loaded = loaded_after(f"sys.argv = {argv!r}\nfrom augment.cli import main\nassert main() == 0")
     assert not loaded & {"rich", "numba", "llvmlite", "pandas", "plotly", "grpc", "multiprocessing"}
+    assert not loaded & {"tempfile", "subprocess", "socket", "secrets", "statistics"}
+    assert "augment.readers.perfetto.reading" not in loaded
 
 
 def test_every_public_name_is_there() -> None:

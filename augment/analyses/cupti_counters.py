@@ -20,7 +20,7 @@ extreme is taken, and for any other (averages, percentages) the mean over the ra
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,4 +80,13 @@ def _statistic(counter: str) -> str:
     return "sum" if counter == "flop" else last if last in ("sum", "min", "max") else "mean"
 
 
-_OF: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max, "mean": statistics.fmean}
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+_OF: dict[str, Callable[[list[float]], float]] = {
+    "sum": sum,
+    "min": min,
+    "max": max,
+    "mean": lambda values: math.fsum(values) / len(values),
+}

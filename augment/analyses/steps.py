@@ -34,7 +34,7 @@ import numpy as np
 from augment.annotations import SliceTrack, Texts
 from augment.arrays import intervals
 from augment.arrays.ordering import grouped, sums
-from augment.arrays.statistics import OUTLIER, robust_z
+from augment.arrays.statistics import OUTLIER, median, robust_z
 from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording, before_recording_diagnostics
 from augment.derived.gpu.gpu_work import gpu_work
@@ -102,7 +102,7 @@ def _drawn(trace: Trace) -> SliceTrack:
     z = robust_z(dur)
     outlier = np.zeros(len(all_steps), np.bool_)
     if z is not None:
-        outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - np.median(dur)) > _SEEN * np.median(dur))
+        outlier = (np.abs(z) > OUTLIER) & (np.abs(dur - median(dur)) > _SEEN * median(dur))
     names = [
         f"step {number}: {ns / 1e6:.4g} ms{', outlier' * far}"
         for number, ns, far in zip(all_steps.number.tolist(), dur.tolist(), outlier.tolist(), strict=True)

@@ -93,11 +93,21 @@ def time_weighted(values: npt.NDArray[Any], held_ns: Int64s) -> TimeWeighted | N
     return TimeWeighted(mean, std, p25, p50, p75)
 
 
+def median(values: npt.NDArray[Any]) -> float:
+    """The middle of numbers, or the mean of both middles; NaN of none: ``np.median`` without loading masked arrays."""
+    if not len(values):
+        return float("nan")
+    middle = len(values) // 2
+    low = middle - (len(values) % 2 == 0)
+    parted = np.partition(values, [low, middle])
+    return (float(parted[low]) + float(parted[middle])) / 2
+
+
 def robust_z(values: Int64s) -> npt.NDArray[np.float64] | None:
     """The distance of each of ``values`` from their median, in robust deviations; None if too few, or if most are
     equal."""
-    distance = values - np.median(values)
-    deviation = np.median(np.abs(distance)) / _DEVIATION
+    distance = values.astype(np.float64) - median(values)
+    deviation = median(np.abs(distance)) / _DEVIATION
     return distance / deviation if len(values) >= FEWEST and deviation > 0 else None
 
 

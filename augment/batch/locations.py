@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,6 +155,8 @@ def write(name: str, content: bytes) -> None:
     Raises:
         OutputError: the file cannot be written.
     """
+    import tempfile
+
     if not protocol(name):
         from augment.writers.files import replacing
 
@@ -193,7 +193,7 @@ def _put_object(fs: Any, source: str, path: str) -> None:
 
 def _put_file(fs: Any, source: str, path: str) -> None:
     folder, _, name = path.rpartition("/")
-    temporary = f"{folder}/.{name}.{secrets.token_hex(6)}.tmp"
+    temporary = f"{folder}/.{name}.{os.urandom(6).hex()}.tmp"
     try:
         fs.makedirs(folder, exist_ok=True)
         fs.put_file(source, temporary)
@@ -239,6 +239,8 @@ def at_hand(source: str, folder: str, size: int = 0) -> Iterator[tuple[str, Path
     if not protocol(source) and not protocol(folder):
         yield source, Path(folder)
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="augment-") as spool:
         path = source
         if protocol(source):

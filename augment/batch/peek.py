@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from typing import Any
 
 from augment.batch import locations
@@ -63,6 +62,8 @@ def _members_before_events(path: str) -> dict[str, Any]:
 
 def _opened(path: str) -> OpenText:
     """The text of the file; for a remote file, of its head."""
+    import tempfile
+
     if not locations.protocol(path):
         return open_text(path)
     head = tempfile.TemporaryFile()  # noqa: SIM115 - OpenText closes it

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +61,8 @@ def command(
     127.0.0.1 until it has been fetched and requests have stopped, or for five minutes if nobody fetches it; Ctrl-C ends
     it sooner. The link is printed on stdout.
     """
+    import tempfile
+
     from augment.errors import UsageError
     from augment.viewer.packages import ui_folder
     from augment.viewer.server import PORT, TraceServer
@@ -101,6 +101,8 @@ def _serve(server: TraceServer, prepared: Prepared, ui: Path | None, browse: boo
         emit(link)
         if not (browse and _browser_opens(link)):
             say(f"augment: serving {prepared.path.name} on port {server.port}; open the link in a browser here")
+            import socket
+
             say("augment: for a browser on another machine, run there first:")
             say(f"  ssh -L {server.port}:127.0.0.1:{server.port} {socket.gethostname()}")
         if server.wait(timeout):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import sys
@@ -105,6 +104,8 @@ def _distinct(names: Sequence[str]) -> list[str]:
 def _plain(cell: Cell) -> Any:
     """A cell as a JSON value: infinite numbers and blobs become texts."""
     if isinstance(cell, bytes):
+        import base64
+
         return base64.b64encode(cell).decode()
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
 

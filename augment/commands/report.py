@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +34,8 @@ def command(
     The page is made from metrics: those in METRICS.json, of a job in a folder that augment run wrote, or of a
     comparison. A trace, or a folder of traces, is analysed first.
     """
+    import tempfile
+
     from augment.commands.terminal import emit, say
     from augment.errors import UsageError
 
@@ -92,6 +92,8 @@ def _no_trace(path: str) -> Any:
 
 def _run(*arguments: str) -> None:
     """Run another command of augment; its messages go to stderr, its output is dropped."""
+    import subprocess
+
     from augment.errors import AugmentError
 
     done = subprocess.run([sys.executable, "-m", "augment", *arguments], stdout=subprocess.DEVNULL, check=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -97,6 +96,8 @@ def columns_of(table: dict[str, Sequence[Any]]) -> list[Column]:
     times = {name: [v for v in values if v is not None] for name, values in table.items() if name.endswith("_ns")}
     totals = [value for name, values in times.items() if not _is_statistic(name) for value in values]
     single = [value for name, values in times.items() if _is_statistic(name) for value in values if value]
+    import statistics
+
     units = {False: time_unit(max(totals, default=0)), True: time_unit(statistics.median(single) if single else 0)}
     columns = [_column(name, values, units[_is_statistic(name)]) for name, values in table.items()]
     return sorted(columns, key=lambda column: column.text and column.width > _LONG_TEXT)

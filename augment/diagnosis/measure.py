@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip
+from augment.arrays.statistics import median
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
@@ -45,7 +46,7 @@ def measure(trace: Trace) -> Measure:
     windows = step_windows(trace)
     real = len(windows) > 0 and int(windows.number[0]) >= 0
     length = windows.end - windows.start
-    warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * np.median(length[1:]))
+    warm_up = bool(real and len(length) > 2 and length[0] > WARM_UP * median(length[1:]))
     if warm_up:
         windows = StepWindows(*(getattr(windows, name)[1:] for name in StepWindows.__slots__))
         length = length[1:]

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import hashlib
 import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +62,8 @@ def _native(name: str) -> Native:
 def _library() -> ctypes.CDLL:
     path = _FOLDER / _NAME
     if _BUILDING.is_dir() and not is_current(path, own_target()):
+        import subprocess
+
         sys.stderr.write("augment: the kernels changed and are built again (some 20 s)\n")
         command = [sys.executable, str(_BUILDING)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

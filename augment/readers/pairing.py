@@ -11,6 +11,7 @@ from collections import Counter
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Bools, Int32s, Int64s
 from augment.readers.match import NONE, matched
 from augment.readers.raw import RawEvents
@@ -52,7 +53,7 @@ def pair(raw: RawEvents, longest: int) -> None:
     marks = _Marks(begins, ends, of_begins, of_ends, end_row, raw.ts[end_row], np.zeros(len(begins), np.bool_))
     wrong = ~_fits(raw, marks)
     if wrong.any():
-        _pair_by_name(raw, marks, np.unique(of_begins[wrong]))
+        _pair_by_name(raw, marks, distinct(of_begins[wrong]))
     _close(raw, marks, longest)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ def add_tracks(path: Path, target: Path, seam: Described, annotations: Sequence[
 
 def is_as_written(path: Path, seam: Described, sha256: str) -> bool:
     """Whether the output is the one that had this hash, but for what was added at its seam since."""
+    import tempfile
+
     try:
         writer, own = _own(seam)
         with open(path, "rb") as old, tempfile.TemporaryFile() as bare:

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from itertools import count
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from augment.annotations import CounterTrack, InstantTrack, SliceTrack
+from augment.arrays.ordering import distinct
 from augment.trace import Identity, Trace
 from augment.writers.render import json_text
 
@@ -157,7 +157,7 @@ def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
     values = trace.events.flow_id.values
     numbers = values[(values >= 0) & (values < 2**52)]
     first = int(numbers.max(initial=0)) + 1
-    for code in np.unique(values[values < -1]).tolist():
+    for code in distinct(values[values < -1]).tolist():
         try:
             known = int(trace.strings[-2 - code], 16)
         except ValueError:
@@ -169,5 +169,5 @@ def fresh_flow_ids(trace: Trace, count: int, taken: int) -> tuple[int, int]:
 
 def _counter_names(trace: Trace) -> set[str]:
     """The names of the source's counters."""
-    names = np.unique(trace.events.name[trace.events.phase == ord("C")])
+    names = distinct(trace.events.name[trace.events.phase == ord("C")])
     return {trace.strings[i] for i in names.tolist()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -76,7 +75,7 @@ def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
     """
     if source is not None and _same_file(path, source):
         raise OutputError(f"{path}: is the input itself; choose another folder or name")
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "xb") as file:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from augment.arrays.ordering import combinations, each, run_starts, sums
+from augment.arrays.ordering import combinations, distinct, each, run_starts, sums
+from augment.arrays.statistics import median
 
 ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), st.integers(-(2**62), 2**62)))
 
@@ -35,3 +36,13 @@ def test_each_has_the_places_of_its_value(codes: list[int]) -> None:
     column = np.array(codes, np.int32)
     found = [(value, own.tolist()) for value, own in each(column, 301)]
     assert found == [(value, np.flatnonzero(column == value).tolist()) for value in sorted(set(codes))]
+
+
+@given(st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**40), 2**40)), max_size=30))
+def test_distinct_values_and_the_median_are_numpys(values: list[int]) -> None:
+    column = np.array(values, np.int64)
+    assert distinct(column).tolist() == np.unique(column).tolist()
+    assert distinct(column.astype(np.int64)).dtype == np.int64
+    if values:
+        assert median(column) == np.median(column)
+        assert median(column / 3) == np.median(column / 3)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from augment.annotations import Texts
-from augment.arrays.ordering import combinations
+from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -168,7 +168,7 @@ class _Told:
         codes = np.full(len(self._row), UNKNOWN, np.int32)
         for source, values in sources:
             open_ = np.flatnonzero((codes < 0) & (source >= 0))
-            for code in np.unique(source[open_]).tolist():
+            for code in distinct(source[open_]).tolist():
                 if (kind := kind_of(values[code])) != OTHER:
                     codes[open_[source[open_] == code]] = known.setdefault(kind, len(known))
         codes[codes < 0] = known.setdefault(OTHER, len(known))

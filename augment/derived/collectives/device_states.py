@@ -9,6 +9,7 @@ import numpy as np
 from augment.annotations import Texts
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Bools, Bytes, Int64s, Places
 from augment.derived.collectives.rank_progress import running_types
 from augment.derived.gpu.gpu_work import gpu_work
@@ -72,7 +73,7 @@ def device_states(trace: Trace) -> DeviceStates:
     gaps, launched, known = _gaps(trace)
     begin = gaps.start[:1] if len(gaps.start) and gaps.start[0] < types_ts[0] else types_ts[:0]
     splits = launched[(launched > gaps.start) & (launched < gaps.end)]
-    ts = np.unique(np.concatenate((begin, types_ts, splits)))
+    ts = distinct(np.concatenate((begin, types_ts, splits)))
     place = np.searchsorted(types_ts, ts, side="right") - 1
     running = np.where(place >= 0, mask[place], 0)
     state = np.select(

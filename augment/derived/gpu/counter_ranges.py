@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.gpu.launches import launches
 from augment.derived.host.call_stacks import call_stacks, is_of
@@ -48,7 +49,7 @@ def counter_ranges(trace: Trace) -> CounterRanges:
 def _launches(trace: Trace) -> Int64s:
     """The calls that launch one kernel each, in order of time; a runtime call and the driver call within it are one."""
     rows = np.sort(launches(trace).row)
-    is_launch = [code for code in np.unique(trace.events.name[rows]).tolist() if _LAUNCH.search(trace.strings[code])]
+    is_launch = [code for code in distinct(trace.events.name[rows]).tolist() if _LAUNCH.search(trace.strings[code])]
     return rows[np.isin(trace.events.name[rows], is_launch)]
 
 

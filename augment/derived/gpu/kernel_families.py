@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,6 @@ MATRIX_FAMILIES = ("gemm", "grouped_gemm", "attention", "convolution")
 RULES = ("operator", "kernel", "matrix_units")  #: the tables of rules, which are also the keys of a user's file
 _NODE = "autograd::engine::evaluate_function: "
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
-
-Pattern = re.Pattern[str]
 
 
 class MatrixUnits(IntEnum):
@@ -67,9 +65,9 @@ class KernelFamilies:
 class Rules:
     """Lists of (pattern, answer). The first pattern that matches decides."""
 
-    operators: Sequence[tuple[Pattern, str]]
-    kernels: Sequence[tuple[Pattern, str]]
-    matrix_units: Sequence[tuple[Pattern, str]]
+    operators: Sequence[tuple[str, str]]
+    kernels: Sequence[tuple[str, str]]
+    matrix_units: Sequence[tuple[str, str]]
 
     def family(self, operator: str | None, kernel: str) -> str:
         """The family of a kernel; ``operator`` is the operator that launched it, None if unknown."""
@@ -90,6 +88,20 @@ def rules_of(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
     Raises:
         UsageError: a rule lacks a part, or its pattern is no regular expression.
     """
+    rules = _rules(tables)
+    for pattern, _ in (*rules.operators, *rules.kernels, *rules.matrix_units):
+        _expect_expression(pattern)
+    return rules
+
+
+def _expect_expression(pattern: str) -> None:
+    try:
+        _compiled(pattern)
+    except re.error as error:
+        raise UsageError(f"a rule for kernels: {pattern!r} is no regular expression: {error}") from error
+
+
+def _rules(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
     return Rules(
         [_rule(table, "family") for table in tables.get("operator", ())],
         [_rule(table, "family") for table in tables.get("kernel", ())],
@@ -100,8 +112,8 @@ def rules_of(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Rules:
 @cache
 def shipped_rules() -> Rules:
     """The rules that come with the package."""
-    text = resources.files("augment.derived.gpu").joinpath("kernel_families.toml").read_text("utf-8")
-    return rules_of(parse_toml(text))
+    text = Path(__file__).with_name("kernel_families.toml").read_text("utf-8")
+    return _rules(parse_toml(text))
 
 
 @derived
@@ -137,15 +149,18 @@ def _family(rules: Rules, operator: str | None, kernel: str, kernel_type: int) -
     return rules.family(operator, kernel)
 
 
-def _first(rules: Sequence[tuple[Pattern, str]], name: str) -> str | None:
-    return next((answer for pattern, answer in rules if pattern.search(name)), None)
+def _first(rules: Sequence[tuple[str, str]], name: str) -> str | None:
+    return next((answer for pattern, answer in rules if _compiled(pattern).search(name)), None)
 
 
-def _rule(rule: Mapping[str, Any], answer: str) -> tuple[Pattern, str]:
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A rule's pattern, compiled when a name is held against it: of the rules that ship, half never are."""
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _rule(rule: Mapping[str, Any], answer: str) -> tuple[str, str]:
     pattern, value = rule.get("pattern"), rule.get(answer)
     if not isinstance(pattern, str) or not isinstance(value, str):
         raise UsageError(f"a rule for kernels must have the texts pattern and {answer}, not {dict(rule)}")
-    try:
-        return re.compile(pattern, re.IGNORECASE), value
-    except re.error as error:
-        raise UsageError(f"a rule for kernels: {pattern!r} is no regular expression: {error}") from error
+    return pattern, value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.ordering import settled
+from augment.arrays.ordering import distinct, settled
 from augment.arrays.types import Int64s
 from augment.derived.gpu.arrow_correlations import correlations_of
 from augment.records import dataclass
@@ -71,4 +71,4 @@ def _disputed(trace: Trace, correlation: Int64s, rows: Int64s) -> Int64s:
     pids = {pid: code for code, pid in enumerate({track.pid: None for track in trace.tracks})}
     process = np.array([pids[track.pid] for track in trace.tracks], np.int32)[trace.events.track[rows]]
     other = (correlation[1:] == correlation[:-1]) & (process[1:] != process[:-1])
-    return np.unique(correlation[1:][other])
+    return distinct(correlation[1:][other])

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from augment.arrays.ordering import each, run_starts
+from augment.arrays.ordering import distinct, each, run_starts
 from augment.arrays.types import Bools, Bytes, Places
 from augment.derived.host.call_stacks import NamedPlaces, call_stacks, places_of, thread_bounds
 from augment.derived.host.enclosing import enclosing
@@ -39,7 +39,7 @@ def training_phases(trace: Trace) -> Bytes | None:
     ops, annotations = places_of(trace, Category.CPU_OP), places_of(trace, Category.USER_ANNOTATION)
 
     def within(*places: Places) -> Bools:
-        is_within: Bools = enclosing(trace, np.unique(np.concatenate(places))) >= 0
+        is_within: Bools = enclosing(trace, distinct(np.concatenate(places))) >= 0
         return is_within
 
     optimizer = within(ops.where(_OPTIMIZER.match), annotations.where(_OPTIMIZER.match))

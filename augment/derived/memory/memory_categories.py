@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.records import dataclass
@@ -55,7 +56,7 @@ def compared_with_instants(trace: Trace, changes: MemoryChanges) -> Instants:
     traces."""
     devices = memory_events(trace)
     us = changes.ts[np.isin(changes.action, (_CREATE, _DESTROY)) & (changes.ts >= 0)] // 1000
-    known = [np.unique(device.ts // 1000) for device in devices]
+    known = [distinct(device.ts // 1000) for device in devices]
     if known:
         us = us[(us >= min(moments[0] for moments in known)) & (us <= max(moments[-1] for moments in known))]
     if not known or not len(us):

@@ -90,7 +90,7 @@ def memory_events(trace: Trace) -> tuple[DeviceMemory, ...]:
 def memory_rows(trace: Trace) -> Int64s:
     """The rows of all ``[memory]`` instants, ascending."""
     events = trace.events
-    named = [code for code, name in enumerate(trace.strings) if name == _NAME]
+    named = np.array([code for code, name in enumerate(trace.strings) if name == _NAME], np.int32)
     rows = np.flatnonzero(events.category == Category.CPU_INSTANT_EVENT)
     return rows[np.isin(events.name[rows], named)]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from augment.annotations import Texts
-from augment.arrays.ordering import combinations
+from augment.arrays.ordering import combinations, distinct
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.host.call_stacks import call_stacks, places_of
 from augment.derived.host.enclosing import directly_around
@@ -62,7 +62,7 @@ def _modelled(trace: Trace) -> tuple[Places, Int32s, tuple[Call, ...], tuple[Wor
     stacks = call_stacks(trace)
     formulas: dict[int, Formula] = {}
     named = places_of(trace, Category.CPU_OP)
-    for code in np.unique(named.name).tolist():
+    for code in distinct(named.name).tolist():
         if formula := formula_of(trace, trace.strings[code]):
             formulas[code] = formula
     known = np.zeros(len(trace.strings), np.bool_)

@@ -11,8 +11,8 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from augment.derived.operators.operator_calls import TYPES, Call, Unrecorded
@@ -64,7 +64,7 @@ def formulas_of(rows: Sequence[Mapping[str, Any]]) -> list[CustomFormula]:
 @cache
 def shipped_formulas() -> list[CustomFormula]:
     """The formulas that come with the package."""
-    text = resources.files("augment.derived.operators").joinpath("operator_formulas.toml").read_text("utf-8")
+    text = Path(__file__).with_name("operator_formulas.toml").read_text("utf-8")
     return formulas_of(parse_toml(text)["flops"])
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, UNKNOWN, kernel_families
@@ -212,7 +213,7 @@ def _is_likely(trace: Trace, places: Places, section: _Section) -> bool:
     """Whether each matrix product has a kernel that may be one by its name, and no other operator has a sure one."""
     families = kernel_families(trace)
     names = np.array(families.names)[families.family[places]]
-    for operator in np.unique(section.operator[section.operator >= 0]).tolist():
+    for operator in distinct(section.operator[section.operator >= 0]).tolist():
         kinds = set(names[section.operator == operator].tolist())
         products = kinds & set(MATRIX_FAMILIES)
         is_product = section.works[section.kind[operator]].is_product

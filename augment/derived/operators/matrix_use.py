@@ -40,11 +40,13 @@ class MatrixUse(IntEnum):
 @derived
 def matrix_use(trace: Trace) -> Bytes:
     """The :class:`MatrixUse` of each piece of ``gpu_work``, uint8."""
-    work, operators, units = gpu_work(trace), operator_work(trace), kernel_families(trace).matrix_units
+    work, units = gpu_work(trace), kernel_families(trace).matrix_units
     use: Bytes = units.copy()
-    asked = np.flatnonzero((units == MatrixUnits.NOT_USED) & (operators.owner >= 0))
+    asked = np.flatnonzero(units == MatrixUnits.NOT_USED)
     if not len(asked):
-        return use
+        return use  # nobody needs to know what operators compute, which takes their args
+    operators = operator_work(trace)
+    asked = asked[operators.owner[asked] >= 0]
     device = np.searchsorted([device.start for device in work.devices], asked, side="right") - 1
     kind = operators.kind[operators.owner[asked]].astype(np.int64)
     pairs, which = np.unique(kind * len(work.devices) + device, return_inverse=True)

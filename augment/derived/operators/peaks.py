@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from augment.derived.gpu.gpu_work import gpu_work
@@ -107,7 +107,7 @@ def values_of(texts: Sequence[str]) -> list[Mapping[str, Any]]:
 @cache
 def shipped_rows() -> list[Mapping[str, Any]]:
     """The rows that come with the package."""
-    text = resources.files("augment.derived.operators").joinpath("peaks.toml").read_text("utf-8")
+    text = Path(__file__).with_name("peaks.toml").read_text("utf-8")
     return rows_of(parse_toml(text)["peak"])
 
 

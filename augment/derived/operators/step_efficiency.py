@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from augment.arrays import intervals
 from augment.arrays.intervals import Intervals
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, kernel_families
@@ -64,7 +65,7 @@ def step_efficiency(trace: Trace, device: int, windows: StepWindows, compute_ns:
     flops = np.nan_to_num(on_roof.flops[which]) * part_of
     peak_ns = np.nan_to_num(on_roof.compute_ns[which]) * part_of
     model = _model_share(trace, operators)[which]
-    codes = np.unique(on_roof.number[which]).tolist()
+    codes = distinct(on_roof.number[which]).tolist()
     return Efficiency(
         parts=dict(zip(PARTS, _rounded(parted, compute_ns), strict=True)),
         flops=_sums(at, flops, count),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from augment.arrays.ordering import combinations, each
+from augment.arrays.ordering import combinations, distinct, each
 from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -57,7 +57,7 @@ def without(trace: Trace, categories: Sequence[str]) -> Bools:
     Raises:
         UsageError: the trace has no event of one of them.
     """
-    used = sorted({trace.strings[code] for code in np.unique(trace.events.category_name).tolist()} - {""})
+    used = sorted({trace.strings[code] for code in distinct(trace.events.category_name).tolist()} - {""})
     for name in categories:
         if name not in used:
             raise UsageError(f"--drop {name}: {trace.source.label} has no event of it, only of {', '.join(used)}")

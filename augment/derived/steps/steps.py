@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
@@ -60,7 +61,7 @@ def steps(trace: Trace) -> Steps:
 def step_numbers(trace: Trace) -> list[int]:
     """The number of every step annotation in the trace, also of those that overlap others; ascending."""
     rows, number_of = _told(trace)
-    return sorted({number_of[code] for code in np.unique(trace.events.name[rows]).tolist()})
+    return sorted({number_of[code] for code in distinct(trace.events.name[rows]).tolist()})
 
 
 @derived

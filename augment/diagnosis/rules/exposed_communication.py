@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.ordering import combinations, sums
+from augment.arrays.statistics import median
 from augment.arrays.types import Int64s, Places
 from augment.derived.collectives.collectives import UNKNOWN, Collectives, collectives
 from augment.derived.critical.savings import without_work
@@ -78,7 +79,7 @@ def _causes(trace: Trace, every: Collectives, worst: Places) -> list[str]:
     known = sizes != UNKNOWN
     if known.any():
         often = count(len(worst) / measure(trace).count, "collective")
-        causes.append(f"{often} {a_step(trace)}, median {size(float(np.median(sizes[known])))}")
+        causes.append(f"{often} {a_step(trace)}, median {size(median(sizes[known]))}")
     if known.all() and len(worst) > 3:
         excess = dur - _fastest(sizes, dur)
         if excess.sum() > SURELY_WAITING * dur.sum():

@@ -14,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Bools, Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
@@ -65,7 +66,7 @@ def check(trace: Trace) -> Answer:
 
 def _stretches(trace: Trace) -> Spans:
     """The long stretches of the launching threads; of other threads than the main one only those in a slice."""
-    segments, lanes, main = host_segments(trace), np.unique(critical_graph(trace).lane), main_track(trace)
+    segments, lanes, main = host_segments(trace), distinct(critical_graph(trace).lane), main_track(trace)
     parts = [(np.empty(0, np.int64),) * 3]
     for lane in lanes[lanes >= 0].tolist():
         part = segments.of(lane)

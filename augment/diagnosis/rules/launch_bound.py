@@ -18,6 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.intervals import Intervals, clip, subtract, union
+from augment.arrays.ordering import distinct
+from augment.arrays.statistics import median
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.critical_path import BoundBy, host_kinds
@@ -69,9 +71,9 @@ def check(trace: Trace) -> Answer:
     others = _others(trace)
     saved = min(saved_a_step(trace, joined([cut, others])) - saved_a_step(trace, others), saved_a_step(trace, cut))
     saved = max(min(saved, _waiting_a_step(trace, track, Intervals(start, end))), 0)
-    kernel = int(np.median(work.end[places] - work.ts[places]))
-    calls = np.unique(work.launch[places])
-    call = int(np.median(trace.events.dur[calls]))
+    kernel = int(median(work.end[places] - work.ts[places]))
+    calls = distinct(work.launch[places])
+    call = int(median(trace.events.dur[calls]))
     number = count(len(places) / measure(trace).count, "kernel")
     graphs = len(places) >= GRAPH * len(calls)
     launches = f"in {count(len(calls) / measure(trace).count, 'launch', 'launches')} " if graphs else ""
@@ -122,7 +124,7 @@ def _launching(trace: Trace, waits: Spans, track: Int32s, short: Intervals) -> I
     """The time of each wait in which the thread that ends it is in ``short`` stretches, int64 ns."""
     thread_of = trace.events.track[waits.row]
     inside = np.zeros(len(waits), np.int64)
-    for thread in np.unique(thread_of).tolist():
+    for thread in distinct(thread_of).tolist():
         places = np.flatnonzero(thread_of == thread)
         stretches = Intervals(short.start[track == thread], short.end[track == thread])
         which, _, parts = clip(Intervals(waits.start[places], waits.end[places]), stretches)
@@ -132,7 +134,7 @@ def _launching(trace: Trace, waits: Spans, track: Int32s, short: Intervals) -> I
 
 def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
     """The short stretches of the host's time on the threads of the graph: track, start, end."""
-    segments, lanes = host_segments(trace), np.unique(critical_graph(trace).lane)
+    segments, lanes = host_segments(trace), distinct(critical_graph(trace).lane)
     fetches = fetches_in_steps(trace)
     parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))]
     for lane in lanes[lanes >= 0].tolist():

@@ -14,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int32s, Int64s
 from augment.derived.critical.savings import without_work
 from augment.derived.gpu.gpu_work import gpu_work
@@ -51,7 +52,7 @@ def check(trace: Trace) -> Answer:
     dur = np.maximum(gpu.end[slow_work] - gpu.ts[slow_work], 0)
     cut = without_work(trace, slow_work, (dur * less[work.owner[slow_work]]).astype(np.int64))
     saved = saved_a_step(trace, cut)
-    chosen = np.unique(work.owner[slow_work])
+    chosen = distinct(work.owner[slow_work])
     spent = _times(work, chosen, on_roof.ns)
     share = float(np.nansum(on_roof.roof_ns[chosen]) / max(int(on_roof.ns[chosen].sum()), 1))
     kernel = on_roof.kernel[chosen]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.critical.savings import joined, without_waits
 from augment.derived.gpu.gpu_work import gpu_work
@@ -42,7 +43,7 @@ def check(trace: Trace) -> Answer:
     if not len(copies):
         return Fine("no step copies much from or to pageable memory")
     calls = work.launch[copies]
-    calls = rows_in_steps(trace, np.unique(calls[calls != NO_ROW]))
+    calls = rows_in_steps(trace, distinct(calls[calls != NO_ROW]))
     calls = np.union1d(calls, _waits_of(trace, calls))
     spans = Spans.of(trace, calls)
     cut = joined([host_cut(trace, events.track[calls], spans.start, spans.end), without_waits(trace, calls)])

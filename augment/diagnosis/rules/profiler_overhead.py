@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.arrays.intervals import union
+from augment.arrays.ordering import distinct
 from augment.derived.critical.critical_graph import critical_graph
 from augment.diagnosis.measure import measure, within_steps
 from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
@@ -29,7 +30,7 @@ def check(trace: Trace) -> Answer:
     rows = events.slices_of(Category.OVERHEAD)
     if not len(rows):
         return NotApplicable("the profiler recorded nothing of its own work")
-    lanes = np.unique(critical_graph(trace).lane)
+    lanes = distinct(critical_graph(trace).lane)
     rows = rows[np.isin(events.track[rows], lanes[lanes >= 0])]
     spans = Spans.of(trace, rows)
     which, parts = within_steps(trace, spans.start, spans.end)

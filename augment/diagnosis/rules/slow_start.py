@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.statistics import median
 from augment.derived.steps.step_windows import step_windows
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import Answer, Fine, Found, NotApplicable, Spans
@@ -26,7 +27,7 @@ def check(trace: Trace) -> Answer:
     if measure(trace).unit == "recording" or len(windows) < 3:
         return NotApplicable("fewer than three steps were recorded")
     length = windows.end - windows.start
-    factor = float(length[0] / max(float(np.median(length[1:])), 1.0))
+    factor = float(length[0] / max(median(length[1:]), 1.0))
     if not measure(trace).warm_up:
         return Fine(f"the first step takes {factor:.1f} times as long as the others")
     title = f"The first recorded step takes {time(int(length[0]))}, {factor:.1f} times as long as the others"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from augment.arrays.statistics import median
 from augment.derived.steps.step_figures import step_figures
 from augment.diagnosis.measure import measure
 from augment.diagnosis.rule import LEAST_RATIO, Answer, Fine, Found, NotApplicable, Spans
@@ -35,16 +36,16 @@ def check(trace: Trace) -> Answer:
     if measure(trace).unit == "recording" or len(windows) < LEAST_STEPS:
         return NotApplicable(f"fewer than {LEAST_STEPS} steady steps were recorded")
     length = windows.end - windows.start
-    median = float(np.median(length))
-    deviation = 1.4826 * float(np.median(np.abs(length - median)))
-    outlying = length > max(LEAST_FACTOR * median, median + DEVIATIONS * deviation)
+    middle = median(length)
+    deviation = 1.4826 * median(np.abs(length - middle))
+    outlying = length > max(LEAST_FACTOR * middle, middle + DEVIATIONS * deviation)
     saved = int(length.mean() - length[~outlying].mean()) if outlying.any() else 0
     if measure(trace).ratio(saved) < LEAST_RATIO:
         return Fine(f"steps take {time(length.min())} to {time(length.max())}")
     numbers = [f"step {number}" for number in windows.number[outlying].tolist()]
-    times = float(length.max()) / median
+    times = float(length.max()) / middle
     takes = "takes" if len(numbers) == 1 else "take"
-    title = f"{listed(numbers).capitalize()} {takes} longer, up to {times:.1f} times the median of {time(median)}"
+    title = f"{listed(numbers).capitalize()} {takes} longer, up to {times:.1f} times the median of {time(middle)}"
     grown = _grown(trace, outlying)
     row = np.full(int(outlying.sum()), -1, np.int64)
     return Found(

@@ -46,7 +46,9 @@ class Pairs:
 def pairs(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]]) -> Pairs:
     """The pairs of a trace; ``texts`` has the asynchronous events' members."""
     ends, phase = trace.events.ends, trace.events.phase
-    lone_ends = np.setdiff1d(np.flatnonzero(phase == ord("E")), ends.values).tolist()
+    is_lone = phase == ord("E")
+    is_lone[ends.values] = False
+    lone_ends = np.flatnonzero(is_lone).tolist()
     lone_begins = np.flatnonzero(phase == ord("B")).tolist()
     found = Pairs(dict(zip(ends.rows.tolist(), ends.values.tolist(), strict=True)), {}, lone_begins, lone_ends)
     _asynchronous(trace, place, texts, found)
