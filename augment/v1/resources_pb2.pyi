@@ -558,6 +558,22 @@ class Job(google.protobuf.message.Message):
     STATE_CANCELLED: Job.State.ValueType  # 5
     """Ended because somebody asked for it."""
 
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     NAME_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
@@ -571,12 +587,25 @@ class Job(google.protobuf.message.Message):
     ARTIFACTS_FIELD_NUMBER: builtins.int
     FAILURES_FIELD_NUMBER: builtins.int
     NOTES_FIELD_NUMBER: builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
+    QUEUE_POSITION_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"; the server chooses the id."""
     state: global___Job.State.ValueType
     """Where it stands."""
     attempt_count: builtins.int
     """How often work on it was begun: more than 1 if a worker or the server died meanwhile."""
+    display_name: builtins.str
+    """A name for people."""
+    priority: builtins.int
+    """Which of the caller's own jobs comes first."""
+    queue_position: builtins.int
+    """While it is queued: its place in the queue of all callers, from 1, as it stands if no other job comes. Lists do not
+    tell it.
+    """
     @property
     def spec(self) -> global___JobSpec:
         """What was asked for."""
@@ -617,6 +646,14 @@ class Job(google.protobuf.message.Message):
     def notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What a person should know of the artifacts, each beginning with the file's name: what was left out of a timeline."""
 
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """For lists and people."""
+
+    @property
+    def deadline(self) -> google.protobuf.duration_pb2.Duration:
+        """Longest that work on it may take; the server's limit if not set, and never more."""
+
     def __init__(
         self,
         *,
@@ -633,9 +670,14 @@ class Job(google.protobuf.message.Message):
         artifacts: collections.abc.Iterable[global___Artifact] | None = ...,
         failures: collections.abc.Iterable[global___InputFailure] | None = ...,
         notes: collections.abc.Iterable[builtins.str] | None = ...,
+        display_name: builtins.str = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        priority: builtins.int = ...,
+        deadline: google.protobuf.duration_pb2.Duration | None = ...,
+        queue_position: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "name", b"name", "notes", b"notes", "progress", b"progress", "spec", b"spec", "start_time", b"start_time", "state", b"state"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "deadline", b"deadline", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "progress", b"progress", "spec", b"spec", "start_time", b"start_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "attempt_count", b"attempt_count", "create_time", b"create_time", "deadline", b"deadline", "display_name", b"display_name", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "failures", b"failures", "labels", b"labels", "name", b"name", "notes", b"notes", "priority", b"priority", "progress", b"progress", "queue_position", b"queue_position", "spec", b"spec", "start_time", b"start_time", "state", b"state"]) -> None: ...
 
 global___Job = Job
 
@@ -989,6 +1031,9 @@ class ServerLimits(google.protobuf.message.Message):
     MAX_CLIENT_CALLS_FIELD_NUMBER: builtins.int
     JOB_DEADLINE_FIELD_NUMBER: builtins.int
     MAX_JOB_INPUTS_FIELD_NUMBER: builtins.int
+    MAX_PAGE_SIZE_FIELD_NUMBER: builtins.int
+    MAX_LABELS_FIELD_NUMBER: builtins.int
+    MAX_PRIORITY_FIELD_NUMBER: builtins.int
     max_upload_bytes: builtins.int
     """Largest trace file."""
     max_text_bytes: builtins.int
@@ -1003,6 +1048,12 @@ class ServerLimits(google.protobuf.message.Message):
     """Calls of one client at once that send or receive streams."""
     max_job_inputs: builtins.int
     """Most traces of one job."""
+    max_page_size: builtins.int
+    """Most entries in a page of a list."""
+    max_labels: builtins.int
+    """Most labels of a job."""
+    max_priority: builtins.int
+    """Highest priority of a job; the lowest is as far below 0."""
     @property
     def job_deadline(self) -> google.protobuf.duration_pb2.Duration:
         """Longest that work on a job may take; of a WholeJobSpec, on each trace, and on all that follows."""
@@ -1018,9 +1069,12 @@ class ServerLimits(google.protobuf.message.Message):
         max_client_calls: builtins.int = ...,
         job_deadline: google.protobuf.duration_pb2.Duration | None = ...,
         max_job_inputs: builtins.int = ...,
+        max_page_size: builtins.int = ...,
+        max_labels: builtins.int = ...,
+        max_priority: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["job_deadline", b"job_deadline"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job_deadline", b"job_deadline", "max_client_calls", b"max_client_calls", "max_client_jobs", b"max_client_jobs", "max_job_inputs", b"max_job_inputs", "max_message_bytes", b"max_message_bytes", "max_open_uploads", b"max_open_uploads", "max_text_bytes", b"max_text_bytes", "max_upload_bytes", b"max_upload_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_deadline", b"job_deadline", "max_client_calls", b"max_client_calls", "max_client_jobs", b"max_client_jobs", "max_job_inputs", b"max_job_inputs", "max_labels", b"max_labels", "max_message_bytes", b"max_message_bytes", "max_open_uploads", b"max_open_uploads", "max_page_size", b"max_page_size", "max_priority", b"max_priority", "max_text_bytes", b"max_text_bytes", "max_upload_bytes", b"max_upload_bytes"]) -> None: ...
 
 global___ServerLimits = ServerLimits
 

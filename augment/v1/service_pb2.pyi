@@ -8,6 +8,7 @@ import builtins
 import collections.abc
 import google.api.httpbody_pb2
 import google.protobuf.descriptor
+import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.message
 import typing
@@ -23,6 +24,8 @@ class StartUploadRequest(google.protobuf.message.Message):
     FILE_NAME_FIELD_NUMBER: builtins.int
     SIZE_BYTES_FIELD_NUMBER: builtins.int
     SHA256_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     file_name: builtins.str
     """The file's name; folders in it are cut off."""
     size_bytes: builtins.int
@@ -31,15 +34,23 @@ class StartUploadRequest(google.protobuf.message.Message):
     """SHA-256 of the whole content, 64 hexadecimal digits, if it is known. Bytes that the caller has sent before need
     not be sent again: the upload is complete at once, or goes on where it was cut.
     """
+    request_id: builtins.str
+    """A text of the caller's choice, a UUID say. A second request with the same, within a day, is answered as the first one
+    was, so that it may be sent again when its answer was lost.
+    """
+    validate_only: builtins.bool
+    """Only see whether it could be done."""
     def __init__(
         self,
         *,
         file_name: builtins.str = ...,
         size_bytes: builtins.int | None = ...,
         sha256: builtins.str = ...,
+        request_id: builtins.str = ...,
+        validate_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "file_name", b"file_name", "sha256", b"sha256", "size_bytes", b"size_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "file_name", b"file_name", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes", "validate_only", b"validate_only"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_size_bytes", b"_size_bytes"]) -> typing.Literal["size_bytes"] | None: ...
 
 global___StartUploadRequest = StartUploadRequest
@@ -112,17 +123,28 @@ class ListUploadsRequest(google.protobuf.message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
+    ORDER_BY_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """At most so many; 0 leaves it to the server. At most 1000 come."""
     page_token: builtins.str
     """The next_page_token of the page before; empty for the first."""
+    filter: builtins.str
+    """Which ones, in the language of google.aip.dev/160: fields compared with values, AND, OR, NOT, parentheses. Fields are
+    state, create_time, file_name, size_bytes and sha256.
+    docs/service.md has more.
+    """
+    order_by: builtins.str
+    """By what they are sorted: up to three fields, each with or without " desc". Empty means the newest first."""
     def __init__(
         self,
         *,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
+        filter: builtins.str = ...,
+        order_by: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
 
 global___ListUploadsRequest = ListUploadsRequest
 
@@ -138,7 +160,7 @@ class ListUploadsResponse(google.protobuf.message.Message):
     """For the next page; empty after the last."""
     @property
     def uploads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[augment.v1.resources_pb2.Upload]:
-        """The newest first."""
+        """The newest first, unless order_by says otherwise."""
 
     def __init__(
         self,
@@ -157,14 +179,24 @@ class DeleteUploadRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"uploads/ID"."""
+    request_id: builtins.str
+    """A text of the caller's choice, a UUID say. A second request with the same, within a day, is answered as the first one
+    was, so that it may be sent again when its answer was lost.
+    """
+    validate_only: builtins.bool
+    """Only see whether it could be done."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        request_id: builtins.str = ...,
+        validate_only: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]) -> None: ...
 
 global___DeleteUploadRequest = DeleteUploadRequest
 
@@ -274,6 +306,7 @@ class UploadBytesRequest(google.protobuf.message.Message):
     SHA256_FIELD_NUMBER: builtins.int
     CONTENT_FIELD_NUMBER: builtins.int
     FINISH_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
     name: builtins.str
     """In the first message, to go on with an upload: "uploads/ID"; empty begins a new one."""
     offset: builtins.int
@@ -288,6 +321,10 @@ class UploadBytesRequest(google.protobuf.message.Message):
     """SHA-256 of the whole content, 64 hexadecimal digits, if it is known."""
     finish: builtins.bool
     """With the last bytes: that was all. Over HTTP, the end of the request's body says so."""
+    request_id: builtins.str
+    """In the first message of a new upload: a text of the caller's choice, a UUID say. A second request with the same, within a day, is answered as the first one
+    was, so that it may be sent again when its answer was lost.
+    """
     @property
     def content(self) -> google.api.httpbody_pb2.HttpBody:
         """The next bytes, in its data; its type does not matter."""
@@ -302,9 +339,10 @@ class UploadBytesRequest(google.protobuf.message.Message):
         sha256: builtins.str = ...,
         content: google.api.httpbody_pb2.HttpBody | None = ...,
         finish: builtins.bool = ...,
+        request_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "size_bytes", b"size_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "file_name", b"file_name", "finish", b"finish", "name", b"name", "offset", b"offset", "sha256", b"sha256", "size_bytes", b"size_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_size_bytes", b"_size_bytes", "content", b"content", "file_name", b"file_name", "finish", b"finish", "name", b"name", "offset", b"offset", "request_id", b"request_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_size_bytes", b"_size_bytes"]) -> typing.Literal["size_bytes"] | None: ...
 
 global___UploadBytesRequest = UploadBytesRequest
@@ -336,24 +374,68 @@ class CreateJobRequest(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SPEC_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """A text of the caller's choice, a UUID say. A second request with the same returns the job that the first one made,
     so that a request may be sent again when its answer was lost.
     """
+    display_name: builtins.str
+    """A name for people."""
+    priority: builtins.int
+    """From -10 to 10: which of the caller's own jobs comes first. A level is worth a minute of waiting. It changes nothing
+    among callers, who take turns.
+    """
+    validate_only: builtins.bool
+    """Only see whether it would be accepted: the answer has no name."""
     @property
     def spec(self) -> augment.v1.resources_pb2.JobSpec:
         """The work."""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """For lists and people: at most 64. A key is a-z, then up to 62 of a-z, 0-9, "_", "." and "-"; a value has at most 63
+        characters.
+        """
+
+    @property
+    def deadline(self) -> google.protobuf.duration_pb2.Duration:
+        """Longest that work on it may take; the server's limit if not set, and never more."""
 
     def __init__(
         self,
         *,
         spec: augment.v1.resources_pb2.JobSpec | None = ...,
         request_id: builtins.str = ...,
+        display_name: builtins.str = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        priority: builtins.int = ...,
+        deadline: google.protobuf.duration_pb2.Duration | None = ...,
+        validate_only: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "spec", b"spec"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["deadline", b"deadline", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deadline", b"deadline", "display_name", b"display_name", "labels", b"labels", "priority", b"priority", "request_id", b"request_id", "spec", b"spec", "validate_only", b"validate_only"]) -> None: ...
 
 global___CreateJobRequest = CreateJobRequest
 
@@ -466,10 +548,19 @@ class ListJobsRequest(google.protobuf.message.Message):
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     STATES_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
+    ORDER_BY_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """At most so many; 0 leaves it to the server. At most 1000 come."""
     page_token: builtins.str
     """The next_page_token of the page before; empty for the first."""
+    filter: builtins.str
+    """Which ones, in the language of google.aip.dev/160: fields compared with values, AND, OR, NOT, parentheses. Fields are
+    state, create_time, start_time, end_time, display_name, labels and priority.
+    docs/service.md has more.
+    """
+    order_by: builtins.str
+    """By what they are sorted: up to three fields, each with or without " desc". Empty means the newest first."""
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[augment.v1.resources_pb2.Job.State.ValueType]:
         """Only jobs in one of these states; empty means all."""
@@ -480,8 +571,10 @@ class ListJobsRequest(google.protobuf.message.Message):
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
         states: collections.abc.Iterable[augment.v1.resources_pb2.Job.State.ValueType] | None = ...,
+        filter: builtins.str = ...,
+        order_by: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]) -> None: ...
 
 global___ListJobsRequest = ListJobsRequest
 
@@ -497,7 +590,7 @@ class ListJobsResponse(google.protobuf.message.Message):
     """For the next page; empty after the last."""
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[augment.v1.resources_pb2.Job]:
-        """The newest first."""
+        """The newest first, unless order_by says otherwise."""
 
     def __init__(
         self,
@@ -555,14 +648,24 @@ class CancelJobRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"."""
+    request_id: builtins.str
+    """A text of the caller's choice, a UUID say. A second request with the same, within a day, is answered as the first one
+    was, so that it may be sent again when its answer was lost.
+    """
+    validate_only: builtins.bool
+    """Only see whether it could be done."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        request_id: builtins.str = ...,
+        validate_only: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]) -> None: ...
 
 global___CancelJobRequest = CancelJobRequest
 
@@ -594,14 +697,24 @@ class DeleteJobRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"jobs/ID"."""
+    request_id: builtins.str
+    """A text of the caller's choice, a UUID say. A second request with the same, within a day, is answered as the first one
+    was, so that it may be sent again when its answer was lost.
+    """
+    validate_only: builtins.bool
+    """Only see whether it could be done."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        request_id: builtins.str = ...,
+        validate_only: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]) -> None: ...
 
 global___DeleteJobRequest = DeleteJobRequest
 
@@ -882,8 +995,35 @@ class AugmentStart(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     FILE_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    display_name: builtins.str
+    """A name for people."""
+    priority: builtins.int
+    """As of CreateJobRequest."""
+    request_id: builtins.str
+    """As of CreateJobRequest: a second call with the same follows the job of the first one."""
     @property
     def file(self) -> global___StartUploadRequest:
         """The file: its name, and what else is known."""
@@ -892,14 +1032,27 @@ class AugmentStart(google.protobuf.message.Message):
     def spec(self) -> augment.v1.resources_pb2.AugmentSpec:
         """What to make of it; its input is left empty."""
 
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """As of CreateJobRequest."""
+
+    @property
+    def deadline(self) -> google.protobuf.duration_pb2.Duration:
+        """Longest that work on it may take; the server's limit if not set, and never more."""
+
     def __init__(
         self,
         *,
         file: global___StartUploadRequest | None = ...,
         spec: augment.v1.resources_pb2.AugmentSpec | None = ...,
+        display_name: builtins.str = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        priority: builtins.int = ...,
+        deadline: google.protobuf.duration_pb2.Duration | None = ...,
+        request_id: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["file", b"file", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["file", b"file", "spec", b"spec"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["deadline", b"deadline", "file", b"file", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deadline", b"deadline", "display_name", b"display_name", "file", b"file", "labels", b"labels", "priority", b"priority", "request_id", b"request_id", "spec", b"spec"]) -> None: ...
 
 global___AugmentStart = AugmentStart
 

@@ -177,7 +177,7 @@ class AugmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListUploads(self, request, context):
-        """The caller's uploads, the newest first, in pages.
+        """The caller's uploads in pages, the newest first unless asked otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,7 +212,7 @@ class AugmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """The jobs of the caller, the newest first, in pages.
+        """The jobs of the caller in pages, the newest first unless asked otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

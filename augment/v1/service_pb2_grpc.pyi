@@ -54,7 +54,7 @@ class AugmentServiceStub:
         augment.v1.service_pb2.ListUploadsRequest,
         augment.v1.service_pb2.ListUploadsResponse,
     ]
-    """The caller's uploads, the newest first, in pages."""
+    """The caller's uploads in pages, the newest first unless asked otherwise."""
 
     DeleteUpload: grpc.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.DeleteUploadRequest,
@@ -84,7 +84,7 @@ class AugmentServiceStub:
         augment.v1.service_pb2.ListJobsRequest,
         augment.v1.service_pb2.ListJobsResponse,
     ]
-    """The jobs of the caller, the newest first, in pages."""
+    """The jobs of the caller in pages, the newest first unless asked otherwise."""
 
     WatchJob: grpc.UnaryStreamMultiCallable[
         augment.v1.service_pb2.WatchJobRequest,
@@ -186,7 +186,7 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.ListUploadsRequest,
         augment.v1.service_pb2.ListUploadsResponse,
     ]
-    """The caller's uploads, the newest first, in pages."""
+    """The caller's uploads in pages, the newest first unless asked otherwise."""
 
     DeleteUpload: grpc.aio.UnaryUnaryMultiCallable[
         augment.v1.service_pb2.DeleteUploadRequest,
@@ -216,7 +216,7 @@ class AugmentServiceAsyncStub:
         augment.v1.service_pb2.ListJobsRequest,
         augment.v1.service_pb2.ListJobsResponse,
     ]
-    """The jobs of the caller, the newest first, in pages."""
+    """The jobs of the caller in pages, the newest first unless asked otherwise."""
 
     WatchJob: grpc.aio.UnaryStreamMultiCallable[
         augment.v1.service_pb2.WatchJobRequest,
@@ -328,7 +328,7 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         request: augment.v1.service_pb2.ListUploadsRequest,
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.ListUploadsResponse, collections.abc.Awaitable[augment.v1.service_pb2.ListUploadsResponse]]:
-        """The caller's uploads, the newest first, in pages."""
+        """The caller's uploads in pages, the newest first unless asked otherwise."""
 
     @abc.abstractmethod
     def DeleteUpload(
@@ -368,7 +368,7 @@ class AugmentServiceServicer(metaclass=abc.ABCMeta):
         request: augment.v1.service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> typing.Union[augment.v1.service_pb2.ListJobsResponse, collections.abc.Awaitable[augment.v1.service_pb2.ListJobsResponse]]:
-        """The jobs of the caller, the newest first, in pages."""
+        """The jobs of the caller in pages, the newest first unless asked otherwise."""
 
     @abc.abstractmethod
     def WatchJob(

@@ -52,7 +52,7 @@ class Admission(grpc.aio.ServerInterceptor):
         if lasting and self._lasting[client] >= limits.max_client_calls:
             most = limits.max_client_calls
             what = f"{most} of your calls that send or receive streams are under way; end one first, or try again"
-            await refuse(context, Refusal("TOO_MANY_CALLS", what, retry_s=1))
+            await refuse(context, Refusal("TOO_MANY_CALLS", what, retry_s=1, subject=client))
         self.under_way += 1
         self._lasting[client] += lasting
         try:

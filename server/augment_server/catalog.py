@@ -15,9 +15,11 @@ from augment.messages import request_of
 from augment.request import Request
 from augment.v1 import resources_pb2 as v1
 from augment.writers.metrics import SCHEMA_VERSION
+from augment_server.cards import MOST_LABELS, MOST_PRIORITY
 from augment_server.errors import Refusal
 from augment_server.limits import Limits
 from augment_server.names import safe_file_name, safe_path
+from augment_server.pages import MOST_PAGE
 
 ROWS_BYTES = 1 << 20  #: of rows in one message
 MOST_LABEL, MOST_ARROWS, MOST_DELTA_US = 200, 100_000, 10**12
@@ -111,6 +113,9 @@ def server_info(limits: Limits) -> v1.ServerInfo:
             max_open_uploads=limits.max_open_uploads,
             max_client_jobs=limits.max_client_jobs,
             max_client_calls=limits.max_client_calls,
+            max_page_size=MOST_PAGE,
+            max_labels=MOST_LABELS,
+            max_priority=MOST_PRIORITY,
             max_job_inputs=limits.max_job_inputs,
         ),
         retention=v1.ServerRetention(max_kept=limits.max_kept, max_stored_bytes=limits.max_stored_bytes),

@@ -10,17 +10,18 @@ from typing import Any
 
 from augment.v1 import resources_pb2 as v1
 from augment_server import catalog
+from augment_server.cards import card_of
 from augment_server.errors import Refusal
 from augment_server.inputs import inputs_of
 from augment_server.jobs import Jobs, Wanted
 from augment_server.limits import Limits
 from augment_server.names import id_of, safe_file_name
+from augment_server.requests import expect_id
 from augment_server.roots import open_below, path_of, resolve
 from augment_server.scheduler import Scheduler
 from augment_server.threads import Apart
 from augment_server.uploads import Caller
 
-MOST_REQUEST_ID = 200
 MOST_TOGETHER = 1000  #: jobs that are asked for in one call
 MOST_SPEC_BYTES = 64 << 10  #: it is kept, and told with each answer about its job
 MOST_JOB_SPEC_BYTES = 256 << 10  #: the same of a job of many traces
@@ -33,23 +34,47 @@ class Creating:
         self._jobs, self._scheduler, self._limits, self._roots, self._apart = jobs, scheduler, limits, roots, apart
         self.draining = False  #: no job is accepted any more
 
+    async def answer(self, caller: Caller, requests: Sequence[Any]) -> list[v1.Job]:
+        """Accept jobs, all or none, or only see whether they would be accepted: as they stand.
+
+        Raises:
+            Refusal: one cannot be, or not now.
+        """
+        trials = {one.validate_only for one in requests}
+        if trials == {True, False}:
+            raise Refusal("INVALID_REQUEST", "validate_only: of all requests of a batch, or of none")
+        if True in trials:
+            self._expect_requests(requests)
+            return await self._apart(lambda: self._jobs.expect(caller, self._wanted(requests)))
+        jobs = [self._jobs.get(caller, job) for job in await self.create(caller, requests)]
+        await self._apart(self._jobs.place, jobs)
+        return jobs
+
+    def _wanted(self, requests: Sequence[Any]) -> list[Wanted]:
+        """What is asked for, looked at as far as that needs no database."""
+        for one in requests:
+            catalog.check_spec(one.spec)
+        return [
+            Wanted(one.spec, one.request_id, self._file_names(one.spec), card_of(one, self._limits)) for one in requests
+        ]
+
+    def _expect_requests(self, requests: Sequence[Any]) -> None:
+        if self.draining:
+            raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
+        for one in requests:
+            _expect_request(one)
+
     async def create(self, caller: Caller, requests: Sequence[Any]) -> list[str]:
         """Accept jobs, all or none: their ids.
 
         Raises:
             Refusal: one cannot be, or not now.
         """
-        if self.draining:
-            raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
-        for one in requests:
-            _expect_request(one)
+        self._expect_requests(requests)
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # of the call's span, too
 
         def create() -> list[str]:
-            for one in requests:
-                catalog.check_spec(one.spec)
-            wanted = [Wanted(one.spec, one.request_id, self._file_names(one.spec)) for one in requests]
-            jobs = self._jobs.create(caller, wanted)
+            jobs = self._jobs.create(caller, self._wanted(requests))
             for job, new in jobs:
                 # from here, not by who waits for it: a caller that goes away now ends that
                 wake = self._scheduler.queued if new else self._scheduler.wake
@@ -85,5 +110,4 @@ def _expect_request(request: Any) -> None:
     most = MOST_JOB_SPEC_BYTES if kind in ("job", "diagnose") else MOST_SPEC_BYTES
     if request.spec.ByteSize() > most:
         raise Refusal("INVALID_REQUEST", f"spec: at most {most >> 10} KiB")
-    if len(request.request_id) > MOST_REQUEST_ID:
-        raise Refusal("INVALID_REQUEST", f"request_id: at most {MOST_REQUEST_ID} characters")
+    expect_id(request.request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from augment.errors import (
 DOMAIN = "kineto-augment"
 _DETAILS = "grpc-status-details-bin"
 _C = grpc.StatusCode
+_QUOTAS = ("QUEUE_FULL", "TOO_MANY_JOBS", "TOO_MANY_UPLOADS", "STORAGE_FULL", "TOO_MANY_CALLS")
+_NAMED = re.compile(r"([a-z_][a-z0-9_.]*): ")  #: a message about a field of the request begins so
 
 #: each reason: its code, and when it is given
 REASONS: dict[str, tuple[grpc.StatusCode, str]] = {
@@ -74,6 +77,7 @@ class Refusal(Exception):
         message: what is wrong and what to do about it, without the server's paths.
         metadata: particulars for programs.
         retry_s: when trying again makes sense.
+        subject: whose quota is used up; empty means the server's.
         field_path: which field of the request is wrong, such as ``spec.augment.only``; empty if none alone is.
     """
 
@@ -82,6 +86,7 @@ class Refusal(Exception):
     metadata: Mapping[str, str] = field(default_factory=dict)
     retry_s: float | None = None
     field_path: str = ""
+    subject: str = ""
 
     def __str__(self) -> str:
         return self.message
@@ -97,6 +102,11 @@ class Refusal(Exception):
         number: int = self.code.value[0]
         return number
 
+    def _field(self) -> str:
+        """The field that is wrong: as told, or as the message begins."""
+        named = _NAMED.match(self.message) if self.reason == "INVALID_REQUEST" else None
+        return self.field_path or (named[1] if named else "")
+
     def status(self) -> status_pb2.Status:
         """As gRPC's rich error model has it."""
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=dict(self.metadata))
@@ -105,9 +115,13 @@ class Refusal(Exception):
             delay = duration_pb2.Duration()
             delay.FromMilliseconds(round(1000 * self.retry_s))
             details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-        if self.field_path:
-            violation = error_details_pb2.BadRequest.FieldViolation(field=self.field_path, description=self.message)
+        if path := self._field():
+            violation = error_details_pb2.BadRequest.FieldViolation(field=path, description=self.message)
             details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+        if self.reason in _QUOTAS:
+            subject = f"client:{self.subject}" if self.subject else "server"
+            used = error_details_pb2.QuotaFailure.Violation(subject=subject, description=self.message)
+            details.append(error_details_pb2.QuotaFailure(violations=[used]))
         packed = [any_pb2.Any() for _ in details]
         for one, detail in zip(packed, details, strict=True):
             one.Pack(detail)

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
 from augment_server import parts
+from augment_server.cards import COLUMNS, Card
 from augment_server.errors import Refusal
+from augment_server.filters import Field
 from augment_server.inputs import NOTHING, Given, Inputs, Outputs, is_plain, traces_of
 from augment_server.limits import Limits
 from augment_server.names import new_id
-from augment_server.pages import page
+from augment_server.pages import Asked, page
 from augment_server.parts import Part, Step
 from augment_server.storage import Storage, now_ns
+from augment_server.turns import NEXT, places
 from augment_server.uploads import Caller
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED, CANCELLED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED, v1.Job.STATE_CANCELLED
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
-#: what comes next: see Jobs.begin
-_NEXT = """
-SELECT jobs.* FROM jobs LEFT JOIN wholes ON wholes.job = jobs.id WHERE state = ?1 OR (state = ?2 AND ready > 0)
-ORDER BY (SELECT TOTAL(COALESCE(wholes.running, 1)) FROM jobs AS other LEFT JOIN wholes ON wholes.job = other.id
-          WHERE other.client = jobs.client AND other.state = ?2), number LIMIT 1"""
+
+
+def state_name(state: int) -> str:
+    """``QUEUED`` and so on."""
+    return v1.Job.State.Name(state).removeprefix("STATE_")  # type: ignore[arg-type]
+
+
+#: what filters and orders may name
+FIELDS = {
+    "state": Field("choice", "state", {state_name(one): int(one) for one in (QUEUED, RUNNING, *FINAL)}),
+    "create_time": Field("time", "created_ns"),
+    "start_time": Field("time", "started_ns"),
+    "end_time": Field("time", "ended_ns"),
+    "display_name": Field("text", "display_name"),
+    "labels": Field("labels", "labels"),
+    "priority": Field("number", "priority"),
+}
 _MEDIA_TYPES = {".json.gz": "application/gzip", ".json": "application/json", ".zip": "application/zip"}
+
+
+class _Undone(Exception):
+    """Ends a transaction that was only tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +55,7 @@ class Wanted:
     spec: v1.JobSpec
     request_id: str
     file_names: Sequence[str]
+    card: Card = Card()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,7 @@ class Begun:
     step: Step | None = None  #: of a whole job
     parts: tuple[Part, ...] = ()  #: all traces of a job whose last step this is
     first: bool = True  #: whether the job waited until now
+    deadline_s: float | None = None  #: that the caller has set
 
 
 class Jobs:
@@ -64,7 +86,7 @@ class Jobs:
     def create(self, caller: Caller, wanted: Sequence[Wanted]) -> list[tuple[str, bool]]:
         """Accept jobs, all or none: of each its id, and whether it is new.
 
-        With a ``request_id`` that is known, it is the job that has it.
+        With a ``request_id`` that is known, it is the job that has it. :meth:`expect` only looks whether they can be.
 
         Raises:
             Refusal: the queue is full, the client has too many jobs, the upload is not there or not complete.
@@ -72,11 +94,26 @@ class Jobs:
         with self._storage.writing() as db:
             return [self._accepted(db, caller, one) for one in wanted]
 
+    def expect(self, caller: Caller, wanted: Sequence[Wanted]) -> list[v1.Job]:
+        """Look whether jobs would be accepted, and as what, without accepting them.
+
+        Raises:
+            Refusal: as :meth:`create`.
+        """
+        with contextlib.suppress(_Undone), self._storage.writing() as db:
+            for one in wanted:
+                self._accepted(db, caller, one)
+            raise _Undone
+        jobs = [v1.Job(spec=one.spec, state=QUEUED) for one in wanted]
+        for job, one in zip(jobs, wanted, strict=True):
+            one.card.tell(job)
+        return jobs
+
     def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
         spec, request_id = wanted.spec, wanted.request_id
         text = spec.SerializeToString(deterministic=True)
         if request_id and (known := _with_request(db, caller, request_id)):
-            if known["spec"] != text:
+            if known["spec"] != text or Card.of(known) != wanted.card:
                 job = f"jobs/{known['id']}"
                 raise Refusal("REQUEST_ID_REUSED", f"{job} has this request_id, but another spec; choose a new one")
             return str(known["id"]), False
@@ -85,9 +122,10 @@ class Jobs:
         self._expect_few(traces)
         job, now, plain = new_id(), now_ns(), is_plain(spec)
         first = (traces[0].file_name, traces[0].content) if plain else (_called(spec, traces), "")
-        columns = "id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns"
+        columns = f"id, client, realm, request_id, spec, file_name, content, state, created_ns, queued_ns, {COLUMNS}"
         values = (job, caller.client, caller.realm, request_id, text, *first, QUEUED, now, now)
-        db.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+        values = (*values, *wanted.card.values(now))
+        db.execute(f"INSERT INTO jobs ({columns}) VALUES ({_marks(values)})", values)  # noqa: S608
         if plain:
             others = [(job, one.file_name, one.content) for one in traces[1:]]
             db.executemany("INSERT INTO controls VALUES (?, ?, ?)", others)
@@ -107,7 +145,12 @@ class Jobs:
         mine = "SELECT COUNT(*) FROM jobs WHERE state IN (?, ?) AND client = ?"
         if db.execute(mine, (QUEUED, RUNNING, caller.client)).fetchone()[0] >= self._limits.max_client_jobs:
             most = self._limits.max_client_jobs
-            raise Refusal("TOO_MANY_JOBS", f"{most} of your jobs wait or run; wait for one of them", retry_s=5)
+            raise Refusal(
+                "TOO_MANY_JOBS",
+                f"{most} of your jobs wait or run; wait for one of them",
+                retry_s=5,
+                subject=caller.client,
+            )
 
     def get(self, caller: Caller, job: str) -> v1.Job:
         """A job as it stands.
@@ -117,21 +160,28 @@ class Jobs:
         """
         return self._message(self._row(caller, job))
 
+    def place(self, jobs: Sequence[v1.Job]) -> None:
+        """Write on jobs of one client which place in the queue they have."""
+        waiting = {one.name.removeprefix("jobs/"): one for one in jobs if one.state == QUEUED}
+        found = places(self._storage, next(iter(waiting))) if waiting else {}
+        for job, message in waiting.items():
+            message.queue_position = found.get(job, 0)  # taken up just now
+
     def _row(self, caller: Caller, job: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM jobs WHERE id = ? AND realm = ?", job, caller.realm)
         if row is None:
             raise Refusal("NOT_FOUND", f"jobs/{job}: there is no such job; it may have been removed by its age")
         return row
 
-    def page(self, caller: Caller, size: int, token: str, states: Sequence[int]) -> tuple[list[v1.Job], str]:
-        """Jobs from the newest on, and the token of the next page.
+    def page(self, caller: Caller, asked: Asked, states: Sequence[int]) -> tuple[list[v1.Job], str]:
+        """Jobs, and the token of the next page.
 
         Raises:
-            Refusal: this is no token.
+            Refusal: a token, filter or order that is none.
         """
         wanted = [one for one in (QUEUED, RUNNING, *FINAL) if one in states or not states]
-        query = f"SELECT * FROM jobs WHERE realm = ? AND state IN ({_marks(wanted)})"  # noqa: S608
-        return page(self._storage, query, (caller.realm, *wanted), size, token, self._message)
+        where = f"realm = ? AND state IN ({_marks(wanted)})", [caller.realm, *wanted]
+        return page(self._storage, "jobs", FIELDS, where, asked, self._message)
 
     def artifacts(self, job: str) -> list[v1.Artifact]:
         """What a job has made."""
@@ -152,7 +202,7 @@ class Jobs:
         """
         now = now_ns()
         with self._storage.writing() as db:
-            row = db.execute(_NEXT, (QUEUED, RUNNING)).fetchone()
+            row = db.execute(NEXT).fetchone()
             if row is None:
                 return None
             step = parts.begin(db, row["id"])
@@ -163,13 +213,15 @@ class Jobs:
             traces = traces_of(db, row, spec)
             whole = tuple(parts.rows_of(db, row["id"])) if step and step.is_last else ()
         queued_s = max(0.0, (now - row["queued_ns"]) / 1e9)
+        deadline_s = None if row["deadline_ms"] is None else row["deadline_ms"] / 1000
         if step is None:
             counts = (row["attempts"] + 1, row["deaths"])
-            return Begun(row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
+            told = (row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
+            return Begun(*told, deadline_s=deadline_s)
         inputs = tuple(traces) if step.is_last else (traces[step.number],)
         name = row["file_name"] if step.is_last else inputs[0].file_name
         counts, first = (step.attempts, step.deaths), row["state"] == QUEUED
-        return Begun(row["id"], row["client"], spec, name, inputs, *counts, queued_s, step, whole, first)
+        return Begun(row["id"], row["client"], spec, name, inputs, *counts, queued_s, step, whole, first, deadline_s)
 
     def queue_again(self, begun: Begun, *, died: bool = False) -> None:
         """Put what was running back into the queue, at its old place; ``died`` says that its worker has."""
@@ -252,6 +304,7 @@ class Jobs:
             failures=self._failures(row["id"]) if row["state"] in FINAL else (),
             notes=self._notes(row["id"]) if row["state"] == SUCCEEDED else (),
         )
+        Card.of(row).tell(made)
         made.create_time.FromNanoseconds(row["created_ns"])
         if row["started_ns"]:
             made.start_time.FromNanoseconds(row["started_ns"])
@@ -276,13 +329,8 @@ def _text_of(error: Refusal | None) -> bytes | None:
     return said.SerializeToString()
 
 
-def state_name(state: int) -> str:
-    """``QUEUED`` and so on."""
-    return v1.Job.State.Name(state).removeprefix("STATE_")  # type: ignore[arg-type]
-
-
 def _with_request(db: sqlite3.Connection, caller: Caller, request_id: str) -> sqlite3.Row | None:
-    query = "SELECT id, spec FROM jobs WHERE realm = ? AND request_id = ?"
+    query = "SELECT * FROM jobs WHERE realm = ? AND request_id = ?"
     row: sqlite3.Row | None = db.execute(query, (caller.realm, request_id)).fetchone()
     return row
 

@@ -1,20 +1,26 @@
-"""Lists in pages, the newest first. A token names the last entry of a page, of which the caller has been told."""
+"""Lists in pages. A token says after which entry a page begins; nobody but this server can read or make one."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import hmac
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from augment_server.errors import Refusal
+from augment_server.filters import Condition, Fields, condition_of, order_of
 from augment_server.storage import Storage
 
 MOST_PAGE, PAGE = 1000, 100
-_END = 1 << 62  #: ns: after all that will ever be created
-_MOST_TOKEN = 200
 PAGE_BYTES = 1 << 20  #: about so much in one answer, well under what gRPC takes
+_MOST_TOKEN = 4000
+_MAC_BYTES = 16
 
 
 class _Message(Protocol):
@@ -25,27 +31,52 @@ class _Message(Protocol):
 M = TypeVar("M", bound=_Message)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A page as it is asked for."""
+
+    size: int = 0  #: 0 for as many as usual
+    token: str = ""
+    filter: str = ""
+    order_by: str = ""
+
+    @classmethod
+    def of(cls, request: Any) -> Asked:
+        """What a request of a list says."""
+        return cls(request.page_size, request.page_token, request.filter, request.order_by)
+
+
 def page(
-    storage: Storage, query: str, values: Sequence[Any], size: int, token: str, message: Callable[[sqlite3.Row], M]
-) -> tuple[list[M], str]:
-    """Entries from the newest on, and the token of the next page.
+    storage: Storage, table: str, fields: Fields, where: Condition, asked: Asked,
+    message: Callable[[sqlite3.Row], M],
+) -> tuple[list[M], str]:  # fmt: skip
+    """Entries of a table, and the token of the next page.
 
     Args:
         storage: where they are.
-        query: which they are, with columns ``created_ns`` and ``id``; to be gone on with ``AND``.
-        values: of the query.
-        size: how many, 0 for as many as usual.
-        token: of this page.
+        table: with columns ``created_ns`` and ``id``.
+        fields: that filter and order may name.
+        where: which entries there are for the caller.
+        asked: by the caller.
         message: made of each row.
 
     Raises:
-        Refusal: this is no token, or the size is negative.
+        Refusal: a size, token, filter or order that is none.
     """
-    if size < 0:
-        raise Refusal("INVALID_REQUEST", "page_size must not be negative")
-    size = min(size or PAGE, MOST_PAGE)
-    order = "ORDER BY created_ns DESC, id DESC LIMIT ?"
-    rows = storage.rows(f"{query} AND (created_ns, id) < (?, ?) {order}", *values, *_place(token), size + 1)
+    if asked.size < 0:
+        raise Refusal("INVALID_REQUEST", "page_size: must not be negative", field_path="page_size")
+    size, order = min(asked.size or PAGE, MOST_PAGE), order_of(asked.order_by, fields)
+    conditions = [where, condition_of(asked.filter, fields)]
+    scope = msgspec.json.encode([table, *where, asked.filter, asked.order_by])
+    tokens = _Tokens(storage.secret, scope)
+    if asked.token:
+        conditions.append(order.after(tokens.read(asked.token, len(order.columns))))
+    told = ", ".join(f"{one} AS place{at}" for at, one in enumerate(order.columns))
+    query = (
+        f"SELECT {table}.*, {told} FROM {table} WHERE {' AND '.join(sql for sql, _ in conditions)}"  # noqa: S608
+        f" ORDER BY {order.sql} LIMIT ?"
+    )
+    rows = storage.rows(query, *(value for _, values in conditions for value in values), size + 1)
     entries: list[M] = []
     left = PAGE_BYTES
     for row in rows[:size]:
@@ -53,22 +84,46 @@ def page(
             break
         entries.append(message(row))
         left -= entries[-1].ByteSize()
-    return entries, _token(rows[len(entries) - 1]) if len(rows) > len(entries) else ""
+    if len(rows) <= len(entries):
+        return entries, ""
+    last = rows[len(entries) - 1]
+    return entries, tokens.made([last[f"place{at}"] for at in range(len(order.columns))])
 
 
-def _token(row: sqlite3.Row) -> str:
-    """When an entry was created, and its id: nothing that tells of others."""
-    return base64.urlsafe_b64encode(f"{row['created_ns']}:{row['id']}".encode()).decode()
+class _Tokens:
+    """Tokens of one list: a code that only who has the key can make, and the place under a key stream made of both."""
 
+    def __init__(self, key: bytes, scope: bytes) -> None:
+        self._key, self._scope = key, scope
 
-def _place(token: str) -> tuple[int, str]:
-    if not token:
-        return _END, ""
-    try:
-        created, _, name = base64.b64decode(token[:_MOST_TOKEN], altchars=b"-_", validate=True).decode().partition(":")
-        place = int(created), name
-    except (binascii.Error, ValueError):
-        place = _END, ""
-    if not 0 <= place[0] < _END:
-        raise Refusal("INVALID_REQUEST", "page_token must be a next_page_token of the same list")
-    return place
+    def made(self, place: Sequence[Any]) -> str:
+        """The token of the page after ``place``."""
+        text = msgspec.json.encode(place)
+        code = self._code(text)
+        return base64.urlsafe_b64encode(code + self._hidden(text, code)).decode().rstrip("=")
+
+    def read(self, token: str, count: int) -> list[Any]:
+        """The place, of ``count`` values.
+
+        Raises:
+            Refusal: it is no token of this list.
+        """
+        try:
+            data = base64.b64decode(
+                token[:_MOST_TOKEN] + "=" * (-len(token[:_MOST_TOKEN]) % 4), altchars=b"-_", validate=True
+            )
+            code, text = data[:_MAC_BYTES], self._hidden(data[_MAC_BYTES:], data[:_MAC_BYTES])
+            place = msgspec.json.decode(text) if hmac.compare_digest(code, self._code(text)) else None
+        except (binascii.Error, ValueError, msgspec.DecodeError):
+            place = None
+        if not isinstance(place, list) or len(place) != count:
+            what = "page_token: must be the next_page_token of the same list, with the same filter and order"
+            raise Refusal("INVALID_REQUEST", what, field_path="page_token")
+        return place
+
+    def _code(self, text: bytes) -> bytes:
+        return hashlib.blake2b(self._scope + b"\0" + text, key=self._key, digest_size=_MAC_BYTES).digest()
+
+    def _hidden(self, text: bytes, code: bytes) -> bytes:
+        stream = hashlib.shake_256(self._key + code).digest(len(text))
+        return bytes(one ^ other for one, other in zip(text, stream, strict=True))

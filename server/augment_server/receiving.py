@@ -7,10 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
+
 from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
 from augment_server.limits import Limits
-from augment_server.names import safe_file_name, sha256_of
+from augment_server.names import id_of, safe_file_name, sha256_of
+from augment_server.requests import Requests, expect_id
 from augment_server.retention import Retention
 from augment_server.threads import Apart
 from augment_server.uploads import SYNC_BYTES, Announced, Caller, Uploads, Writer
@@ -21,21 +24,40 @@ Pieces = AsyncIterator[tuple[bytes, bool]]  #: the next bytes, and whether they 
 class Receiving:
     """Takes what streams bring."""
 
-    def __init__(self, uploads: Uploads, retention: Retention, limits: Limits, apart: Apart) -> None:
+    def __init__(
+        self, uploads: Uploads, retention: Retention, limits: Limits, apart: Apart, requests: Requests
+    ) -> None:
         self._uploads, self._retention, self._limits, self._apart = uploads, retention, limits, apart
+        self._requests = requests
 
     async def start(self, caller: Caller, request: Any) -> v1.Upload:
         """Announce an upload: its name, size and SHA-256 are fields of ``request``."""
-        size = request.size_bytes if request.HasField("size_bytes") else None
-        announced = Announced(safe_file_name(request.file_name), size, sha256_of(request.sha256))
-
-        self._uploads.expect_size(size)
+        announced = self._announced(request)
+        text = msgspec.json.encode([announced.file_name, announced.size, announced.sha256])
 
         def start() -> v1.Upload:
-            self._retention.make_room(caller.client, size or 0, self._uploads.busy())
-            return self._uploads.start(caller, announced)
+            if known := self._requests.known(caller, "StartUpload", request.request_id, text):
+                with contextlib.suppress(Refusal):  # it has been removed since: it begins anew
+                    return self._uploads.get(caller, known)
+            self._retention.make_room(caller.client, announced.size or 0, self._uploads.busy())
+            upload = self._uploads.start(caller, announced)
+            self._requests.remember(caller, "StartUpload", request.request_id, text, id_of(upload.name, "uploads"))
+            return upload
 
         return await self._apart(start)
+
+    def expect(self, request: Any) -> v1.Upload:
+        """Look whether an upload may be announced: what it would be, without a name."""
+        announced = self._announced(request)
+        expect_id(request.request_id)
+        state = v1.Upload.STATE_ACTIVE
+        return v1.Upload(file_name=announced.file_name, state=state, size_bytes=announced.size, sha256=announced.sha256)
+
+    def _announced(self, request: Any) -> Announced:
+        size = request.size_bytes if request.HasField("size_bytes") else None
+        announced = Announced(safe_file_name(request.file_name), size, sha256_of(request.sha256))
+        self._uploads.expect_size(size)
+        return announced
 
     async def receive(self, caller: Caller, upload: str, offset: int, pieces: Pieces) -> None:
         """Take the pieces, until the upload is complete or they end."""

@@ -12,6 +12,7 @@ from augment_server.clock import Clock
 from augment_server.errors import Refusal
 from augment_server.jobs import FINAL, QUEUED, RUNNING
 from augment_server.limits import Limits
+from augment_server.requests import LIFE_NS
 from augment_server.storage import Storage, now_ns, remove
 
 FRESH_S = 600.0  #: what was touched within this time does not go for want of room
@@ -88,6 +89,7 @@ class Retention:
             self._drop_contents()
             self._drop_leftovers()
             self._drop_ranks()
+        self._update("DELETE FROM requests WHERE at_ns < ?", now - LIFE_NS)
         self._update("INSERT OR REPLACE INTO clock VALUES (0, ?)", self.clock.now_ns())
 
     def _some(self, all_: list[T]) -> Iterator[list[T]]:

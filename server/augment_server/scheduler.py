@@ -209,11 +209,12 @@ class Scheduler:
             progress.next(said)
             self._changes(begun.id)
 
+        deadline_s = min(begun.deadline_s or self._limits.job_deadline_s, self._limits.job_deadline_s)
         worker = await self._workers.take()
         try:
-            said: Said = await asyncio.wait_for(worker.do(order, stage), self._limits.job_deadline_s)
+            said: Said = await asyncio.wait_for(worker.do(order, stage), deadline_s)
         except asyncio.TimeoutError as error:
-            most = f"{self._limits.job_deadline_s:g} s"
+            most = f"{deadline_s:g} s"
             raise Refusal("JOB_DEADLINE", f"{begun.file_name}: took longer than the {most} that a job may") from error
         except TookTooMuch as error:
             most = f"{self._limits.job_memory_bytes() >> 20} MiB"

@@ -19,11 +19,13 @@ from augment.v1.service_pb2_grpc import AugmentServiceServicer
 from augment_server import catalog
 from augment_server.creating import MOST_TOGETHER, Creating
 from augment_server.errors import Refusal, database_is_damaged, disk_is_full, refuse
-from augment_server.jobs import CANCELLED, FAILED, FINAL, SUCCEEDED, Jobs
+from augment_server.jobs import CANCELLED, FAILED, FINAL, QUEUED, SUCCEEDED, Jobs
 from augment_server.limits import Limits
 from augment_server.names import artifact_of, attachment, id_of
 from augment_server.observer import Observer
+from augment_server.pages import Asked
 from augment_server.receiving import Receiving
+from augment_server.requests import Requests, expect_id
 from augment_server.retention import Retention
 from augment_server.scheduler import Scheduler
 from augment_server.storage import Storage
@@ -76,7 +78,8 @@ class Service(AugmentServiceServicer):
         self._storage, self._uploads, self._jobs, self._retention = storage, uploads, jobs, retention
         self._scheduler, self._limits = scheduler, limits
         self.observer, self._client_of, self._apart = observer, client_of, apart
-        self._receiving = Receiving(uploads, retention, limits, apart)
+        self._requests = Requests(storage)
+        self._receiving = Receiving(uploads, retention, limits, apart, self._requests)
         self._creating = Creating(jobs, scheduler, limits, roots, apart)
 
     def refuse(self) -> None:
@@ -86,7 +89,10 @@ class Service(AugmentServiceServicer):
     @answering
     async def StartUpload(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's names
         """Announce an upload."""
-        return calls.StartUploadResponse(upload=await self._receiving.start(self._caller(context), request))
+        caller = self._caller(context)
+        if request.validate_only:
+            return calls.StartUploadResponse(upload=self._receiving.expect(request))
+        return calls.StartUploadResponse(upload=await self._receiving.start(caller, request))
 
     @answering
     async def GetUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -125,44 +131,48 @@ class Service(AugmentServiceServicer):
     @answering
     async def ListUploads(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A page of uploads."""
-        page = request.page_size, request.page_token
-        uploads, more = await self._apart(self._uploads.page, self._caller(context), *page)
+        uploads, more = await self._apart(self._uploads.page, self._caller(context), Asked.of(request))
         return calls.ListUploadsResponse(uploads=uploads, next_page_token=more)
 
     @answering
     async def DeleteUpload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Remove an upload."""
-        upload = id_of(request.name, "uploads")
-        self._uploads.get(self._caller(context), upload)
-        await self._apart(self._retention.remove_upload, upload)
+        caller, upload = self._caller(context), id_of(request.name, "uploads")
+
+        def remove() -> None:
+            if self._is_done("DeleteUpload", caller, request):
+                return
+            self._uploads.get(caller, upload)
+            if not request.validate_only:
+                self._retention.remove_upload(upload)
+                self._requests.remember(caller, "DeleteUpload", request.request_id, b"", request.name)
+
+        await self._apart(remove)
         return calls.DeleteUploadResponse()
 
     @answering
     async def CreateJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept a job."""
-        caller = self._caller(context)
-        (job,) = await self._creating.create(caller, [request])
-        return calls.CreateJobResponse(job=self._jobs.get(caller, job))
+        (job,) = await self._creating.answer(self._caller(context), [request])
+        return calls.CreateJobResponse(job=job)
 
     @answering
     async def BatchCreateJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Accept several jobs."""
-        caller = self._caller(context)
         if not 0 < len(request.requests) <= MOST_TOGETHER:
             raise Refusal("INVALID_REQUEST", f"requests: between 1 and {MOST_TOGETHER}")
-        jobs = await self._creating.create(caller, request.requests)
-        return calls.BatchCreateJobsResponse(jobs=[self._jobs.get(caller, job) for job in jobs])
+        return calls.BatchCreateJobsResponse(jobs=await self._creating.answer(self._caller(context), request.requests))
 
     @answering
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Where a job stands."""
-        return calls.GetJobResponse(job=self._job(self._caller(context), request.name))
+        return calls.GetJobResponse(job=await self._placed(self._job(self._caller(context), request.name)))
 
     @answering
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A page of jobs."""
-        page = request.page_size, request.page_token, request.states
-        jobs, more = await self._apart(self._jobs.page, self._caller(context), *page)
+        asked = Asked.of(request), request.states
+        jobs, more = await self._apart(self._jobs.page, self._caller(context), *asked)
         return calls.ListJobsResponse(jobs=jobs, next_page_token=more)
 
     @answering
@@ -176,16 +186,27 @@ class Service(AugmentServiceServicer):
         """End a job."""
         caller = self._caller(context)
         self._job(caller, request.name)
-        await self._scheduler.cancel(id_of(request.name, "jobs"))
+        expect_id(request.request_id)  # a second time changes nothing anyway
+        if not request.validate_only:
+            await self._scheduler.cancel(id_of(request.name, "jobs"))
         return calls.CancelJobResponse(job=self._job(caller, request.name))
 
     @answering
     async def DeleteJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Remove a job."""
-        job = self._job(self._caller(context), request.name)
-        if job.state not in FINAL:
-            raise Refusal("JOB_NOT_DONE", f"{job.name}: waits or runs; cancel it first")
-        await self._apart(self._retention.remove_job, id_of(job.name, "jobs"))
+        caller = self._caller(context)
+
+        def remove() -> None:
+            if self._is_done("DeleteJob", caller, request):
+                return
+            job = self._job(caller, request.name)
+            if job.state not in FINAL:
+                raise Refusal("JOB_NOT_DONE", f"{job.name}: waits or runs; cancel it first")
+            if not request.validate_only:
+                self._retention.remove_job(id_of(job.name, "jobs"))
+                self._requests.remember(caller, "DeleteJob", request.request_id, b"", request.name)
+
+        await self._apart(remove)
         return calls.DeleteJobResponse()
 
     @answering
@@ -258,7 +279,7 @@ class Service(AugmentServiceServicer):
         pieces = self._receiving.chunks(first.finish, request)
         await self._receiving.receive(caller, id_of(upload, "uploads"), 0, pieces)
         spec.input.upload = upload
-        (job,) = await self._creating.create(caller, [calls.CreateJobRequest(spec=v1.JobSpec(augment=spec))])
+        (job,) = await self._creating.create(caller, [_of_augment(first.start, spec)])
         context.add_done_callback(lambda _: self._scheduler.cancel_soon(job))
         state = v1.Job()
         async for state in self._follow(caller, job):
@@ -273,9 +294,23 @@ class Service(AugmentServiceServicer):
         client = self._client_of(context)
         return Caller(client, client if client.startswith(("name:", "token:", "certificate:")) else "")
 
+    def _is_done(self, method: str, caller: Caller, request: Any) -> bool:
+        """Whether a request of a removal has been answered already."""
+        known = self._requests.known(caller, method, request.request_id, b"")
+        if known not in (None, request.name):
+            what = "request_id: another request had the same; choose a new one"
+            raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
+        return known is not None
+
     def _job(self, caller: Caller, name: str) -> v1.Job:
         """A job as it stands. Some rows of the database: cheaper at once than in a thread."""
         return self._jobs.get(caller, id_of(name, "jobs"))
+
+    async def _placed(self, job: v1.Job) -> v1.Job:
+        """The same, with its place in the queue if it waits."""
+        if job.state == QUEUED:
+            await self._apart(self._jobs.place, [job])
+        return job
 
     def _artifact(self, context: Any, request: Any) -> tuple[str, v1.Artifact]:
         """The job of the artifact that is to be read, and the artifact."""
@@ -293,7 +328,7 @@ class Service(AugmentServiceServicer):
         with self._scheduler.watching(job) as changed:
             while True:
                 changed.clear()
-                now = self._jobs.get(caller, job)
+                now = await self._placed(self._jobs.get(caller, job))
                 yield now
                 if now.state in FINAL:
                     return
@@ -327,6 +362,14 @@ def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:
         what = f"no metrics called {file_name[:80]!r}" if file_name else "no metrics"
         raise Refusal("NOT_FOUND", f"{job.name}: has made {what}")
     return wanted[-1]
+
+
+def _of_augment(start: Any, spec: v1.AugmentSpec) -> calls.CreateJobRequest:
+    """The request of a job for what a call of Augment begins with."""
+    return calls.CreateJobRequest(
+        spec=v1.JobSpec(augment=spec), display_name=start.display_name, labels=start.labels, priority=start.priority,
+        deadline=start.deadline if start.HasField("deadline") else None, request_id=start.request_id,
+    )  # fmt: skip
 
 
 def _unexpected(error: Exception) -> Refusal:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.errors import AugmentError
+from augment_server import columns
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS uploads (
@@ -183,6 +184,8 @@ class Storage:
                 raise AugmentError(f"--state-dir {root}: cannot be used: {fault}; {advice}")
             self._writer = self._connect()
             self._writer.executescript(f"{_SCHEMA}{_USAGE}PRAGMA user_version = {_FORM}")
+            columns.complete(self._writer)
+            self.secret = columns.secret(self._writer)  #: of page tokens
         except AugmentError:
             os.close(self._lock_file)
             raise

@@ -12,14 +12,23 @@ from typing import BinaryIO
 
 from augment.v1 import resources_pb2 as v1
 from augment_server.errors import Refusal
+from augment_server.filters import Field
 from augment_server.limits import Limits
 from augment_server.names import new_id
-from augment_server.pages import page
+from augment_server.pages import Asked, page
 from augment_server.storage import Storage, now_ns, remove, sync_folder
 
 FRESH_S = 60.0  #: an upload that was begun, or from which bytes came, within this time is somebody's
 SYNC_BYTES = 16 << 20  #: after so many bytes they are made safe, and the database told
 _PIECE = 1 << 20
+#: what filters and orders may name
+FIELDS = {
+    "state": Field("choice", "complete", {"ACTIVE": 0, "COMPLETE": 1}),
+    "create_time": Field("time", "created_ns"),
+    "file_name": Field("text", "file_name"),
+    "size_bytes": Field("number", "COALESCE(size, received)"),
+    "sha256": Field("text", "sha256"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,12 @@ class Uploads:
         left = (one["id"] for one in begun if one["touched_ns"] < fresh and one["id"] not in self._writers)
         waiting = next(left, None)
         if waiting is None:
-            raise Refusal("TOO_MANY_UPLOADS", f"{most} of your uploads are under way; finish one first", retry_s=1)
+            raise Refusal(
+                "TOO_MANY_UPLOADS",
+                f"{most} of your uploads are under way; finish one first",
+                retry_s=1,
+                subject=caller.client,
+            )
         db.execute("DELETE FROM uploads WHERE id = ?", (waiting,))
         remove(self._storage.part(waiting))
 
@@ -133,14 +147,13 @@ class Uploads:
         writer = self._writers.get(row["id"])
         return self._message(row, writer.received if writer and not row["complete"] else row["received"])
 
-    def page(self, caller: Caller, size: int, token: str) -> tuple[list[v1.Upload], str]:
-        """Uploads from the newest on, and the token of the next page.
+    def page(self, caller: Caller, asked: Asked) -> tuple[list[v1.Upload], str]:
+        """Uploads, and the token of the next page.
 
         Raises:
-            Refusal: this is no token.
+            Refusal: a token, filter or order that is none.
         """
-        query = "SELECT * FROM uploads WHERE realm = ?"
-        return page(self._storage, query, (caller.realm,), size, token, self._as_it_stands)
+        return page(self._storage, "uploads", FIELDS, ("realm = ?", [caller.realm]), asked, self._as_it_stands)
 
     def _row(self, caller: Caller, upload: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM uploads WHERE id = ? AND realm = ?", upload, caller.realm)

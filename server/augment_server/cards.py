@@ -1,0 +1,80 @@
+"""What a caller writes on a job: a name for people, labels, how urgent it is, how long it may take."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from augment.v1 import resources_pb2 as v1
+from augment_server.errors import Refusal
+from augment_server.limits import Limits
+
+MOST_DISPLAY_NAME, MOST_LABELS, MOST_LABEL = 200, 64, 63
+MOST_PRIORITY = 10  #: above and below 0
+PRIORITY_NS = 60 * 10**9  #: so much longer a job seems to have waited for each level
+_KEY = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+COLUMNS = "display_name, labels, priority, deadline_ms, due_ns"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """As it is kept. ``deadline_ms`` is None if the server's limit is enough."""
+
+    display_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    deadline_ms: int | None = None
+
+    def values(self, created_ns: int) -> tuple[Any, ...]:
+        """For :data:`COLUMNS`."""
+        labels = msgspec.json.encode(dict(sorted(self.labels.items()))).decode()
+        return self.display_name, labels, self.priority, self.deadline_ms, created_ns - self.priority * PRIORITY_NS
+
+    @classmethod
+    def of(cls, row: sqlite3.Row) -> Card:
+        """What a row of jobs tells."""
+        return cls(row["display_name"], msgspec.json.decode(row["labels"]), row["priority"], row["deadline_ms"])
+
+    def tell(self, job: v1.Job) -> None:
+        """Write it on a message."""
+        job.display_name, job.priority = self.display_name, self.priority
+        job.labels.update(self.labels)
+        if self.deadline_ms is not None:
+            job.deadline.FromMilliseconds(self.deadline_ms)
+
+
+def card_of(request: Any, limits: Limits) -> Card:
+    """What a request says.
+
+    Raises:
+        Refusal: it is too much, or nothing that can be.
+    """
+    _expect_text("display_name", request.display_name, MOST_DISPLAY_NAME)
+    if len(request.labels) > MOST_LABELS:
+        _refuse("labels", f"at most {MOST_LABELS}")
+    for key, value in request.labels.items():
+        if not _KEY.fullmatch(key):
+            _refuse("labels", f"{key[:80]!r} is no key: a-z, then up to 62 of a-z, 0-9, _, . and -")
+        _expect_text(f"labels.{key}", value, MOST_LABEL)
+    if abs(request.priority) > MOST_PRIORITY:
+        _refuse("priority", f"from -{MOST_PRIORITY} to {MOST_PRIORITY}")
+    deadline = None
+    if request.HasField("deadline"):
+        deadline = request.deadline.seconds * 1000 + request.deadline.nanos // 10**6
+        if not 0 < deadline <= limits.job_deadline_s * 1000:
+            _refuse("deadline", f"above 0, and at most the {limits.job_deadline_s:g} s of this server")
+    return Card(request.display_name, dict(request.labels), request.priority, deadline)
+
+
+def _expect_text(name: str, text: str, most: int) -> None:
+    if len(text) > most or not (text.isprintable() or not text):
+        _refuse(name, f"at most {most} printable characters")
+
+
+def _refuse(name: str, what: str) -> None:
+    raise Refusal("INVALID_REQUEST", f"{name}: {what}", field_path=name)

@@ -1,0 +1,56 @@
+"""Requests that have been answered, by the ``request_id`` that callers gave them: one that is sent again is done once.
+
+Jobs keep their own. What else changes something is remembered here for a day.
+"""
+
+from __future__ import annotations
+
+from augment_server.errors import Refusal
+from augment_server.storage import Storage, now_ns
+from augment_server.uploads import Caller
+
+LIFE_NS = 24 * 3600 * 10**9
+MOST_REQUEST_ID = 200
+
+
+class Requests:
+    """All that are remembered. Every method may be called from any thread, and may block."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def known(self, caller: Caller, method: str, request_id: str, text: bytes) -> str | None:
+        """What the same request was about when it was answered; None if it was not.
+
+        Raises:
+            Refusal: another request has this id, or it is too long.
+        """
+        if not request_id:
+            return None
+        expect_id(request_id)
+        query = "SELECT text, resource FROM requests WHERE realm = ? AND method = ? AND request_id = ?"
+        row = self._storage.row(query, caller.realm, method, request_id)
+        if row is None:
+            return None
+        if row["text"] != text:
+            what = "request_id: another request had the same; choose a new one"
+            raise Refusal("REQUEST_ID_REUSED", what, field_path="request_id")
+        return str(row["resource"])
+
+    def remember(self, caller: Caller, method: str, request_id: str, text: bytes, resource: str) -> None:
+        """A request has been answered."""
+        if request_id:
+            values = (caller.realm, method, request_id, text, resource, now_ns())
+            with self._storage.writing() as db:
+                db.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", values)
+
+
+def expect_id(request_id: str) -> None:
+    """Refuse an id that is too long.
+
+    Raises:
+        Refusal: it is.
+    """
+    if len(request_id) > MOST_REQUEST_ID:
+        what = f"request_id: at most {MOST_REQUEST_ID} characters"
+        raise Refusal("INVALID_REQUEST", what, field_path="request_id")

@@ -1,0 +1,40 @@
+"""Whose turn it is among the jobs that wait.
+
+Clients take turns: next is one of those with the fewest jobs running, and of these the one whose oldest job came first.
+Which of its own jobs that is, priorities decide: each level is worth a minute of waiting. So nobody is ahead of another
+client by asking for priority, and no job waits for ever behind more urgent ones.
+"""
+
+from __future__ import annotations
+
+from augment.v1 import resources_pb2 as v1
+from augment_server.storage import Storage
+
+_QUEUED, _RUNNING = int(v1.Job.STATE_QUEUED), int(v1.Job.STATE_RUNNING)
+#: how many jobs, or traces of whole jobs, each client has running
+_BUSY = f"""
+SELECT client, TOTAL(COALESCE(wholes.running, 1)) AS running FROM jobs LEFT JOIN wholes ON wholes.job = jobs.id
+WHERE state = {_RUNNING} GROUP BY client"""  # noqa: S608 - our own numbers
+NEXT = f"""
+WITH busy AS ({_BUSY}), waiting AS (
+    SELECT jobs.number, jobs.client, due_ns, MIN(jobs.number) OVER (PARTITION BY jobs.client) AS first
+    FROM jobs LEFT JOIN wholes ON wholes.job = jobs.id
+    WHERE state = {_QUEUED} OR (state = {_RUNNING} AND ready > 0))
+SELECT jobs.* FROM jobs WHERE number = (
+    SELECT waiting.number FROM waiting LEFT JOIN busy ON busy.client = waiting.client
+    ORDER BY COALESCE(busy.running, 0), first, due_ns, waiting.number LIMIT 1)"""  # noqa: S608
+#: the order in which NEXT would take all that wait, if nothing else came and nothing that runs ended: the first job of
+#: a client has its turn when others have as many running as this one, the second when they have one more, and so on
+_PLACES = f"""
+WITH busy AS ({_BUSY}), waiting AS (
+    SELECT jobs.id, jobs.client,
+        COALESCE(busy.running, 0) + ROW_NUMBER() OVER (PARTITION BY jobs.client ORDER BY due_ns, number) AS turn,
+        MIN(number) OVER (PARTITION BY jobs.client ORDER BY due_ns DESC, number DESC) AS first
+    FROM jobs LEFT JOIN busy ON busy.client = jobs.client WHERE state = {_QUEUED}),
+placed AS (SELECT id, client, ROW_NUMBER() OVER (ORDER BY turn, first) AS place FROM waiting)
+SELECT id, place FROM placed WHERE client = (SELECT client FROM jobs WHERE id = ?)"""  # noqa: S608
+
+
+def places(storage: Storage, job: str) -> dict[str, int]:
+    """The places in the queue of all callers, from 1, of what waits of the client of a job. Takes milliseconds."""
+    return {row["id"]: row["place"] for row in storage.rows(_PLACES, job)}

@@ -1,0 +1,348 @@
+"""What tools expect of an API: labels, filters, priorities, trials, requests that are sent again, details of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from in_process import Server, eventually, refused, serving, trace
+
+from augment.v1 import resources_pb2 as v1
+from augment.v1 import service_pb2 as calls
+from augment_server.cards import Card
+from augment_server.jobs import Wanted
+from augment_server.turns import places
+from augment_server.uploads import Caller
+
+QUICK = ["queue_length"]
+MINE, OTHERS = (("client", "name:me"),), (("client", "name:other"),)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state"), max_open_uploads=5) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def upload(server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return server.upload(trace(tmp_path_factory.mktemp("traces") / "a.json"))
+
+
+def request(upload: str, **more: Any) -> calls.CreateJobRequest:
+    spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload), only=QUICK))
+    return calls.CreateJobRequest(spec=spec, **more)
+
+
+def create(server: Server, upload: str, **more: Any) -> v1.Job:
+    return server.stub.CreateJob(request(upload, **more)).job
+
+
+def listed(server: Server, **asked: Any) -> list[str]:
+    """Names, over all pages of two."""
+    names, token = list[str](), ""
+    while True:
+        page = server.stub.ListJobs(calls.ListJobsRequest(page_size=2, page_token=token, **asked))
+        names += [one.name for one in page.jobs]
+        token = page.next_page_token
+        if not token:
+            return names
+
+
+@contextlib.contextmanager
+def violated(field: str) -> Iterator[None]:
+    """Expect a refusal that names a field."""
+    told: list[grpc.RpcError] = []
+    try:
+        yield
+    except grpc.RpcError as error:
+        told.append(error)
+    assert told, f"nothing failed, expected {field}"
+    found = details(told[0], error_details_pb2.BadRequest())
+    assert [one.field for one in found.field_violations] == [field], found
+
+
+def details(error: grpc.RpcError, kind: Any) -> Any:
+    status = rpc_status.from_call(error)
+    assert status is not None
+    assert any(one.Unpack(kind) for one in status.details), status
+    return kind
+
+
+def test_what_is_written_on_a_job(server: Server, upload: str) -> None:
+    deadline = duration_pb2.Duration(seconds=30, nanos=500_000_000)
+    labels = {"team": "infra", "run.id": "7"}
+    made = create(server, upload, display_name="nightly", labels=labels, priority=3, deadline=deadline)
+    for job in (made, server.wait(made.name), server.get(made.name)):
+        assert (job.display_name, dict(job.labels), job.priority, job.deadline) == ("nightly", labels, 3, deadline)
+    assert not server.get(made.name).queue_position
+    assert not create(server, upload).HasField("deadline")
+
+
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [
+        ("display_name", {"display_name": "a\nb"}),
+        ("display_name", {"display_name": "a" * 201}),
+        ("labels", {"labels": {"Team": "x"}}),
+        ("labels", {"labels": {"": "x"}}),
+        ("labels", {"labels": {f"k{number}": "" for number in range(65)}}),
+        ("labels.team", {"labels": {"team": "x" * 64}}),
+        ("labels.team", {"labels": {"team": "\u202e"}}),
+        ("priority", {"priority": 11}),
+        ("priority", {"priority": -11}),
+        ("deadline", {"deadline": duration_pb2.Duration()}),
+        ("deadline", {"deadline": duration_pb2.Duration(seconds=10**9)}),
+        ("request_id", {"request_id": "r" * 201}),
+    ],
+)
+def test_what_cannot_be_written(server: Server, upload: str, field: str, more: dict[str, Any]) -> None:
+    with violated(field):
+        create(server, upload, **more)
+
+
+def test_lists_are_filtered_and_sorted(server: Server, upload: str) -> None:
+    made = [create(server, upload, labels={"suite": "a"}, priority=number % 3) for number in range(5)]
+    other = create(server, upload, labels={"suite": "b"})
+    for job in (*made, other):
+        server.wait(job.name)
+    mine = "labels.suite = a"
+    assert listed(server, filter=mine) == [job.name for job in made[::-1]]
+    assert listed(server, filter=mine, order_by="create_time") == [job.name for job in made]
+    by_priority = sorted(made, key=lambda job: (job.priority, job.create_time.ToNanoseconds()), reverse=True)
+    assert listed(server, filter=mine, order_by="priority desc") == [job.name for job in by_priority]
+    assert listed(server, filter="labels:suite AND state = SUCCEEDED AND NOT labels.suite = a") == [other.name]
+    wrong: dict[str, Any] = {"filter": "x = 1", "order_by": "x", "page_size": -1}
+    for field, value in wrong.items():
+        with violated(field):
+            server.stub.ListJobs(calls.ListJobsRequest(**{field: value}))
+
+
+def test_uploads_are_filtered_and_sorted(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        made = [server.upload(trace(tmp_path / "a.json", count=10 + number), f"{number}.json") for number in range(3)]
+        server.stub.StartUpload(calls.StartUploadRequest(file_name="begun.json", size_bytes=9))
+        for asked, wanted in (
+            ({"filter": "state = COMPLETE"}, made[::-1]),
+            ({"filter": "state = COMPLETE", "order_by": "size_bytes"}, made),
+            ({"filter": "size_bytes > 9 AND file_name != 1.json"}, [made[2], made[0]]),
+        ):
+            page = server.stub.ListUploads(calls.ListUploadsRequest(**asked))  # type: ignore[arg-type]
+            assert [one.name for one in page.uploads] == wanted
+
+
+def test_a_token_belongs_to_its_list(server: Server, upload: str) -> None:
+    for _ in range(2):
+        create(server, upload)
+    token = server.stub.ListJobs(calls.ListJobsRequest(page_size=1)).next_page_token
+    again = calls.ListJobsRequest(page_size=5, page_token=token)  # of another size it may be
+    assert server.stub.ListJobs(again).jobs
+    asked: tuple[dict[str, Any], ...] = ({"filter": "priority = 0"}, {"order_by": "create_time"}, {"states": [1]})
+    for other in asked:
+        with violated("page_token"):
+            server.stub.ListJobs(calls.ListJobsRequest(page_token=token, **other))
+    with violated("page_token"):
+        server.stub.ListUploads(calls.ListUploadsRequest(page_token=token))
+    with violated("page_token"):
+        server.stub.ListJobs(calls.ListJobsRequest(page_token=token), metadata=MINE)
+    for at in range(0, len(token), 3):
+        changed = token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :]
+        with violated("page_token"):
+            server.stub.ListJobs(calls.ListJobsRequest(page_token=changed))
+
+
+def test_tokens_outlive_the_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        made = [create(server, upload).name for _ in range(2)]
+        for job in made:
+            server.wait(job)
+        token = server.stub.ListJobs(calls.ListJobsRequest(page_size=1)).next_page_token
+    with serving(tmp_path / "state") as server:
+        assert [one.name for one in server.stub.ListJobs(calls.ListJobsRequest(page_token=token)).jobs] == made[:1]
+
+
+def test_a_trial_changes_nothing(server: Server, upload: str) -> None:
+    before = listed(server)
+    told = create(server, upload, validate_only=True, display_name="x")
+    assert (told.name, told.state, told.display_name) == ("", v1.Job.STATE_QUEUED, "x")
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        create(server, "uploads/nothing", validate_only=True)
+    with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
+        server.stub.BatchCreateJobs(
+            calls.BatchCreateJobsRequest(requests=[request(upload), request(upload, validate_only=True)])
+        )
+    assert listed(server) == before
+    started = server.stub.StartUpload(calls.StartUploadRequest(file_name="x/y.json", size_bytes=5, validate_only=True))
+    assert (started.upload.name, started.upload.file_name) == ("", "y.json")
+    with violated("size_bytes"):
+        server.stub.StartUpload(calls.StartUploadRequest(file_name="y.json", size_bytes=-5, validate_only=True))
+    server.stub.DeleteUpload(calls.DeleteUploadRequest(name=upload, validate_only=True))
+    assert server.stub.GetUpload(calls.GetUploadRequest(name=upload))
+    job = server.wait(create(server, upload).name)
+    server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name, validate_only=True))
+    assert server.get(job.name) == job
+
+
+def test_cancelling_can_be_tried(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.freeze()
+        job = create(server, upload)
+        server.stub.CancelJob(calls.CancelJobRequest(name=job.name, validate_only=True, request_id="c"))
+        assert server.get(job.name).state in (v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING)
+        for _ in range(2):
+            told = server.stub.CancelJob(calls.CancelJobRequest(name=job.name, request_id="c")).job
+            assert told.state == v1.Job.STATE_CANCELLED
+
+
+def test_requests_that_are_sent_again(server: Server, upload: str, tmp_path: Path) -> None:
+    stub = server.stub
+    start = calls.StartUploadRequest(file_name="again.json", size_bytes=10, request_id="start")
+    first = stub.StartUpload(start).upload
+    assert stub.StartUpload(start).upload == first
+    with refused("REQUEST_ID_REUSED", "ALREADY_EXISTS"):
+        stub.StartUpload(calls.StartUploadRequest(file_name="again.json", size_bytes=11, request_id="start"))
+    assert stub.StartUpload(start, metadata=MINE).upload.name != first.name  # of somebody else
+    remove = calls.DeleteUploadRequest(name=first.name, request_id="remove")
+    for _ in range(2):
+        stub.DeleteUpload(remove)
+    with refused("NOT_FOUND", "NOT_FOUND"):
+        stub.DeleteUpload(calls.DeleteUploadRequest(name=first.name, request_id="another"))
+    with refused("REQUEST_ID_REUSED", "ALREADY_EXISTS"):
+        stub.DeleteUpload(calls.DeleteUploadRequest(name=upload, request_id="remove"))
+    assert stub.StartUpload(start).upload.name != first.name  # it is gone: another begins
+    job = server.wait(create(server, upload, request_id="job").name)
+    with refused("REQUEST_ID_REUSED", "ALREADY_EXISTS"):
+        create(server, upload, request_id="job", priority=1)
+    for _ in range(2):
+        stub.DeleteJob(calls.DeleteJobRequest(name=job.name, request_id="job"))
+
+
+def test_augment_that_is_sent_again(server: Server, tmp_path: Path) -> None:
+    content = trace(tmp_path / "b.json", count=7).read_bytes()
+    start = calls.AugmentStart(
+        file=calls.StartUploadRequest(file_name="b.json", request_id="file"), spec=v1.AugmentSpec(only=QUICK),
+        request_id="augment", labels={"way": "one"},
+    )  # fmt: skip
+    parts = [calls.AugmentRequest(start=start), calls.AugmentRequest(chunk=content, finish=True)]
+    jobs = [next(iter(server.stub.Augment(iter(parts)))).job for _ in range(2)]
+    assert jobs[0].name == jobs[1].name
+    assert jobs[0].labels == {"way": "one"}
+
+
+def test_requests_are_forgotten_after_a_day(server: Server) -> None:
+    server.stub.StartUpload(calls.StartUploadRequest(file_name="old.json", request_id="old"))
+    storage = server.core._storage
+    with storage.writing() as db:
+        db.execute("UPDATE requests SET at_ns = at_ns - 86400000000001 WHERE request_id = 'old'")
+    server.core._retention.sweep(())
+    assert not storage.rows("SELECT * FROM requests WHERE request_id = 'old'")
+
+
+def test_quotas_are_named(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_client_jobs=1, max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.freeze()
+        create(server, upload)
+        with pytest.raises(grpc.RpcError) as error:
+            create(server, upload)
+        (violation,) = details(error.value, error_details_pb2.QuotaFailure()).violations
+        assert violation.subject == "client:host:test"
+        assert "1 of your jobs wait or run" in violation.description
+
+
+def test_the_own_deadline_of_a_job(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.freeze()
+        job = create(server, upload, deadline=duration_pb2.Duration(nanos=300_000_000))
+        error = server.wait(job.name).error
+        assert (error.reason, error.message) == ("JOB_DEADLINE", "a.json: took longer than the 0.3 s that a job may")
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[Callable[..., v1.Job]]:
+    """Makes jobs that nobody takes up, with ``begin``, which does."""
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        jobs = server.core._jobs
+        server.call(server.core._scheduler.drain(0))
+        spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload), only=QUICK))
+
+        def make(client: str, priority: int = 0) -> str:
+            ((job, _),) = jobs.create(Caller(client, ""), [Wanted(spec, "", [""], Card(priority=priority))])
+            return job
+
+        make.begin = lambda: jobs.begin().id  # type: ignore[attr-defined]
+        make.place = lambda job: places(server.core._storage, job)[job]  # type: ignore[attr-defined]
+        yield make  # type: ignore[misc]
+
+
+def test_priorities_order_the_jobs_of_one_client(waiting: Any) -> None:
+    low, first, second, high = waiting("a", -1), waiting("a"), waiting("a"), waiting("a", 10)
+    assert [waiting.place(job) for job in (high, first, second, low)] == [1, 2, 3, 4]
+    assert [waiting.begin() for _ in range(4)] == [high, first, second, low]
+
+
+def test_nobody_is_ahead_of_another_client_by_priority(waiting: Any) -> None:
+    first = waiting("a")
+    other = waiting("b")
+    urgent = [waiting("b", 10) for _ in range(2)]
+    second, third = waiting("a"), waiting("a")
+    expected = [first, urgent[0], urgent[1], second, third, other]
+    places_told = [waiting.place(job) for job in expected]
+    begun = [waiting.begin() for _ in range(6)]
+    assert begun == sorted(expected, key=lambda job: places_told[expected.index(job)])
+    of_a = [begun.index(job) for job in (first, second, third)]
+    assert of_a[0] == 0  # it came first, whatever the others ask for
+    assert of_a[1] <= 3  # each has its turn
+    assert of_a[2] <= 5
+
+
+def test_places_are_the_turns_that_come(waiting: Any) -> None:
+    """Of many clients, while some jobs run already."""
+    for number in range(3):
+        waiting(f"client{number % 2}")
+        waiting.begin()
+    jobs = [waiting(f"client{number % 3}", number % 4 - 2) for number in range(12)]
+    places = {job: waiting.place(job) for job in jobs}
+    assert [waiting.begin() for _ in jobs] == sorted(jobs, key=lambda job: places[job])
+    assert sorted(places.values()) == list(range(1, 13))
+
+
+def test_the_place_is_told(tmp_path: Path) -> None:
+    with serving(tmp_path / "state", max_running_jobs=1) as server:
+        upload = server.upload(trace(tmp_path / "a.json"))
+        server.freeze()
+        first, second = create(server, upload), create(server, upload)
+        eventually(lambda: server.get(first.name).state == v1.Job.STATE_RUNNING)
+        assert (server.get(second.name).queue_position, server.get(first.name).queue_position) == (1, 0)
+
+
+def test_a_database_of_an_earlier_version(tmp_path: Path) -> None:
+    """What it lacks is added, and its jobs are told."""
+    with serving(tmp_path / "state") as server:
+        job = server.wait(create(server, server.upload(trace(tmp_path / "a.json"))).name)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "state.db")) as database, database:
+        database.execute("DROP INDEX jobs_waiting")
+        for column in ("display_name", "labels", "priority", "deadline_ms", "due_ns"):
+            database.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+        database.execute("DROP TABLE requests")
+        database.execute("DROP TABLE secrets")
+    with serving(tmp_path / "state") as server:
+        assert server.get(job.name) == job
+        assert listed(server, filter="priority = 0 AND NOT labels:x") == [job.name]
+
+
+def test_limits_are_told(server: Server) -> None:
+    limits = server.stub.GetServerInfo(calls.GetServerInfoRequest()).info.limits
+    assert (limits.max_page_size, limits.max_labels, limits.max_priority) == (1000, 64, 10)
