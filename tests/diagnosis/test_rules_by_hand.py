@@ -11,6 +11,7 @@ from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable
 from augment.diagnosis.rules import (
     allocator_calls,
     exposed_copies,
+    graph_capture,
     launch_bound,
     long_calls,
     low_roofline,
@@ -183,7 +184,7 @@ def test_long_calls_of_every_step_are_certain() -> None:
     for number in range(4):
         at = number * 10_000_000
         events += [annotation(f"ProfilerStep#{number}", at, at + 10_000_000)]
-        events += [call("cudaGraphInstantiate", at + 1_000_000, at + 5_000_000)]
+        events += [call("cudaFuncSetAttribute", at + 1_000_000, at + 5_000_000)]
         events += launched("gemm", at + 6_000_000, at + 9_900_000, number + 1)
     answer = found(long_calls.check(trace_of(*events)))
     assert (answer.confidence, answer.advice[:35]) == ("high", "Find out what asks for it in every ")
@@ -244,3 +245,18 @@ def test_a_verdict_explains_its_step_and_its_sums() -> None:
         events += launched("gemm", begin + host - 100_000, end - 1_000, number + 1, at=begin + host - 120_000)
     text = verdict(trace_of(*events))[0]
     assert text.startswith("In a step of 999 µs (the mean of 3 steps, without the slow first; on the host 600 µs) the ")
+
+
+def test_a_capture_is_not_called_slow_launching() -> None:
+    """While a graph is captured, launches run nothing."""
+    calls = [call("cudaStreamBeginCapture", 1_000_000, 1_010_000), call("cudaStreamEndCapture", 9_000_000, 9_100_000)]
+    calls += [call("cudaLaunchKernel", at, at + 5_000) for at in range(1_020_000, 8_990_000, 20_000)]
+    around = [*launched("gemm", 500_000, 900_000, 1), *launched("gemm", 9_500_000, 9_900_000, 2)]
+    trace = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls)
+    answer = found(graph_capture.check(trace))
+    assert "Graphs are captured for 8.1 ms per step" in answer.title
+    assert (answer.confidence, "warmup" in answer.advice) == ("medium", True)
+    assert (found(launch_bound.check(trace)).saved_ns or 0) < 600_000, "what is around the capture"
+    plain = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls[2:])
+    assert isinstance(graph_capture.check(plain), NotApplicable)
+    assert (found(launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"

@@ -57,7 +57,8 @@ def check(trace: Trace) -> Answer:
         + shorter(trace, saved),
         advice="Move this out of the step or to another thread"
         if named
-        else "Record with with_stack=True to see what it is: garbage collection, logging, checkpoints, work on the CPU",
+        else "Record with with_stack=True to see what it is: garbage collection (record_python_gc_info), "
+        "logging, checkpoints, work on the CPU",
         spans=Spans(parts.start, parts.end, spans.row[which]),
         confidence="high" if named else "medium",
         cut=cut,

@@ -5,8 +5,8 @@ device finishes each before the next is launched. The prediction lets operators,
 them take no time on the host, which CUDA graphs come close to. Stretches of 1 ms and more, and fetches of batches, are
 not launching and stay. No more is saved than the time in which the device idles while the thread that launches its next
 work is busy with launching: a host that fetches a batch or reads a file meanwhile is not too slow in launching. And
-what goes away with other causes of a late host (calls that wait for the device, data loading, the allocator,
-compilation, long stretches of other work) is not saved here.
+what goes away with other causes of a late host (calls that wait for the device, data loading, the allocator, single
+long calls, compilation, captures of graphs, long stretches of other work) is not saved here.
 
 **What to do**: CUDA graphs (``torch.compile(mode="reduce-overhead")`` or ``torch.cuda.graph``) launch many kernels in
 one call; ``torch.compile`` fuses small kernels into fewer; a larger batch makes kernels longer. Recording stacks
@@ -41,7 +41,7 @@ from augment.diagnosis.measure import (
     work_in_steps,
 )
 from augment.diagnosis.rule import Answer, Confidence, Fine, Found, NoData, NotApplicable, Spans
-from augment.diagnosis.rules import allocator_calls, data_loading, host_gaps, recompilation
+from augment.diagnosis.rules import allocator_calls, data_loading, graph_capture, host_gaps, long_calls, recompilation
 from augment.diagnosis.rules.host_gaps import LONG_NS
 from augment.diagnosis.waiting import waiting_calls
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
@@ -54,6 +54,7 @@ _OF_GRAPHS = (
     "prepare the next step while the device works, or put more into each graph"
 )
 LONG_CALL_NS = 100_000  #: a call of the runtime that takes longer waits, or asks for memory
+_CAUSES = (data_loading, allocator_calls, long_calls, host_gaps, recompilation, graph_capture)
 _LAUNCHING = (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)
 
 
@@ -100,7 +101,7 @@ def check(trace: Trace) -> Answer:
 
 def _others(trace: Trace) -> Cut:
     """What other rules blame a late host on."""
-    answers = [rule.check(trace) for rule in (data_loading, allocator_calls, host_gaps, recompilation)]
+    answers = [rule.check(trace) for rule in _CAUSES]
     cuts = [answer.cut for answer in answers if isinstance(answer, Found) and answer.cut is not None]
     return joined([*cuts, without_waits(trace, waiting_calls(trace))])
 
@@ -144,7 +145,9 @@ def _short_work(trace: Trace) -> tuple[Int32s, Int64s, Int64s]:
         longest_ns = np.where(kind == BoundBy.RUNTIME_CALL, LONG_CALL_NS, LONG_NS)
         chosen = np.isin(kind, _LAUNCHING) & (np.diff(ts) < longest_ns)
         fetch = Spans.of(trace, fetches[trace.events.track[fetches] == lane])
-        short = subtract(Intervals(ts[:-1][chosen], ts[1:][chosen]), union(fetch.start, fetch.end))
+        other = graph_capture.capture_times(trace, lane)
+        other = union(np.append(fetch.start, other.start), np.append(fetch.end, other.end))
+        short = subtract(Intervals(ts[:-1][chosen], ts[1:][chosen]), other)
         parts.append((np.full(len(short.start), lane, np.int32), short.start, short.end))
     track, start, end = zip(*parts, strict=True)
     return np.concatenate(track), np.concatenate(start), np.concatenate(end)

@@ -36,13 +36,14 @@ IDLE_RATIO = 0.5  #: least share of a call in which the devices idle
 MEMORY = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free)(?:Host|Managed)?$|^(?:cuda|hip)HostAlloc$|^cuMem(?:Alloc|Free|Create|Map)"
 )
-_OTHER_RULES = re.compile(r"Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
+_OTHER_RULES = re.compile(r"GraphInstantiate|Synchronize|Memcpy|Memset|Query|StreamWait|ElapsedTime")
 _ONCE = (
     "Run some steps before the recording begins (a warmup in the profiler's schedule): the first use of the device "
     "creates its context, and the first use of a kernel or library loads it; steady steps do not have it"
 )
 
 
+@derived  # launch_bound asks, too
 def check(trace: Trace) -> Answer:
     """Predict steps without these calls."""
     if not len(gpu_work(trace)):

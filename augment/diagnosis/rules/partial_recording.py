@@ -10,12 +10,14 @@ schedule a ``warmup`` step, or call ``torch.cuda.synchronize()`` before the reco
 
 from __future__ import annotations
 
+import numpy as np
+
 from augment.derived.gpu.before_recording import before_recording
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.source.cut_mark import cut_text, lacks_causes
 from augment.diagnosis.rule import Answer, Fine, Found, Spans
 from augment.diagnosis.wording import percent
-from augment.trace import Trace
+from augment.trace import COMPLETE, Trace
 
 NAME = "partial_recording"
 MOST_EARLY = 0.10  #: share of the GPU's work that may have been launched before the recording
@@ -26,7 +28,7 @@ def check(trace: Trace) -> Answer:
     if trace.partial is not None:
         title = f"The file is not whole ({trace.partial}): figures cover what is there"
         advice = "Let the profiler stop before the process ends, and record again"
-        return Found(title, advice, Spans.of(trace, trace.events.slices_of()), "high", severity="warning", first=True)
+        return Found(title, advice, _whole(trace), "high", severity="warning", first=True)
     if part := cut_text(trace.source.metadata):
         return _cut(trace, part)
     work = gpu_work(trace)
@@ -42,6 +44,16 @@ def check(trace: Trace) -> Answer:
     )
 
 
+def _whole(trace: Trace) -> Spans:
+    """The time from the first event to the end of the last."""
+    events = trace.events
+    if not len(events):
+        none = np.empty(0, np.int64)
+        return Spans(none, none, none)
+    last = int((events.ts + np.where(events.phase == COMPLETE, np.maximum(events.dur, 0), 0)).max())
+    return Spans(events.ts[:1], np.array([last], np.int64), np.full(1, -1, np.int64))
+
+
 def _ratio(trace: Trace) -> float:
     """The share of the GPU's work that was launched before the recording."""
     work = gpu_work(trace)
@@ -53,7 +65,7 @@ def _cut(trace: Trace, part: str) -> Found:
     """A part of a recording."""
     advice = "What holds of this part need not hold of the whole: diagnose that, too"
     title = f"The file is a part of a recording ({part}), made by augment cut"
-    spans = Spans.of(trace, trace.events.slices_of())
+    spans = _whole(trace)
     if lacks_causes(trace.source.metadata):
         title = f"{title}: causes cannot be told from what is left"
         return Found(title, advice, spans, "high", severity="warning", first=True)

@@ -1,0 +1,88 @@
+"""Are graphs captured while recording?
+
+While a stream captures a CUDA graph, launches are written down and nothing runs, so the device seems to wait for the
+host. Then the graph is instantiated. Both belong to the start; in steady steps, something changes that graphs depend
+on, such as a shape. The prediction takes captures and instantiations out of the steps.
+
+**What to do**: record after the captures (``warmup`` in the profiler's schedule). In steady steps: capture a few sizes
+once, and pad to them; with ``torch.compile``, ``TORCH_LOGS=cudagraphs,recompiles`` says why graphs are made again.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from augment.arrays.intervals import Intervals, union
+from augment.arrays.types import Int64s
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.diagnosis.judging import judged
+from augment.diagnosis.measure import host_cut, measure, saved_a_step, within_steps
+from augment.diagnosis.rule import Answer, Confidence, Fine, NotApplicable, Spans
+from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
+from augment.trace import LAUNCHES, Trace, derived
+
+NAME = "graph_capture"
+_BEGIN, _END, _MAKE = (re.compile(text) for text in ("StreamBeginCapture", "StreamEndCapture", "GraphInstantiate"))
+_STEADY = "Capture a few sizes once and pad to them; TORCH_LOGS=cudagraphs,recompiles says why graphs are made again"
+_ONCE = "Record after the captures, with a warmup in the profiler's schedule: steady steps do not have them"
+
+
+@derived  # launch_bound asks, too
+def check(trace: Trace) -> Answer:
+    """Predict steps in which no graph is made."""
+    if not len(gpu_work(trace)):
+        return NotApplicable("no GPU work was recorded that the host could hold up")
+    spans = captures(trace)
+    which, parts = within_steps(trace, spans.start, spans.end)
+    if not len(which):
+        return NotApplicable("no graph is captured in the steps")
+    cut = host_cut(trace, trace.events.track[spans.row], spans.start, spans.end)
+    saved = saved_a_step(trace, cut)
+    spent = union(parts.start, parts.end)
+    ns = int((spent.end - spent.start).sum()) // measure(trace).count
+    often = count(len(which) / measure(trace).count, "capture")
+    steady = len(which) >= measure(trace).count > 1
+    confidence: Confidence = "high" if steady else "medium"
+    return judged(
+        trace,
+        saved,
+        fine=Fine(f"{often} of graphs {a_step(trace)} ({time(ns)}) cost {of_a_step(trace, saved)}"),
+        title=f"Graphs are captured for {time(ns)} {a_step(trace)}, while the GPU runs nothing of them; otherwise "
+        + shorter(trace, saved),
+        advice=_STEADY if steady else _ONCE,
+        spans=Spans(parts.start, parts.end, spans.row[which]),
+        confidence=confidence,
+        cut=cut,
+    )
+
+
+@derived
+def captures(trace: Trace) -> Spans:
+    """From each begin of a capture to the next end on its thread, and each instantiation; rows of the first call."""
+    events = trace.events
+    calls = events.slices_of(*LAUNCHES)
+    begin, end, make = (
+        calls[np.array([one.search(name) is not None for name in trace.strings], np.bool_)[events.name[calls]]]
+        for one in (_BEGIN, _END, _MAKE)
+    )
+    parts = [Spans.of(trace, make)]
+    for track in np.unique(events.track[begin]).tolist():
+        mine, ends = (rows[events.track[rows] == track] for rows in (begin, end))
+        following = np.searchsorted(events.ts[ends], events.ts[mine])
+        known = following < len(ends)
+        last = ends[following[known]]
+        parts.append(Spans(events.ts[mine[known]], events.ts[last] + events.dur[last], mine[known]))
+    columns = ([getattr(part, name) for part in parts] for name in ("start", "end", "row"))
+    start, stop, row = (np.concatenate(column) for column in columns)
+    order = np.argsort(start, kind="stable")
+    return Spans(start[order], stop[order], row[order])
+
+
+def capture_times(trace: Trace, track: int) -> Intervals:
+    """When a thread captures or instantiates, without overlaps."""
+    spans = captures(trace)
+    mine = np.flatnonzero(trace.events.track[spans.row] == track)
+    start: Int64s = spans.start[mine]
+    return union(start, spans.end[mine])
