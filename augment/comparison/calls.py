@@ -176,7 +176,7 @@ def _paths(parent: Int32s, depth: Int32s, name: Int32s, paths: Paths) -> Int32s:
 
 
 def _with_descendants(parent: Int32s, depth: Int32s, self_ns: Int64s) -> Int64s:
-    """The sum of ``own`` over each call and all calls in it."""
+    """The sum of ``self_ns`` over each call and all calls in it."""
     total: Int64s = self_ns.copy()
     for level in levels(depth)[:0:-1]:
         np.add.at(total, parent[level], total[level])

@@ -82,11 +82,11 @@ def find_args(start: int, stop: int) -> int:
     i: int = start + 1
     while i < stop:
         word = load_word(i) ^ OPEN_BRACES
-        found = (word - LOW) & ~word & HIGH
-        if found == ZERO:
+        matches = (word - LOW) & ~word & HIGH
+        if matches == ZERO:
             i += 8
             continue
-        i += np.int64((trailing_zeros(found) - SEVEN) >> np.uint64(3))
+        i += np.int64((trailing_zeros(matches) - SEVEN) >> np.uint64(3))
         if i >= stop:
             return 0
         before = i - 1

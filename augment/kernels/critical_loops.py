@@ -64,12 +64,12 @@ def saved(
             while edge >= 0:
                 early[node] = max(early[node], early[source[edge]] + weight[edge] - cut[edge])
                 edge = following[edge]
-        gain, found = 0, False
+        gain, has_gain = 0, False
         for place in range(jobs[leave], jobs[left]):
             edge = leaving[place]
             gained = due[place] - early[source[edge]] - weight[edge] + cut[edge]
-            gain = min(gain, gained) if found else gained
-            found = True
+            gain = min(gain, gained) if has_gain else gained
+            has_gain = True
         result[job] = gain
         for place in range(jobs[first], jobs[stop]):
             early[order[place]] = ts[order[place]]

@@ -18,8 +18,8 @@ STATES = 11
 
 @compiled
 def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Column, opened: Column,
-              found: Column) -> int:  # fmt: skip
-    """Fill ``found`` for each place of the call stacks: the row of the outermost wanted slice around it, else its own
+              result: Column) -> int:  # fmt: skip
+    """Fill ``result`` for each place of the call stacks: the row of the outermost wanted slice around it, else its own
     if it is wanted, else -1.
 
     ``opened`` is room for the wanted slices of a thread that end later than all before them: the first of these that
@@ -27,11 +27,11 @@ def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Co
     """
     depth, thread = 0, -1
     for place in range(len(row)):
-        one = row[place]
-        if track[one] != thread:
-            thread, depth = track[one], 0
-        end = ts[one] + dur[one]
-        needed = max(end, ts[one] + 1)
+        slice_ = row[place]
+        if track[slice_] != thread:
+            thread, depth = track[slice_], 0
+        end = ts[slice_] + dur[slice_]
+        needed = max(end, ts[slice_] + 1)
         low, high, step = depth, depth, 1
         while low > 0 and ts[opened[low - 1]] + dur[opened[low - 1]] >= needed:  # twice only where slices cross
             high = low - 1
@@ -43,9 +43,9 @@ def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Co
                 high = middle
             else:
                 low = middle + 1
-        found[place] = opened[low] if low < depth else (one if is_wanted[one] else -1)
-        if is_wanted[one] and (depth == 0 or end > ts[opened[depth - 1]] + dur[opened[depth - 1]]):
-            opened[depth] = one
+        result[place] = opened[low] if low < depth else (slice_ if is_wanted[slice_] else -1)
+        if is_wanted[slice_] and (depth == 0 or end > ts[opened[depth - 1]] + dur[opened[depth - 1]]):
+            opened[depth] = slice_
             depth += 1
     return 0
 
@@ -94,18 +94,18 @@ def flush(state: Column, codes: Column, code_ns: Column, code_count: Column, nam
 
 @compiled
 def add(
-    at: int, end: int, kind: int, one: int, state: Column, place_of: Column, outer: Column, window_ts: Column,
+    at: int, end: int, kind: int, event: int, state: Column, place_of: Column, outer: Column, window_ts: Column,
     window_end: Column, is_early: Column, is_named: Column, name: Column, is_counted: Column, time: Column,
     early_time: Column, slice_ts: Column, slice_kind: Column, slice_row: Column, spent: Column, rows: Column,
     codes: Column, code_ns: Column, code_count: Column, named_window: Column, named_code: Column, named_ns: Column,
     named_count: Column,
 ) -> int:  # fmt: skip
     """Add a piece of the path, of a ``kind`` and a row, to slices and sums; it is cut where windows begin and end."""
-    source = one
+    source = event
     if kind == OUTSIDE:
         source = -1
-    elif (kind == CPU_OPERATOR or kind == DATA_LOADING) and outer[place_of[one]] >= 0:
-        source = outer[place_of[one]]
+    elif (kind == CPU_OPERATOR or kind == DATA_LOADING) and outer[place_of[event]] >= 0:
+        source = outer[place_of[event]]
     while at < end:
         while state[WINDOW] < len(window_ts) and window_end[state[WINDOW]] <= at:
             state[WINDOW] += 1
@@ -129,22 +129,22 @@ def add(
             state[LAST_WINDOW] = window
         ns = until - at
         if kind == OUTSIDE:
-            stay_outside(state, one, place_of[one] + 1 if one >= 0 else 0, ns, spent, rows)
+            stay_outside(state, event, place_of[event] + 1 if event >= 0 else 0, ns, spent, rows)
         if window >= 0:
             time[window * KIND_COUNT + kind] += ns
-            if one >= 0 and is_early[one]:
+            if event >= 0 and is_early[event]:
                 early_time[window * KIND_COUNT + kind] += ns
-            if one >= 0 and is_named[kind]:
+            if event >= 0 and is_named[kind]:
                 if state[NAMED_WINDOW] != window:
                     flush(state, codes, code_ns, code_count, named_window, named_code, named_ns, named_count)
                     state[NAMED_WINDOW] = window
-                code = name[one] * KIND_COUNT + kind
+                code = name[event] * KIND_COUNT + kind
                 if code_ns[code] == 0:
                     codes[state[NAMES]] = code
                     state[NAMES] += 1
                 code_ns[code] += ns
-                if not is_counted[one]:
-                    is_counted[one] = 1
+                if not is_counted[event]:
+                    is_counted[event] = 1
                     code_count[code] += 1
         at = until
     return 0
@@ -152,13 +152,13 @@ def add(
 
 @compiled
 def follow(
-    edges: Column, kind: Column, source: Column, target: Column, own: Column, to_row: Column, ts: Column, lane: Column,
-    first_work: int, segment_ts: Column, segment_row: Column, bounds: Column, cursor: Column, host_kind: Column,
-    work_kind: Column, work_row: Column, delay: Column, longest_gap: int, state: Column, place_of: Column,
-    outer: Column, window_ts: Column, window_end: Column, is_early: Column, is_named: Column, name: Column,
-    is_counted: Column, time: Column, early_time: Column, slice_ts: Column, slice_kind: Column, slice_row: Column,
-    spent: Column, rows: Column, codes: Column, code_ns: Column, code_count: Column, named_window: Column,
-    named_code: Column, named_ns: Column, named_count: Column,
+    edges: Column, kind: Column, source: Column, target: Column, self_ns: Column, to_row: Column, ts: Column,
+    lane: Column, first_work: int, segment_ts: Column, segment_row: Column, bounds: Column, cursor: Column,
+    host_kind: Column, work_kind: Column, work_row: Column, delay: Column, longest_gap: int, state: Column,
+    place_of: Column, outer: Column, window_ts: Column, window_end: Column, is_early: Column, is_named: Column,
+    name: Column, is_counted: Column, time: Column, early_time: Column, slice_ts: Column, slice_kind: Column,
+    slice_row: Column, spent: Column, rows: Column, codes: Column, code_ns: Column, code_count: Column,
+    named_window: Column, named_code: Column, named_ns: Column, named_count: Column,
 ) -> int:  # fmt: skip
     """Add all pieces of the path's ``edges``, in time, to slices and sums: see :func:`add`.
 
@@ -174,23 +174,23 @@ def follow(
         j, last = (cursor[track], bounds[track + 1] - 1) if along else (0, 0)
         while j < last and segment_ts[j + 1] <= at:
             j += 1
-        runs = not along and own[edge] > 0
+        runs = not along and self_ns[edge] > 0
         while at < end:
             if along:
-                one = as_int(segment_row[j])
+                event = as_int(segment_row[j])
                 until = min(segment_ts[j + 1], end) if j < last else end
-                what = as_int(host_kind[one]) if one >= 0 else OUTSIDE
+                what = as_int(host_kind[event]) if event >= 0 else OUTSIDE
                 if j < last and segment_ts[j + 1] == until:
                     j += 1
             elif runs:
-                one, what = as_int(work_row[node - first_work]), as_int(work_kind[node - first_work])
-                until = at + own[edge]
+                event, what = as_int(work_row[node - first_work]), as_int(work_kind[node - first_work])
+                until = at + self_ns[edge]
                 runs = False
             else:
-                one, what, until = as_int(to_row[edge]), as_int(delay[kind[edge]]), end
+                event, what, until = as_int(to_row[edge]), as_int(delay[kind[edge]]), end
                 if kind[edge] == STREAM and end - at > longest_gap:
                     what = IDLE
-            add(at, until, what, one, state, place_of, outer, window_ts, window_end, is_early, is_named, name,
+            add(at, until, what, event, state, place_of, outer, window_ts, window_end, is_early, is_named, name,
                 is_counted, time, early_time, slice_ts, slice_kind, slice_row, spent, rows, codes, code_ns,
                 code_count, named_window, named_code, named_ns, named_count)  # fmt: skip
             at = until

@@ -80,14 +80,14 @@ def look_up(start: int, size: int, hashed: np.uint64, dictionary: int) -> int:
     mask = load_int(dictionary + MASK)
     slots, hashes = load_int(dictionary + SLOTS), load_int(dictionary + HASHES)
     slot = np.int64(hashed >> np.uint64(20)) & mask
-    found = load_int32(slots + 4 * slot)
-    while found >= 0:
-        if load_word(hashes + 8 * found) == hashed and load_int(load_int(dictionary + SIZES) + 8 * found) == size:
-            known = load_int(dictionary + BYTES) + load_int(load_int(dictionary + STARTS) + 8 * found)
+    index = load_int32(slots + 4 * slot)
+    while index >= 0:
+        if load_word(hashes + 8 * index) == hashed and load_int(load_int(dictionary + SIZES) + 8 * index) == size:
+            known = load_int(dictionary + BYTES) + load_int(load_int(dictionary + STARTS) + 8 * index)
             if same_bytes(start, known, size):
-                return found
+                return index
         slot = (slot + 1) & mask
-        found = load_int32(slots + 4 * slot)
+        index = load_int32(slots + 4 * slot)
     return -1 - slot
 
 
@@ -109,11 +109,11 @@ def put_in(start: int, size: int, hashed: np.uint64, slot: int, dictionary: int,
 @compiled
 def intern(start: int, size: int, hashed: np.uint64, dictionary: int, counts: int) -> int:
     """The id of bytes in a dictionary counted at ``counts``, new if need be; :data:`FULL`: there is no room."""
-    found = look_up(start, size, hashed, dictionary)
-    if found >= 0:
-        return found
+    index = look_up(start, size, hashed, dictionary)
+    if index >= 0:
+        return index
     new, at = load_int(counts), load_int(counts + POOL)
-    if not put_in(start, size, hashed, -1 - found, dictionary, new, at):
+    if not put_in(start, size, hashed, -1 - index, dictionary, new, at):
         store_int(counts + POOL_WANTED, at + size + 8)
         return FULL
     store_int(counts, new + 1)

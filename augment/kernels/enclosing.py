@@ -7,15 +7,15 @@ from augment.kernels.memory import Column, compiled
 
 @compiled
 def around(
-    end: Column, thread: Column, needed: Column, own: Column, where: Column, opened: Column, found: Column
+    end: Column, thread: Column, needed: Column, asker: Column, where: Column, opened: Column, result: Column
 ) -> int:
-    """Fill ``found``: of the first ``where`` slices the last of the thread ``own`` that ends at ``needed`` or later.
+    """Fill ``result``: of the first ``where`` slices the last of the thread ``asker`` that ends at ``needed`` or later.
 
     Of the slices passed, those are kept open that end later than all that began after them: any other is outlasted by
     one that is further in. So ends descend in ``opened``, and the last that ends late enough is found by halving.
     """
     depth, passed = 0, 0
-    for i in range(len(found)):
+    for i in range(len(result)):
         while passed < where[i]:
             while depth > 0 and (end[opened[depth - 1]] < end[passed] or thread[opened[depth - 1]] != thread[passed]):
                 depth -= 1
@@ -29,5 +29,5 @@ def around(
                 low = middle + 1
             else:
                 high = middle
-        found[i] = opened[low - 1] if low > 0 and thread[opened[low - 1]] == own[i] else -1
+        result[i] = opened[low - 1] if low > 0 and thread[opened[low - 1]] == asker[i] else -1
     return 0

@@ -13,11 +13,11 @@ def divide(ts: Column, end: Column, thread: Column, when: Column, place: Column,
     """
     made, depth, current = 0, 0, -1
     for i in range(len(ts) + 1):
-        own = thread[i] if i < len(ts) else -1
+        owner = thread[i] if i < len(ts) else -1
         start = ts[i] if i < len(ts) else 0
         while depth > 0:
             moment = end[opened[depth - 1]]
-            if own == current and moment > start:
+            if owner == current and moment > start:
                 break
             depth -= 1
             if moment <= when[made - 1]:
@@ -26,10 +26,10 @@ def divide(ts: Column, end: Column, thread: Column, when: Column, place: Column,
             when[made] = moment
             place[made] = opened[depth - 1] if depth > 0 else -1
             made += 1
-        if own != current:
+        if owner != current:
             if current >= 0:
                 stop[current] = made
-            current = own
+            current = owner
         elif made > 0 and when[made - 1] == start:
             made -= 1
         if i < len(ts):

@@ -209,9 +209,9 @@ def line_at(stop: int, i: int) -> tuple[int, np.uint64]:
     while i < last:
         word = load_word(i)
         ends = word ^ LINE_ENDS
-        found = (ends - LOW) & ~ends & HIGH
-        if found != ZERO:
-            bit = trailing_zeros(found) - np.uint64(7)
+        matches = (ends - LOW) & ~ends & HIGH
+        if matches != ZERO:
+            bit = trailing_zeros(matches) - np.uint64(7)
             at = i + np.int64(bit >> np.uint64(3))
             if bit != ZERO:
                 hashed += ((word & (ALL >> (np.uint64(64) - bit))) ^ salt) * MULTIPLIER

@@ -50,14 +50,14 @@ def find_place(kinds: int, pid: int, tid: int, device: int, stream: int, tables:
     room, slots, keys = load_int(tables + PLACE_ROOM), load_int(tables + PLACE_SLOTS), load_int(tables + PLACE_KEYS)
     mask = 2 * room - 1
     slot = place_hash(kinds, pid, tid, device, stream) & mask
-    found = load_int32(slots + 4 * slot)
-    while found >= 0:
-        key = keys + PLACE_WIDTH * found
+    index = load_int32(slots + 4 * slot)
+    while index >= 0:
+        key = keys + PLACE_WIDTH * index
         if load_int(key + 8) == pid and load_int(key + 16) == tid and load_int(key) == kinds:
             if load_int(key + 24) == device and load_int(key + 32) == stream:
-                return found
+                return index
         slot = (slot + 1) & mask
-        found = load_int32(slots + 4 * slot)
+        index = load_int32(slots + 4 * slot)
     new = load_int(state + PLACES)
     if new >= room:
         return FULL

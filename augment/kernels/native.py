@@ -40,8 +40,8 @@ def _native(name: str) -> Native:
     function.argtypes = [ctypes.c_int64] * (len(columns) + len([kind for kind in columns if kind]))
     function.restype = ctypes.c_int64
     if not any(columns):
-        found: Native = function
-        return found
+        native_function: Native = function
+        return native_function
 
     def call(*arguments: Any) -> int:
         flat: list[int] = []

@@ -264,15 +264,15 @@ def read_arg(at: int, stop: int, block: int, tables: int, state: int) -> int:
 
 
 @compiled
-def read_string(at: int, stop: int, numbers: int, own: int) -> int:
-    """A string by its iid: the first that is told is put at ``own``; ``numbers`` is where known ones and their count
+def read_string(at: int, stop: int, numbers: int, target: int) -> int:
+    """A string by its iid: the first is put at ``target``; ``numbers`` is where known strings and their count
     are. The position after it."""
     iid, at = varint(at, stop)
     if at < 0 or iid < 0 or iid >= load_int(numbers + 8):
         return ODD
     known = load_int32(load_int(numbers) + 4 * iid)
-    if load_int(own) == 0:
-        store_int(own, known)
+    if load_int(target) == 0:
+        store_int(target, known)
     return at
 
 

@@ -67,13 +67,13 @@ def string_end(stop: int, i: int) -> tuple[int, np.uint64, int]:
         quotes = word ^ QUOTES
         slashes = word ^ BACKSLASHES
         # the lowest high bit of each is exact: only bytes above a true match can be false ones
-        found = ((quotes - LOW) & ~quotes & HIGH) | ((slashes - LOW) & ~slashes & HIGH)
-        if found == ZERO:
+        matches = ((quotes - LOW) & ~quotes & HIGH) | ((slashes - LOW) & ~slashes & HIGH)
+        if matches == ZERO:
             hashed += (word ^ salt) * MULTIPLIER  # a sum of products: no product waits for the one before
             salt += SALT
             i += 8
             continue
-        bit = trailing_zeros(found) - np.uint64(7)
+        bit = trailing_zeros(matches) - np.uint64(7)
         at = i + np.int64(bit >> np.uint64(3))
         if at >= stop:
             return INCOMPLETE, hashed, PLAIN
@@ -112,9 +112,9 @@ def plain_end(stop: int, i: int) -> int:
         word = load_word(i)
         quotes = word ^ QUOTES
         slashes = word ^ BACKSLASHES
-        found = ((quotes - LOW) & ~quotes & HIGH) | ((slashes - LOW) & ~slashes & HIGH)
-        if found != ZERO:
-            at = i + np.int64(trailing_zeros(found) >> np.uint64(3))
+        matches = ((quotes - LOW) & ~quotes & HIGH) | ((slashes - LOW) & ~slashes & HIGH)
+        if matches != ZERO:
+            at = i + np.int64(trailing_zeros(matches) >> np.uint64(3))
             if at >= stop:
                 return INCOMPLETE
             return at if load_byte(at) == QUOTE else ODD

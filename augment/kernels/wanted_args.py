@@ -48,7 +48,7 @@ class WantedArgs:
         self._texts = Dictionary(1 << 12, 1 << 20)
         self._columns: list[Any] = [np.empty(room, kind) for kind in (np.int32, np.uint8, np.int64)]
         entries = [(key, number, is_text, -1, 0) for key, number, is_text in keys]
-        entries += [(key, 0, False, *told) for key, told in (fields or {}).items()]
+        entries += [(key, 0, False, *layout) for key, layout in (fields or {}).items()]
         self._keys, self._key_texts = _key_table(entries)
         self._wanted = np.zeros(WANTED, np.int64)
         self._tell()

@@ -24,10 +24,10 @@ def categorise(raw: RawEvents, category: Bytes) -> None:
     if ASCEND_DEVICE not in names.processes.values():
         return
     on_device = np.array([_on_device(place, names) for place in raw.places], np.bool_)
-    without = np.array([not one for one in raw.strings], np.bool_)
+    without = np.array([not string for string in raw.strings], np.bool_)
     executed = on_device[raw.place] & without[raw.category]
     category[executed] = Category.KERNEL
-    syncs = np.array([ASCEND_SYNC.fullmatch(one) is not None for one in raw.strings], np.bool_)
+    syncs = np.array([ASCEND_SYNC.fullmatch(string) is not None for string in raw.strings], np.bool_)
     category[executed & syncs[raw.name]] = Category.CUDA_SYNC
 
 

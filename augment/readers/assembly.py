@@ -130,8 +130,8 @@ def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
 def distributed(members: dict[str, Any], name: str) -> int | None:
     """``rank`` or ``world_size`` as the profiler wrote it into the file, if it did."""
     info = members.get("distributedInfo")
-    told = _integer(info.get(name)) if isinstance(info, dict) else None
-    return told if told is not None and 0 <= told < _INT32_MAX else None
+    number = _integer(info.get(name)) if isinstance(info, dict) else None
+    return number if number is not None and 0 <= number < _INT32_MAX else None
 
 
 def _integer(value: Any) -> int | None:
@@ -149,12 +149,12 @@ def _devices(members: dict[str, Any]) -> tuple[tuple[Identity, str], ...]:
 
 def _base_ns(members: dict[str, Any]) -> tuple[int, list[Diagnostic]]:
     """What the file's times lack, and what is odd about that."""
-    told = members.get("baseTimeNanoseconds")
-    base_ns = _integer(told)
+    recorded = members.get("baseTimeNanoseconds")
+    base_ns = _integer(recorded)
     if base_ns is not None and abs(base_ns) <= -_EARLIEST:
         return base_ns, []
     message = "baseTimeNanoseconds is no number of nanoseconds that 64 bits hold; times count from 0"
-    return 0, [] if told is None else [Diagnostic("unusable_base_time", 1, message)]
+    return 0, [] if recorded is None else [Diagnostic("unusable_base_time", 1, message)]
 
 
 def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
@@ -164,7 +164,7 @@ def _drop_unusable(raw: RawEvents, base_ns: int) -> int:
     if len(raw.ts):
         latest, earliest = _INT64_MAX - max(base_ns, 0), _EARLIEST - min(base_ns, 0)
         first, last, shortest, longest = (
-            int(one) for one in (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max())
+            int(moment) for moment in (raw.ts.min(), raw.ts.max(), raw.dur.min(), raw.dur.max())
         )
         if last + longest > latest or first + min(shortest, 0) < earliest or longest > LONGEST:
             after, before = np.maximum(raw.dur, 0), np.clip(raw.dur, _EARLIEST, 0)
@@ -193,10 +193,10 @@ def _categories(raw: RawEvents) -> Bytes:
     for index in _used(raw.category, len(known)).tolist():
         known[index] = CATEGORIES.get(raw.strings[index].lower(), Category.OTHER)
     category: Bytes = known[raw.category]
-    for name, ours in UNCATEGORISED_NAMES.items():
+    for name, kind in UNCATEGORISED_NAMES.items():
         if codes := _indexes(raw.strings, name):
             of_name = (category == Category.OTHER) & np.isin(raw.name, codes)
-            category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = ours
+            category[of_name & np.isin(raw.category, _indexes(raw.strings, ""))] = kind
     ascend.categorise(raw, category)
     return category
 
@@ -277,27 +277,27 @@ def _inverse(order: Int64s) -> Int32s:
 
 def _diagnostics(raw: RawEvents, outline: Outline, beyond: int) -> tuple[Diagnostic, ...]:
     fate = "not analysed" if outline.insert_at is None else "kept, not analysed"
-    found = [
+    notes = [
         Diagnostic(
             code, count, f"{_MESSAGES[code]}; the first at byte {raw.tally.first[code]}; {_FATES.get(code, fate)}"
         )
         for code, count in sorted(raw.tally.counts.items())
     ]
-    found += cut_mark.diagnostics(outline.members)
+    notes += cut_mark.diagnostics(outline.members)
     if beyond:
-        found.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; {fate}"))
+        notes.append(Diagnostic("time_out_of_range", beyond, f"{_MESSAGES['time_out_of_range']}; {fate}"))
     if outline.partial and outline.insert_at is None:
-        found.append(Diagnostic("truncated_text", 1, outline.partial))
+        notes.append(Diagnostic("truncated_text", 1, outline.partial))
     elif outline.partial:
         left = outline.text_bytes - (outline.insert_at or 0)
-        found.append(Diagnostic("truncated_text", 1, f"{outline.partial}; the last {left} bytes are not in the output"))
+        notes.append(Diagnostic("truncated_text", 1, f"{outline.partial}; the last {left} bytes are not in the output"))
     if broken := outline.broken_members:
         message = "members beside traceEvents are no JSON: mended, or passed over up to traceEvents; kept as they are"
-        found.append(Diagnostic("broken_member", len(broken), f"{message}; the first at byte {min(broken)}"))
+        notes.append(Diagnostic("broken_member", len(broken), f"{message}; the first at byte {min(broken)}"))
     if outline.arrays_seen > 1:
-        found.append(Diagnostic("repeated_trace_events", outline.arrays_seen, "traceEvents occurs again; all are read"))
+        notes.append(Diagnostic("repeated_trace_events", outline.arrays_seen, "traceEvents occurs again; all are read"))
     if outline.byte_order_mark:
-        found.append(Diagnostic("byte_order_mark", 1, "the text begins with a byte order mark, which Perfetto refuses"))
+        notes.append(Diagnostic("byte_order_mark", 1, "the text begins with a byte order mark, which Perfetto refuses"))
     if outline.trailing is not None:
-        found.append(Diagnostic("trailing_text", 1, f"text after the JSON ends, from byte {outline.trailing} on"))
-    return tuple(found)
+        notes.append(Diagnostic("trailing_text", 1, f"text after the JSON ends, from byte {outline.trailing} on"))
+    return tuple(notes)

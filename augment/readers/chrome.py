@@ -96,8 +96,8 @@ def _likely_text_bytes(path: str) -> int:
         if recognizes(file.read(64)):
             return size
         file.seek(-min(size, 4), os.SEEK_END)
-        told = int.from_bytes(file.read(), "little")  # gzip's last four bytes: the text's size, modulo 2**32
-    return told if size < told < TYPICAL_RATIO * 8 * size else size * TYPICAL_RATIO
+        text_bytes = int.from_bytes(file.read(), "little")  # gzip's last four bytes: the text's size, modulo 2**32
+    return text_bytes if size < text_bytes < TYPICAL_RATIO * 8 * size else size * TYPICAL_RATIO
 
 
 class _Reading:
@@ -176,11 +176,11 @@ class _Reading:
     def _find_events(self) -> bool:
         """From within a broken member to after the bracket that opens traceEvents; whether there is one."""
         window = self._window
-        while not (found := _OPENING.search(window.data[: window.size].data)):
+        while not (opening := _OPENING.search(window.data[: window.size].data)):
             window.drop(max(window.size - _OPENING_AT_MOST, 0))
             if not window.fill():
                 return False
-        window.drop(found.end())
+        window.drop(opening.end())
         return True
 
     def _refuse(self, error: Ended | Broken) -> None:

@@ -70,7 +70,7 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-zA-Z])rank[-_]?(\d{1,9})(?!\d)|-TP-(\d{1,9}
 
 def rank_in_name(name: str) -> int | None:
     """The rank that the name of a file gives, if it does; one among all rather than a ``local_rank``."""
-    found = list(RANK_IN_NAME.finditer(name))
-    of_all = (one for one in found if not name[: one.start()].lower().endswith("local"))
-    match = next(of_all, found[0] if found else None)
+    matches = list(RANK_IN_NAME.finditer(name))
+    of_all = (match_ for match_ in matches if not name[: match_.start()].lower().endswith("local"))
+    match = next(of_all, matches[0] if matches else None)
     return int(match[1] or match[2]) if match else None

@@ -194,7 +194,7 @@ class EventScanner:
 
         The kernel tells strings apart by their bytes, and does not know those of odd events.
         """
-        category, name, place = (columns[one] for one in ("category", "name", "place"))
+        category, name, place = (columns[column] for column in ("category", "name", "place"))
         for column, known in ((category, len(strings)), (name, len(strings)), (place, len(places))):
             extra = np.flatnonzero(column < 0)
             column[extra] = known - 1 - column[extra]
@@ -221,13 +221,13 @@ class EventScanner:
     def _decoded_places(self, texts: list[str]) -> list[Place]:
         keys = self._place_keys[: self._get(layout.PLACES)].tolist()
 
-        def one(kind: int, value: int) -> Identity:
+        def decode(kind: int, value: int) -> Identity:
             return value if kind == layout.NUMBER else texts[value] if kind == layout.STRING else None
 
         return [
             (
-                one(kinds // 4, pid),
-                one(kinds % 4, tid),
+                decode(kinds // 4, pid),
+                decode(kinds % 4, tid),
                 ABSENT if device == layout.ABSENT else device,
                 ABSENT if stream == layout.ABSENT else stream,
             )

@@ -80,18 +80,18 @@ def _pair_by_name(raw: RawEvents, marks: _Marks, threads: Int32s) -> None:
     stack: list[tuple[int, int, int]] = []
     known: Counter[tuple[int, int]] = Counter()  # how many slices are open that an end of this category and name closes
     last = -1
-    for one, begin, row, category, name, ts in zip(*(column[order].tolist() for column in columns), strict=True):
-        if one != last:
-            last, stack, known = one, [], Counter()
+    for key, begin, row, category, name, ts in zip(*(column[order].tolist() for column in columns), strict=True):
+        if key != last:
+            last, stack, known = key, [], Counter()
         if begin != NONE:
             stack.append((begin, category, name))
             known.update(_closed_by(category, name))
         while begin == NONE and known[category, name]:
             inner, *kind = stack.pop()
-            found = _closed_by(*kind)
-            known.subtract(found)
+            ended = _closed_by(*kind)
+            known.subtract(ended)
             marks.end_ts[inner] = ts
-            marks.inner[inner] = (category, name) not in found
+            marks.inner[inner] = (category, name) not in ended
             if not marks.inner[inner]:
                 marks.end_row[inner] = row
                 break
@@ -104,9 +104,9 @@ def _closed_by(category: int, name: int) -> set[tuple[int, int]]:
 
 def _close(raw: RawEvents, marks: _Marks, longest: int) -> None:
     """Give the slices their durations, and tell what has no counterpart."""
-    told = marks.end_row != NONE
-    closed = told | marks.inner
-    rows, last = marks.begins[told], marks.end_row[told]
+    is_ended = marks.end_row != NONE
+    closed = is_ended | marks.inner
+    rows, last = marks.begins[is_ended], marks.end_row[is_ended]
     every = marks.begins[closed]
     lasted = marks.end_ts[closed].view(np.uint64) - raw.ts[every].view(np.uint64)  # may be more than int64 holds
     raw.dur[every] = np.minimum(lasted, np.uint64(longest + 1)).astype(np.int64)

@@ -52,7 +52,7 @@ def writer_named(name: str) -> Writer:
         if name == writer.NAME or (name and writer.SUFFIX.endswith((f".{name}", f".{name}.gz"))):
             return writer
     for writer in WRITERS:
-        if unabridged(name, [one.NAME for one in WRITERS]) == writer.NAME:
+        if unabridged(name, [writer.NAME for writer in WRITERS]) == writer.NAME:
             return writer
     expect_known(name, [writer.NAME for writer in WRITERS], "writer")
     raise UsageError(f"no writer is called {name!r}")

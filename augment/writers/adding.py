@@ -24,9 +24,9 @@ def add_tracks(path: Path, target: Path, seam: Described, annotations: Sequence[
         OutputError: ``target`` cannot be written.
     """
     try:
-        writer, own = _own(seam)
+        writer, writer_seam = _own(seam)
         with replacing(target) as new, open(path, "rb") as old:
-            writer.with_tracks(old, new, own, annotations)
+            writer.with_tracks(old, new, writer_seam, annotations)
     except ValueError as error:
         raise InputError(str(path), f"has changed since it was written ({error}); convert it again") from error
 
@@ -36,9 +36,9 @@ def is_as_written(path: Path, seam: Described, sha256: str) -> bool:
     import tempfile
 
     try:
-        writer, own = _own(seam)
+        writer, writer_seam = _own(seam)
         with open(path, "rb") as old, tempfile.TemporaryFile() as bare:
-            writer.with_tracks(old, bare, own, ())
+            writer.with_tracks(old, bare, writer_seam, ())
             bare.seek(0)
             digest = hashlib.sha256()
             while chunk := bare.read(1 << 18):

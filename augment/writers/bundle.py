@@ -63,16 +63,16 @@ def write_seamed(augmented: AugmentedTrace, path: Path) -> Written:
     if os.path.exists(source.path) and os.path.getsize(source.path) > _MOST_BYTES:
         raise OutputError(f"{path}: Perfetto reads no zip with more than 2 GiB; compress {source.name} first")
     with replacing(path, source.path) as file:
-        own = _stored(file, source.path, source.label)
+        part = _stored(file, source.path, source.label)
         added_at = file.tell()
         file.write(Member(ANNOTATIONS, DEFLATED, added_at).header)
         out = DeflateWriter(file)
         arrows, tracks = perfetto.write_annotations(augmented, out)
         before, at = out.mark()
-        _close(file, own, added_at, before)
+        _close(file, part, added_at, before)
     message = "added flows link slices of the source, which a bundle cannot: not drawn"
     diagnostics = [Diagnostic("bundle_flow_left_out", arrows, message)] if arrows else []
-    return Written(diagnostics, lambda under: Seam(at, added_at, own, before, -source.base_ns, tracks.room(under)))
+    return Written(diagnostics, lambda under: Seam(at, added_at, part, before, -source.base_ns, tracks.room(under)))
 
 
 def with_tracks(old: BinaryIO, new: BinaryIO, seam: Seam, annotations: Sequence[Addable]) -> None:

@@ -157,15 +157,16 @@ def _spliced(
 
 
 def _diagnostics(events: ChromeEvents, trace: Trace) -> list[Diagnostic]:
-    found = []
+    diagnostics = []
     if early := events.early + int(np.count_nonzero(trace.events.ts < trace.source.base_ns)):
         message = "events before time 0, the source's and added ones, which Perfetto drops; --to perfetto keeps them"
-        found.append(Diagnostic("chrome_negative_time", early, message))
+        diagnostics.append(Diagnostic("chrome_negative_time", early, message))
     if events.shortened:
         message = "added slices were written up to 512 ns shorter, because Perfetto rounds the times of Chrome files"
-        found.append(
+        diagnostics.append(
             Diagnostic("chrome_slices_shortened", events.shortened, message + "; dur_ns has the exact duration")
         )
     if events.not_finite:
-        found.append(Diagnostic("counter_not_finite", events.not_finite, "points of added counters were no number"))
-    return found
+        why = "points of added counters were no number"
+        diagnostics.append(Diagnostic("counter_not_finite", events.not_finite, why))
+    return diagnostics

@@ -97,7 +97,7 @@ class ChromeEvents:
             args.setdefault("dur_ns", np.where(changed, track.dur, MISSING))
 
         def template(rows: Places, names: Texts) -> Template:
-            own = {name: _arg(one.take(rows) if isinstance(one, Texts) else one[rows]) for name, one in args.items()}
+            chosen = {name: arg.take(rows) if isinstance(arg, Texts) else arg[rows] for name, arg in args.items()}
             return [
                 _opening(track.analysis) + b'"ph":"X","ts":',
                 self._time(track.ts[rows]),
@@ -105,7 +105,7 @@ class ChromeEvents:
                 micros(dur[rows]),
                 b',"pid":%d,"tid":%d,"name":' % (pid, tid),
                 _names(names.take(rows)),
-                *([b',"args":{', Args(own), b"}}"] if own else [b"}"]),
+                *([b',"args":{', Args({name: _arg(arg) for name, arg in chosen.items()}), b"}}"] if chosen else [b"}"]),
             ]
 
         rows = track.inner_rows()
@@ -166,8 +166,8 @@ class ChromeEvents:
             return np.full(len(ends.rows), known, np.int64)
         track = trace.events.track[ends.rows]
         used, place = compressed(track, len(trace.tracks))
-        own = (trace.tracks[index] for index in used.tolist())
-        threads += [b'"pid":%s,"tid":%s' % (_identity(one.pid), _identity(one.tid)) for one in own]
+        tracks = (trace.tracks[index] for index in used.tolist())
+        threads += [b'"pid":%s,"tid":%s' % (_identity(track.pid), _identity(track.tid)) for track in tracks]
         return known + place[track].astype(np.int64)
 
 

@@ -67,7 +67,7 @@ class Layout:
         return Room(
             homes=homes,
             used=sorted(number for number in self._used if number >= self._next),
-            counters=sorted((one for one in self._counters if one[0] in (None, *pids)), key=str),
+            counters=sorted((counter for counter in self._counters if counter[0] in (None, *pids)), key=str),
             told=sorted(self._told & pids),
             first_fresh=self._next,
         )

@@ -46,7 +46,7 @@ def write_cut(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) ->
 
 def _write_text(trace: Trace, keep: Bools, path: Path, mark: Mapping[str, Any]) -> None:
     pieces = _without_dangling_comma(_kept_text(trace, keep))
-    if not any(one.code == "trailing_text" for one in trace.diagnostics):  # an array's end would not be the text's
+    if not any(each.code == "trailing_text" for each in trace.diagnostics):  # an array's end would not be the text's
         pieces = _marked(pieces, mark)
     with replacing(path, trace.source.path) as file:
         if path.name.endswith(".gz"):

@@ -75,19 +75,19 @@ def replacing(path: Path, source: str | None = None) -> Iterator[BinaryIO]:
     """
     if source is not None and _same_file(path, source):
         raise OutputError(f"{path}: is the input itself; choose another folder or name")
-    beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "xb") as file:
+        with open(temporary, "xb") as file:
             yield file
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except OSError as error:
-        if error.filename is not None and str(error.filename) not in (str(path), str(beside), str(path.parent)):
+        if error.filename is not None and str(error.filename) not in (str(path), str(temporary), str(path.parent)):
             raise  # of another file: the input's, say
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: str, stems: Collection[str]) -> None:

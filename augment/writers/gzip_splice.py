@@ -70,7 +70,7 @@ def _possible_headers(end: bytes) -> npt.NDArray[np.int64]:
     for byte in range(8):
         low |= data[byte : byte + count].astype(np.uint64) << np.uint64(8 * byte)
     high = np.concatenate([low[7:], np.zeros(7, np.uint64)])
-    found = []
+    positions = []
     for shift in range(8):
         word = low >> np.uint64(shift)
         likely = np.flatnonzero(
@@ -79,8 +79,8 @@ def _possible_headers(end: bytes) -> npt.NDArray[np.int64]:
             & ((word >> np.uint64(8)) & np.uint64(31) <= 29)
         )
         complete = _is_complete(word[likely], high[likely] >> np.uint64(shift))
-        found.append(8 * likely[complete] + shift)
-    return np.sort(np.concatenate(found))
+        positions.append(8 * likely[complete] + shift)
+    return np.sort(np.concatenate(positions))
 
 
 def _is_complete(word: Words, further: Words) -> npt.NDArray[np.bool_]:

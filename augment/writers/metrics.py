@@ -59,7 +59,8 @@ def encode(sidecar: dict[str, Any]) -> bytes:
     members["source"] = _members({name: _json(value) for name, value in sidecar["source"].items()}, b"  ")
     if "verdict" in sidecar:
         members["verdict"] = _members({name: _lines(each, b"    ") for name, each in sidecar["verdict"].items()}, b"  ")
-    members["analyses"] = _members({name: _analysis_text(one) for name, one in sidecar["analyses"].items()}, b"  ")
+    texts = {name: _analysis_text(outcome) for name, outcome in sidecar["analyses"].items()}
+    members["analyses"] = _members(texts, b"  ")
     members["diagnostics"] = _lines(sidecar["diagnostics"], b"  ")
     return _members(members, b"") + b"\n"
 

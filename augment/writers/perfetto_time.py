@@ -48,7 +48,7 @@ def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
         return dur
     starts = seen_ns(ts - base_ns)
     depth = _depths(ts, dur)
-    fitting: Int64s = dur.copy()
+    shown: Int64s = dur.copy()
     end_of = np.full(len(ts), np.iinfo(np.int64).max)  # that Perfetto sees, of the slice around each
     for level in range(int(depth.max()) + 1):
         rows = np.flatnonzero(depth == level)
@@ -56,11 +56,11 @@ def fitting_durations(ts: Int64s, dur: Int64s, base_ns: int) -> Int64s:
         room = np.maximum(limit - starts[rows], 0)
         short = seen_ns(dur[rows]) > room
         room = room[short]
-        fitting[rows[short]] = np.where(seen_ns(room) > room, np.maximum(room - _GRAIN, 0), room)
+        shown[rows[short]] = np.where(seen_ns(room) > room, np.maximum(room - _GRAIN, 0), room)
         inside = np.flatnonzero(depth == level + 1)
         around = rows[np.searchsorted(rows, inside) - 1]
-        end_of[inside] = starts[around] + seen_ns(fitting[around])
-    return fitting
+        end_of[inside] = starts[around] + seen_ns(shown[around])
+    return shown
 
 
 def _depths(ts: Int64s, dur: Int64s) -> Int64s:

@@ -68,9 +68,9 @@ def number(values: Int64s | npt.NDArray[np.float64]) -> Column:
 
 def choice(texts: Texts) -> Choice:
     """``texts`` as JSON strings; only those that occur are encoded."""
-    found, which = numbered(texts.codes)
-    none = int(np.count_nonzero(found < 0))  # which stands first, and becomes MISSING
-    return Choice(which - none, [json_text(texts.values[i]) for i in found[none:].tolist()])
+    codes, which = numbered(texts.codes)
+    none = int(np.count_nonzero(codes < 0))  # which stands first, and becomes MISSING
+    return Choice(which - none, [json_text(texts.values[i]) for i in codes[none:].tolist()])
 
 
 def json_text(text: str) -> bytes:

@@ -52,5 +52,5 @@ class Member(NamedTuple):
 
 def directory(members: Sequence[Member], at: int) -> bytes:
     """The end of a zip, which begins ``at`` a byte of the file."""
-    entries = b"".join(one.entry for one in members)
+    entries = b"".join(member.entry for member in members)
     return entries + _END.pack(b"PK\5\6", 0, 0, len(members), len(members), len(entries), at, 0)

@@ -37,8 +37,8 @@ def by(engine: str, trace: Trace) -> ArgColumns:
 
 def seen(found: ArgColumns) -> dict[str, Any]:
     """All that can be asked of the columns, in Python's own types."""
-    told: dict[str, Any] = {"diagnostics": found.diagnostics(list(found.found))}
-    for arg in (one for one in ALL if one.name in found.found):
+    told: dict[str, Any] = {"diagnostics": found.diagnostics(list(found.args))}
+    for arg in (one for one in ALL if one.name in found.args):
         if arg.is_text:
             rows, texts = found.texts(arg.name)
             told[arg.name] = dict(

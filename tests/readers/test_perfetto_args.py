@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from augment.args import WANTED
 from augment.derived.source.arg_columns import OF_FRAMES, ArgColumns
-from augment.derived.source.arg_columns_scan import Found, args_of_rows
+from augment.derived.source.arg_columns_scan import ArgValues, args_of_rows
 from augment.pipeline import augment
 from augment.readers import read
 from augment.trace import Trace
@@ -24,14 +24,14 @@ from simulator import JobOptions, simulate
 ARGS = {one.name: one for one in (*OF_FRAMES, *WANTED)}
 
 
-def by(engine: str, trace: Trace) -> dict[str, Found]:
+def by(engine: str, trace: Trace) -> dict[str, ArgValues]:
     """The args, by the kernel, or each event decoded as a whole."""
     if engine == "plain":
         trace = with_unknown_decoder(trace)
     return args_of_rows(trace, np.arange(len(trace.events)), list(ARGS.values()))
 
 
-def told(trace: Trace, found: dict[str, Found]) -> dict[str, list[Any]]:
+def told(trace: Trace, found: dict[str, ArgValues]) -> dict[str, list[Any]]:
     """Of each arg, when and in what it was found, its value, and how many were of each kind."""
     columns, seen = ArgColumns(found), {}
     for name, arg in ARGS.items():

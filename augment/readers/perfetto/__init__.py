@@ -30,7 +30,7 @@ def recognizes(head: bytes) -> bool:
     """Whether ``head``, the first bytes of a text, begin a trace of packets: their fields and types are a packet's."""
     if head[:1] != b"\n" or all(byte in _TEXT for byte in head[:64]):
         return False
-    at, found = 0, 0
+    at, complete_count = 0, 0
     try:
         while at < min(len(head), _LOOK_AT):
             tag, start = varint(head, at, len(head))
@@ -40,11 +40,11 @@ def recognizes(head: bytes) -> bool:
             known = _evidence(head, start, start + size)
             if known is None:
                 return False
-            found += known
+            complete_count += known
             at = start + size
     except DamagedError:
         pass  # the head ends within a packet's own tag
-    return found > 0
+    return complete_count > 0
 
 
 def _evidence(head: bytes, start: int, stop: int) -> int | None:

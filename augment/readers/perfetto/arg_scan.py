@@ -32,9 +32,9 @@ class ArgScan:
     def __call__(self, job: Job, block: Block) -> None:
         """Take the rows of a block."""
         span = slice(block.start, block.stop)
-        own = [np.ascontiguousarray(one[span]) for one in (job.offsets, job.lengths, job.categories, job.rows)]
-        bits = np.array([one.arg.category_bits for one in job.columns], np.int64)
-        is_text = np.array([one.arg.is_text for one in job.columns], np.int64)
+        taken = [np.ascontiguousarray(each[span]) for each in (job.offsets, job.lengths, job.categories, job.rows)]
+        bits = np.array([column.arg.category_bits for column in job.columns], np.int64)
+        is_text = np.array([column.arg.is_text for column in job.columns], np.int64)
         state = self._state
         state[layout.CATEGORIES // 8], state[layout.IS_TEXT // 8] = bits.ctypes.data, is_text.ctypes.data
         state[layout.ROW // 8] = 0
@@ -42,19 +42,19 @@ class ArgScan:
         while True:
             place = int(state[layout.ROW // 8])
             if why != layout.OTHER_STRINGS:  # Python may have added some
-                targets = job.room_for(len(own[0]) - place)
+                targets = job.room_for(len(taken[0]) - place)
             why = self._scan(
-                block.data.ctypes.data + PADDING, block.base, len(own[0]), *(one.ctypes.data for one in own),
+                block.data.ctypes.data + PADDING, block.base, len(taken[0]), *(each.ctypes.data for each in taken),
                 targets.ctypes.data, state.ctypes.data,
             )  # fmt: skip
             if why == layout.DONE:
                 return
             place = int(state[layout.ROW // 8])
             if why == layout.OTHER_STRINGS:
-                self._turn_to(job, int(state[layout.SEQUENCE // 8]), int(own[0][place]))
+                self._turn_to(job, int(state[layout.SEQUENCE // 8]), int(taken[0][place]))
                 continue
-            for one in job.columns:  # what was stored before the new or odd part was met
-                one.take_back(int(own[3][place]))
+            for column in job.columns:  # what was stored before the new or odd part was met
+                column.take_back(int(taken[3][place]))
             missed = int(state[layout.MISS_COLUMN // 8]), int(state[layout.MISS_IID // 8])
             if why == layout.MISS and self._now and self._now.learn(job, *missed):
                 continue
@@ -78,7 +78,7 @@ class _Strings:
 
     def __init__(self, job: Job, generation: Generation) -> None:
         self.generation = generation
-        column_of = {name: i for i, one in enumerate(job.columns) for name in (one.arg.name, *one.arg.also)}
+        column_of = {name: i for i, column in enumerate(job.columns) for name in (column.arg.name, *column.arg.also)}
         self.keys = np.full(_count(generation.keys), layout.UNWANTED, np.int64)
         for iid, name in generation.keys.items():
             if iid < len(self.keys):
@@ -88,7 +88,7 @@ class _Strings:
         self._values: list[Int64s] = [
             np.full(self.count if i in wanted else 0, layout.UNKNOWN, np.int64) for i in range(len(job.columns))
         ]
-        self.addresses = np.array([one.ctypes.data for one in self._values], np.int64)
+        self.addresses = np.array([value.ctypes.data for value in self._values], np.int64)
 
     def learn(self, job: Job, column: int, iid: int) -> bool:
         """Enter what a string is as a value of a column; False of a number too large for it."""

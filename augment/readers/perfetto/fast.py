@@ -120,8 +120,8 @@ def _later(numbers: dict[Any, int], slots: _Slots) -> list[tuple[Any, int]]:
 
 def _as_numbers(place: tuple[Any, ...]) -> tuple[int, int, int] | None:
     """A place's key as the compiled code has it; None if it cannot have it."""
-    numbers = [at.ABSENT if one is ABSENT else one for one in place]
-    if all(type(one) is int and -(1 << 63) <= one < 1 << 63 for one in numbers):
+    numbers = [at.ABSENT if number is ABSENT else number for number in place]
+    if all(type(number) is int and -(1 << 63) <= number < 1 << 63 for number in numbers):
         return (numbers[0], numbers[1], numbers[2])
     return None
 
@@ -149,7 +149,7 @@ class _Slots:
             self._slots = np.full((size, 4), -1, np.int64)
             new = self._known
         for key, number in new:
-            first, second, third = ((one + (1 << 63)) % (1 << 64) - (1 << 63) for one in key)
+            first, second, third = ((number + (1 << 63)) % (1 << 64) - (1 << 63) for number in key)
             slot = _slot_of(first, second, third) & (len(self._slots) - 1)
             while self._slots[slot, 3] >= 0:
                 slot = (slot + 1) & (len(self._slots) - 1)
@@ -213,7 +213,8 @@ class _Block:
             kind = at.FIXED_CLOCK
             if known.incremental:  # one that several sequences share cannot move here
                 kind = at.MOVING_CLOCK if sequence.clocks.get(sequence.clock) is known else at.NO_CLOCK
-            if not all(-(1 << 62) < one < 1 << 62 for one in (known.trace_ns, known.shown)) or known.unit_ns > 1 << 20:
+            shifts = (known.trace_ns, known.shown)
+            if not all(-(1 << 62) < shift < 1 << 62 for shift in shifts) or known.unit_ns > 1 << 20:
                 kind = at.NO_CLOCK
             else:
                 values[at.CLOCK_TRACE // 8], values[at.CLOCK_SHOWN // 8] = known.trace_ns, known.shown

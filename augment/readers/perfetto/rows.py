@@ -85,8 +85,8 @@ class Rows:
 
     def add_flows(self, row: int, ids: list[int], last: int) -> None:
         """Tell that a row is part of flows."""
-        for one in ids:
-            self.flows.append(row, one - (1 << 64) if one >> 63 else one, last)
+        for flow_id in ids:
+            self.flows.append(row, flow_id - (1 << 64) if flow_id >> 63 else flow_id, last)
 
 
 __all__ = ["EVENT_COLUMNS", "NO_CORRELATION", "Rows", "Table"]

@@ -205,11 +205,11 @@ class _Packet:
     def _take_stage(self, ts: int, start: int, stop: int) -> None:
         """Take a ``GpuRenderStageEvent``: work of a GPU, with its duration."""
         rows, data, now = self._scanner.rows, self._data, self._sequence.now
-        found = {tag: (value, end) for tag, value, end in fields(data, start, stop)}
+        members = {tag: (value, end) for tag, value, end in fields(data, start, stop)}
         args = stage_args(data, start, stop, now)
-        number = {tag: value for tag, (value, _) in found.items()}
+        number = {tag: value for tag, (value, _) in members.items()}
         stage, kind = now.stages.get(number.get(wire.STAGE_KIND_IID, -1), ("", 0))
-        name = text(data, *found[wire.STAGE_NAME]) if wire.STAGE_NAME in found else ""
+        name = text(data, *members[wire.STAGE_NAME]) if wire.STAGE_NAME in members else ""
         name = name or rows.strings.all[now.names.get(number.get(wire.STAGE_NAME_IID, -1), 0)]
         name = name or now.kernels.get(number.get(wire.STAGE_KERNEL_IID, -1), "") or stage
         category = _category_of_stage(stage or name, kind)

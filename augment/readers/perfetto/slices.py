@@ -27,8 +27,8 @@ def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
     order = np.argsort(np.concatenate([2 * np.flatnonzero(kept), 2 * flows.after + 1]), kind="stable")
     raw: dict[str, Any] = {}
     for name in COLUMNS:
-        own = phase if name == "phase" else columns[name]
-        raw[name] = np.concatenate([own[kept], flows.column(name, own)])[order]
+        column = phase if name == "phase" else columns[name]
+        raw[name] = np.concatenate([column[kept], flows.column(name, column)])[order]
     row_of = np.empty(len(order), np.int64)
     row_of[order] = np.arange(len(order))
     new_row = np.cumsum(kept) - 1
@@ -49,9 +49,9 @@ def raw_events(rows: Rows, tracks: Tracks, tally: Tally) -> RawEvents:
 
 def _added(rows: Rows, tracks: Tracks, columns: dict[str, Any]) -> Bools:
     """Which rows augment added."""
-    ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
+    is_ours = np.array([text.startswith("augment.") for text in rows.strings.all], np.bool_)
     of_track = np.array([tracks[uuid].added for uuid in rows.tracks] or [False], np.bool_)
-    added: Bools = ours[columns["category"]] | ((columns["kind"] == ord("C")) & of_track[columns["track"]])
+    added: Bools = is_ours[columns["category"]] | ((columns["kind"] == ord("C")) & of_track[columns["track"]])
     _name_counters(rows, tracks, columns, added)
     return added
 
@@ -131,8 +131,8 @@ class _FlowEvents:
 def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvents:
     """Each row of a flow leads to the next one in time; where a flow's id is used anew, a flow ends."""
     row, ids, last = (rows.flows.take(name) for name in ("row", "value", "last"))
-    mine = kept[row]
-    row, ids, last = row[mine], ids[mine], last[mine]
+    chosen = kept[row]
+    row, ids, last = row[chosen], ids[chosen], last[chosen]
     order = np.lexsort((row, columns["ts"][row], ids))
     row, ids, last = row[order], ids[order], last[order]
     linked = (ids[1:] == ids[:-1]) & (last[:-1] == 0)
@@ -146,7 +146,7 @@ def _flow_events(rows: Rows, columns: dict[str, Any], kept: Bools) -> _FlowEvent
     correlation = columns["correlation"]
     same = (correlation[out] == correlation[into]) & (correlation[out] != NO_CORRELATION)
     launched = same | (on_gpu[into] & ~on_gpu[out])
-    numbers = [rows.strings.number(one) for one in ("ac2g", "fwdbwd", "flow")]
+    numbers = [rows.strings.number(name) for name in ("ac2g", "fwdbwd", "flow")]
     hosts = (category[out] == Category.CPU_OP) & (category[into] == Category.CPU_OP)
     name = np.where(launched, numbers[0], np.where(hosts, numbers[1], numbers[2])).astype(np.int32)
     flow_id = np.where(launched & (correlation[out] != NO_CORRELATION), correlation[out], ids[1:][linked])

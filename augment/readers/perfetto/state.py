@@ -115,7 +115,7 @@ class Sequence:
         return self.generations[following].begins if following < len(self.generations) else None
 
     def _place(self, offset: int) -> int:
-        return bisect_right(self.generations, offset, key=lambda one: one.begins) - 1
+        return bisect_right(self.generations, offset, key=lambda generation: generation.begins) - 1
 
     def take_defaults(self, data: bytes, start: int, stop: int) -> None:
         """Take a ``TracePacketDefaults``."""
@@ -132,20 +132,20 @@ class Sequence:
         now = self.now
         for tag, value, end in fields(data, start, stop):
             if tag in (wire.INTERNED_CATEGORY, wire.INTERNED_NAME):
-                iid, found, _ = _entry(data, value, end)
+                iid, entry_name, _ = _entry(data, value, end)
                 numbers = now.categories if tag == wire.INTERNED_CATEGORY else now.names
-                numbers[iid] = strings.number(found)
+                numbers[iid] = strings.number(entry_name)
                 now.news.append((tag == wire.INTERNED_CATEGORY, iid, numbers[iid]))
             elif tag in (wire.INTERNED_KEY, wire.INTERNED_STRING, wire.INTERNED_LAUNCH_KEY, wire.INTERNED_KERNEL):
-                iid, found, kind = _entry(data, value, end, tag == wire.INTERNED_KERNEL)
+                iid, entry_name, kind = _entry(data, value, end, tag == wire.INTERNED_KERNEL)
                 kinds = {wire.INTERNED_KEY: now.keys, wire.INTERNED_STRING: now.values if kind else now.strings,
                          wire.INTERNED_LAUNCH_KEY: now.launch_keys, wire.INTERNED_KERNEL: now.kernels}  # fmt: skip
-                kinds[tag][iid] = found
+                kinds[tag][iid] = entry_name
                 if tag == wire.INTERNED_KEY:
-                    now.news.append((2, iid, KEYS.get(found, 0)))
+                    now.news.append((2, iid, KEYS.get(entry_name, 0)))
             elif tag == wire.INTERNED_STAGE:
-                iid, found, kind = _entry(data, value, end)
-                now.stages[iid] = found, kind
+                iid, entry_name, kind = _entry(data, value, end)
+                now.stages[iid] = entry_name, kind
 
 
 def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple[int, str, int]:
@@ -154,15 +154,15 @@ def _entry(data: bytes, start: int, stop: int, is_kernel: bool = False) -> tuple
     A stage's kind is what Perfetto says; a string's is 1 if it is the JSON text of a value.
     """
     iid = kind = 0
-    found = ""
+    entry_name = ""
     for tag, value, end in fields(data, start, stop):
         if tag == wire.ENTRY_IID:
             iid = value
-        elif (tag == wire.ENTRY_TEXT and not found) or (tag == wire.ENTRY_DEMANGLED and is_kernel):
-            found = text(data, value, end)
+        elif (tag == wire.ENTRY_TEXT and not entry_name) or (tag == wire.ENTRY_DEMANGLED and is_kernel):
+            entry_name = text(data, value, end)
         elif tag in (wire.ENTRY_KIND, wire.ENTRY_IS_JSON):
             kind = value
-    return iid, found, kind
+    return iid, entry_name, kind
 
 
 def strings_at(sequences: Mapping[int, Sequence], number: int, offset: int) -> tuple[Generation, int, int]:
@@ -182,25 +182,25 @@ class Clocks:
 
     def take_snapshot(self, data: bytes, start: int, stop: int, sequence: Sequence) -> None:
         """Take a ``ClockSnapshot``."""
-        found: list[tuple[int, Clock]] = []
+        readings: list[tuple[int, Clock]] = []
         for tag, value, end in fields(data, start, stop):
             if tag == wire.SNAPSHOT_PRIMARY and not self._set:
                 self.trace_clock, self._set = value, True
             elif tag == wire.SNAPSHOT_CLOCK:
-                found.append(_clock(data, value, end))
-        trace_ns = self._trace_time(found, sequence)
+                readings.append(_clock(data, value, end))
+        trace_ns = self._trace_time(readings, sequence)
         if trace_ns is None:
             return
-        for number, clock in found:
+        for number, clock in readings:
             clock.trace_ns = trace_ns
             self._home(number, sequence)[number] = clock
 
-    def _trace_time(self, found: list[tuple[int, Clock]], sequence: Sequence) -> int | None:
+    def _trace_time(self, readings: list[tuple[int, Clock]], sequence: Sequence) -> int | None:
         """The trace's time of a snapshot: by its own clock, else by one that earlier snapshots tell of."""
-        for number, clock in found:
+        for number, clock in readings:
             if number == self.trace_clock:
                 return clock.shown * clock.unit_ns
-        for number, clock in found:
+        for number, clock in readings:
             known = self._home(number, sequence).get(number)
             if known and not known.incremental:
                 return known.trace_time(clock.shown)

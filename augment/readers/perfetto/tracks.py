@@ -85,8 +85,8 @@ class Described:
 
 def _is_added(data: bytes, start: int, stop: int) -> bool:
     """Whether a counter's category says that it is one of ours."""
-    found = fields(data, start, stop)
-    return any(tag == wire.COUNTER_CATEGORY and data.startswith(b"augment.", value, end) for tag, value, end in found)
+    members = fields(data, start, stop)
+    return any(tag == wire.COUNTER_CATEGORY and data.startswith(b"augment.", value, end) for tag, value, end in members)
 
 
 class Tracks:
@@ -97,14 +97,14 @@ class Tracks:
 
     def take(self, data: bytes, start: int, stop: int) -> int:
         """Take a ``TrackDescriptor``, or more of one; its uuid."""
-        told = Described()
-        told.take(data, start, stop)
-        known = self._known.get(told.uuid)
+        described = Described()
+        described.take(data, start, stop)
+        known = self._known.get(described.uuid)
         if known is None:
-            self._known[told.uuid] = told
+            self._known[described.uuid] = described
         else:
             known.take(data, start, stop)
-        return told.uuid
+        return described.uuid
 
     def __getitem__(self, uuid: int) -> Described:
         return self._known.get(uuid) or Described(uuid)
@@ -126,46 +126,46 @@ class Tracks:
 
     def _place(self, uuid: int) -> Place:
         chain = self._chain(uuid)
-        own = chain[0]
-        if own.tid is not None:
-            return own.pid, own.tid, ABSENT, ABSENT
-        if len(chain) > 1 and chain[1].tid is not None and own.name in (_OVERLAPPING, _shown(chain[1])):
+        inner = chain[0]
+        if inner.tid is not None:
+            return inner.pid, inner.tid, ABSENT, ABSENT
+        if len(chain) > 1 and chain[1].tid is not None and inner.name in (_OVERLAPPING, _shown(chain[1])):
             return chain[1].pid, chain[1].tid, ABSENT, ABSENT  # a further lane of the thread
         return self._on_device(chain) or self._elsewhere(chain)
 
     @staticmethod
     def _on_device(chain: list[Described]) -> Place | None:
-        own = chain[0]
-        if agent := _AGENT.fullmatch(own.name):
+        inner = chain[0]
+        if agent := _AGENT.fullmatch(inner.name):
             device, stream = int(agent[1]), int(agent[2])
             return device, stream, ABSENT if agent[3] == "CPU" else device, stream
-        for one in chain:
-            if one.is_plain and (gpu := _GPU.fullmatch(one.name)):
+        for track in chain:
+            if track.is_plain and (gpu := _GPU.fullmatch(track.name)):
                 device = int(gpu[1])
                 pid: Identity = (int(gpu[2]) if gpu[2].isdigit() else gpu[2]) if gpu[2] else device
-                named = _STREAM.fullmatch(own.name)
-                tid: Identity = None if one is own else int(named[1]) if named else own.name
+                named = _STREAM.fullmatch(inner.name)
+                tid: Identity = None if track is inner else int(named[1]) if named else inner.name
                 return pid, _thread_number(tid), device, _thread_number(tid)
         return None
 
     @staticmethod
     def _elsewhere(chain: list[Described]) -> Place:
         """The process is the nearest one around, unless plain tracks lie between; those name it."""
-        own = chain[0]
-        around = chain[1:] if own.is_plain and len(chain) > 1 else chain
+        inner = chain[0]
+        around = chain[1:] if inner.is_plain and len(chain) > 1 else chain
         plain = []
-        for one in around:
-            if not one.is_plain:
+        for track in around:
+            if not track.is_plain:
                 break
-            plain.append(one)
+            plain.append(track)
         process = around[len(plain)] if len(plain) < len(around) else None
         pid: Identity = process.pid if process else None
         if plain:
             number = _PROCESS.fullmatch(plain[-1].name)
             pid = int(number[1]) if number else plain[-1].name or pid
-        tid: Identity = None if own in around or own.is_counter else own.name or own.uuid
-        if tid is None and own.is_plain and _THREAD.fullmatch(own.name):  # a thread of a process that nothing names
-            pid, tid = None, own.name
+        tid: Identity = None if inner in around or inner.is_counter else inner.name or inner.uuid
+        if tid is None and inner.is_plain and _THREAD.fullmatch(inner.name):  # a thread of a process that nothing names
+            pid, tid = None, inner.name
         return pid, _thread_number(tid), ABSENT, ABSENT
 
     def _chain(self, uuid: int) -> list[Described]:
@@ -181,26 +181,26 @@ class Tracks:
         for uuid in uuids:
             pid, tid, _, _ = self._place(uuid)
             chain = self._chain(uuid)
-            own = chain[0]
-            named = own.is_plain and len(chain) > 1 and not own.is_counter and own.name != _OVERLAPPING
-            shown = own.thread_name or (own.name if named else "")
+            inner = chain[0]
+            named = inner.is_plain and len(chain) > 1 and not inner.is_counter and inner.name != _OVERLAPPING
+            shown = inner.thread_name or (inner.name if named else "")
             if shown:
                 names.threads.setdefault((pid, tid), shown)
-            for one in chain:
-                if one.pid is not None and one.pid == pid and one.process_name:
-                    names.processes.setdefault(pid, one.process_name)
-                elif one.is_plain and one is not own and one.name:
-                    names.processes.setdefault(pid, one.name)
+            for track in chain:
+                if track.pid is not None and track.pid == pid and track.process_name:
+                    names.processes.setdefault(pid, track.process_name)
+                elif track.is_plain and track is not inner and track.name:
+                    names.processes.setdefault(pid, track.name)
         return names
 
     def models(self) -> list[tuple[int, str]]:
         """The devices that our writer described: number and model."""
-        found = {}
-        for one in self._known.values():
-            gpu = _GPU.fullmatch(one.name)
-            if gpu and one.description:
-                found[int(gpu[1])] = one.description
-        return list(found.items())
+        models = {}
+        for track in self._known.values():
+            gpu = _GPU.fullmatch(track.name)
+            if gpu and track.description:
+                models[int(gpu[1])] = track.description
+        return list(models.items())
 
 
 def _shown(thread: Described) -> str:

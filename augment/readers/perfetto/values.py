@@ -28,11 +28,11 @@ def key_and_value(data: bytes, start: int, stop: int, now: Generation, depth: in
         elif tag in (wire.VALUE_DICT, wire.VALUE_ARRAY):
             if depth >= DEEPEST:
                 continue
-            inner, found = key_and_value(data, at, end, now, depth + 1)
+            inner, element = key_and_value(data, at, end, now, depth + 1)
             if tag == wire.VALUE_DICT:
-                entries[inner] = found
+                entries[inner] = element
             else:
-                elements.append(found)
+                elements.append(element)
         else:
             value = _plain_value(value, tag, data, at, end, now)
     return key, entries or elements or value
@@ -95,21 +95,21 @@ def _new_value(data: bytes, start: int, stop: int, now: Generation) -> tuple[str
 
 def event_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
     """All args of a ``TrackEvent``; a counter's is its ``value``."""
-    found: dict[str, Any] = {}
+    args: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag == wire.EVENT_ANNOTATION:
             key, value = now.decoded.get(data[at:end]) or _new_value(data, at, end, now)
-            found[key] = value
+            args[key] = value
         elif tag == wire.EVENT_DOUBLE_COUNTER:
-            found["value"] = double(at)
+            args["value"] = double(at)
         elif tag == wire.EVENT_COUNTER:
-            found["value"] = signed(at)
-    return found
+            args["value"] = signed(at)
+    return args
 
 
 def stage_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
     """All args of a ``GpuRenderStageEvent``: its extra data, which are texts, and those of its launch."""
-    found: dict[str, Any] = {}
+    args: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag == wire.STAGE_EXTRA:
             key = value = ""
@@ -118,23 +118,23 @@ def stage_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str,
                     key = text(data, first, last)
                 elif inner == wire.EXTRA_VALUE:
                     value = text(data, first, last)
-            found[key] = _number_or_text(value)
+            args[key] = _number_or_text(value)
         elif tag == wire.STAGE_LAUNCH:
-            found.update(_launch_args(data, at, end, now))
-    return found
+            args.update(_launch_args(data, at, end, now))
+    return args
 
 
 def _launch_args(data: bytes, start: int, stop: int, now: Generation) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    args: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag == wire.LAUNCH_ARG:
             key, value = _launch_arg(data, at, end, now)
-            found[key] = value
+            args[key] = value
         elif tag in (wire.LAUNCH_GRID, wire.LAUNCH_GROUP):
             sides = dict.fromkeys((wire.SIZE_X, wire.SIZE_Y, wire.SIZE_Z), 1)
             sides.update((inner, value) for inner, value, _ in fields(data, at, end) if inner in sides)
-            found["grid" if tag == wire.LAUNCH_GRID else "block"] = list(sides.values())
-    return found
+            args["grid" if tag == wire.LAUNCH_GRID else "block"] = list(sides.values())
+    return args
 
 
 def _launch_arg(data: bytes, start: int, stop: int, now: Generation) -> tuple[str, Any]:
@@ -180,9 +180,9 @@ def _nested(data: bytes, start: int, stop: int, depth: int = 0) -> Any:
             if depth < DEEPEST:
                 values.append(_nested(data, at, end, depth + 1))
         elif kind == wire.LENGTH and number in (2, 8):
-            found = text(data, at, end)
-            value = found if number == 8 else value
-            keys += [found] if number == 2 else []
+            part = text(data, at, end)
+            value = part if number == 8 else value
+            keys += [part] if number == 2 else []
         elif kind == wire.VARINT and number in (5, 7):
             value = signed(at) if number == 5 else bool(at)
         elif kind == wire.FIXED64 and number == 6:
@@ -207,7 +207,7 @@ def as_event(data: bytes, now: Generation) -> dict[str, Any]:
 
 def metadata(data: bytes, start: int, stop: int) -> dict[str, Any]:
     """The members that a ``ChromeEventBundle`` tells of."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for tag, at, end in fields(data, start, stop):
         if tag != wire.BUNDLE_METADATA:
             continue
@@ -219,5 +219,5 @@ def metadata(data: bytes, start: int, stop: int) -> dict[str, Any]:
                 value = _json(text(data, first, last))
             elif inner in (wire.METADATA_BOOL, wire.METADATA_INT):
                 value = bool(first) if inner == wire.METADATA_BOOL else signed(first)
-        found[name] = value
-    return found
+        members[name] = value
+    return members

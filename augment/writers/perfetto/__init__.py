@@ -185,13 +185,13 @@ class _File:
 
         Those of a ``part`` of the file are ``cr-PART NAME``.
         """
-        found = b"".join(
+        properties = b"".join(
             message(BUNDLE_METADATA, text(METADATA_NAME, f"{part} {name}".strip()) + _metadata(value))
             for name, value in trace.source.metadata.items()
             if value is not None
         )
-        if found:
-            self._file.write(packet(message(PACKET_CHROME_EVENTS, found)))
+        if properties:
+            self._file.write(packet(message(PACKET_CHROME_EVENTS, properties)))
 
 
 def _metadata(value: Any) -> bytes:

@@ -30,11 +30,11 @@ def annotation_events(
     category = interned.number(INTERNED_CATEGORIES, f"augment.{annotation.analysis}")
     match annotation:
         case SliceTrack():
-            own = arrows.get(id(annotation), NO_SUFFIXES)
+            suffixes_ = arrows.get(id(annotation), NO_SUFFIXES)
             args = slice_args(annotation, ArgsEncoder(interned))
             names = _name_numbers(annotation.names, interned)
             shown = args if annotation.colour is None else with_suffixes(args, colours(annotation.colour))
-            outer = slices(annotation.ts, annotation.dur, track, category, names, with_suffixes(shown, own))
+            outer = slices(annotation.ts, annotation.dur, track, category, names, with_suffixes(shown, suffixes_))
             yield from _with_inner(outer, annotation, track, category, args, interned)
         case CounterTrack():
             yield counters(annotation.ts, annotation.values.astype(np.float64), track)
@@ -62,6 +62,6 @@ def _with_inner(
 def _name_numbers(texts: Texts, interned: Interned) -> Int64s:
     """The number of each name; no text is the empty one."""
     none = len(texts.values)
-    found, which = numbered(np.where(texts.codes < 0, none, texts.codes))
-    names = (texts.values[code] if code < none else "" for code in found.tolist())
+    codes, which = numbered(np.where(texts.codes < 0, none, texts.codes))
+    names = (texts.values[code] if code < none else "" for code in codes.tolist())
     return np.array([interned.number(INTERNED_NAMES, name) for name in names], np.int64)[which]

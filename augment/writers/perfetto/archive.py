@@ -55,8 +55,8 @@ class Archive:
             {"path": path, "machine": {"name": name}} for name, path in self._names.items()
         ]  # fmt: skip
         first = {"file": files[0]["path"], "clock": _CLOCK}
-        for one in files[1:]:
-            one["clocks"] = {"clock": _CLOCK, "sync_to": first, "offset_ns": 0}
+        for member in files[1:]:
+            member["clocks"] = {"clock": _CLOCK, "sync_to": first, "offset_ns": 0}
         return {"version": 1, "trace_time": first, "files": files}
 
 

@@ -23,7 +23,7 @@ def encode(events: Events) -> Iterator[memoryview]:
     largest = int(blobs.size.max(initial=0)) if blobs else 0
     out = np.empty(max(_OUT_BYTES, largest + 2 * kernel.PACKET_ROOM), np.uint8)
     columns = [column.ctypes.data for column in (events.kind, events.ts, events.track, events.category, events.name)]
-    pieces = [one.ctypes.data for one in (blobs.data, blobs.start, blobs.size)] if blobs else [0, 0, 0]
+    pieces = [column.ctypes.data for column in (blobs.data, blobs.start, blobs.size)] if blobs else [0, 0, 0]
     progress = np.zeros(1, np.int64)
     encode_rows = native("encode_packets.encode_rows")
     row, count = 0, len(events)
@@ -48,7 +48,7 @@ def slice_args(track: SliceTrack, encoder: ArgsEncoder) -> Blobs:
             columns = [np.ascontiguousarray(column, np.int64), key, np.array([len(key) - 8], np.int64)]
             widest += len(key) + 16
         held.append(columns)
-        steps.append((*(one.ctypes.data for one in columns), 0)[:4])
+        steps.append((*(column.ctypes.data for column in columns), 0)[:4])
     program = np.array(steps, np.int64).reshape(-1, 4)
     out = np.empty(count * widest + 8, np.uint8)
     start, size = np.empty(count, np.int64), np.empty(count, np.int64)

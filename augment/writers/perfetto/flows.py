@@ -48,18 +48,18 @@ def points(trace: Trace, rows: Int64s, place: Int32s) -> Points:
     return Points(place[rows], events.ts[rows], ids)
 
 
-def bind_to_next(found: Int64s, rows: Int64s, slices: Slices, texts: Mapping[int, dict[str, Any]]) -> None:
-    """Of flow ends that do not say ``bp: e``, put the next slice of their track into ``found``, as Perfetto does."""
+def bind_to_next(next_slice: Int64s, rows: Int64s, slices: Slices, texts: Mapping[int, dict[str, Any]]) -> None:
+    """Fill ``next_slice`` for flow ends that do not say ``bp: e``: the next slice of their track, as Perfetto does."""
     for at in np.flatnonzero(np.isin(rows, list(texts))).tolist():
         row = int(rows[at])
         if texts[row].get("ph") != "f" or texts[row].get("bp") == "e":
             continue
-        own = slices.rows[slices.place[slices.rows] == slices.place[row]]
-        next_one = int(np.searchsorted(slices.ts[own], slices.ts[row]))
-        found[at] = own[next_one] if next_one < len(own) else NO_SLICE
+        rows_of_place = slices.rows[slices.place[slices.rows] == slices.place[row]]
+        after = int(np.searchsorted(slices.ts[rows_of_place], slices.ts[row]))
+        next_slice[at] = rows_of_place[after] if after < len(rows_of_place) else NO_SLICE
 
 
-def arrows(trace: Trace, rows: Int64s, found: Int64s) -> Arrows:
+def arrows(trace: Trace, rows: Int64s, next_slice: Int64s) -> Arrows:
     """The arrows of the source: each step or end is led to from the step or beginning before it of its id.
 
     An end before its beginning (clocks differ) is led to from the beginning all the same.
@@ -69,7 +69,7 @@ def arrows(trace: Trace, rows: Int64s, found: Int64s) -> Arrows:
     order = np.argsort(keys, kind="stable")  # within a key in the order of time
     keys = keys[order]
     phase = events.phase[rows][order]
-    slice_of = found[order]
+    slice_of = next_slice[order]
     position = np.arange(len(rows))
     new_key = np.ones(len(rows), np.bool_)
     new_key[1:] = keys[1:] != keys[:-1]

@@ -55,10 +55,10 @@ def lanes_and_slices(slices: Slices, points: Points, place_count: int) -> tuple[
     """The lane of each row (0 is the first; 0 also for rows that are no slices), and the slice of each point."""
     count, rows = len(slices.ts), len(slices.rows)
     lane = np.zeros(count, np.int32)
-    found = np.full(len(points.ts), NO_SLICE, np.int64)
+    next_slice = np.full(len(points.ts), NO_SLICE, np.int64)
     given = (
         slices.rows, slices.place, slices.ts, slices.end, slices.mark, points.place, points.ts, points.mark,
     )  # fmt: skip
     room = (np.full(place_count, -1, np.int32), *(np.empty(size, np.int32) for size in (rows, rows, count)))
-    native("lanes.walk")(*map(np.ascontiguousarray, given), *room, lane, found)
-    return lane, found
+    native("lanes.walk")(*map(np.ascontiguousarray, given), *room, lane, next_slice)
+    return lane, next_slice

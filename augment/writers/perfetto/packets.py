@@ -80,9 +80,9 @@ def blobs_of(pieces: Iterable[bytes]) -> Blobs:
 
 def text_args(texts: Texts, name: str, encoder: ArgsEncoder) -> tuple[Int64s, Blobs]:
     """Which of the blobs each row has (-1: none), and the arg ``name`` for each value of ``texts`` that occurs."""
-    found, which = numbered(texts.codes)
-    none = int(np.count_nonzero(found < 0))
-    return which - none, blobs_of(encoder.arg(name, texts.values[code]) for code in found[none:].tolist())
+    codes, which = numbered(texts.codes)
+    none = int(np.count_nonzero(codes < 0))
+    return which - none, blobs_of(encoder.arg(name, texts.values[code]) for code in codes[none:].tolist())
 
 
 def slices(ts: Int64s, dur: Int64s, track: Any, category: Any, name: Any, blobs: Blobs) -> tuple[Events, Events]:
@@ -92,7 +92,7 @@ def slices(ts: Int64s, dur: Int64s, track: Any, category: Any, name: Any, blobs:
     of a slice of no duration comes right after its beginning.
     """
     count = len(ts)
-    track, category, name = (column(one, count) for one in (track, category, name))
+    track, category, name = (column(values, count) for values in (track, category, name))
     lasting = dur > 0
     begins = Events(column(BEGIN, count), ts, track, category, name, blobs)
     return ends((ts + dur)[lasting], track[lasting]), with_ends(begins, ~lasting)
@@ -113,8 +113,8 @@ def with_ends(begins: Events, ended: npt.NDArray[np.bool_]) -> Events:
     is_end[1:] = rows[1:] == rows[:-1]
     both = begins.take(rows)
     both.kind[is_end] = END
-    for one in (both.category, both.name, *((both.blobs.size,) if both.blobs else ())):
-        one[is_end] = 0
+    for values in (both.category, both.name, *((both.blobs.size,) if both.blobs else ())):
+        values[is_end] = 0
     return both
 
 

@@ -50,14 +50,14 @@ def pairs(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]]) -> P
     is_lone[ends.values] = False
     lone_ends = np.flatnonzero(is_lone).tolist()
     lone_begins = np.flatnonzero(phase == ord("B")).tolist()
-    found = Pairs(dict(zip(ends.rows.tolist(), ends.values.tolist(), strict=True)), {}, lone_begins, lone_ends)
-    _asynchronous(trace, place, texts, found)
-    found.lone_begins.sort()
-    found.lone_ends.sort()
-    return found
+    result = Pairs(dict(zip(ends.rows.tolist(), ends.values.tolist(), strict=True)), {}, lone_begins, lone_ends)
+    _asynchronous(trace, place, texts, result)
+    result.lone_begins.sort()
+    result.lone_ends.sort()
+    return result
 
 
-def _asynchronous(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]], found: Pairs) -> None:
+def _asynchronous(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any]], result: Pairs) -> None:
     """Events of one category and id (of the older phases, also of one name) are one stack and lie on one track."""
     events = trace.events
     rows = rows_of_phases(trace, BEGINS | ENDS | STEPS)
@@ -68,10 +68,10 @@ def _asynchronous(trace: Trace, place: Int32s, texts: Mapping[int, dict[str, Any
         older = names[row] if chr(phase) in "STpF" else None
         key = (int(events.category_name[row]), older, _identity(event))
         where, name, begun = stacks.setdefault(key, (int(place[row]), names[row] or "async", defaultdict(list)))
-        found.groups[row] = where, name
+        result.groups[row] = where, name
         if phase not in STEPS:
-            found.open_or_close(begun, row, phase in ENDS, names[row])
-    found.lone_begins += [row for _, _, begun in stacks.values() for row in begun[""] if row not in found.ends]
+            result.open_or_close(begun, row, phase in ENDS, names[row])
+    result.lone_begins += [row for _, _, begun in stacks.values() for row in begun[""] if row not in result.ends]
 
 
 def _identity(event: dict[str, Any]) -> str:

@@ -61,10 +61,10 @@ def plan(trace: Trace, tracks: Tracks, annotations: Sequence[Annotation], part: 
     slices = Slices(rows, slice_place, events.ts, end, events.correlation)
     flow_rows = flows.flow_rows(trace)
     points = flows.points(trace, flow_rows, slice_place)
-    lane, found = lanes_and_slices(slices, points, len(tracks.places) + len(group_names))
+    lane, next_slice = lanes_and_slices(slices, points, len(tracks.places) + len(group_names))
     repairs["overlapping_slices"] = int(np.count_nonzero(lane))
-    flows.bind_to_next(found, flow_rows, slices, texts)
-    arrows = flows.arrows(trace, flow_rows, found)
+    flows.bind_to_next(next_slice, flow_rows, slices, texts)
+    arrows = flows.arrows(trace, flow_rows, next_slice)
     repairs["flow_without_slices"] = arrows.lost
     order = np.flatnonzero(kind)
     if np.any(np.diff(events.offset[order]) < 0):
@@ -94,12 +94,12 @@ def _texts(trace: Trace) -> dict[int, dict[str, Any]]:
     )
     rows = rows[np.argsort(trace.events.offset[rows])]
     offsets, lengths = trace.events.offset[rows], trace.events.length[rows]
-    found = (
+    parsed = (
         event
         for block in blocks(trace.source.text, offsets, lengths)
         for event in decoded(block, offsets, lengths, trace.source.decode)
     )
-    return dict(zip(rows.tolist(), found, strict=True)) if len(rows) else {}
+    return dict(zip(rows.tolist(), parsed, strict=True)) if len(rows) else {}
 
 
 def _kinds(
@@ -116,17 +116,17 @@ def _kinds(
         kind[events.phase == phase] = 0
     known = frozenset(b"XstfCBEiIRbenSTpFP")
     repairs["phase_as_instant"] = len(rows_of_phases(trace, frozenset(range(256)) - known))
-    found = pairs(trace, place, texts)
-    groups.update(found.groups)
-    begins = list(found.ends)
-    kind[begins + found.lone_begins] = BEGIN
-    kind[list(found.ends.values())] = 0
-    kind[found.lone_ends] = INSTANT
-    end[begins] = events.ts[list(found.ends.values())]
-    end[found.lone_begins] = NEVER
-    repairs["slice_without_end"] = len(found.lone_begins)
-    repairs["end_without_slice"] = len(found.lone_ends)
-    return kind, end, found.ends
+    paired = pairs(trace, place, texts)
+    groups.update(paired.groups)
+    begins = list(paired.ends)
+    kind[begins + paired.lone_begins] = BEGIN
+    kind[list(paired.ends.values())] = 0
+    kind[paired.lone_ends] = INSTANT
+    end[begins] = events.ts[list(paired.ends.values())]
+    end[paired.lone_begins] = NEVER
+    repairs["slice_without_end"] = len(paired.lone_begins)
+    repairs["end_without_slice"] = len(paired.lone_ends)
+    return kind, end, paired.ends
 
 
 def _with_groups(
@@ -163,19 +163,19 @@ def _uuids(tracks: Tracks, kind: Bytes, place: Int32s, lane: Int32s, group_names
     """The track of each row that makes an event."""
     count = len(tracks.places)
 
-    def uuid_of(one: int, number: int) -> int:
-        if one < count:
-            return tracks.lane(one, number)
-        beside, name = group_names[one - count]
-        return tracks.of_group(beside, name, number)
+    def uuid_of(index: int, number: int) -> int:
+        if index < count:
+            return tracks.lane(index, number)
+        place_of_group, name = group_names[index - count]
+        return tracks.of_group(place_of_group, name, number)
 
     used = np.bincount(place[kind != 0], minlength=count + len(group_names)) > 0
     uuids = np.zeros(len(used), np.int64)
-    for one in np.flatnonzero(used).tolist():
-        uuids[one] = uuid_of(one, 0)
+    for index in np.flatnonzero(used).tolist():
+        uuids[index] = uuid_of(index, 0)
     track = uuids[place]
-    beside = np.flatnonzero(lane)
-    pairs, which = combinations(place[beside], lane[beside])
-    for pair, own in each(which, len(pairs[0])):
-        track[beside[own]] = uuid_of(*(int(column[pair]) for column in pairs))
+    nested = np.flatnonzero(lane)
+    pairs, which = combinations(place[nested], lane[nested])
+    for pair, group in each(which, len(pairs[0])):
+        track[nested[group]] = uuid_of(*(int(column[pair]) for column in pairs))
     return track

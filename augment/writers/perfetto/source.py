@@ -171,7 +171,7 @@ class _PlainBlobs:
         """The blobs of the rows of a block."""
         made = [self._encoder.args(args_of_event(event)) for event in decoded(block, offsets, lengths, self._decode)]
         first, last = np.searchsorted(self._places, (block.start, block.stop)).tolist()
-        own = slice(first, last)
-        for place, piece in zip(self._places[own].tolist(), self._suffixes.take(own).pieces(), strict=True):
+        part = slice(first, last)
+        for place, piece in zip(self._places[part].tolist(), self._suffixes.take(part).pieces(), strict=True):
             made[place - block.start] += piece
         return blobs_of(made)

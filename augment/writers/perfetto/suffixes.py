@@ -84,10 +84,10 @@ class Numbers:
     def __post_init__(self) -> None:
         count = self.source_count = int(self.written.max(initial=NO_NUMBER)) + 1
         self.base_of = {}
-        for one in self.annotations:
-            if isinstance(one, SliceTrack):
-                self.base_of[id(one)] = count
-                count += len(one.ts)
+        for annotation in self.annotations:
+            if isinstance(annotation, SliceTrack):
+                self.base_of[id(annotation)] = count
+                count += len(annotation.ts)
 
     def of(self, ends: Ends) -> tuple[Int64s, Int64s]:
         """The number of each slice, and when it is written."""
@@ -104,7 +104,7 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
     Perfetto draws arrows forward in time alone: others are turned round, which is a repair of the source's.
     """
     firsts, seconds = [], []
-    for flows in (source, *(one for one in numbers.annotations if isinstance(one, Flows))):
+    for flows in (source, *(annotation for annotation in numbers.annotations if isinstance(annotation, Flows))):
         (out, out_written), (into, into_written) = numbers.of(flows.out), numbers.of(flows.into)
         out_ts, into_ts = flows.out.times(numbers.trace), flows.into.times(numbers.trace)
         turned = (out_ts > into_ts) | ((out_ts == into_ts) & (out_written > into_written))
@@ -116,9 +116,9 @@ def suffixes(numbers: Numbers, source: Flows, repairs: Counter[str]) -> tuple[Su
         seconds.append(np.where(turned, out, into)[drawn])
     fields = _fields(np.concatenate(firsts), np.concatenate(seconds), numbers)
     return _between(fields, 0, numbers.source_count), {
-        id(one): _between(fields, numbers.base_of[id(one)], len(one.ts))
-        for one in numbers.annotations
-        if isinstance(one, SliceTrack)
+        id(annotation): _between(fields, numbers.base_of[id(annotation)], len(annotation.ts))
+        for annotation in numbers.annotations
+        if isinstance(annotation, SliceTrack)
     }
 
 
@@ -126,8 +126,8 @@ def _fields(first: Int64s, second: Int64s, numbers: Numbers) -> Suffixes:
     """Fields of arrows from slices to others, by their numbers, and of links out of the trace."""
     count, part = len(first), numbers.part
     none = np.empty(0, np.int64)
-    linked = np.concatenate([none, *(numbers.of(Ends(one.rows, one.track))[0] for one in part.links)])
-    ids = np.concatenate([none, *(one.ids for one in part.links)])
+    linked = np.concatenate([none, *(numbers.of(Ends(link.rows, link.track))[0] for link in part.links)])
+    ids = np.concatenate([none, *(link.ids for link in part.links)])
     drawn = linked != NO_NUMBER
     rows = np.concatenate([first, second, linked[drawn]])
     record = np.zeros(len(rows) + 1, _FIELD)
@@ -163,18 +163,18 @@ def with_suffixes(blobs: Blobs, added: Suffixes) -> Blobs:
     """``blobs``, behind which the fields of their rows stand."""
     if not len(added.rows):
         return blobs
-    own, fields = np.unique(added.rows, return_counts=True)
-    size = blobs.size[own]
+    rows, fields = np.unique(added.rows, return_counts=True)
+    size = blobs.size[rows]
     whole = size + FIELD_BYTES * fields
     start = np.cumsum(whole) - whole
-    at_own = np.arange(len(own)) + np.cumsum(fields) - fields  # each row's own bytes, then its fields
-    at_field = np.arange(len(added.rows)) + np.repeat(np.arange(len(own)), fields) + 1
-    address, length = (np.empty(len(own) + len(added.rows), np.int64) for _ in range(2))
-    address[at_own], length[at_own] = blobs.data.ctypes.data + blobs.start[own], size
+    at_own = np.arange(len(rows)) + np.cumsum(fields) - fields  # each row's own bytes, then its fields
+    at_field = np.arange(len(added.rows)) + np.repeat(np.arange(len(rows)), fields) + 1
+    address, length = (np.empty(len(rows) + len(added.rows), np.int64) for _ in range(2))
+    address[at_own], length[at_own] = blobs.data.ctypes.data + blobs.start[rows], size
     address[at_field], length[at_field] = added.blobs.data.ctypes.data + added.blobs.start, added.blobs.size
     data = np.zeros(int(whole.sum()) + 8, np.uint8)
     join = native("encode_packets.join_pieces")
     join(len(address), address.ctypes.data, length.ctypes.data, data.ctypes.data)
     starts, sizes = blobs.start.copy(), blobs.size.copy()
-    starts[own], sizes[own] = len(blobs.data) + start, whole
+    starts[rows], sizes[rows] = len(blobs.data) + start, whole
     return Blobs(np.concatenate([blobs.data, data]), starts, sizes)

@@ -248,8 +248,8 @@ class _Owners:
     @property
     def main(self) -> Identity:
         """The pid of the process that is busiest on the host; None if no process has a number."""
-        fitting = [pid for pid in self._pids if _fits(pid) and pid not in self.device_pids]
-        best = max(fitting, key=lambda pid: int(self._busy[self._number[pid]]), default=None)
+        candidates = [pid for pid in self._pids if _fits(pid) and pid not in self.device_pids]
+        best = max(candidates, key=lambda pid: int(self._busy[self._number[pid]]), default=None)
         return best if best is not None and self._busy[self._number[best]] else None
 
     def _launching(self, trace: Trace, of_track: np.ndarray) -> Iterator[tuple[tuple[Identity, Identity], Identity]]:
