@@ -26,6 +26,7 @@ SLOW = {
     "job/test_path.py",
     "job/test_path_truth.py",
     "job/test_pipeline_bubbles.py",
+    "job/test_scenarios.py",
     "job/test_step_parts.py",
     "job/test_truth.py",
     "job/test_verdict.py",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from augment.arrays import intervals
 from augment.arrays.ordering import combinations, run_starts
 from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.rank_progress import NONE, SOON_NS
@@ -29,15 +30,19 @@ class Progress:
 
     ``matched`` are the collectives that tell of waits, on ranks with comparable clocks. ``start`` and ``end``: on the
     job's clock. ``anchor``: the row of the anchor, -1 for none. ``local``: from the anchor's end (else the rank's
-    begin, which may be later) to the start. ``overlap``: from there to ``stopped``, when the rank began to wait for
-    this one. By member: ``begin`` and ``finish`` of the recorded steps; ``common_begin``, on the job's clock;
-    ``tail_anchor`` and ``tail``, the last anchor and the time from there to the finish.
+    begin, which may be later) to the start. ``holder``: the last collective before the start that the rank had to wait
+    for, -1 for none; another one than the anchor if the collective only waited for its stream. ``overlap``: own work
+    from the holder's end to ``stopped``, when the rank began to wait for this one. ``before``: the row of the
+    collective before it on its stream, -1 for none. By member: ``begin`` and ``finish`` of the recorded steps;
+    ``common_begin``, on the job's clock; ``tail_anchor`` and ``tail``, the last anchor and the time from there to the
+    finish.
     """
 
     matched: Matched
     start: Int64s
     end: Int64s
     anchor: Int64s
+    holder: Int64s
     local: Int64s
     overlap: Int64s
     stopped: Int64s
@@ -46,6 +51,7 @@ class Progress:
     common_begin: Int64s
     tail_anchor: Int64s
     tail: Int64s
+    before: Int64s
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
     matched = matched.take(tells)
     rows, members = len(matched.instance), len(summaries)
     start, end, anchor = np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.full(rows, NONE, np.int64)
+    holder, before = anchor.copy(), anchor.copy()
     local, overlap = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     stopped = np.clip(matched.end - matched.exposed_ns, matched.ts, matched.end)
     begin, finish, common_begin = (np.zeros(members, np.int64) for _ in range(3))
@@ -86,19 +93,40 @@ def progress_of(matched: Matched, clocks: Sequence[Clock], summaries: Sequence[R
         begin[member], finish[member] = summary.step_column("start")[0], summary.step_column("end")[-1]
         common_begin[member] = clock.to_common(begin[member : member + 1])[0]
         start[chosen], end[chosen] = clock.to_common(matched.ts[chosen]), clock.to_common(matched.end[chosen])
-        anchors, last = _anchors(matched, summary, chosen, int(finish[member]))
-        since = np.where(anchors == NONE, begin[member], matched.end[anchors])
-        anchor[chosen], local[chosen] = anchors, matched.ts[chosen] - since
-        overlap[chosen] = stopped[chosen] - since
+        anchors, holders, last = _anchors(matched, summary, chosen, int(finish[member]))
+        anchor[chosen], holder[chosen], before[chosen] = anchors, holders, _before(matched, summary, chosen)
+        local[chosen] = matched.ts[chosen] - np.where(anchors == NONE, begin[member], matched.end[anchors])
+        since = np.where(holders == NONE, begin[member], matched.end[holders])
+        overlap[chosen] = _own_work(matched, summary, chosen, since, stopped[chosen])
         tail_anchor[member] = last
         tail[member] = finish[member] - (begin[member] if last == NONE else matched.end[last])
-    return Progress(
-        matched, start, end, anchor, local, overlap, stopped, begin, finish, common_begin, tail_anchor, tail
-    )
+    anchors_found = anchor, holder, local, overlap, stopped
+    return Progress(matched, start, end, *anchors_found, begin, finish, common_begin, tail_anchor, tail, before)
 
 
-def _anchors(matched: Matched, summary: RankSummary, rows: Int64s, finish: int) -> tuple[Int64s, int]:
-    """The anchor of each of a member's ``rows``, and of its finish."""
+def _own_work(matched: Matched, summary: RankSummary, rows: Int64s, since: Int64s, until: Int64s) -> Int64s:
+    """The time from ``since`` to ``until`` without that in which the device only was in the matched collectives."""
+    inside = intervals.union(matched.ts[rows], matched.end[rows])
+    _, _, alone = intervals.clip(inside, summary.states.communicating())
+    ts = np.column_stack((alone.start, alone.end)).ravel()
+    is_alone = np.arange(len(ts)) % 2 == 0
+    waited = intervals.held_before(ts, is_alone, until) - intervals.held_before(ts, is_alone, since)
+    own: Int64s = until - since - waited
+    return own
+
+
+def _before(matched: Matched, summary: RankSummary, rows: Int64s) -> Int64s:
+    """The collective before each of ``rows`` on its stream; -1 for none."""
+    stream = summary.column("stream")[matched.place[rows]]
+    order = np.lexsort((matched.ts[rows], stream))
+    same = stream[order[1:]] == stream[order[:-1]]
+    before = np.full(len(rows), NONE, np.int64)
+    before[order[1:]] = np.where(same, rows[order[:-1]], NONE)
+    return before
+
+
+def _anchors(matched: Matched, summary: RankSummary, rows: Int64s, finish: int) -> tuple[Int64s, Int64s, int]:
+    """The anchor and the holder of each of a member's ``rows``, and the holder of its finish."""
     row_of = np.full(len(summary.column("ts")) + 1, NONE, np.int64)
     row_of[matched.place[rows]] = rows
     holding = rows[summary.column("held")[matched.place[rows]] != 0]
@@ -106,6 +134,8 @@ def _anchors(matched: Matched, summary: RankSummary, rows: Int64s, finish: int) 
     ends = matched.end[holding]
     place = np.searchsorted(ends, matched.ts[rows] + ROUNDING_NS, side="right") - 1
     anchors = np.where(place >= 0, np.append(holding, NONE)[place], NONE)
+    anchors[anchors == rows] = NONE
+    holders = anchors.copy()
     follows = row_of[summary.column("follows")[matched.place[rows]]]
     for before, possible in ((follows, follows != NONE), _just_before(matched, summary, rows)):
         near = possible & (matched.end[before] <= matched.ts[rows] + ROUNDING_NS)
@@ -113,7 +143,7 @@ def _anchors(matched: Matched, summary: RankSummary, rows: Int64s, finish: int) 
         anchors = np.where(near, before, anchors)
     anchors[anchors == rows] = NONE
     last = int(np.searchsorted(ends, finish, side="right")) - 1
-    return anchors, int(holding[last]) if last >= 0 else NONE
+    return anchors, holders, int(holding[last]) if last >= 0 else NONE
 
 
 def _just_before(matched: Matched, summary: RankSummary, rows: Int64s) -> tuple[Int64s, Bools]:

@@ -1,17 +1,22 @@
 """Replays a job from its ranks' collectives: how long it would take if something were otherwise.
 
 Each rank does its own work from the end of a collective that it had to wait for (its anchor) until it comes to the
-next. A collective moves data from the arrival of its last rank on, for as long as it did. It holds a rank up until it
-ends, unless the rank has own work until later. Unchanged, the replay gives the recorded times.
+next, which begins once the one before it on its stream has ended. A collective moves data from the arrival of its last
+rank on, for as long as it did. It holds a rank up until it ends, unless the rank has own work until later. Unchanged,
+the replay gives the recorded times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
 import numpy as np
 
-from augment.arrays.types import Int64s
+from augment.arrays.types import Bools, Int64s
 from augment.derived.collectives.rank_progress import NONE
 from augment.job.progress import Progress, Stretches
+from augment.job.summary import RankSummary
 from augment.kernels.native import native
 from augment.records import dataclass
 
@@ -26,22 +31,25 @@ class Replay:
     lag: Int64s
     members: Int64s
 
-    def time_ns(self, *, shift: Shift | None = None, moving: Int64s | None = None) -> int:
+    def time_ns(self, *, shift: Change | None = None, moving: Int64s | None = None, hidden: Bools | None = None) -> int:
         """The time from the first rank's begin to the last one's finish.
 
         Args:
             shift: changes of own work.
             moving: for how long each collective moves data, if not as recorded.
+            hidden: collectives that no rank waits for, because they are done when their data are needed.
         """
         progress, matched = self.progress, self.progress.matched
         local, overlap, tail = progress.local, progress.overlap, progress.tail
         if shift is not None:
-            local, overlap, tail = shift.applied(progress)
-        resume = progress.end.copy()
+            local, overlap, tail = changed(progress, shift)
+        resume, done = progress.end.copy(), progress.end.copy()
         base = progress.common_begin[matched.member]
         first = np.append(matched.first, len(matched.instance)).astype(np.int64)
         times = self.moving if moving is None else moving
-        native("replay.play")(self.order, first, progress.anchor, base, local, overlap, times, self.lag, resume)
+        waited = np.ones(len(times), np.int64) if hidden is None else (~hidden).astype(np.int64)
+        anchors = progress.anchor, progress.holder, progress.before
+        native("replay.play")(self.order, first, *anchors, base, local, overlap, times, self.lag, waited, resume, done)
         anchor = progress.tail_anchor[self.members]
         since = np.where(anchor == NONE, progress.common_begin[self.members], resume[anchor])
         return int((since + tail[self.members]).max() - progress.common_begin[self.members].min())
@@ -56,6 +64,16 @@ class Replay:
         return int(finish.max() - progress.common_begin[self.members].min())
 
 
+class Change(Protocol):
+    """Own work that takes longer or shorter."""
+
+    def members(self) -> list[int]:
+        """The members whose work changes."""
+
+    def until(self, member: int, moments: Int64s) -> Int64s:
+        """By how much later each moment of a member's own clock is reached, ns, if it waits for nobody."""
+
+
 @dataclass(frozen=True)
 class Shift:
     """Stretches of own work that take so much longer (``by``, ns, negative: less), parallel to ``stretches``."""
@@ -63,32 +81,60 @@ class Shift:
     stretches: Stretches
     by: Int64s
 
-    def applied(self, progress: Progress) -> tuple[Int64s, Int64s, Int64s]:
-        """The columns ``local``, ``overlap`` and ``tail`` of ``progress`` with the shift."""
-        local, overlap, tail = progress.local.copy(), progress.overlap.copy(), progress.tail.copy()
-        matched = progress.matched
-        changed = np.unique(self.stretches.member[self.by != 0])
-        bounds = np.searchsorted(self.stretches.member, np.append(changed, np.iinfo(np.int64).max))
-        for member, start, stop in zip(
-            changed.tolist(), bounds[:-1], np.searchsorted(self.stretches.member, changed, side="right"), strict=True
-        ):
-            ts = self.stretches.ts[start:stop]
-            total = np.append(0, np.cumsum(self.by[start:stop]))
-            rows = matched.rows_of(member)
-            anchor = progress.anchor[rows]
-            since = np.where(anchor == NONE, 0, total[np.searchsorted(ts, progress.stopped[anchor], side="right")])
-            local[rows] += total[np.searchsorted(ts, matched.ts[rows], side="right")] - since
-            overlap[rows] += total[np.searchsorted(ts, progress.stopped[rows], side="right")] - since
-            last = int(progress.tail_anchor[member])
-            tail[member] += total[-1] - (
-                0 if last == NONE else total[np.searchsorted(ts, progress.stopped[last], side="right")]
-            )
-        before = progress.local, progress.overlap, progress.tail
-        local, overlap, tail = (
-            np.maximum(shifted, np.minimum(column, 0))
-            for shifted, column in zip((local, overlap, tail), before, strict=True)
-        )
-        return local, overlap, tail
+    def members(self) -> list[int]:
+        """See :class:`Change`."""
+        members: list[int] = np.unique(self.stretches.member[self.by != 0]).tolist()
+        return members
+
+    def until(self, member: int, moments: Int64s) -> Int64s:
+        """See :class:`Change`: the changes of the stretches that end by then."""
+        start, stop = np.searchsorted(self.stretches.member, (member, member + 1))
+        total = np.append(0, np.cumsum(self.by[start:stop]))
+        late: Int64s = total[np.searchsorted(self.stretches.ts[start:stop], moments, side="right")]
+        return late
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The computing of members takes so many times as long: ``factor`` by member."""
+
+    summaries: Sequence[RankSummary]
+    factor: Mapping[int, float]
+
+    def members(self) -> list[int]:
+        """See :class:`Change`."""
+        return list(self.factor)
+
+    def until(self, member: int, moments: Int64s) -> Int64s:
+        """See :class:`Change`."""
+        summary = self.summaries[member]
+        begin = np.full(len(moments), summary.step_column("start")[0])
+        computed = summary.states.parts(begin, moments).compute
+        late: Int64s = np.rint(computed * (self.factor[member] - 1)).astype(np.int64)
+        return late
+
+
+def changed(progress: Progress, change: Change) -> tuple[Int64s, Int64s, Int64s]:
+    """The columns ``local``, ``overlap`` and ``tail`` of ``progress`` after a change."""
+    matched, stopped = progress.matched, progress.stopped
+    columns = progress.local.copy(), progress.overlap.copy(), progress.tail.copy()
+    local, overlap, tail = columns
+    for member in change.members():
+        rows = matched.rows_of(member)
+        holder = progress.holder[rows]
+        since = np.where(holder == NONE, 0, change.until(member, stopped[holder]))
+        by_stream = progress.anchor[rows] != holder  # no work lies between the two
+        local[rows] += np.where(by_stream, 0, change.until(member, matched.ts[rows]) - since)
+        overlap[rows] += change.until(member, stopped[rows]) - since
+        last = int(progress.tail_anchor[member])
+        before = 0 if last == NONE else int(change.until(member, stopped[last : last + 1])[0])
+        tail[member] += int(change.until(member, progress.finish[member : member + 1])[0]) - before
+    # a change cannot take more than there is
+    given = progress.local, progress.overlap, progress.tail
+    local, overlap, tail = (
+        np.maximum(column, np.minimum(before, 0)) for column, before in zip(columns, given, strict=True)
+    )
+    return local, overlap, tail
 
 
 def replay_of(progress: Progress) -> Replay | None:

@@ -22,10 +22,11 @@ from augment.job.matching import Matched
 from augment.job.parallel.names import dimension_told
 from augment.job.progress import progress_of, stretches
 from augment.job.replay import Replay, Shift, replay_of
+from augment.job.scenarios import scenarios
 from augment.job.slow_groups import slow_groups
 from augment.job.stragglers import is_sparse
 from augment.job.summary import RankSummary
-from augment.job.verdict_rows import Row, WhatIfRow
+from augment.job.verdict_rows import Row
 
 LEAST = 0.01  #: share of the job's time that is worth a name
 LEAST_ONCE = 0.05  #: the same, if one step has most of it
@@ -82,8 +83,7 @@ class Judgement:
             return Skipped("no collective was found on two ranks")
         if self._found_replay is None:
             return Skipped("no collective joins two ranks with comparable clocks")
-        rows = sorted(self._scenarios(), key=lambda row: -row.gain_ns)
-        return Findings([self._scenario("unchanged", self._unchanged), *rows])
+        return Findings(scenarios(self._replay, self._excess, self._summaries))
 
     @cached_property
     def _progress(self) -> tuple[Replay | None, Excess]:
@@ -250,27 +250,3 @@ class Judgement:
                     Row(rank, host, group.dimension, "communication", group.charged_ns, gain, "medium", group.evidence)
                 )
         return sorted(rows, key=lambda row: -(row.gain_ns or 0))[:MOST_NAMED]
-
-    def _scenario(self, name: str, time: int, rank: int | None = None, dimension: str = "") -> WhatIfRow:
-        gain = self._unchanged - time
-        error = (self._unchanged - self._time) / self._time
-        return WhatIfRow(name, rank, dimension, time, gain, gain / max(self._unchanged, 1), error)
-
-    def _scenarios(self) -> list[WhatIfRow]:
-        excess, replay = self._excess, self._replay
-        rows = []
-        largest = np.argsort(-excess.total_ns, kind="stable")[:MOST_NAMED]
-        for member in largest[excess.total_ns[largest] > 0].tolist():
-            rank, chosen = self._summaries[member].rank, excess.stretches.member == member
-            like = Shift(excess.stretches, np.where(chosen, -excess.by_stretch, 0))
-            rows.append(self._scenario("the rank is like the median of its peers", replay.time_ns(shift=like), rank))
-            quick = Shift(excess.stretches, np.where(chosen, -excess.stretches.parts.host, 0))
-            rows.append(self._scenario("the rank's device never waits for its host", replay.time_ns(shift=quick), rank))
-        matched = replay.progress.matched
-        names = [dimension_told(group.description) or group.description or group.name for group in matched.groups]
-        for name in sorted({names[group] for group in np.unique(matched.group).tolist()}):
-            inside = np.array([each == name for each in names], np.bool_)[matched.group]
-            for label, factor in (("links twice as fast", 0.5), ("communication takes no time", 0.0)):
-                moving = np.where(inside, np.rint(replay.moving * factor), replay.moving).astype(np.int64)
-                rows.append(self._scenario(label, replay.time_ns(moving=moving), None, name))
-        return rows

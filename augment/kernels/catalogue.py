@@ -48,6 +48,6 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "match.match": (INTS, INTS, INT32S, INTS, INTS, INT32S, INTS, INTS, INTS, INTS),
     "packet_args.scan_args": 9 * (INT,),
     "packet_scan.scan_packets": 5 * (INT,),
-    "replay.play": 9 * (INTS,),
+    "replay.play": 13 * (INTS,),
     "render.render_rows": 11 * (INT,),
 }

@@ -9,17 +9,28 @@ BEFORE = -(1 << 62)
 
 @compiled
 def play(
-    order: Column, first: Column, anchor: Column, base: Column, local: Column, overlap: Column, moving: Column,
-    lag: Column, resume: Column,
+    order: Column, first: Column, anchor: Column, holder: Column, before: Column, base: Column, local: Column,
+    overlap: Column, moving: Column, lag: Column, waited: Column, resume: Column, done: Column,
 ) -> int:  # fmt: skip
-    """Fill ``resume``: see :func:`augment.job.replay.replayed`."""
+    """Fill ``done``, when each part of a collective ends, and ``resume``, when its rank goes on with its own work.
+
+    Other columns: see :class:`augment.job.progress.Progress` and :class:`augment.job.replay.Replay`.
+    """
     for place in range(len(order)):
         instance = order[place]
         arrival = BEFORE
         for row in range(first[instance], first[instance + 1]):
-            begin = base[row] if anchor[row] < 0 else resume[anchor[row]]
-            arrival = max(arrival, begin + local[row])
+            begin = base[row]
+            if anchor[row] >= 0:
+                begin = resume[anchor[row]] if anchor[row] == holder[row] else done[anchor[row]]
+            begin += local[row]
+            if before[row] >= 0:
+                begin = max(begin, done[before[row]])
+            arrival = max(arrival, begin)
         for row in range(first[instance], first[instance + 1]):
-            begin = base[row] if anchor[row] < 0 else resume[anchor[row]]
-            resume[row] = max(arrival + moving[instance] + lag[row], begin + overlap[row])
+            begin = base[row] if holder[row] < 0 else resume[holder[row]]
+            done[row] = arrival + moving[instance] + lag[row]
+            resume[row] = begin + overlap[row]
+            if waited[instance]:
+                resume[row] = max(resume[row], done[row])
     return 0

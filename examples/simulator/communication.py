@@ -144,5 +144,6 @@ class Communication:
 
     def await_op(self, index: int | None) -> None:
         """Let the next compute kernel wait for an operation."""
-        if index is not None:
+        unawaited = self.options.unawaited and kernels.COLLECTIVES[self.options.unawaited].kernel
+        if index is not None and self.b.ops[index].name != unawaited:
             self.waiting.append(index)

@@ -10,6 +10,7 @@ Collectives = Literal["ddp", "fsdp", "none"]
 CollectiveArgs = Literal["full", "no_seq", "no_group", "none"]
 Layout = Literal["classic", "lines"]
 Schedule = Literal["gpipe", "1f1b"]
+Unawaited = Literal["", "allreduce", "allgather", "reducescatter"]
 StageLabels = Literal["none", "torch", "megatron"]
 
 
@@ -108,6 +109,7 @@ class JobOptions:
     schedule: Schedule = "gpipe"  #: "1f1b": of each stage but the last, backward begins while others go forward
     bucket_mib: float = 0.0  #: DDP's cap of buckets; 0: a bucket for each layer
     stage_labels: StageLabels = "none"  #: ranges around each microbatch, of torch.distributed.pipelining, or Megatron's
+    unawaited: Unawaited = ""  #: collectives of this kind that no kernel waits for
     stretch: float = 1.0  #: factor on all times of the written job
     faults: tuple[str, ...] = ()  #: of :data:`FAULTS`: what a diagnosis should find
 
