@@ -210,7 +210,8 @@ class Jobs:
                 change = "UPDATE jobs SET state = ?, started_ns = ?, attempts = attempts + 1 WHERE id = ?"
                 db.execute(change, (RUNNING, now, row["id"]))
             spec = v1.JobSpec.FromString(row["spec"])
-            traces = traces_of(db, row, spec)
+            converts = step and not step.is_last
+            traces = [parts.trace_of(db, row["id"], step.number)] if step and converts else traces_of(db, row, spec)
             whole = tuple(parts.rows_of(db, row["id"])) if step and step.is_last else ()
         queued_s = max(0.0, (now - row["queued_ns"]) / 1e9)
         deadline_s = None if row["deadline_ms"] is None else row["deadline_ms"] / 1000
@@ -218,10 +219,9 @@ class Jobs:
             counts = (row["attempts"] + 1, row["deaths"])
             told = (row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
             return Begun(*told, deadline_s=deadline_s)
-        inputs = tuple(traces) if step.is_last else (traces[step.number],)
-        name = row["file_name"] if step.is_last else inputs[0].file_name
-        counts, first = (step.attempts, step.deaths), row["state"] == QUEUED
-        return Begun(row["id"], row["client"], spec, name, inputs, *counts, queued_s, step, whole, first, deadline_s)
+        name = row["file_name"] if step.is_last else traces[0].file_name
+        counts, first, given = (step.attempts, step.deaths), row["state"] == QUEUED, tuple(traces)
+        return Begun(row["id"], row["client"], spec, name, given, *counts, queued_s, step, whole, first, deadline_s)
 
     def queue_again(self, begun: Begun, *, died: bool = False) -> None:
         """Put what was running back into the queue, at its old place; ``died`` says that its worker has."""
@@ -249,6 +249,15 @@ class Jobs:
         if ended:
             self._progress.pop(job, None)
         return ended
+
+    def expect_room(self, made: Outputs) -> None:
+        """See to it that there is room for what was made of a trace of a whole job.
+
+        Raises:
+            Refusal: there is none.
+        """
+        with self._storage.writing() as db:
+            parts.expect_room(db, sum(one.size for one in made.files), self._limits.max_stored_bytes)
 
     def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[bool, bool]:
         """A trace of a whole job is done, or nothing can be made of it.

@@ -43,7 +43,7 @@ class Limits:
     )
     max_queued_jobs: int = limit(1_000, "Jobs that wait, of all clients.", "count")
     max_client_jobs: int = limit(100, "Jobs of one client that wait or run.", "count")
-    max_job_inputs: int = limit(2_048, "Traces of one job.", "count")
+    max_job_inputs: int = limit(1_024, "Traces of one job.", "count")
     max_job_memory_bytes: int | None = limit(
         None, "Most memory that a job may take; if not given, three quarters of the machine's.", "bytes"
     )

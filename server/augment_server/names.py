@@ -76,6 +76,7 @@ def safe_path(given: str) -> str:
 
 def attachment(file_name: str) -> str:
     """The ``Content-Disposition`` of a file that is to be saved under this name (RFC 6266)."""
+    file_name = file_name.rpartition("/")[2]
     plain = re.sub(r'[^ -~]|["\\\\]', "_", file_name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"
 

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from augment.v1 import resources_pb2 as v1
+from augment_server.errors import Refusal
 from augment_server.inputs import Given, Outputs, given_of
 
 QUEUED, RUNNING = v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING
 SUCCEEDED, FAILED = v1.Job.STATE_SUCCEEDED, v1.Job.STATE_FAILED
+ROW_BYTES = 1024  #: what a trace of a job takes in the database, about
 _LAST = -1  #: the origin of the last step, which is of no input
 
 
@@ -46,13 +48,13 @@ def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_step
     """Add the traces of a job that is being accepted; ``in_steps``: each is converted on its own."""
     rows = [
         (job, at, one.origin, one.file_name, one.content, one.uri, one.source,
-         one.made.text() if one.source else "", SUCCEEDED if one.source or not in_steps else QUEUED)
+         one.made.text() if one.source else "", SUCCEEDED if one.source or not in_steps else QUEUED, 0)
         for at, one in enumerate(traces)
     ]  # fmt: skip
     if in_steps:
-        rows.append((job, len(traces), _LAST, "", "", "", "", "", QUEUED))
-    columns = "job, position, origin, file_name, content, uri, source, made, state"
-    db.executemany(f"INSERT INTO parts ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
+        rows.append((job, len(traces), _LAST, "", "", "", "", "", QUEUED, ROW_BYTES * len(traces)))
+    columns = "job, position, origin, file_name, content, uri, source, made, state, bytes"
+    db.executemany(f"INSERT INTO parts ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
     if in_steps:
         waiting = sum(not one.source for one in traces)
         db.execute("INSERT INTO wholes VALUES (?, ?, 0)", (job, waiting or 1))
@@ -70,6 +72,18 @@ def begin(db: sqlite3.Connection, job: str) -> Step | None:
     counts = "SELECT COUNT(*) AS steps, SUM(state IN (?, ?)) AS ended FROM parts WHERE job = ?"
     steps, ended = db.execute(counts, (SUCCEEDED, FAILED, job)).fetchone()
     return Step(row["position"], steps, ended, row["attempts"] + 1, row["deaths"])
+
+
+def expect_room(db: sqlite3.Connection, size: int, most: int) -> None:
+    """See to it that what is made of the traces of jobs that have not ended stays within ``most`` bytes.
+
+    Raises:
+        Refusal: it does not.
+    """
+    (taken,) = db.execute("SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE bytes > 0 AND origin >= 0").fetchone()
+    if taken + size > most:
+        what = f"what is made of the traces of jobs that run takes all of the {most} bytes that this server stores"
+        raise Refusal("STORAGE_FULL", what, retry_s=60)
 
 
 def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made: Outputs) -> bool:
@@ -118,7 +132,7 @@ def queue_again(db: sqlite3.Connection, job: str, number: int, *, died: bool) ->
 
 def close(db: sqlite3.Connection, job: str) -> None:
     """The job has ended: nothing of it waits or runs, or takes room in ``ranks/``."""
-    db.execute("UPDATE parts SET bytes = 0 WHERE job = ? AND bytes != 0", (job,))
+    db.execute("UPDATE parts SET bytes = 0 WHERE job = ? AND bytes != 0 AND origin >= 0", (job,))
     db.execute("UPDATE wholes SET ready = 0, running = 0 WHERE job = ?", (job,))
     db.execute("UPDATE parts SET state = ? WHERE job = ? AND state IN (?, ?)", (FAILED, job, QUEUED, RUNNING))
 
@@ -130,6 +144,11 @@ def recover(db: sqlite3.Connection) -> None:
     first = f"({waiting} AND origin >= 0)"
     query = f"UPDATE wholes SET running = 0, ready = CASE WHEN {first} THEN {first} ELSE ({waiting}) END"  # noqa: S608
     db.execute(query, (QUEUED,))
+
+
+def trace_of(db: sqlite3.Connection, job: str, number: int) -> Given:
+    """The trace of a step."""
+    return given_of(db.execute("SELECT * FROM parts WHERE job = ? AND position = ?", (job, number)).fetchone())
 
 
 def rows_of(db: sqlite3.Connection, job: str) -> list[Part]:

@@ -175,6 +175,8 @@ class Scheduler:
         job, name = begun.id, begun.file_name
         try:
             made = await attempt.work
+            if begun.step and not begun.step.is_last:
+                await self._apart(self._jobs.expect_room, made)
             await self._apart(self._publish, begun, attempt.folder)
         except asyncio.CancelledError:
             await self._apart(remove, attempt.folder)

@@ -88,9 +88,10 @@ CREATE TABLE IF NOT EXISTS parts (  -- the inputs of jobs of several traces, or 
     attempts INTEGER NOT NULL DEFAULT 0,
     deaths INTEGER NOT NULL DEFAULT 0,
     error BLOB,
-    bytes INTEGER NOT NULL DEFAULT 0,  -- that it takes now, in ranks/
+    bytes INTEGER NOT NULL DEFAULT 0,  -- that it takes now, in ranks/; of the last one what the rows take here
     PRIMARY KEY (job, position)
 );
+CREATE INDEX IF NOT EXISTS parts_with_bytes ON parts (bytes) WHERE bytes > 0 AND origin >= 0;
 CREATE INDEX IF NOT EXISTS parts_by_source ON parts (source) WHERE source != '';
 CREATE TABLE IF NOT EXISTS wholes (  -- jobs whose parts are converted one by one
     job TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
@@ -130,6 +131,10 @@ CREATE TRIGGER IF NOT EXISTS artifact_more AFTER INSERT ON artifacts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.size")} END;
 CREATE TRIGGER IF NOT EXISTS part_other AFTER UPDATE OF bytes ON parts BEGIN
     {_MORE.format(_JOBS_CLIENT, "NEW.bytes - OLD.bytes")} END;
+CREATE TRIGGER IF NOT EXISTS part_more AFTER INSERT ON parts BEGIN
+    {_MORE.format(_JOBS_CLIENT, "NEW.bytes")} END;
+CREATE TRIGGER IF NOT EXISTS job_parts_less BEFORE DELETE ON jobs BEGIN
+    {_MORE.format("OLD.client", "-(SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE job = OLD.id)")} END;
 CREATE TRIGGER IF NOT EXISTS job_less BEFORE DELETE ON jobs BEGIN
     {_MORE.format("OLD.client", "-(SELECT COALESCE(SUM(size), 0) FROM artifacts WHERE job = OLD.id)")} END;
 BEGIN;

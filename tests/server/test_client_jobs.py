@@ -68,7 +68,7 @@ def test_a_job(server: Server, traces: list[Path], tmp_path: Path) -> None:
 def test_a_job_of_nothing(server: Server, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("no trace")
     with Client(server.address) as client:
-        assert client.most_job_inputs() == 2048
+        assert client.most_job_inputs() == 1024
         job = client.augment_job([tmp_path / "bad.json"], out=tmp_path)
         assert (job.files, type(job.traces["bad.json"])) == ((), UnknownFormat)
         job = client.augment_job([tmp_path / "missing.json"], out=tmp_path)

@@ -74,6 +74,8 @@ def test_what_a_template_is_not(template: str, path: str) -> None:
 def test_paths_are_decoded() -> None:
     one = found("GET", "/v1/jobs/ab/artifacts/a%20b%3Ac%C3%A4.json:download")
     assert (one.route.method.name, one.fields) == ("DownloadArtifact", {"name": "jobs/ab/artifacts/a b:cä.json"})
+    one = found("GET", "/v1/jobs/ab/artifacts/rank0/a.json:download")  # of a whole job, whose traces lie in folders
+    assert one.fields == {"name": "jobs/ab/artifacts/rank0/a.json"}
 
 
 def test_verbs() -> None:
