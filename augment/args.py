@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from augment.arrays.ordering import group_bounds, grouped
+from augment.arrays.types import Int64s
 from augment.kernels.wanted_args import IS_CODE, WantedArgs
 from augment.records import dataclass
 from augment.trace import ArgColumn, Category, SparseColumn, args_of_event, json_event
@@ -99,9 +101,16 @@ class TakenArgs:
             values = np.concatenate([values, len(texts) + odd_codes])[order]
             texts += self._odd_json
 
+        order, bounds = grouped(kinds, 256), group_bounds(kinds, 256)
+        shared: dict[int, Int64s] = {}  # by length: args of one kind of events have the same rows
+
         def column(kind: int) -> SparseColumn:
-            selected = np.flatnonzero(kinds == kind)
-            return SparseColumn(rows[selected].astype(np.int64), values[selected])
+            selected = order[bounds[kind] : bounds[kind + 1]]
+            rows_of_kind = rows[selected].astype(np.int64, copy=False)
+            known = shared.setdefault(len(selected), rows_of_kind)
+            same = np.array_equal(known, rows_of_kind)
+            narrow = np.int64 if kind < IS_CODE else np.int32  # of texts there are fewer
+            return SparseColumn(known if same else rows_of_kind, values[selected].astype(narrow, copy=False))
 
         return {
             arg.name: ArgColumn(column(number), column(number + IS_CODE), texts)

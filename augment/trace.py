@@ -72,7 +72,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class SparseColumn:
-    """A value that few rows have: ``rows`` ascending (int64), ``values`` (int64), of equal length."""
+    """A value that few rows have: ``rows`` ascending (int64), ``values`` (int64), of equal length.
+
+    Columns may share their ``rows``.
+    """
 
     rows: Int64s
     values: Int64s
@@ -86,12 +89,18 @@ class SparseColumn:
 
     def moved(self, new_row: Int64s | Int32s) -> SparseColumn:
         """The column after its rows moved: row ``r`` becomes ``new_row[r]``; a negative new row drops the value."""
-        rows, values = new_row[self.rows].astype(np.int64, copy=False), self.values
-        if len(rows) and not (rows[0] >= 0 and (rows[1:] > rows[:-1]).all()):
-            kept = np.flatnonzero(rows >= 0)
-            order = kept[np.argsort(rows[kept], kind="stable")]
-            rows, values = rows[order], values[order]
-        return SparseColumn(rows, values)
+        rows, order = _moved_rows(self.rows, new_row)
+        return SparseColumn(rows, self.values if order is None else self.values[order])
+
+
+def _moved_rows(rows: Int64s, new_row: Int64s | Int32s) -> tuple[Int64s, Int64s | None]:
+    """Where ``rows`` are then, ascending, and which they were: None if all of them, in the same order."""
+    moved = new_row[rows].astype(np.int64, copy=False)
+    if not len(moved) or (moved[0] >= 0 and (moved[1:] > moved[:-1]).all()):
+        return moved, None
+    kept = np.flatnonzero(moved >= 0)
+    order = kept[np.argsort(moved[kept], kind="stable")]
+    return moved[order], order
 
 
 NOTHING = SparseColumn(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -99,9 +108,9 @@ NOTHING = SparseColumn(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ArgColumn:
-    """An arg of the rows that have it. ``numbers`` holds plain numbers, ``json`` the index of the text of all else.
+    """An arg of the rows that have it. ``numbers`` holds plain numbers, ``others`` the index in ``json`` of all else.
 
-    No row is in both. The texts are JSON; other args may share them.
+    No row is in both. The indexes are int32. The texts are JSON; other args may share them.
     """
 
     numbers: SparseColumn
@@ -111,9 +120,19 @@ class ArgColumn:
     def __repr__(self) -> str:
         return f"<ArgColumn: {len(self.numbers.rows):,} numbers, {len(self.others.rows):,} other values>"
 
-    def moved(self, new_row: Int64s | Int32s) -> ArgColumn:
-        """See :meth:`SparseColumn.moved`."""
-        return ArgColumn(self.numbers.moved(new_row), self.others.moved(new_row), self.json)
+
+def moved_args(args: Mapping[str, ArgColumn], new_row: Int64s | Int32s) -> dict[str, ArgColumn]:
+    """Args by name after rows moved: see :meth:`SparseColumn.moved`. Columns that share their rows still do."""
+    known: dict[int, tuple[Int64s, Int64s | None]] = {}
+
+    def moved(column: SparseColumn) -> SparseColumn:
+        key = id(column.rows)
+        if key not in known:
+            known[key] = _moved_rows(column.rows, new_row)
+        rows, order = known[key]
+        return SparseColumn(rows, column.values if order is None else column.values[order])
+
+    return {name: ArgColumn(moved(arg.numbers), moved(arg.others), arg.json) for name, arg in args.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -32,14 +32,19 @@ import json, sys
 import numpy as np
 import augment
 from augment.annotations import row_count
+arrays = {}
 def size(value):
     if isinstance(value, np.ndarray):
-        return value.nbytes
+        arrays[id(value)] = value  # columns may share one
+        return
     parts = [getattr(value, name) for name in getattr(value, "__slots__", ())]
-    return sum(map(size, value.values() if isinstance(value, dict) else parts))
+    for part in value.values() if isinstance(value, dict) else parts:
+        size(part)
 trace = augment.read(sys.argv[1])
+size(trace.events)
 made = augment.augment(trace)
-print(json.dumps([len(trace.events), sum(map(row_count, made.annotations)), size(trace.events)]))
+held = sum(array.nbytes for array in arrays.values())
+print(json.dumps([len(trace.events), sum(map(row_count, made.annotations)), held]))
 """
 
 

@@ -125,6 +125,20 @@ def column_bytes(value: Any) -> int:
     return sum(map(column_bytes, parts))
 
 
+def test_args_of_the_same_rows_share_them(tmp_path: Path) -> None:
+    events = []
+    for number in range(100):
+        events.append(op("aten::mm", 20 * (number ^ 1), 9))
+        events[-1]["args"] |= {"Input Dims": [[number, 2]], "Input type": ["float"], "Sequence number": number}
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    args = read(str(tmp_path / "t.json")).events.args
+    assert args is not None
+    dims, types = args["Input Dims"].others, args["Input type"].others
+    assert len(dims.rows) == 100
+    assert dims.rows is types.rows is args["Sequence number"].numbers.rows
+    assert dims.values.dtype == np.int32
+
+
 def test_memory_for_each_event(path: Path, tmp_path: Path) -> None:
     augment(read(str(path)))  # what is loaded at the first call is not counted
     tracemalloc.start()

@@ -28,6 +28,7 @@ from augment.trace import (
     Trace,
     Track,
     json_event,
+    moved_args,
 )
 
 
@@ -185,7 +186,7 @@ def _move_sparse(raw: RawEvents, new_row: Int64s | Int32s) -> None:
     ends = raw.ends.moved(new_row)
     kept = new_row[ends.values] >= 0
     raw.ends = SparseColumn(ends.rows[kept], new_row[ends.values[kept]].astype(np.int64))
-    raw.args = raw.args and {name: arg.moved(new_row) for name, arg in raw.args.items()}
+    raw.args = raw.args and moved_args(raw.args, new_row)
 
 
 def _categories(raw: RawEvents) -> Bytes:

@@ -18,7 +18,7 @@ from augment.jsontext import mended_json
 from augment.kernels import arg_columns_layout as layout
 from augment.kernels.native import native
 from augment.records import dataclass
-from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event
+from augment.trace import ArgColumn, Decode, SourceBytes, SparseColumn, Trace, args_of_event, json_event, moved_args
 
 LEAST_ROOM = 64
 _NUMBER = re.compile(r"\s*(?:[-+]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})\s*")
@@ -226,4 +226,4 @@ def _compiled(job: Job, text: SourceBytes) -> dict[str, ArgColumn]:
                 start = int(columns[0][place]) - block.base + PADDING
                 taken.add_odd(block.start + place, block.data[start : start + int(columns[1][place])].tobytes())
                 place += 1
-    return {name: column.moved(job.rows) for name, column in taken.finish().items()}
+    return moved_args(taken.finish(), job.rows)

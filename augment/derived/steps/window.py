@@ -13,7 +13,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW, launches
 from augment.derived.steps.steps import steps
 from augment.errors import UsageError
-from augment.trace import Category, SparseColumn, Trace
+from augment.trace import Category, SparseColumn, Trace, moved_args
 
 _ROWS = f"{__name__}.rows"  #: the fact that marks a part of a trace: its rows in the whole
 
@@ -84,7 +84,7 @@ def only(trace: Trace, keep: Bools) -> Trace:
         **{name: getattr(events, name)[rows] for name in columns},
         bytes=events.bytes.moved(new_row),
         flow_id=events.flow_id.moved(new_row),
-        args=events.args and {name: arg.moved(new_row) for name, arg in events.args.items()},
+        args=events.args and moved_args(events.args, new_row),
         ends=_ends(events.ends, new_row),
     )
     return replace(trace, events=table, facts={_ROWS: rows if _ROWS not in trace.facts else trace.facts[_ROWS][rows]})
