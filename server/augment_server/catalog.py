@@ -50,8 +50,8 @@ def texts_of(sidecar: Path) -> tuple[dict[str, msgspec.Raw], list[str]]:
     """
     with open(sidecar, "rb") as file:
         text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    found = msgspec.json.decode(text, type=_Sidecar)
-    return found.analyses, found.verdict.text
+    metrics = msgspec.json.decode(text, type=_Sidecar)
+    return metrics.analyses, metrics.verdict.text
 
 
 def metrics_of(text: msgspec.Raw) -> Metrics:
@@ -84,14 +84,14 @@ def analyses() -> list[v1.Analysis]:
 
     return [
         v1.Analysis(
-            name=one["name"],
-            summary=one["about"],
+            name=analysis["name"],
+            summary=analysis["about"],
             options=[
                 v1.AnalysisOption(name=name, default_value=str(default), type=type(default).__name__)
-                for name, default in one["options"].items()
+                for name, default in analysis["options"].items()
             ],
         )
-        for one in everything()["analyses"]
+        for analysis in everything()["analyses"]
     ]
 
 
@@ -99,8 +99,8 @@ def server_info(limits: Limits) -> v1.ServerInfo:
     """What this server is, takes and keeps."""
     from augment.commands.list import everything
 
-    names = {kind: [one["name"] for one in of] for kind, of in everything().items()}
-    told = v1.ServerInfo(
+    names = {kind: [entry["name"] for entry in of] for kind, of in everything().items()}
+    info = v1.ServerInfo(
         version=__version__,
         input_formats=names["readers"],
         output_formats=names["writers"],
@@ -120,10 +120,10 @@ def server_info(limits: Limits) -> v1.ServerInfo:
         ),
         retention=v1.ServerRetention(max_kept=limits.max_kept, max_stored_bytes=limits.max_stored_bytes),
     )
-    told.limits.job_deadline.FromMicroseconds(round(limits.job_deadline_s * 1e6))
-    told.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))
-    told.retention.artifact_life.FromMicroseconds(round(limits.artifact_life_s * 1e6))
-    return told
+    info.limits.job_deadline.FromMicroseconds(round(limits.job_deadline_s * 1e6))
+    info.retention.upload_life.FromMicroseconds(round(limits.upload_life_s * 1e6))
+    info.retention.artifact_life.FromMicroseconds(round(limits.artifact_life_s * 1e6))
+    return info
 
 
 def check_spec(spec: v1.JobSpec) -> None:

@@ -40,7 +40,7 @@ class Creating:
         Raises:
             Refusal: one cannot be, or not now.
         """
-        trials = {one.validate_only for one in requests}
+        trials = {request.validate_only for request in requests}
         if trials == {True, False}:
             raise Refusal("INVALID_REQUEST", "validate_only: of all requests of a batch, or of none")
         if True in trials:
@@ -52,17 +52,18 @@ class Creating:
 
     def _wanted(self, requests: Sequence[Any]) -> list[Wanted]:
         """What is asked for, looked at as far as that needs no database."""
-        for one in requests:
-            catalog.check_spec(one.spec)
+        for request in requests:
+            catalog.check_spec(request.spec)
         return [
-            Wanted(one.spec, one.request_id, self._file_names(one.spec), card_of(one, self._limits)) for one in requests
+            Wanted(request.spec, request.request_id, self._file_names(request.spec), card_of(request, self._limits))
+            for request in requests
         ]
 
     def _expect_requests(self, requests: Sequence[Any]) -> None:
         if self.draining:
             raise Refusal("DRAINING", "this server is being stopped and takes no new jobs; try again", retry_s=5)
-        for one in requests:
-            _expect_request(one)
+        for request in requests:
+            _expect_request(request)
 
     async def create(self, caller: Caller, requests: Sequence[Any]) -> list[str]:
         """Accept jobs, all or none: their ids.

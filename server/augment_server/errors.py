@@ -123,8 +123,8 @@ class Refusal(Exception):
             used = error_details_pb2.QuotaFailure.Violation(subject=subject, description=self.message)
             details.append(error_details_pb2.QuotaFailure(violations=[used]))
         packed = [any_pb2.Any() for _ in details]
-        for one, detail in zip(packed, details, strict=True):
-            one.Pack(detail)
+        for packed_detail, detail in zip(packed, details, strict=True):
+            packed_detail.Pack(detail)
         return status_pb2.Status(code=self.code_number, message=self.message, details=packed)
 
 
@@ -153,8 +153,8 @@ def disk_is_full(error: BaseException) -> bool:
 
 def database_is_damaged(error: BaseException) -> bool:
     """Whether SQLite has met pages that make no sense."""
-    told = str(error)
-    return isinstance(error, sqlite3.DatabaseError) and ("malformed" in told or "not a database" in told)
+    text = str(error)
+    return isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
 
 
 def refusal_of(error: Exception, name: str) -> Refusal:

@@ -74,10 +74,10 @@ class _Parser:
         self._at = self._count = 0
 
     def all(self) -> Condition:
-        found = self._expression(0)
+        condition = self._expression(0)
         if self._text[self._at :].strip():
             self._wrong("AND, OR or the end")
-        return found
+        return condition
 
     def _expression(self, depth: int) -> Condition:
         if depth > MOST_DEPTH:
@@ -105,10 +105,10 @@ class _Parser:
 
     def _next(self, word: str) -> bool:
         match = _WORD.match(self._text, self._at)
-        found = match is not None and match[1] == word
-        if match and found:
+        matches = match is not None and match[1] == word
+        if match and matches:
             self._at = match.end()
-        return found
+        return matches
 
     def _restriction(self) -> Condition:
         self._count += 1
@@ -218,7 +218,8 @@ class Order:
     @property
     def sql(self) -> str:
         """To come after ORDER BY."""
-        return ", ".join(f"{one} DESC" if falls else one for one, falls in zip(self.columns, self.falling, strict=True))
+        pairs = zip(self.columns, self.falling, strict=True)
+        return ", ".join(f"{column} DESC" if falls else column for column, falls in pairs)
 
     def after(self, place: Sequence[Any]) -> Condition:
         """Which entries come after one that has these values."""
@@ -227,7 +228,7 @@ class Order:
             return f"({', '.join(self.columns)}) {'<' if self.falling[0] else '>'} ({marks})", list(place)
         parts, values = [], list[Any]()
         for at, (column, falls) in enumerate(zip(self.columns, self.falling, strict=True)):
-            same = "".join(f"{one} = ? AND " for one in self.columns[:at])
+            same = "".join(f"{column} = ? AND " for column in self.columns[:at])
             parts.append(f"({same}{column} {'<' if falls else '>'} ?)")
             values += place[: at + 1]
         return f"({' OR '.join(parts)})", values
@@ -243,10 +244,10 @@ def order_of(text: str, fields: Fields) -> Order:
     if len(wanted) > MOST_ORDERS:
         _refuse(f"at most {MOST_ORDERS} fields", "order_by")
     columns, falling = [], []
-    for name, *direction in (one or [""] for one in wanted):
+    for name, *direction in (text or [""] for text in wanted):
         field = fields.get(name)
         if field is None or field.kind == "labels" or direction not in ([], ["asc"], ["desc"]):
-            known = ", ".join(one for one, field in fields.items() if field.kind != "labels")
+            known = ", ".join(name for name, field in fields.items() if field.kind != "labels")
             _refuse(f"fields, each with or without desc, such as create_time desc; known: {known}", "order_by")
         columns.append(field.sorted_by)
         falling.append(direction == ["desc"])

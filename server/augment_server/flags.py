@@ -28,12 +28,12 @@ def scaled(units: Mapping[str, float], example: str, *, zero: bool = False) -> R
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
         if value is None:
             return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", value.strip().lower())
-        scale = scales.get(found[2]) if found else None
-        if found is None or scale is None or (float(found[1]) == 0 and not zero):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", value.strip().lower())
+        scale = scales.get(match[2]) if match else None
+        if match is None or scale is None or (float(match[1]) == 0 and not zero):
             least = "from" if zero else "above"
             raise click.BadParameter(f"{value!r} must be a number {least} 0 with a unit, such as {example}")
-        number = float(found[1]) * scale
+        number = float(match[1]) * scale
         return number if isinstance(scale, float) else round(number)
 
     return read
@@ -88,11 +88,11 @@ def limits_from(values: dict[str, Any]) -> Limits:
 def table_rows() -> list[tuple[str, str, str]]:
     """Flag, default and sentence of each limit, for the docs."""
     fields = dataclasses.fields(Limits)
-    return [(f"`{flag_of(one)}`", shown(one.default, one.metadata["unit"]), one.metadata["doc"]) for one in fields]
+    return [(f"`{flag_of(of)}`", shown(of.default, of.metadata["unit"]), of.metadata["doc"]) for of in fields]
 
 
 def _largest(value: float, scales: Mapping[str, float], least: str) -> str:
-    for name, scale in sorted(scales.items(), key=lambda one: -one[1]):
+    for name, scale in sorted(scales.items(), key=lambda item: -item[1]):
         if value >= scale and value % scale == 0:
             return f"{value / scale:g}{name}"
     return f"{value:g}{least}"

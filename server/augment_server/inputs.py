@@ -113,16 +113,16 @@ class Inputs:
         Raises:
             Refusal: an input is not there, or not what such a job can be made of.
         """
-        found = [self._named(one, spec) for origin, given in enumerate(inputs_of(spec))
-                 for one in self._of_input(spec, origin, given)]  # fmt: skip
+        inputs = [self._named(trace, spec) for origin, given in enumerate(inputs_of(spec))
+                 for trace in self._of_input(spec, origin, given)]  # fmt: skip
         kind = spec.WhichOneof("kind")
-        if kind == "augment" and len(found) > 1:
-            raise Refusal("INVALID_REQUEST", f"input: {spec.augment.input.job} has {len(found)} traces; use spec.job")
+        if kind == "augment" and len(inputs) > 1:
+            raise Refusal("INVALID_REQUEST", f"input: {spec.augment.input.job} has {len(inputs)} traces; use spec.job")
         if kind == "diagnose":
-            _expect_different([one.file_name for one in found if not one.source])
+            _expect_different([trace.file_name for trace in inputs if not trace.source])
         if kind == "job":
-            _expect_different([one.file_name for one in found])
-        return found
+            _expect_different([trace.file_name for trace in inputs])
+        return inputs
 
     def _named(self, given: Given, spec: v1.JobSpec) -> Given:
         """The same, called as the spec says."""
@@ -151,7 +151,7 @@ class Inputs:
             raise Refusal("JOB_NOT_DONE", f"jobs/{job}: has not succeeded, so nothing can be made of it")
         earlier = v1.JobSpec.FromString(row["spec"])
         files = self._db.execute("SELECT * FROM artifacts WHERE job = ? ORDER BY position", (job,)).fetchall()
-        made = Outputs(tuple(Made(one["file_name"], one["size"], one["sha256"]) for one in files))
+        made = Outputs(tuple(Made(row["file_name"], row["size"], row["sha256"]) for row in files))
         if spec.WhichOneof("kind") in _OF_METRICS and earlier.WhichOneof("kind") not in _OF_METRICS:
             yield Given(row["file_name"], "", "", origin, job, made)
             return
@@ -174,10 +174,10 @@ def traces_of(db: sqlite3.Connection, row: sqlite3.Row, spec: v1.JobSpec, *, goo
     """The traces of a job, ``row`` of the table of jobs; ``good``: without those of which nothing could be made."""
     parts = db.execute("SELECT * FROM parts WHERE job = ? AND origin >= 0 ORDER BY position", (row["id"],)).fetchall()
     if parts:
-        return [given_of(one) for one in parts if not (good and one["error"])]
+        return [given_of(part) for part in parts if not (good and part["error"])]
     others = db.execute("SELECT * FROM controls WHERE job = ?", (row["id"],))
     stored = zip((row, *others), inputs_of(spec), strict=True)
-    return [Given(one["file_name"], one["content"], given.uri, at) for at, (one, given) in enumerate(stored)]
+    return [Given(row["file_name"], row["content"], given.uri, at) for at, (row, given) in enumerate(stored)]
 
 
 def given_of(part: sqlite3.Row) -> Given:
@@ -187,15 +187,15 @@ def given_of(part: sqlite3.Row) -> Given:
 
 
 def _is_reusable(earlier: v1.JobSpec, spec: v1.JobSpec) -> bool:
-    """Whether the earlier job has made of its trace what this one would."""
+    """Whether the earlier job has made of its trace what this each would."""
     if spec.WhichOneof("kind") != "job" or earlier.WhichOneof("kind") != "augment" or not earlier.augment.summaries:
         return False
     made, wanted = v1.AugmentSpec(), v1.AugmentSpec()
     made.CopyFrom(earlier.augment)
     wanted.CopyFrom(spec.job.augment)
-    for one in (made, wanted):
-        one.ClearField("input")
-        one.summaries = True
+    for each in (made, wanted):
+        each.ClearField("input")
+        each.summaries = True
     return made == wanted
 
 

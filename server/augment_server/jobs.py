@@ -33,7 +33,7 @@ def state_name(state: int) -> str:
 
 #: what filters and orders may name
 FIELDS = {
-    "state": Field("choice", "state", {state_name(one): int(one) for one in (QUEUED, RUNNING, *FINAL)}),
+    "state": Field("choice", "state", {state_name(state): int(state) for state in (QUEUED, RUNNING, *FINAL)}),
     "create_time": Field("time", "created_ns"),
     "start_time": Field("time", "started_ns"),
     "end_time": Field("time", "ended_ns"),
@@ -92,7 +92,7 @@ class Jobs:
             Refusal: the queue is full, the client has too many jobs, the upload is not there or not complete.
         """
         with self._storage.writing() as db:
-            return [self._accepted(db, caller, one) for one in wanted]
+            return [self._accepted(db, caller, creation) for creation in wanted]
 
     def expect(self, caller: Caller, wanted: Sequence[Wanted]) -> list[v1.Job]:
         """Look whether jobs would be accepted, and as what, without accepting them.
@@ -101,12 +101,12 @@ class Jobs:
             Refusal: as :meth:`create`.
         """
         with contextlib.suppress(_Undone), self._storage.writing() as db:
-            for one in wanted:
-                self._accepted(db, caller, one)
+            for creation in wanted:
+                self._accepted(db, caller, creation)
             raise _Undone
-        jobs = [v1.Job(spec=one.spec, state=QUEUED) for one in wanted]
-        for job, one in zip(jobs, wanted, strict=True):
-            one.card.tell(job)
+        jobs = [v1.Job(spec=creation.spec, state=QUEUED) for creation in wanted]
+        for job, creation in zip(jobs, wanted, strict=True):
+            creation.card.tell(job)
         return jobs
 
     def _accepted(self, db: sqlite3.Connection, caller: Caller, wanted: Wanted) -> tuple[str, bool]:
@@ -127,7 +127,7 @@ class Jobs:
         values = (*values, *wanted.card.values(now))
         db.execute(f"INSERT INTO jobs ({columns}) VALUES ({_marks(values)})", values)  # noqa: S608
         if plain:
-            others = [(job, one.file_name, one.content) for one in traces[1:]]
+            others = [(job, trace.file_name, trace.content) for trace in traces[1:]]
             db.executemany("INSERT INTO controls VALUES (?, ?, ?)", others)
         else:
             parts.insert(db, job, traces, in_steps=spec.WhichOneof("kind") == "job")
@@ -142,8 +142,8 @@ class Jobs:
         waiting = db.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (QUEUED,)).fetchone()[0]
         if waiting >= self._limits.max_queued_jobs:
             raise Refusal("QUEUE_FULL", f"{waiting} jobs wait already; try again in a while", retry_s=5)
-        mine = "SELECT COUNT(*) FROM jobs WHERE state IN (?, ?) AND client = ?"
-        if db.execute(mine, (QUEUED, RUNNING, caller.client)).fetchone()[0] >= self._limits.max_client_jobs:
+        query = "SELECT COUNT(*) FROM jobs WHERE state IN (?, ?) AND client = ?"
+        if db.execute(query, (QUEUED, RUNNING, caller.client)).fetchone()[0] >= self._limits.max_client_jobs:
             most = self._limits.max_client_jobs
             raise Refusal(
                 "TOO_MANY_JOBS",
@@ -162,10 +162,10 @@ class Jobs:
 
     def place(self, jobs: Sequence[v1.Job]) -> None:
         """Write on jobs of one client which place in the queue they have."""
-        waiting = {one.name.removeprefix("jobs/"): one for one in jobs if one.state == QUEUED}
-        found = places(self._storage, next(iter(waiting))) if waiting else {}
+        waiting = {job.name.removeprefix("jobs/"): job for job in jobs if job.state == QUEUED}
+        queue_places = places(self._storage, next(iter(waiting))) if waiting else {}
         for job, message in waiting.items():
-            message.queue_position = found.get(job, 0)  # taken up just now
+            message.queue_position = queue_places.get(job, 0)  # taken up just now
 
     def _row(self, caller: Caller, job: str) -> sqlite3.Row:
         row = self._storage.row("SELECT * FROM jobs WHERE id = ? AND realm = ?", job, caller.realm)
@@ -179,7 +179,7 @@ class Jobs:
         Raises:
             Refusal: a token, filter or order that is none.
         """
-        wanted = [one for one in (QUEUED, RUNNING, *FINAL) if one in states or not states]
+        wanted = [state for state in (QUEUED, RUNNING, *FINAL) if state in states or not states]
         where = f"realm = ? AND state IN ({_marks(wanted)})", [caller.realm, *wanted]
         return page(self._storage, "jobs", FIELDS, where, asked, self._message)
 
@@ -217,8 +217,8 @@ class Jobs:
         deadline_s = None if row["deadline_ms"] is None else row["deadline_ms"] / 1000
         if step is None:
             counts = (row["attempts"] + 1, row["deaths"])
-            told = (row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
-            return Begun(*told, deadline_s=deadline_s)
+            facts = (row["id"], row["client"], spec, row["file_name"], tuple(traces), *counts, queued_s)
+            return Begun(*facts, deadline_s=deadline_s)
         name = row["file_name"] if step.is_last else traces[0].file_name
         counts, first, given = (step.attempts, step.deaths), row["state"] == QUEUED, tuple(traces)
         return Begun(row["id"], row["client"], spec, name, given, *counts, queued_s, step, whole, first, deadline_s)
@@ -240,12 +240,13 @@ class Jobs:
         text = _text_of(error)
         with self._storage.writing() as db:
             ended = self._end(db, job, state, text)
-            rows = [(job, position, one.file_name, one.size, one.sha256) for position, one in enumerate(made.files)]
+            rows = [(job, position, file.file_name, file.size, file.sha256) for position, file in enumerate(made.files)]
             db.executemany("INSERT INTO artifacts VALUES (?, ?, ?, ?, ?)", rows if ended else ())
             if ended and made.notes:
                 parts.note(db, job, made)
-            for one in made.failures if ended else ():
-                parts.fail(db, job, one.position, _text_of(Refusal(one.reason, one.message, one.metadata)))
+            for failure in made.failures if ended else ():
+                refusal = Refusal(failure.reason, failure.message, failure.metadata)
+                parts.fail(db, job, failure.position, _text_of(refusal))
         if ended:
             self._progress.pop(job, None)
         return ended
@@ -298,8 +299,8 @@ class Jobs:
     def by_state(self) -> dict[str, int]:
         """How many jobs there are in each state."""
         rows = self._storage.rows("SELECT state, COUNT(*) AS count FROM jobs GROUP BY state")
-        found = {row["state"]: row["count"] for row in rows}
-        return {state_name(state): found.get(state, 0) for state in (QUEUED, RUNNING, *FINAL)}
+        counts = {row["state"]: row["count"] for row in rows}
+        return {state_name(state): counts.get(state, 0) for state in (QUEUED, RUNNING, *FINAL)}
 
     def _message(self, row: sqlite3.Row) -> v1.Job:
         made = v1.Job(

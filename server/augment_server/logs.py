@@ -78,13 +78,13 @@ class _Json(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """RFC 3339 in UTC, the level, the message, then what belongs to it."""
-        told = {
+        members = {
             "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(), "message": record.getMessage(), **getattr(record, "fields", {}),
         }  # fmt: skip
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            members["exception"] = self.formatException(record.exc_info)
+        return json.dumps(members, default=str)
 
 
 class _Text(logging.Formatter):
@@ -95,7 +95,7 @@ class _Text(logging.Formatter):
         fields = "".join(f" {name}={value}" for name, value in getattr(record, "fields", {}).items())
         line = f"{_time(record):%H:%M:%S} {record.levelname} {record.getMessage()}{fields}"
         if not line.isprintable():
-            line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
+            line = "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

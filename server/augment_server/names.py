@@ -26,10 +26,10 @@ def id_of(name: str, kind: str) -> str:
     Raises:
         Refusal: ``name`` is no such name.
     """
-    head, _, found = name.partition("/")
-    if head != kind or not _ID.fullmatch(found):
+    head, _, id_ = name.partition("/")
+    if head != kind or not _ID.fullmatch(id_):
         raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is no name of the form {kind}/ID, as this server gives them")
-    return found
+    return id_
 
 
 def artifact_of(name: str) -> tuple[str, str]:
@@ -38,8 +38,8 @@ def artifact_of(name: str) -> tuple[str, str]:
     Raises:
         Refusal: ``name`` is no such name.
     """
-    job, found, file_name = name.partition("/artifacts/")
-    if not found or not file_name:
+    job, separator, file_name = name.partition("/artifacts/")
+    if not separator or not file_name:
         raise Refusal("INVALID_REQUEST", f"{name[:80]!r} is no name of the form jobs/ID/artifacts/FILE")
     return id_of(job, "jobs"), file_name
 

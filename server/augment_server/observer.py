@@ -36,25 +36,25 @@ class Observers(Observer):
 
     def job_queued(self, job_id: str) -> None:
         """To each."""
-        for one in self._observers:
-            one.job_queued(job_id)
+        for observer in self._observers:
+            observer.job_queued(job_id)
 
     def job_started(self, job_id: str, queued_s: float) -> None:
         """To each."""
-        for one in self._observers:
-            one.job_started(job_id, queued_s)
+        for observer in self._observers:
+            observer.job_started(job_id, queued_s)
 
     def job_stage(self, job_id: str, stage: str, seconds: float) -> None:
         """To each."""
-        for one in self._observers:
-            one.job_stage(job_id, stage, seconds)
+        for observer in self._observers:
+            observer.job_stage(job_id, stage, seconds)
 
     def job_finished(self, job_id: str, state: str, seconds: float, reason: str = "") -> None:
         """To each."""
-        for one in self._observers:
-            one.job_finished(job_id, state, seconds, reason)
+        for observer in self._observers:
+            observer.job_finished(job_id, state, seconds, reason)
 
     def log(self, level: int, message: str, *, job_id: str = "", **fields: Any) -> None:
         """To each."""
-        for one in self._observers:
-            one.log(level, message, job_id=job_id, **fields)
+        for observer in self._observers:
+            observer.log(level, message, job_id=job_id, **fields)

@@ -71,9 +71,9 @@ def page(
     tokens = _Tokens(storage.secret, scope)
     if asked.token:
         conditions.append(order.after(tokens.read(asked.token, len(order.columns))))
-    told = ", ".join(f"{one} AS place{at}" for at, one in enumerate(order.columns))
+    columns = ", ".join(f"{column} AS place{at}" for at, column in enumerate(order.columns))
     query = (
-        f"SELECT {table}.*, {told} FROM {table} WHERE {' AND '.join(sql for sql, _ in conditions)}"  # noqa: S608
+        f"SELECT {table}.*, {columns} FROM {table} WHERE {' AND '.join(sql for sql, _ in conditions)}"  # noqa: S608
         f" ORDER BY {order.sql} LIMIT ?"
     )
     rows = storage.rows(query, *(value for _, values in conditions for value in values), size + 1)
@@ -126,4 +126,4 @@ class _Tokens:
 
     def _hidden(self, text: bytes, code: bytes) -> bytes:
         stream = hashlib.shake_256(self._key + code).digest(len(text))
-        return bytes(one ^ other for one, other in zip(text, stream, strict=True))
+        return bytes(byte ^ other for byte, other in zip(text, stream, strict=True))

@@ -47,16 +47,16 @@ class Part:
 def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_steps: bool) -> None:
     """Add the traces of a job that is being accepted; ``in_steps``: each is converted on its own."""
     rows = [
-        (job, at, one.origin, one.file_name, one.content, one.uri, one.source,
-         one.made.text() if one.source else "", SUCCEEDED if one.source or not in_steps else QUEUED, 0)
-        for at, one in enumerate(traces)
+        (job, at, trace.origin, trace.file_name, trace.content, trace.uri, trace.source,
+         trace.made.text() if trace.source else "", SUCCEEDED if trace.source or not in_steps else QUEUED, 0)
+        for at, trace in enumerate(traces)
     ]  # fmt: skip
     if in_steps:
         rows.append((job, len(traces), _LAST, "", "", "", "", "", QUEUED, ROW_BYTES * len(traces)))
     columns = "job, position, origin, file_name, content, uri, source, made, state, bytes"
     db.executemany(f"INSERT INTO parts ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
     if in_steps:
-        waiting = sum(not one.source for one in traces)
+        waiting = sum(not trace.source for trace in traces)
         db.execute("INSERT INTO wholes VALUES (?, ?, 0)", (job, waiting or 1))
 
 
@@ -88,7 +88,7 @@ def expect_room(db: sqlite3.Connection, size: int, most: int) -> None:
 
 def end(db: sqlite3.Connection, job: str, number: int, error: bytes | None, made: Outputs) -> bool:
     """A trace is done, or cannot be; False, and nothing changes, if its job has ended meanwhile."""
-    values = (FAILED if error else SUCCEEDED, error, made.text(), sum(one.size for one in made.files))
+    values = (FAILED if error else SUCCEEDED, error, made.text(), sum(file.size for file in made.files))
     change = "UPDATE parts SET state = ?, error = ?, made = ?, bytes = ? WHERE job = ? AND position = ? AND state = ?"
     if not db.execute(change, (*values, job, number, RUNNING)).rowcount:
         return False

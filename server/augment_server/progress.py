@@ -44,7 +44,8 @@ class JobProgress:
         if self._now.stage:
             seconds = now - self._since
             self._now.stages.add(stage=self._now.stage).duration.FromMicroseconds(round(seconds * 1e6))
-            self._now.done_count = self._traces + len([one for one in self._now.stages if one.stage != CONVERTING])
+            others = [stage for stage in self._now.stages if stage.stage != CONVERTING]
+            self._now.done_count = self._traces + len(others)
             self._observer.job_stage(self._job, self._now.stage, seconds)
             self._now.stage = ""
         self._since = now

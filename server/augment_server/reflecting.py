@@ -23,8 +23,8 @@ class _Reflection:
         """Answer each question."""
         async for response in self._plain.ServerReflectionInfo(requests, context):
             if response.HasField("file_descriptor_response"):
-                told = response.file_descriptor_response.file_descriptor_proto
-                told[:] = [_named(one) for one in told]
+                files = response.file_descriptor_response.file_descriptor_proto
+                files[:] = [_named(file) for file in files]
             yield response
 
 
@@ -38,7 +38,7 @@ def _named(serialized: bytes) -> bytes:
 def _name(message: descriptor_pb2.DescriptorProto) -> None:
     for field in message.field:
         first, *others = field.name.split("_")
-        field.json_name = first + "".join(one[:1].upper() + one[1:] for one in others)
+        field.json_name = first + "".join(other[:1].upper() + other[1:] for other in others)
     for inner in message.nested_type:
         _name(inner)
 

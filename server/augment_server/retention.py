@@ -82,7 +82,7 @@ class Retention:
             for some in self._some(jobs):
                 self._remove_jobs(some, why)
         for why, uploads in self._old_uploads(now - int(limits.upload_life_s * 1e9)).items():
-            for several in self._some([one for one in uploads if one[0] not in busy]):
+            for several in self._some([upload for upload in uploads if upload[0] not in busy]):
                 self._remove_uploads(several, why)
         if not self.stopping:
             self._fit("", 0, busy)
@@ -111,8 +111,8 @@ class Retention:
         kept = "SELECT id, touched_ns FROM uploads WHERE "
         rows = self._storage.rows(kept + "touched_ns < ?", old)
         more = self._storage.rows(kept + "complete ORDER BY touched_ns DESC LIMIT -1 OFFSET ?", self._limits.max_kept)
-        found = {"age": rows, "number": more}
-        return {why: [(row["id"], row["touched_ns"]) for row in of] for why, of in found.items()}
+        rows_of = {"age": rows, "number": more}
+        return {why: [(row["id"], row["touched_ns"]) for row in of] for why, of in rows_of.items()}
 
     def make_room(self, client: str, size: int, busy: Collection[str]) -> None:
         """See to it that ``client`` may store so many bytes more.
@@ -198,7 +198,7 @@ class Retention:
         change = "DELETE FROM uploads WHERE id = ? AND touched_ns = ?"
         with self._storage.lock:
             with self._storage.writing() as db:
-                gone = [one for one in uploads if db.execute(change, one).rowcount]
+                gone = [upload for upload in uploads if db.execute(change, upload).rowcount]
             for upload, _ in gone:
                 remove(self._storage.part(upload))
         self.removed["upload", why] += len(gone)

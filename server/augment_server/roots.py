@@ -62,15 +62,15 @@ def open_below(root: str, relative: str) -> int:
                 os.close(at)
             at = inner
         try:
-            found = os.open(name, flags | os.O_NONBLOCK, dir_fd=at)
+            opened = os.open(name, flags | os.O_NONBLOCK, dir_fd=at)
         finally:
             os.close(at)
     except OSError as error:
         raise _not_allowed() from error
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
         raise _not_allowed()
-    return found
+    return opened
 
 
 def resolved(roots: Sequence[Path]) -> list[str]:

@@ -140,14 +140,14 @@ class Scheduler:
             async with self._beginning:
                 if await self._apart(self._jobs.cancel_waiting, job):
                     self._ended(job, CANCELLED)
-                attempts = [one for one in self._attempts if one.begun.id == job]
+                attempts = [attempt for attempt in self._attempts if attempt.begun.id == job]
             if not attempts:
                 await self._apart(remove, self._storage.ranks(job))
                 return  # it is final
             for attempt in attempts:
                 attempt.cancelled = True
                 attempt.work.cancel()
-            wholes = [one.whole for one in attempts if one.whole]
+            wholes = [attempt.whole for attempt in attempts if attempt.whole]
             await asyncio.wait(wholes)  # and look again: it may have gone back into the queue
 
     def cancel_soon(self, job: str) -> None:
@@ -230,8 +230,8 @@ class Scheduler:
             if said["traceback"]:
                 self._observer.log(logging.ERROR, said["traceback"], job_id=begun.id)
             raise Refusal(*said["failed"])
-        files = tuple(Made(*one) for one in said["made"])
-        failures = tuple(Failure(*one) for one in said.get("failures", ()))
+        files = tuple(Made(*file) for file in said["made"])
+        failures = tuple(Failure(*failure) for failure in said.get("failures", ()))
         return Outputs(files, said.get("rank"), said.get("world_size"), failures, tuple(said.get("notes", ())))
 
     def _progress_of(self, begun: Begun) -> JobProgress | TraceProgress:
@@ -300,12 +300,12 @@ class Scheduler:
 
     async def _recorded(self, job: str, change: Callable[[], T]) -> T:
         """Make a change in the database; if its disk is full, once there is room."""
-        told = False
+        is_recorded = False
         while (done := await self._fits(change)) is None:
-            if not told:
+            if not is_recorded:
                 text = "the end of the job cannot be recorded before there is room on the disk"
                 self._observer.log(logging.ERROR, text, job_id=job)
-            told = True
+            is_recorded = True
             await asyncio.sleep(_PAUSE_S)
         return done[0]
 
@@ -322,7 +322,7 @@ class Scheduler:
         """Begin nothing more; what runs may end within ``grace_s``, then it goes back into the queue."""
         async with self._beginning:
             self._stopping = True
-        wholes = [one.whole for one in self._attempts if one.whole]
+        wholes = [attempt.whole for attempt in self._attempts if attempt.whole]
         if wholes:
             _, late = await asyncio.wait(wholes, timeout=grace_s)
             for attempt in self._attempts:

@@ -128,7 +128,7 @@ class TlsFiles:
         return context
 
     def _versions(self) -> list[object]:
-        return [_version(one) for one in (self.cert, self.key, self.client_ca) if one]
+        return [_version(path) for path in (self.cert, self.key, self.client_ca) if path]
 
 
 _NAMED = re.compile(r"([A-Za-z0-9._-]{1,64}):(?:(sha256):(?=[0-9a-fA-F]{64}$))?(\S+)")
@@ -240,10 +240,10 @@ def _digest(token: str) -> bytes:
 def _version(path: Path) -> object:
     """Something that differs once the file, or what a link leads to, is another."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 def _usable(what: str, load: Callable[[], None]) -> None:

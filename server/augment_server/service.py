@@ -46,7 +46,7 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
         await refuse(context, error)
 
     @functools.wraps(method)
-    async def one(self: Service, request: Any, context: Any) -> Any:
+    async def single(self: Service, request: Any, context: Any) -> Any:
         try:
             return await method(self, request, context)
         except Exception as error:
@@ -65,7 +65,7 @@ def answering(method: Callable[..., Any]) -> Callable[..., Any]:
         if failure:
             await fail(self, context, failure)
 
-    return many if inspect.isasyncgenfunction(method) else one
+    return many if inspect.isasyncgenfunction(method) else single
 
 
 class Service(AugmentServiceServicer):
@@ -315,8 +315,8 @@ class Service(AugmentServiceServicer):
     def _artifact(self, context: Any, request: Any) -> tuple[str, v1.Artifact]:
         """The job of the artifact that is to be read, and the artifact."""
         job, file_name = artifact_of(request.name)
-        found = self._job(self._caller(context), f"jobs/{job}").artifacts
-        artifact = next((one for one in found if one.file_name == file_name), None)
+        artifacts = self._job(self._caller(context), f"jobs/{job}").artifacts
+        artifact = next((artifact for artifact in artifacts if artifact.file_name == file_name), None)
         if artifact is None:
             raise Refusal("NOT_FOUND", f"{request.name[:300]}: there is no such artifact")
         if not 0 <= request.offset <= artifact.size_bytes:
@@ -356,8 +356,8 @@ class Service(AugmentServiceServicer):
 
 def _metrics_of(job: v1.Job, file_name: str) -> v1.Artifact:
     """The metrics of this name among what a job has made; the last if it is empty."""
-    metrics = [one for one in job.artifacts if one.file_name.endswith(METRICS_SUFFIX)]
-    wanted = [one for one in metrics if one.file_name == file_name] if file_name else metrics
+    metrics = [artifact for artifact in job.artifacts if artifact.file_name.endswith(METRICS_SUFFIX)]
+    wanted = [metric for metric in metrics if metric.file_name == file_name] if file_name else metrics
     if not wanted:
         what = f"no metrics called {file_name[:80]!r}" if file_name else "no metrics"
         raise Refusal("NOT_FOUND", f"{job.name}: has made {what}")

@@ -208,12 +208,12 @@ class Storage:
         try:
             with contextlib.closing(sqlite3.connect(path)) as database:
                 (form,) = database.execute("PRAGMA user_version").fetchone()
-                (told,) = database.execute("PRAGMA quick_check(1)").fetchone()
+                (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
                 tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         except sqlite3.DatabaseError as error:
             return str(error)
-        if told != "ok":
-            return f"state.db is damaged: {told}".replace("\n", " ")
+        if answer != "ok":
+            return f"state.db is damaged: {answer}".replace("\n", " ")
         if form > _FORM or (tables and not tables >= {"uploads", "jobs", "artifacts"}):
             return "state.db is of a later version, or of another program"
         return ""
@@ -254,8 +254,8 @@ class Storage:
 
     def row(self, query: str, *values: Any) -> sqlite3.Row | None:
         """The first row that a query finds."""
-        found = self.rows(query, *values)
-        return found[0] if found else None
+        rows = self.rows(query, *values)
+        return rows[0] if rows else None
 
     def free_bytes(self) -> int:
         """What the disk has room for."""

@@ -123,7 +123,7 @@ class Uploads:
         most, fresh = self._limits.max_open_uploads, now_ns() - int(FRESH_S * 1e9)
         if len(begun) < most:
             return
-        left = (one["id"] for one in begun if one["touched_ns"] < fresh and one["id"] not in self._writers)
+        left = (row["id"] for row in begun if row["touched_ns"] < fresh and row["id"] not in self._writers)
         waiting = next(left, None)
         if waiting is None:
             raise Refusal(
@@ -363,8 +363,8 @@ def _gone(upload: str) -> Refusal:
 
 def _hash_of(path: Path) -> hashlib._Hash:
     """The digest so far of what is in a file: it cannot be kept over calls."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(_PIECE):
-            found.update(piece)
-    return found
+            digest.update(piece)
+    return digest

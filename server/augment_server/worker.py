@@ -88,14 +88,14 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
     try:
         return _made(order, say)
     except Refusal as refusal:
-        told, why = refusal, ""
+        failure, why = refusal, ""
     except Exception as error:
         number = _blamed(error, order)
-        told = refusal_of(error, order["inputs"][number]["file_name"])
-        if told.metadata and order["kind"] == "diff":  # both may have the same name
-            told.metadata = {**told.metadata, "side": "control" if order["inputs"][number]["origin"] else "test"}
-        why = traceback.format_exc() if told.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
-    return {"failed": [told.reason, *_presentable(told.message, told.metadata, order)], "traceback": why}
+        failure = refusal_of(error, order["inputs"][number]["file_name"])
+        if failure.metadata and order["kind"] == "diff":  # both may have the same name
+            failure.metadata = {**failure.metadata, "side": "control" if order["inputs"][number]["origin"] else "test"}
+        why = traceback.format_exc() if failure.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
+    return {"failed": [failure.reason, *_presentable(failure.message, failure.metadata, order)], "traceback": why}
 
 
 def _presentable(message: str, metadata: Mapping[str, str], order: dict[str, Any]) -> tuple[str, dict[str, str]]:
@@ -156,10 +156,10 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
         stage(name)
         traces.append([read(str(path), limits=limits) for path in paths])
     stage("comparing")
-    found = diff(*traces, **asked)
+    result = diff(*traces, **asked)
     out = Path(order["folder"]) / "out"
     name = stem(sides[1][0].name) if len(sides[1]) == 1 else str(order["name"])
-    return _told(order, write_all(found, out, name, Drawing(**order["drawing"]), stage))
+    return _told(order, write_all(result, out, name, Drawing(**order["drawing"]), stage))
 
 
 def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:
@@ -178,8 +178,8 @@ def _diagnosed(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict
     failures: list[list[Any]] = []
 
     def failed(number: int, error: InputError) -> None:
-        told = refusal_of(error, order["inputs"][number]["file_name"])
-        failures.append([number, told.reason, *_presentable(told.message, told.metadata, order)])
+        refusal_ = refusal_of(error, order["inputs"][number]["file_name"])
+        failures.append([number, refusal_.reason, *_presentable(refusal_.message, refusal_.metadata, order)])
 
     def stage(name: str, done: int, of: int) -> None:
         say(stage=name, done=done, of=of)
@@ -209,11 +209,11 @@ def _converted(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict
     def stage(name: str) -> None:
         say(stage=name, done=next(done), of=count)
 
-    one = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
-    result = convert_or_raise(one, settings, lambda _: None, stage)
+    source = Input(str(sources[0]), str(Path(order["folder"]) / "out"), named=True)
+    result = convert_or_raise(source, settings, lambda _: None, stage)
     made = [Path(file.path) for file in (*result.summaries, *result.files)]
-    told = _told(order, [_seams(result, made[-1]), *made] if settings.stages else made)
-    return {**told, "rank": result.rank, "world_size": result.world_size}
+    outcome = _told(order, [_seams(result, made[-1]), *made] if settings.stages else made)
+    return {**outcome, "rank": result.rank, "world_size": result.world_size}
 
 
 def _seams(result: Result, sidecar: Path) -> Path:
@@ -239,12 +239,12 @@ def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> 
         return source  # what was made of it is all that is needed
     from augment_server.roots import open_below
 
-    found = open_below(*given["below"])
+    opened_fd = open_below(*given["below"])
     if os.path.isdir("/proc/self/fd"):  # the very file that was opened, whatever becomes of its path
-        opened.callback(os.close, found)
-        source.symlink_to(f"/proc/self/fd/{found}")
+        opened.callback(os.close, opened_fd)
+        source.symlink_to(f"/proc/self/fd/{opened_fd}")
         return source
-    with os.fdopen(found, "rb") as file, open(source, "xb") as copy:
+    with os.fdopen(opened_fd, "rb") as file, open(source, "xb") as copy:
         while piece := file.read(_PIECE):
             copy.write(piece)
     return source
@@ -252,12 +252,12 @@ def _input(order: dict[str, Any], number: int, opened: contextlib.ExitStack) -> 
 
 def _safe(path: Path) -> str:
     """The SHA-256 of a file, which is made safe on disk."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(_PIECE):
-            found.update(piece)
+            digest.update(piece)
         os.fsync(file.fileno())
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def peak_bytes() -> int:

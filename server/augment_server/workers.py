@@ -149,13 +149,13 @@ class Workers:
 
     def memory_bytes(self) -> int:
         """What all have. May be called from any thread."""
-        return sum(one.memory_bytes() or 0 for one in self._all.copy() if one.alive)
+        return sum(worker.memory_bytes() or 0 for worker in self._all.copy() if worker.alive)
 
     async def prepare(self) -> None:
         """Start what is missing, so that the next jobs need not wait."""
         async with self._preparing:
-            self._all = {one for one in self._all if one.alive}
-            self._idle = [one for one in self._idle if one.alive]
+            self._all = {worker for worker in self._all if worker.alive}
+            self._idle = [worker for worker in self._idle if worker.alive]
             while len(self._all) < self.size:
                 worker = await Worker.start(self._memory)
                 self._all.add(worker)
@@ -184,4 +184,4 @@ class Workers:
     async def close(self) -> None:
         """End all."""
         workers, self._all, self._idle = self._all, set(), []
-        await asyncio.gather(*(one.end() for one in workers if one.alive))
+        await asyncio.gather(*(worker.end() for worker in workers if worker.alive))

@@ -39,8 +39,8 @@ class Body:
         most: bytes in a message.
     """
 
-    def __init__(self, request: web.BaseRequest, found: Found, most: int) -> None:
-        self._request, self._found, self._most = request, found, most
+    def __init__(self, request: web.BaseRequest, route: Found, most: int) -> None:
+        self._request, self._found, self._most = request, route, most
 
     @property
     def message(self) -> Any:

@@ -42,7 +42,7 @@ class Chain:
         """What answers a call: takes the request, or an iterator of them, and a context."""
 
         async def plain(details: Details) -> Any:
-            return next((found for one in self._services if (found := one.service(details))), None)
+            return next((behaviour for each in self._services if (behaviour := each.service(details))), None)
 
         continuation: Callable[..., Any] = plain
         for interceptor in reversed(self._interceptors):

@@ -28,7 +28,7 @@ _TEXTS = ("google.protobuf.Timestamp", "google.protobuf.Duration", "google.proto
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
-def request_of(found: Found, query: Sequence[tuple[str, str]], body: bytes = b"") -> Message:
+def request_of(match: Found, query: Sequence[tuple[str, str]], body: bytes = b"") -> Message:
     """The message that a request means.
 
     Args:
@@ -39,21 +39,21 @@ def request_of(found: Found, query: Sequence[tuple[str, str]], body: bytes = b""
     Raises:
         Refusal: it means none.
     """
-    descriptor, told = found.route.method.input_type, dict[str, Any]()
-    taken = found.route.body
+    descriptor, members = match.route.method.input_type, dict[str, Any]()
+    taken = match.route.body
     if taken == "*":
-        told = _object(body) if body.strip() else {}
+        members = _object(body) if body.strip() else {}
     elif taken and body:
-        told[taken] = _object(body)
+        members[taken] = _object(body)
     for name, values in _by_name(query).items():
         if taken == "*":
             raise _bad(name, "parameters are not taken beside a body in JSON; put it there")
         if taken and name.partition(".")[0] == taken:
             raise _bad(name, "is told by the body")
-        _put(told, descriptor, name, values)
-    for name, value in found.fields.items():
-        _put(told, descriptor, name, [value])
-    return parsed(told, descriptor)
+        _put(members, descriptor, name, values)
+    for name, value in match.fields.items():
+        _put(members, descriptor, name, [value])
+    return parsed(members, descriptor)
 
 
 def streamed(text: bytes, descriptor: Descriptor) -> Message:
@@ -65,7 +65,7 @@ def streamed(text: bytes, descriptor: Descriptor) -> Message:
     return parsed(_object(text), descriptor)
 
 
-def parsed(told: dict[str, Any], descriptor: Descriptor) -> Message:
+def parsed(members: dict[str, Any], descriptor: Descriptor) -> Message:
     """A message, from what JSON says.
 
     Raises:
@@ -73,15 +73,15 @@ def parsed(told: dict[str, Any], descriptor: Descriptor) -> Message:
     """
     message = message_factory.GetMessageClass(descriptor)()
     try:
-        return json_format.ParseDict(told, message, max_recursion_depth=MOST_DEPTH)
+        return json_format.ParseDict(members, message, max_recursion_depth=MOST_DEPTH)
     except (json_format.ParseError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise _unparsed(str(error) or type(error).__name__) from error
 
 
 def text_of(message: Message) -> bytes:
     """A message in JSON."""
-    told = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
-    return msgspec.json.encode(told)
+    members = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    return msgspec.json.encode(members)
 
 
 def _unparsed(text: str) -> Refusal:
@@ -99,12 +99,12 @@ def _unparsed(text: str) -> Refusal:
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        told = msgspec.json.decode(text)
+        members = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad("", f"no JSON: {error}") from error
-    if not isinstance(told, dict):
+    if not isinstance(members, dict):
         raise _bad("", "must be an object in JSON")
-    return told
+    return members
 
 
 def _by_name(query: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
@@ -114,25 +114,25 @@ def _by_name(query: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return values
 
 
-def _put(told: dict[str, Any], descriptor: Descriptor, path: str, values: list[str]) -> None:
+def _put(members: dict[str, Any], descriptor: Descriptor, path: str, values: list[str]) -> None:
     """Set the field at ``path``, such as ``spec.augment.formats``."""
     *outer, last = path.split(".")
     for name in outer:
         field = _field(descriptor, name, path)
         if field.message_type is None or _repeated(field):
             raise _bad(path, f"{name[:80]} has no fields")
-        told, descriptor = told.setdefault(field.name, {}), field.message_type
+        members, descriptor = members.setdefault(field.name, {}), field.message_type
     keyed = _KEYED.fullmatch(last)
     field = _field(descriptor, keyed[1] if keyed else last, path)
-    told.pop(field.camelcase_name, None)
+    members.pop(field.camelcase_name, None)
     if keyed:
-        told.setdefault(field.name, {})[keyed[2]] = _only(values, path)
+        members.setdefault(field.name, {})[keyed[2]] = _only(values, path)
     elif field.message_type and field.message_type.full_name not in _TEXTS:
         raise _bad(path, "is no single value; name its fields, or put it into a body")
     elif _repeated(field):
-        told[field.name] = [_value(field, value, path) for value in values]
+        members[field.name] = [_value(field, value, path) for value in values]
     else:
-        told[field.name] = _value(field, _only(values, path), path)
+        members[field.name] = _value(field, _only(values, path), path)
 
 
 def _field(descriptor: Descriptor, name: str, path: str) -> FieldDescriptor:
@@ -158,8 +158,8 @@ def _value(field: FieldDescriptor, text: str, path: str) -> Any:
 
 
 def _repeated(field: FieldDescriptor) -> bool:
-    told: bool | None = getattr(field, "is_repeated", None)  # of protobuf 6, where the other is deprecated
-    return bool(getattr(field, "label", 0) == FieldDescriptor.LABEL_REPEATED) if told is None else told
+    repeated: bool | None = getattr(field, "is_repeated", None)  # of protobuf 6, where the other is deprecated
+    return bool(getattr(field, "label", 0) == FieldDescriptor.LABEL_REPEATED) if repeated is None else repeated
 
 
 def _bad(path: str, what: str) -> Refusal:

@@ -74,7 +74,7 @@ class HttpPort:
         except OSError as error:
             reason = (os.strerror(error.errno) if error.errno else str(error)).lower()  # without the address again
             raise AugmentError(f"--http {self._where}: {reason}; choose another port, or 0 for any") from error
-        self._accepting = [asyncio.create_task(self._accept(one)) for one in self._sockets]
+        self._accepting = [asyncio.create_task(self._accept(listener)) for listener in self._sockets]
         port = self._sockets[0].getsockname()[1]
         self.url = f"http{'s' if self._contexts else ''}://{Address(self._where.host, port)}"
 
@@ -83,8 +83,8 @@ class HttpPort:
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
-        for one in self._sockets:
-            one.close()
+        for listener in self._sockets:
+            listener.close()
         self._server.pre_shutdown()
         end = asyncio.get_running_loop().time() + grace_s
         while self._server.connections and asyncio.get_running_loop().time() < end:
@@ -123,11 +123,11 @@ class HttpPort:
         path = request.rel_url.raw_path
         if path == HEALTH_PATH and request.method == "GET":
             return await self._call(request, HEALTH_CHECK, health_pb2.HealthCheckRequest(), streams=False)
-        found = self._routes.find(request.method, path)
-        if found is None:
+        route = self._routes.find(request.method, path)
+        if route is None:
             return self._nothing(request.method, path)
-        body = Body(request, found, self._limits.max_message_bytes).message
-        return await self._call(request, found.route.path, body, streams=_streams(found))
+        body = Body(request, route, self._limits.max_message_bytes).message
+        return await self._call(request, route.route.path, body, streams=_streams(route))
 
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
         """What a web page of somebody else's must not do by its visitor's browser."""
@@ -165,8 +165,8 @@ class HttpPort:
             context.ended()
 
 
-def _streams(found: Found) -> bool:
-    return bool(found.route.method.server_streaming)
+def _streams(route: Found) -> bool:
+    return bool(route.route.method.server_streaming)
 
 
 async def _listening(where: Address) -> list[socket.socket]:
@@ -176,21 +176,21 @@ async def _listening(where: Address) -> list[socket.socket]:
     made: list[socket.socket] = []
     with contextlib.ExitStack() as stack:
         for family, _, _, _, place in dict.fromkeys(places):
-            one = stack.enter_context(socket.create_server((str(place[0]), port), family=family, backlog=1024))
-            one.setblocking(False)
-            port = one.getsockname()[1]
-            made.append(one)
+            listener = stack.enter_context(socket.create_server((str(place[0]), port), family=family, backlog=1024))
+            listener.setblocking(False)
+            port = listener.getsockname()[1]
+            made.append(listener)
         stack.pop_all()
     return made
 
 
 def _metadata(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    found = []
+    entries = []
     for name, value in headers.items():
         lower = name.lower()
         if lower in _METADATA or lower.startswith(_PREFIX):
-            found.append((lower.removeprefix(_PREFIX), value))
-    return found
+            entries.append((lower.removeprefix(_PREFIX), value))
+    return entries
 
 
 def _peer(request: web.BaseRequest) -> str:
@@ -211,14 +211,14 @@ def _shown(request: web.BaseRequest) -> dict[str, list[bytes]]:
     encoded = tls.getpeercert(binary_form=True) if tls else None
     if not tls or not encoded:
         return {}
-    told: dict[str, Any] = tls.getpeercert()
-    names = [value for part in told.get("subject", ()) for name, value in part if name == "commonName"]
-    found = {
+    certificate: dict[str, Any] = tls.getpeercert()
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    names_of = {
         "x509_common_name": names[:1],
-        "x509_subject_alternative_name": [value for _, value in told.get("subjectAltName", ())],
+        "x509_subject_alternative_name": [value for _, value in certificate.get("subjectAltName", ())],
         "x509_pem_cert": [ssl.DER_cert_to_PEM_cert(encoded)],
     }
-    return {name: [value.encode() for value in values] for name, values in found.items() if values}
+    return {name: [value.encode() for value in values] for name, values in names_of.items() if values}
 
 
 def _local(host: str) -> bool:
