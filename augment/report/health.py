@@ -22,6 +22,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
     """The report on each job: the ranks in one folder that communicate with each other."""
     from augment.job.answer import answer
     from augment.job.sidecar import document
+    from augment.report.job_findings import findings
 
     folders: dict[str, list[Report]] = {}
     for report in reports:
@@ -33,7 +34,7 @@ def of_jobs(reports: Sequence[Report]) -> Iterator[Report]:
         result = answer([rank["summary"] for rank in ranks], [rank["input"] for rank in ranks])
         job = document(result, os.path.basename(os.path.abspath(folder)))
         name = f"job {job['source']['name']}, {len(ranks)} traces"
-        yield {"input": name, "verdict": job["verdict"]["text"], "rows": []}
+        yield {"input": name, "verdict": job["verdict"]["text"], "rows": findings(result)}
 
 
 def report_on(path: str, stage: Callable[[str], object], limits: Limits | None = None) -> Report:

@@ -15,6 +15,7 @@ from augment.diagnosis.rules import (
     launch_bound,
     long_calls,
     low_roofline,
+    matrix_units,
     memory_capacity,
     partial_recording,
     profiler_overhead,
@@ -260,3 +261,18 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     plain = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls[2:])
     assert isinstance(graph_capture.check(plain), NotApplicable)
     assert (found(launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(4096, "100 % of the time"), (50257, "0.0 % of the time")])
+def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> None:
+    args = shaped([4096, 768], [768, columns], types="float")
+    launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
+    gemm = kernel("ampere_sgemm_128x64_tn", 50_000, 950_000, correlation=1)
+    events = [SHORT, op("aten::mm", 10_000, 40_000, args=args), launch, gemm]
+    evidence = found(matrix_units.check(on_device(trace_of(*events)))).evidence
+    assert evidence[0] == "ampere_sgemm_128x64_tn"
+    assert evidence[1] == "kernels of plain FP32 on this device mean that TF32 is not allowed"
+    assert evidence[2].startswith(fits)
+    assert evidence[2].endswith("pad the others") == (columns == 50257)
+    bare = [replace(one, args={}) for one in events]
+    assert "record_shapes=True" in found(matrix_units.check(on_device(trace_of(*bare)))).evidence[2]

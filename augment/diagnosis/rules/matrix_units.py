@@ -2,7 +2,8 @@
 
 On NVIDIA devices since Volta, tensor cores multiply FP16 (since Ampere BF16 and TF32, too) many times as fast as other
 units multiply FP32. The names of kernels tell which units they use. The prediction lets these kernels take half of
-their time, which is less than what the peaks promise (8 times on A100).
+their time, which is less than what the peaks promise (8 times on A100). The evidence says how much of that time has
+sizes that fit: TF32 and 16-bit numbers need multiples of 8 for the fast kernels, and multiples of 64 fill them best.
 
 **What to do**: ``torch.set_float32_matmul_precision("high")`` lets FP32 products use TF32; ``torch.autocast`` uses BF16
 or FP16. Convolutions use TF32 by default (``torch.backends.cudnn.allow_tf32``).
@@ -18,12 +19,14 @@ from augment.derived.gpu.kernel_families import MatrixUnits, kernel_families
 from augment.derived.operators.peaks import device_peaks
 from augment.diagnosis.judging import judged
 from augment.diagnosis.measure import longest, measure, saved_a_step, work_in_steps
+from augment.diagnosis.products import fit_text
 from augment.diagnosis.rule import Answer, Confidence, Fine, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, listed, of_a_step, short, shorter, time
 from augment.trace import Trace
 
 NAME = "matrix_units"
 FASTER = 2  #: so many times as fast products are assumed to become
+_TF32 = "kernels of plain FP32 on this device mean that TF32 is not allowed"
 _PLAIN = ("sgemm", "fp32", "f32f32_f32f32", "ffma", "scudnn")  #: in names of kernels that multiply FP32
 
 
@@ -61,7 +64,7 @@ def check(trace: Trace) -> Answer:
         spans=longest(Spans(work.ts[places], work.end[places], work.row[places]), 64),
         confidence=confidence,
         cut=cut,
-        evidence=[listed(names)],
+        evidence=[listed(names), *([_TF32] if tf32 else []), fit_text(trace, places, dur)],
     )
 
 

@@ -14,18 +14,16 @@ from collections import Counter
 import numpy as np
 
 from augment.derived.gpu.gpu_work import gpu_work
-from augment.derived.operators.operator_calls import Call
 from augment.derived.operators.operator_work import operator_work
 from augment.derived.operators.roofs import roofs
 from augment.diagnosis.measure import longest, measure, work_in_steps
+from augment.diagnosis.products import MULTIPLE, is_unfit, sizes_text
 from augment.diagnosis.rule import Answer, Fine, Found, NoData, NotApplicable, Spans
 from augment.diagnosis.wording import listed, of_a_step
 from augment.trace import Trace
 
 NAME = "unaligned_shapes"
 LEAST_RATIO = 0.05  #: of a step's time, in such products
-MULTIPLE, SMALLEST = 8, 16  #: sizes below the smallest are vectors, not matrices
-_TENSORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
 
 
 def check(trace: Trace) -> Answer:
@@ -39,14 +37,14 @@ def check(trace: Trace) -> Answer:
     half = np.array([each.number in ("bf16", "fp16") and each.is_product for each in work.works], np.bool_)
     if not (inside & half[work.kind]).any():
         return NotApplicable("no product of 16-bit numbers runs in the steps")
-    unfit = np.array([_unfit(call) for call in work.calls], np.bool_) & half
+    unfit = np.array([is_unfit(call) for call in work.calls], np.bool_) & half
     chosen = np.flatnonzero(inside & unfit[work.kind])
     ns = int(on_roof.ns[chosen].sum()) // measure(trace).count
     if measure(trace).ratio(ns) < LEAST_RATIO:
         return Fine(f"products with sizes that are no multiples of {MULTIPLE} take {of_a_step(trace, ns)}")
     spent: Counter[str] = Counter()
     for kind, dur in zip(work.kind[chosen].tolist(), on_roof.ns[chosen].tolist(), strict=True):
-        spent[f"{work.calls[kind].operator} {_sizes(work.calls[kind])}"] += dur
+        spent[f"{work.calls[kind].operator} {sizes_text(work.calls[kind])}"] += dur
     kernels = on_roof.kernel[chosen]
     gpu = gpu_work(trace)
     return Found(
@@ -57,18 +55,3 @@ def check(trace: Trace) -> Answer:
         "low",
         severity="info",
     )
-
-
-def _sizes(call: Call) -> str:
-    """The shapes of the two factors."""
-    return " × ".join("x".join(map(str, call.dims[place])) for place in _TENSORS[call.operator])
-
-
-def _unfit(call: Call) -> bool:
-    """Whether rows, columns or the sum's length is no multiple; of a batch its number does not matter."""
-    tensors = _TENSORS.get(call.operator)
-    if tensors is None or not all(call.has(place) for place in tensors):
-        return False
-    first, second = (call.dims[place][-2:] for place in tensors)
-    sizes = (*first, *second)
-    return min(sizes) >= SMALLEST and any(each % MULTIPLE for each in sizes)

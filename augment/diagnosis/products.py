@@ -1,0 +1,57 @@
+"""The sizes of matrix products, and whether they fit the tiles of matrix units."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.arrays.types import Int64s, Places
+from augment.derived.operators.operator_calls import Call
+from augment.derived.operators.operator_work import operator_work
+from augment.diagnosis.wording import percent
+from augment.trace import Trace
+
+MULTIPLE, TILE = 8, 64  #: sizes that 16-bit products need for matrix units; sizes that fill them well
+SMALLEST = 16  #: sizes below are vectors, not matrices
+_TENSORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
+
+
+def sizes_text(call: Call) -> str:
+    """The shapes of the two factors of a product that has :func:`sizes_of`."""
+    return " × ".join("x".join(map(str, call.dims[place])) for place in _TENSORS[call.operator])
+
+
+def sizes_of(call: Call) -> tuple[int, ...]:
+    """Rows, columns and the sum's length, of both factors; of a batch its number does not matter. Empty if unknown."""
+    tensors = _TENSORS.get(call.operator)
+    if tensors is None or not all(call.has(place) for place in tensors):
+        return ()
+    first, second = (call.dims[place][-2:] for place in tensors)
+    return (*first, *second)
+
+
+def is_unfit(call: Call) -> bool:
+    """Whether a product of matrices has a size that is no multiple of :data:`MULTIPLE`."""
+    sizes = sizes_of(call)
+    return bool(sizes) and min(sizes) >= SMALLEST and any(each % MULTIPLE for each in sizes)
+
+
+def fit_text(trace: Trace, places: Places, ns: Int64s) -> str:
+    """How much of the time of products, at ``places`` of the GPU work, has sizes that fit; what would tell it if no
+    shapes are known."""
+    work = operator_work(trace)
+    owner = work.owner[places]
+    kinds = work.kind[owner[owner >= 0]] if len(work) else np.empty(0, np.int64)
+    if not work.recorded or not len(kinds):
+        return "record_shapes=True would tell whether their sizes fit matrix units"
+    sizes = [sizes_of(call) for call in work.calls]
+    known, multiple, tile = (
+        np.array([bool(one) and all(each % step == 0 for each in one) for one in sizes], np.bool_)[kinds]
+        for step in (1, MULTIPLE, TILE)
+    )
+    spent = ns[owner >= 0]
+    whole = int(spent[known].sum())
+    if not whole:
+        return "no shapes of these products were recorded"
+    fits, fills = (percent(int(spent[each].sum()) / whole) for each in (multiple, tile))
+    of = f"{fits} of the time of those with known sizes has multiples of {MULTIPLE}, {fills} of {TILE}"
+    return of if multiple[known].all() else f"{of}; pad the others"
