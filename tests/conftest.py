@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from slow_files import SLOW
 
 settings.register_profile("augment", deadline=None)  # the first call loads compiled code, and machines are busy
 settings.load_profile("augment")
+gc.set_threshold(200_000, 20, 100)  # traces as plain Python are millions of objects, walked at each collection
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs; commands would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,14 +11,13 @@ save(without_first_ns(document, 5_000_000), …)      # the recording begins so 
 from __future__ import annotations
 
 import gzip
-import json
-import re
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 Document = dict[str, Any]
@@ -51,7 +50,7 @@ def load(path: Path) -> Document:
     """A Kineto file, its times rounded to whole nanoseconds as our readers do it; not to be changed in place."""
     data = path.read_bytes()
     text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    document: Document = json.loads(text, parse_float=Decimal)
+    document: Document = msgspec.json.Decoder(float_hook=Decimal).decode(text)
     return document | {"traceEvents": [_of_whole_ns(one) for one in document["traceEvents"]]}
 
 
@@ -62,8 +61,7 @@ def _of_whole_ns(event: Event) -> Event:
 
 def save(document: Document, path: Path) -> Path:
     """Write the document, every decimal with all its digits."""
-    text = json.dumps(document, default=lambda number: f"@decimal {number}@")
-    path.write_text(re.sub(r'"@decimal ([^"@]+)@"', r"\1", text))
+    path.write_bytes(msgspec.json.Encoder(decimal_format="number").encode(document))
     return path
 
 

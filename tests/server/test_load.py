@@ -24,7 +24,7 @@ def test_creates_that_are_cancelled_leave_nothing_behind(tmp_path: Path) -> None
     with serving(tmp_path / "state", max_client_jobs=1000) as server:
         spec = v1.AugmentSpec(only=["temporal_breakdown"])
         spec.input.upload = server.upload(trace(tmp_path / "a.json"))
-        for number in range(100):
+        for number in range(40):
             request = calls.CreateJobRequest(spec=v1.JobSpec(augment=spec), request_id=f"cancelled {number}")
             call = server.stub.CreateJob.future(request)
             time.sleep(0.0004 * (number % 10))

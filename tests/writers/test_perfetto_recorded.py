@@ -36,7 +36,7 @@ FILES = [
     *sorted(
         path
         for path in SHARED.rglob("*")
-        if path.is_file() and path.name != "SOURCES.md" and path.stat().st_size < 700_000  # the rest: by hand, see docs
+        if path.is_file() and path.name != "SOURCES.md" and path.stat().st_size < 300_000  # the rest: by hand, see docs
     ),
 ]
 OF_SOURCE = "(category is null or category not glob 'augment.*')"
