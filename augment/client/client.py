@@ -27,7 +27,13 @@ from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
 
 _Job = resources_pb2.Job
+Wanted = Callable[[], resources_pb2.JobSpec]  #: sends what a job is made of, and says what is wanted
 PATIENCE_S, _FIRST_PATIENCE_S = 600.0, 10.0
+_MOST_SENT = 5  #: times that a trace is sent which is gone again before there is a job
+
+
+class _NothingSent(Exception):
+    """No trace of a job could be read."""
 
 
 class Client:
@@ -107,10 +113,13 @@ class Client:
         name = os.fspath(path)
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, name)
-        upload = self._upload(name, deadline, tell)
         spec = spec_of(Request.of(request, fields), summaries=summaries)
-        spec.input.upload = upload
-        return self._done(resources_pb2.JobSpec(augment=spec), name, out, deadline, tell)
+
+        def wanted() -> resources_pb2.JobSpec:
+            spec.input.upload = self._upload(name, deadline, tell)
+            return resources_pb2.JobSpec(augment=spec)
+
+        return self._done(wanted, name, out, deadline, tell)
 
     def diff(
         self,
@@ -154,15 +163,18 @@ class Client:
         names = os.fspath(control), os.fspath(test)
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, names[1])
-        uploads = [self._upload(name, deadline, tell) for name in names]
         steps = (step, step) if isinstance(step, int) else step
         spec = resources_pb2.DiffSpec(
-            control=resources_pb2.Input(upload=uploads[0]), test=resources_pb2.Input(upload=uploads[1]),
             steps=resources_pb2.StepPair(control=steps[0], test=steps[1]) if steps else None, region=region or "",
             short_names=short_names, functions=functions, formats=formats, overlay=overlay,
             label=label or stem(names[0]), min_delta_us=min_delta_us, arrow_count=arrow_count,
         )  # fmt: skip
-        return self._done(resources_pb2.JobSpec(diff=spec), names[1], out, deadline, tell, control=names[0])
+
+        def wanted() -> resources_pb2.JobSpec:
+            spec.control.upload, spec.test.upload = (self._upload(name, deadline, tell) for name in names)
+            return resources_pb2.JobSpec(diff=spec)
+
+        return self._done(wanted, names[1], out, deadline, tell, control=names[0])
 
     def augment_job(
         self,
@@ -206,19 +218,32 @@ class Client:
         title = name or "job"
         deadline, names = Deadline(timeout_s, title), Names(paths, Path(out), self.address)
         request = Request.of(request, fields)
-        answers, uploads = self._send_all(paths, deadline, tell)
-        inputs = [
-            resources_pb2.Input(upload=upload, file_name=names.there[called]) for called, upload in uploads.items()
-        ]
         spec = resources_pb2.WholeJobSpec(
-            inputs=inputs, augment=spec_of(request, summaries=summaries), name=name,
+            augment=spec_of(request, summaries=summaries), name=name,
             parallelism=dict(request.parallelism), trust_clocks=request.trust_clocks,
             merge=resources_pb2.MergeSpec() if merge else None,
         )  # fmt: skip
         spec.augment.metrics_only = metrics_only
-        if not inputs:
+        answers: dict[str, Augmented | AugmentError] = {}
+        uploads: dict[str, str] = {}
+
+        def wanted() -> resources_pb2.JobSpec:
+            failed, sent = self._send_all(paths, deadline, tell)
+            answers.clear()
+            uploads.clear()
+            answers.update(failed)
+            uploads.update(sent)
+            del spec.inputs[:]
+            for called, upload in uploads.items():
+                spec.inputs.add(upload=upload, file_name=names.there[called])
+            if not uploads:
+                raise _NothingSent
+            return resources_pb2.JobSpec(job=spec)
+
+        try:
+            job = self._created(wanted, deadline, title)
+        except _NothingSent:
             return AugmentedJob(answers, ())
-        job = self._created(resources_pb2.JobSpec(job=spec), deadline, title)
         with self._cancelling(job.name):
             self._forget_uploads(job.spec, deadline, title)
             done = self._ended(job, deadline, tell, title)
@@ -226,7 +251,7 @@ class Client:
             for failure in done.failures:
                 one = called[failure.index]
                 answers[one] = job_failure(failure.error).error(self.address, paths[one])
-            if done.state != _Job.STATE_FAILED or len(done.failures) < len(inputs):
+            if done.state != _Job.STATE_FAILED or len(done.failures) < len(uploads):
                 self._expect_success(done, title)
             made = self._fetch_all(done, names, paths, deadline, tell)
         self._forget(job.name)
@@ -284,18 +309,28 @@ class Client:
             raise
         return info.limits.max_job_inputs
 
-    def _created(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> _Job:
-        request = service_pb2.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))
-        return self._connection.ask(self._stub.CreateJob, request, deadline, path).job
+    def _created(self, wanted: Wanted, deadline: Deadline, path: str) -> _Job:
+        """The job that ``wanted`` makes of what it sends: again, if that has gone before the job could be created.
+
+        Somebody else who had the same trace augmented, and wanted it to be forgotten, may have removed it.
+        """
+        for again in range(_MOST_SENT):
+            request = service_pb2.CreateJobRequest(spec=wanted(), request_id=str(uuid.uuid4()))
+            try:
+                return self._connection.ask(self._stub.CreateJob, request, deadline, path).job
+            except ServiceError as error:
+                if error.code != "NOT_FOUND" or again + 1 == _MOST_SENT:
+                    raise
+        raise AssertionError("the last attempt raises")
 
     def _done(
-        self, spec: resources_pb2.JobSpec, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
+        self, wanted: Wanted, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
         tell: Progress, control: str = "",
     ) -> Augmented:  # fmt: skip
         """Have a job done, of which ``path`` is the trace that the outputs are called after."""
-        job = self._created(spec, deadline, path)
+        job = self._created(wanted, deadline, path)
         with self._cancelling(job.name):
-            self._forget_uploads(spec, deadline, path)
+            self._forget_uploads(job.spec, deadline, path)
             done = self._follow(job, deadline, tell, path, control)
             made = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
         self._forget(job.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -82,21 +82,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def count_received(size: int) -> None:
-    """So many bytes came for the call at hand, beside its messages."""
+    """So many bytes came for the call at hand, in a stream or as text."""
     call = _CURRENT.get()
     if call is not None:
         call.received_bytes += size
 
 
 def count_sent(size: int) -> None:
-    """A message of so many bytes is an answer to the call at hand."""
+    """So many bytes are an answer to the call at hand, or a part of one."""
     call = _CURRENT.get()
     if call is not None:
         call.sent_bytes += size
 
 
-def wrapped(handler: Any, wrap: Callable[[Any], Behaviour], deserializer: Any = None) -> Any:
-    """``handler`` with ``wrap`` around what it does, perhaps with another deserializer; None (no such method) stays."""
+def wrapped(handler: Any, wrap: Callable[[Any], Behaviour], deserializer: Any = None, serializer: Any = None) -> Any:
+    """``handler`` with ``wrap`` around what it does, perhaps with others that read and write messages.
+
+    None, which means that there is no such method, stays.
+    """
     if handler is None:
         return None
     kind = f"{_word(handler.request_streaming)}_{_word(handler.response_streaming)}"
@@ -104,22 +107,14 @@ def wrapped(handler: Any, wrap: Callable[[Any], Behaviour], deserializer: Any = 
     return make(
         wrap(getattr(handler, kind)),
         request_deserializer=deserializer or handler.request_deserializer,
-        response_serializer=handler.response_serializer,
+        response_serializer=serializer or handler.response_serializer,
     )
 
 
 def _counted(call: Call, request: Any) -> Any:
-    """The request, or the stream of them, whose sizes are added up as it is read."""
-    if hasattr(request, "ByteSize"):
-        call.received_bytes += request.ByteSize()
-        return request
-    return _counted_stream(call, request) if hasattr(request, "__aiter__") else request
-
-
-async def _counted_stream(call: Call, requests: Any) -> AsyncIterator[Any]:
-    async for request in requests:
-        call.received_bytes += request.ByteSize() if hasattr(request, "ByteSize") else 0
-        yield request
+    """The request, with its size counted. Messages of streams are counted as they are read."""
+    call.received_bytes += request.ByteSize() if hasattr(request, "ByteSize") else 0
+    return request
 
 
 def _code(context: Any) -> str | None:

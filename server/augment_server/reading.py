@@ -19,7 +19,7 @@ from typing import Any
 import grpc.aio
 
 from augment_server.errors import Refusal, refuse
-from augment_server.interception import Behaviour, count_sent, wrapped
+from augment_server.interception import Behaviour, count_received, count_sent, wrapped
 from augment_server.sockets import hang_up
 
 _NO_MESSAGE = "these bytes are no message of the method's; check the .proto files"
@@ -42,7 +42,15 @@ class Answers(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """The method's handler, as a coroutine."""
         handler = await continuation(details)
-        return wrapped(handler, self._answering, handler and _forgiving(handler.request_deserializer))
+        if handler is None:
+            return None
+        read, write = _forgiving(handler.request_deserializer), handler.response_serializer
+        # the sizes of streamed messages are counted here: ByteSize would serialize each once more
+        if handler.request_streaming:
+            read = _counting(read, count_received, given=True)
+        if handler.response_streaming:
+            write = _counting(write, count_sent, given=False)
+        return wrapped(handler, self._answering, read, write)
 
     def _answering(self, behaviour: Callable[..., Any]) -> Behaviour:
         streams = inspect.isasyncgenfunction(behaviour)
@@ -75,7 +83,6 @@ class Answers(grpc.aio.ServerInterceptor):
         """
         async with contextlib.aclosing(responses):
             async for response in responses:
-                count_sent(response.ByteSize())
                 try:
                     with _until_it_ends():
                         await asyncio.wait_for(context.write(response), self._unread_s)
@@ -121,6 +128,17 @@ def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             return Refusal("INVALID_REQUEST", _NO_MESSAGE)
 
     return tried
+
+
+def _counting(convert: Callable[[Any], Any], count: Callable[[int], None], *, given: bool) -> Callable[[Any], Any]:
+    """``convert``, with the bytes counted that it is given, or that it makes."""
+
+    def counted(data: Any) -> Any:
+        converted = convert(data)
+        count(len(data if given else converted))
+        return converted
+
+    return counted
 
 
 async def _expected(request: Any) -> Any:

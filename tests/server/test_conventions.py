@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from in_process import Server, eventually, refused, serving, trace
 
+from augment.client import Client
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment_server.cards import Card
@@ -346,3 +348,34 @@ def test_a_database_of_an_earlier_version(tmp_path: Path) -> None:
 def test_limits_are_told(server: Server) -> None:
     limits = server.stub.GetServerInfo(calls.GetServerInfoRequest()).info.limits
     assert (limits.max_page_size, limits.max_labels, limits.max_priority) == (1000, 64, 10)
+
+
+def test_clients_that_forget_the_same_file_do_not_disturb_each_other(server: Server, tmp_path: Path) -> None:
+    """One removes the upload, which is the same for all, between another's sending and its job."""
+    path = trace(tmp_path / "forgotten.json")
+
+    def use(number: int) -> list[str]:
+        with Client(server.address, forget=True) as client:
+            made = [client.augment(path, only=QUICK, out=tmp_path / f"{number}-{again}") for again in range(3)]
+        return [one.files[-1].name for one in made]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(use, range(4))) == [["forgotten.metrics.json"] * 3] * 4
+
+
+def test_an_upload_that_goes_before_its_job_is_sent_again(server: Server, tmp_path: Path) -> None:
+    paths = [trace(tmp_path / name, count=count) for name, count in (("b.json", 20), ("c.json", 21))]
+    with Client(server.address) as client:
+        ask, lost = client._connection.ask, []
+
+        def losing(method: Any, request: Any, *rest: Any) -> Any:
+            if isinstance(request, calls.CreateJobRequest) and len(lost) < 3 and not lost.count(request.spec):
+                lost.append(request.spec)
+                for upload in server.stub.ListUploads(calls.ListUploadsRequest()).uploads:
+                    server.stub.DeleteUpload(calls.DeleteUploadRequest(name=upload.name))
+            return ask(method, request, *rest)
+
+        client._connection.ask = losing  # type: ignore[method-assign]
+        assert client.augment(paths[0], only=QUICK, out=tmp_path / "one").files
+        assert client.diff(*paths, out=tmp_path / "two").files
+    assert len(lost) == 3

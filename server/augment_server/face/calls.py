@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from augment_server.errors import Refusal
 from augment_server.face.messages import request_of, streamed, text_of
 from augment_server.face.routes import Found
-from augment_server.interception import count_received
+from augment_server.interception import count_received, count_sent
 
 #: as grpc-gateway maps google.rpc.Code
 HTTP_STATUS = {
@@ -71,6 +71,7 @@ class Body:
         await self._continue()
         left, most = b"", 2 * self._most  # bytes are a third longer in base64
         while part := await self._part():
+            count_received(len(part))
             *lines, left = (left + part).split(b"\n")
             for line in lines:
                 if line.strip():
@@ -90,6 +91,7 @@ class Body:
         await self._continue()
         getattr(message, name).content_type = content
         while part := await self._part():
+            count_received(len(part))
             getattr(message, name).data = part
             yield message
             message = type(message)()
@@ -177,6 +179,7 @@ class Answer:
                 self._response = web.StreamResponse(headers=self._all(content_type or "application/octet-stream"))
                 await self._response.prepare(self._request)
             if data:
+                count_sent(len(data))
                 await self._response.write(data)
         except (ConnectionError, ClientError) as error:
             raise asyncio.CancelledError from error
