@@ -52,6 +52,7 @@ from simulator import JobOptions, simulate  # noqa: E402
 HELP_WIDTH = 100
 API = ("augment", "augment.torch", "augment.history", "augment.client")  #: modules whose public names have a page
 SCHEMA = "metrics.schema.json"
+TRACKS = "pictures/tracks"
 DIFF_SCHEMA = "diff.schema.json"
 JOB_SCHEMA = "job.schema.json"
 _BLOCK = re.compile(r"(<!-- generated (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
@@ -70,7 +71,10 @@ def analyses() -> str:
 def analysis(analysis: Analysis) -> str:
     """The section of one analysis."""
     text = inspect.getdoc(analysis) or ""
-    parts = [f"## {analysis.NAME}", markdown(_OPTIONS.sub("", text)), needs(analysis)]
+    parts = [f"## {analysis.NAME}", markdown(_OPTIONS.sub("", text))]
+    if (DOCS / TRACKS / f"{analysis.NAME}.png").exists():  # made by tests/test_browser.py
+        parts += [f"![What {analysis.NAME} draws]({TRACKS}/{analysis.NAME}.png)"]
+    parts += [needs(analysis)]
     if values := options_of(analysis):
         meant = _option_texts(text)
         rows = ((f"`{name}`", f"`{value!r}`", meant.get(name, "")) for name, value in values.items())

@@ -57,6 +57,34 @@ SELECT = """async () => {
 }"""
 
 
+#: unpins all, pins what matches, and tells which rows are then pinned, and where they are
+PIN = """async (patterns) => {
+  const trace = self.app.trace;
+  for (const one of [...trace.workspace.pinnedTracks]) one.unpin();
+  for (const one of patterns) await self.app.commands.runCommand('dev.perfetto.PinTracksByRegex', one);
+  await self.waitForPerfettoIdle();
+  const box = document.querySelector('.pf-viewer-page__pinned-track-tree').getBoundingClientRect();
+  return {names: trace.workspace.pinnedTracks.map((one) => one.name),
+          box: {x: box.x, y: box.y, width: box.width, height: box.height}};
+}"""
+
+#: the rows of the pictures of docs/analyses.md, by analysis; a stream, where that helps
+ROWS = {
+    "diagnosis": ["Diagnosis"],
+    "steps": ["Steps"],
+    "temporal_breakdown": ["GPU state"],
+    "idle_time_breakdown": ["Idle", "stream 7"],
+    "queue_length": ["Queue Length stream 7"],
+    "communication_computation_overlap": ["Exposed communication", "stream 23"],
+    "critical_path": ["Critical path"],
+    "memory_bandwidth": ["Memcpy HtoD bandwidth", "stream 20"],
+    "memory_profile": ["Memory allocated"],
+    "roofline": ["Roofline"],
+    "step_efficiency": ["Step efficiency"],
+    "frequent_kernel_patterns": ["Frequent kernel patterns stream 7"],
+}
+
+
 @dataclass
 class Seen:
     """What the UI shows, and what it got from, or asked, other machines."""
@@ -166,6 +194,32 @@ def test_a_raw_trace_is_shown_with_what_was_added(context: Any, raw: Path, pictu
     assert shows_middle_step(seen, raw)
     assert seen.elsewhere == []
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_row_has_a_picture(context: Any, pictures: Path, tmp_path: Path) -> None:
+    """Those of docs/analyses.md: a row alone, of a job whose host is late."""
+    job = JobOptions(ranks=2, steps=4, layers=4, stacks=True, memory=True, host_stall_us=3000.0, host_stall_step=2,
+                     faults=("items",), work=0.4)  # fmt: skip
+    (raw, _), _ = simulate(job, tmp_path / "job")
+    (pictures / "tracks").mkdir(exist_ok=True)
+    process = augment("open", raw, "--offline", "--no-browser", "--port", 0)
+    assert process.stdout
+    try:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.set_viewport_size({"width": 1200, "height": 700})
+        page.add_init_script("localStorage.setItem('dismissedPanningHint', 'true')")
+        page.goto(process.stdout.readline().strip() + "&hideSidebar=true")
+        page.wait_for_function("() => self.app?.trace || document.querySelector('.pf-modal-dialog')")
+        page.evaluate("() => self.waitForPerfettoIdle()")
+        for analysis, rows in ROWS.items():
+            pinned = page.evaluate(PIN, [f"^{row}$" for row in rows])
+            assert pinned["names"] == rows
+            page.screenshot(path=pictures / "tracks" / f"{analysis}.png", clip=pinned["box"])
+        page.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
 
 
 def test_what_a_gap_waited_for_is_told(context: Any, pictures: Path, tmp_path: Path) -> None:

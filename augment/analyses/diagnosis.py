@@ -16,6 +16,9 @@ importance: findings about the recording itself, then by severity and by ``saved
 
 ``start_ns``, ``dur_ns``, ``track`` and ``slice`` are the longest slice that a finding speaks of. The track
 ``Diagnosis`` shows the longest slices of each finding, with arrows to the events.
+
+**What to do**: begin with the first finding: its ``advice``, and its rule's section. Record again, and compare
+with ``augment diff`` before the next.
 """
 
 from __future__ import annotations

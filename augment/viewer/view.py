@@ -183,7 +183,7 @@ def _process(trace: Trace, track: int) -> str:
 def _window(trace: Trace, shift_ns: int) -> tuple[int, int] | None:
     """A step in the middle, from its beginning on the host to the end of its GPU work, in the times of the file.
 
-    Without steps, it is the time in which nearly everything happens, if that is less than half of the whole.
+    Without steps, it is the time in which nearly everything happens, if that is less than three quarters of it.
     """
     windows = step_windows(trace)
     real = np.flatnonzero((windows.end - windows.begin > 2 * _INSIDE_NS) & (windows.number >= 0))

@@ -2,6 +2,8 @@
 
 One trace cannot tell: a collective takes long on all ranks if one of them is late. The traces of all ranks together
 tell which, and why ([jobs](jobs.md)).
+
+**What to do**: ``augment diagnose FOLDER`` with the traces of all ranks.
 """
 
 from __future__ import annotations
