@@ -21,6 +21,8 @@ from dataclasses import replace
 from typing import Any
 
 from augment.derived.gpu.kernel_families import RULES, rules_of
+from augment.derived.names.own_collectives import TABLE as COLLECTIVES
+from augment.derived.names.own_collectives import collective_rules
 from augment.derived.operators import peaks
 from augment.derived.operators.formulas_custom import formulas_of
 from augment.errors import UsageError, expect_known
@@ -29,7 +31,7 @@ from augment.trace import Trace
 
 __all__ = ["TABLES", "read_tables", "with_tables"]
 
-TABLES = (*RULES, "flops", "peak")  #: what a file may have
+TABLES = (*RULES, COLLECTIVES, "flops", "peak")  #: what a file may have
 
 
 def with_tables(trace: Trace, *paths: str | os.PathLike[str], peaks: Sequence[str] = ()) -> Trace:
@@ -64,6 +66,7 @@ def read_tables(paths: Sequence[str], peak_values: Sequence[str] = ()) -> dict[s
             tables.setdefault(key, []).extend(rows)
         try:
             rules_of(document)
+            collective_rules(document.get(COLLECTIVES, ()))
             formulas_of(document.get("flops", ()))
             peaks.rows_of(document.get("peak", ()))
         except UsageError as error:

@@ -1,9 +1,10 @@
 """How often the verdict on a simulated job is right: the rank, the cause, and nobody in healthy jobs.
 
-    python benchmarks/verdicts.py [SEEDS]        (default: 100 faults and 100 healthy jobs)
+    python benchmarks/verdicts.py [SEEDS [RANKS]]      (default: 100 faults and 100 healthy jobs)
 
-Faults are of every kind, in jobs of 2 to 32 ranks of data, tensor and pipeline parallelism, whose clocks are apart. It
-also prints by how much the predicted gain misses that of the same job without the fault.
+Faults are of every kind, in jobs of 2 to 16 ranks of data, tensor and pipeline parallelism, whose clocks are apart;
+with RANKS, such as 128, in jobs of so many ranks. It also prints by how much the predicted gain misses that of the same
+job without the fault.
 """
 
 from __future__ import annotations
@@ -30,15 +31,21 @@ SHAPES = (
     {"ranks": 16, "tp": 4, "pp": 2, "layers": 2, "microbatches": 2}, {"ranks": 4, "sync_every": 0, "run_ahead": 1},
     {"ranks": 8, "collective_args": "no_seq"},
 )  # fmt: skip
-KINDS = ("compute", "host", "once", "communication")
+#: of a job of many ranks
+LARGE = (
+    {}, {"collectives": "fsdp"}, {"tp": 4}, {"tp": 8, "collectives": "fsdp"}, {"pp": 2, "microbatches": 2},
+    {"tp": 4, "pp": 2, "microbatches": 2}, {"collective_args": "no_seq"}, {"sync_every": 0, "run_ahead": 1},
+)  # fmt: skip
+#: "backlog": the recording begins while the slow rank works off what was launched before
+KINDS = ("compute", "host", "once", "communication", "backlog")
 
 
-def options_of(seed: int, kind: str) -> tuple[JobOptions, int | None, str]:
-    """A job, the rank at fault (None for no rank), and the cause."""
+def options_of(seed: int, kind: str, many: int = 0) -> tuple[JobOptions, int | None, str]:
+    """A job (of so ``many`` ranks), the rank at fault (None for no rank), and the cause."""
     random = np.random.default_rng([seed, 77])
-    shape = dict(SHAPES[seed % len(SHAPES)])
+    shape = {"ranks": many, "layers": 2, **LARGE[seed % len(LARGE)]} if many else dict(SHAPES[seed % len(SHAPES)])
     if kind == "communication":  # needs other groups to compare with
-        shape = {"ranks": 16, "tp": (2, 4)[seed % 8 // 4], "layers": 2}
+        shape = {"ranks": many or 16, "tp": (2, 4)[seed % 8 // 4], "layers": 2}
     ranks = int(shape["ranks"])  # type: ignore[call-overload]
     offsets = (0, *random.integers(-(10**9), 10**9, ranks - 1).tolist())
     drifts = (0.0, *random.uniform(-30, 30, ranks - 1).tolist())
@@ -54,6 +61,9 @@ def options_of(seed: int, kind: str) -> tuple[JobOptions, int | None, str]:
     if kind == "once":
         stall = float(random.uniform(15000, 60000))
         return replace(base, host_stall_rank=rank, host_stall_step=3, host_stall_us=stall), rank, "host"
+    if kind == "backlog":
+        late = replace(base, steps=7, sync_every=0, run_ahead=2, record_from=(float(random.uniform(1.2, 1.8)),))
+        return replace(late, straggler=rank, straggler_factor=float(random.uniform(1.15, 1.6))), rank, "compute"
     if kind == "communication":
         return replace(base, slow_link=rank, slow_link_factor=float(random.uniform(4, 8))), rank, "communication"
     return base, None, ""
@@ -67,9 +77,9 @@ def job(options: JobOptions) -> Answer:
         return answer(contents, [path.name for path in paths])
 
 
-def judged(seed: int, kind: str) -> tuple[bool, Answer, JobOptions]:
+def judged(seed: int, kind: str, many: int = 0) -> tuple[bool, Answer, JobOptions]:
     """Whether the verdict is right, and the answer."""
-    options, rank, cause = options_of(seed, kind)
+    options, rank, cause = options_of(seed, kind, many)
     result = job(options)
     rows = result.verdict.rows
     if rank is None:
@@ -80,16 +90,16 @@ def judged(seed: int, kind: str) -> tuple[bool, Answer, JobOptions]:
     return rows[0].rank == rank or in_group, result, options
 
 
-def main(seeds: int) -> None:
+def main(seeds: int, many: int = 0) -> None:
     """Print the shares."""
     right, misses = 0, []
     for seed in range(seeds):
         kind = KINDS[seed % len(KINDS)]
-        good, result, options = judged(seed, kind)
+        good, result, options = judged(seed, kind, many)
         right += good
         if not good:
-            print(f"seed {seed}, {kind}: {options_of(seed, kind)[1:]}: {' '.join(result.verdict.text)}")
-        elif seed < 4 * 5:
+            print(f"seed {seed}, {kind}: {options_of(seed, kind, many)[1:]}: {' '.join(result.verdict.text)}")
+        elif seed < 4 * len(KINDS) and not many:
             healthy = replace(
                 options, straggler=None, host_stall_rank=None, host_stall_us=0.0, host_stall_step=None, slow_link=None
             )
@@ -97,8 +107,9 @@ def main(seeds: int) -> None:
             predicted = result.verdict.rows[0].gain_ns / with_fault
             misses.append(100 * (predicted - (with_fault - without) / with_fault))
             print(f"seed {seed}, {kind}, {options.ranks} ranks: gain {100 * predicted:.1f} %, off by {misses[-1]:.1f}")
-    print(f"faults: {right} of {seeds} right; predicted gain misses by {np.abs(misses).max():.1f} points at most")
-    healthy_jobs = [judged(seed, "") for seed in range(seeds)]
+    missed = f"; predicted gain misses by {np.abs(misses).max():.1f} points at most" if misses else ""
+    print(f"faults: {right} of {seeds} right{missed}")
+    healthy_jobs = [judged(seed, "", many) for seed in range(seeds)]
     for seed, (good, result, _) in enumerate(healthy_jobs):
         if not good:
             print(f"seed {seed}, healthy: {' '.join(result.verdict.text)}")
@@ -106,4 +117,4 @@ def main(seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    main(*map(int, sys.argv[1:3] or [100]))

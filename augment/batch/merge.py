@@ -155,7 +155,7 @@ def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -
 
     if any(locations.real(out) == locations.real(member.input.path) for member in job.members):
         raise OutputError(f"{out}: is one of the inputs; choose another name")
-    ranks, failed = _looked_at(job, report)
+    ranks, failed = _looked_at(job, choice.request, report)
     asked = choice.request
     answers = answer(
         [rank.summary for rank in ranks],
@@ -172,13 +172,13 @@ def merge(job: Job, out: str, choice: Choice, report: Report = lambda _: None) -
     return Merged(len(chosen.ranks), chosen.left_out, timeline.notes(), diagnostics, tuple(failed))
 
 
-def _looked_at(job: Job, report: Report) -> tuple[list[_Rank], list[tuple[str, AugmentError]]]:
+def _looked_at(job: Job, request: Request, report: Report) -> tuple[list[_Rank], list[tuple[str, AugmentError]]]:
     ranks: list[_Rank] = []
     failed: list[tuple[str, AugmentError]] = []
     for member in job.members:
         report(f"looking at {member.input.basename}")
         try:
-            ranks.append(_look(member))
+            ranks.append(_look(member, request))
         except UnknownFormat as error:
             if member.input.named:
                 failed.append((member.input.path, error))
@@ -189,12 +189,14 @@ def _looked_at(job: Job, report: Report) -> tuple[list[_Rank], list[tuple[str, A
     return ranks, failed
 
 
-def _look(member: Member) -> _Rank:
+def _look(member: Member, request: Request) -> _Rank:
     from augment.derived.steps.steps import steps
     from augment.findings import AugmentedTrace
     from augment.job.summary import summarize
+    from augment.tables import with_tables
 
-    with _read(member) as trace:
+    with _read(member) as source:
+        trace = with_tables(source, *request.tables)
         rank = member.rank if trace.rank is None else trace.rank
         label = f"rank {rank}" if rank is not None else member.input.basename
         extent = Extent(label, trace.source.text_bytes, tuple(steps(trace).number.tolist()))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import augment
+from augment.derived.collectives.collectives import collectives
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.kernel_families import MATRIX_FAMILIES, MatrixUnits, kernel_families, shipped_rules
 from augment.derived.names.kernel_types import KernelType
@@ -141,3 +142,32 @@ def test_tables_that_are_wrong(tmp_path: Path, kernels: augment.Trace, text: str
 def test_families_that_ask_about_matrix_units_are_known() -> None:
     known = {family for _, family in (*shipped_rules().operators, *shipped_rules().kernels)}
     assert set(MATRIX_FAMILIES) <= known
+
+
+def test_a_rule_of_the_user_makes_a_kernel_a_collective(tmp_path: Path) -> None:
+    trace = trace_of(
+        kernel("ourlib_ring_sum<4>", 0, 10), kernel("ourlib_ring_nccl_AllGather", 20, 10), kernel("x", 40, 2)
+    )
+    table = tmp_path / "ours.toml"
+    table.write_text("[[collectives]]\nkind = 'ReduceScatter'\npattern = 'OURLIB_ring_'\n")
+    assert list(gpu_work(trace).type) == [KernelType.COMPUTATION, KernelType.COMMUNICATION, KernelType.COMPUTATION]
+    ours = augment.with_tables(trace, table)
+    assert list(gpu_work(ours).type) == [KernelType.COMMUNICATION, KernelType.COMMUNICATION, KernelType.COMPUTATION]
+    found = collectives(ours)
+    assert [found.kind.values[code] for code in found.kind.codes] == ["ReduceScatter", "ReduceScatter"]
+    families = kernel_families(ours)
+    assert [families.names[code] for code in families.family] == ["reduce_scatter", "reduce_scatter", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("pattern = 'x'", "must have the texts pattern and kind"),
+        ("pattern = 'x'\nkind = 'Ring'", "Ring"),
+        ("pattern = '('\nkind = 'AllReduce'", "is no regular expression"),
+    ],
+)
+def test_a_wrong_rule_for_collectives(text: str, why: str, kernels: augment.Trace, tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text(f"[[collectives]]\n{text}\n")
+    with pytest.raises(UsageError, match=why):
+        augment.with_tables(kernels, tmp_path / "ours.toml")

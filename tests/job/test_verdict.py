@@ -30,7 +30,7 @@ def answered(paths: list[Path]) -> Answer:
     return answer(contents, [path.name for path in paths])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_rank_and_the_cause_are_named_and_the_gain_is_true(seed: int) -> None:
     kind = verdicts.KINDS[seed % len(verdicts.KINDS)]
     right, result, options = verdicts.judged(seed, kind)

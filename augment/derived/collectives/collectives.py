@@ -20,6 +20,7 @@ from augment.derived.gpu.type_coverage import COMMUNICATION, COMPUTATION, type_c
 from augment.derived.host.enclosing import innermost
 from augment.derived.names.collective_kinds import OTHER, RECV, SEND, bus_factor, element_bytes, kind_of, size_elements
 from augment.derived.names.kernel_types import KernelType
+from augment.derived.names.own_collectives import stated_kind
 from augment.derived.source.arg_columns import ArgColumns, arg_columns
 from augment.derived.steps.steps import steps, steps_of_gpu_work
 from augment.records import dataclass
@@ -152,7 +153,7 @@ class _Told:
         return Texts(np.where(codes[0] < 0, codes[1], codes[0]).astype(np.int32), texts.values)
 
     def kinds(self) -> Texts:
-        """The kind of each collective: from the arg, else from the host's names, else from the kernel's name."""
+        """The kind of each collective: from the user's rules, the arg, the host's names, or the kernel's name."""
         strings = self._trace.strings
         name = self._trace.events.name
         arg = self.texts("Collective name")
@@ -166,6 +167,10 @@ class _Told:
             (name[self._row].astype(np.int64), strings),
         ]
         codes = np.full(len(self._row), UNKNOWN, np.int32)
+        kernel = name[self._row]
+        for code in distinct(kernel.astype(np.int64)).tolist():
+            if (kind_stated := stated_kind(self._trace, strings[code])) is not None:
+                codes[kernel == code] = known.setdefault(kind_stated, len(known))
         for source, values in sources:
             open_ = np.flatnonzero((codes < 0) & (source >= 0))
             for code in distinct(source[open_]).tolist():

@@ -22,6 +22,7 @@ from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.work_operators import work_operators
 from augment.derived.names.collective_kinds import OTHER, kind_of
 from augment.derived.names.kernel_types import KernelType
+from augment.derived.names.own_collectives import stated_kind
 from augment.errors import UsageError
 from augment.records import dataclass
 from augment.toml import parse_toml
@@ -131,20 +132,19 @@ def kernel_families(trace: Trace) -> KernelFamilies:
     families, matrix = [], []
     for operator_name, name, kernel_type in zip(*(key.tolist() for key in keys), strict=True):
         kernel = trace.strings[name]
-        families.append(
-            _family(rules, None if operator_name < 0 else trace.strings[operator_name], kernel, kernel_type)
-        )
+        operator_text = None if operator_name < 0 else trace.strings[operator_name]
+        families.append(_family(rules, operator_text, kernel, kernel_type, stated_kind(trace, kernel)))
         matrix.append(rules.matrix(families[-1], kernel))
     names = tuple(sorted(set(families)))
     index = np.array([names.index(family) for family in families], np.int32)
     return KernelFamilies(index[code], names, np.array(matrix, np.uint8)[code])
 
 
-def _family(rules: Rules, operator: str | None, kernel: str, kernel_type: int) -> str:
+def _family(rules: Rules, operator: str | None, kernel: str, kernel_type: int, stated: str | None) -> str:
     if kernel_type == KernelType.MEMORY:
         return MEMORY
     if kernel_type == KernelType.COMMUNICATION:
-        kind = kind_of(kernel)
+        kind = stated or kind_of(kernel)
         return COMMUNICATION if kind == OTHER else _WORDS.sub("_", kind).lower()
     return rules.family(operator, kernel)
 

@@ -1,9 +1,7 @@
 """What kind of work a kernel is: computation, communication or memory.
 
-:data:`PATTERNS` is a table. The first pattern found in a name decides; a name without any is computation. To add a
-library of yours, insert a row at the front before any analysis runs::
-
-    kernel_types.PATTERNS.insert(0, (KernelType.COMMUNICATION, re.compile("my_ring_")))
+:data:`PATTERNS` is a table. The first pattern found in a name decides; a name without any is computation. The user's
+own rules for collectives (``own_collectives.py``) come before it.
 
 Copies and memsets (by their category) are memory, whatever their name.
 """
@@ -18,6 +16,7 @@ import numpy as np
 
 from augment.arrays.ordering import compressed
 from augment.arrays.types import Bytes, Int32s
+from augment.derived.names.own_collectives import stated_kind
 from augment.trace import Category, Trace
 
 
@@ -71,7 +70,12 @@ def types_of(trace: Trace, name: Int32s, category: Bytes) -> Bytes:
     """The :class:`KernelType` (uint8) of each row of GPU work, by ``name`` and ``category``."""
     distinct, _ = compressed(name, len(trace.strings))
     by_name = np.zeros(len(trace.strings), np.uint8)
-    by_name[distinct] = [type_of(trace.strings[code]) for code in distinct.tolist()]
+    by_name[distinct] = [_type_in(trace, trace.strings[code]) for code in distinct.tolist()]
     types: Bytes = by_name[name]
     types[category != Category.KERNEL] = KernelType.MEMORY
     return types
+
+
+def _type_in(trace: Trace, name: str) -> KernelType:
+    """The type by the user's rules for collectives, else by the package's."""
+    return type_of(name) if stated_kind(trace, name) is None else KernelType.COMMUNICATION
