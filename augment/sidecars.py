@@ -13,6 +13,8 @@ from augment.errors import InputError, UnknownFormat, expect_regular
 from augment.records import dataclass
 from augment.writers.files import METRICS_SUFFIX
 
+_OF_JOB = f"*job*{METRICS_SUFFIX}"
+_PARENTS = 3  #: folders above that of a rank in which its job's metrics may be
 _SUFFIXES = (".diff.metrics.json", METRICS_SUFFIX)
 
 
@@ -89,3 +91,29 @@ def read_sidecar(path: str) -> dict[str, Any]:
     if not isinstance(decoded, dict) or not {"source", "analyses", "diagnostics"} <= decoded.keys():
         raise UnknownFormat(path, "not a metrics file of augment; augment run writes them")
     return decoded
+
+
+def told_by_job(path: str, content: dict[str, Any]) -> list[str]:
+    """What the metrics of the job say of its rank, whose metrics ``content`` at ``path`` are: sentences, of which the
+    first is the job's verdict. Empty if there are no metrics of a job that the trace belongs to, beside or above.
+    """
+    sha256 = content["source"].get("sha256")
+    folder = Path(os.path.abspath(path)).parent
+    places = [folder, *folder.parents[:_PARENTS]]
+    for beside in (each for place in places for each in sorted(place.glob(_OF_JOB))):
+        try:
+            job = read_sidecar(str(beside))
+        except (UnknownFormat, OSError):
+            continue
+        name = next((each["name"] for each in job["source"].get("traces", ()) if each["sha256"] == sha256), None)
+        if sha256 and name is not None and job.get("verdict", {}).get("text"):
+            return [f"Its job ({beside.name}): {job['verdict']['text'][0]}", *_waiting(job, name)]
+    return []
+
+
+def _waiting(job: dict[str, Any], trace: str) -> Iterator[str]:
+    """How long the rank of a trace waits for others, if that is a hundredth of its steps."""
+    parts = [row for row in job["analyses"].get("job_step_efficiency", {}).get("rows", ()) if row["trace"] == trace]
+    wall, wait = (sum(row[name] for row in parts) for name in ("wall_ns", "exposed_wait_ns"))
+    if wall and wait >= wall / 100:
+        yield f"This rank does nothing but wait for others for {100 * wait / wall:.0f} % of its steps."

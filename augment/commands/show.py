@@ -58,7 +58,7 @@ def command(
     written, but with --parquet, which also takes a folder of metrics: one file for each analysis, in which the columns
     run, trace and rank tell where a row is from.
     """
-    from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in
+    from augment.sidecars import Sidecar, is_sidecar, read_sidecar, sidecars_in, told_by_job
 
     if parquet is not None and os.path.isdir(source):
         request = replace(request, only=(*analyses_of(analyses), *request.only))
@@ -83,6 +83,9 @@ def command(
         from augment.commands.tables import print_markdown, print_sidecar
 
         shown = sidecar if request.only or request.skip or whole else main_tables(sidecar)
+        if known is not None and (sentences := told_by_job(source, known)):
+            verdict = shown.get("verdict", {"text": [], "rows": []})
+            shown = {**shown, "verdict": {**verdict, "text": [*verdict["text"], *sentences]}}
         (print_markdown if form == "markdown" else print_sidecar)(shown, limit)
 
 

@@ -49,16 +49,18 @@ def report_on(path: str, stage: Callable[[str], object], limits: Limits | None =
         InputError: it cannot be read, or the metrics have no diagnosis.
     """
     from augment.errors import UnknownFormat
-    from augment.sidecars import is_sidecar, read_sidecar
+    from augment.sidecars import is_sidecar, read_sidecar, told_by_job
 
-    sidecar, summary = (read_sidecar(path), None) if is_sidecar(path) else _judged(path, stage, limits)
+    known = is_sidecar(path)
+    sidecar, summary = (read_sidecar(path), None) if known else _judged(path, stage, limits)
     analysis = sidecar["analyses"].get(_ANALYSIS)
     if "verdict" not in sidecar and analysis is None:
         raise UnknownFormat(path, "these metrics have no verdict: name the trace, or make them again with augment run")
     verdict = sidecar.get("verdict", {"text": [], "rows": []})
     rows = [row for row in verdict["rows"] if "rule" in row] if analysis is None else analysis["rows"]
     text = verdict["text"] or [f"Nothing could be judged: {(analysis or {}).get('reason', 'no rule ran')}."]
-    return {"input": path, "verdict": text, "rows": rows, "summary": summary}
+    of_job = told_by_job(path, sidecar) if known else []
+    return {"input": path, "verdict": [*text, *of_job], "rows": rows, "summary": summary}
 
 
 def _judged(path: str, stage: Callable[[str], object], limits: Limits | None) -> tuple[dict[str, Any], bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rich.console import Console
 from running import Augment
 
 from augment.commands.tables import columns_of, print_columns, print_rows
+from simulator import JobOptions, simulate
 from traces import copy, kernel, launch, op, write_trace
 
 
@@ -179,3 +181,21 @@ def test_csv_and_markdown(tmp_path: Path, augment: Augment) -> None:
     lines = augment("show", trace, "temporal_breakdown", "--markdown").lines
     assert lines[0] == "# rank3.json: 6 events, 100.000 µs, rank 3, 1 step"
     assert "| rank | device | span_ns" in "\n".join(lines)
+
+
+def test_a_rank_points_to_its_job(tmp_path: Path, augment: Augment) -> None:
+    simulate(JobOptions(ranks=3, steps=4, layers=4, straggler=1, straggler_factor=1.6), tmp_path / "traces")
+    assert augment("run", tmp_path / "traces", "-o", tmp_path / "out", "--only", "diagnosis").code == 0
+    metrics = tmp_path / "out" / "rank0.metrics.json"
+    of_job = "Its job (job.metrics.json): Rank 1 holds up the other two: "
+    for command in ("show", "diagnose"):
+        lines = [line.strip() for line in augment(command, metrics).lines]
+        (place,) = (number for number, line in enumerate(lines) if line.startswith(of_job))
+        waits = re.fullmatch(r"This rank does nothing but wait for others for (\d+) % of its steps.", lines[place + 1])
+        assert waits
+        assert 10 < int(waits[1]) < 50
+    assert not any("of its steps" in line for line in augment("show", tmp_path / "out" / "rank1.metrics.json").lines)
+    metrics.rename(tmp_path / "rank0.metrics.json")  # away from its job
+    assert not any(
+        line.strip().startswith("Its job") for line in augment("show", tmp_path / "rank0.metrics.json").lines
+    )
