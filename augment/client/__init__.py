@@ -19,9 +19,10 @@ try:
 except ImportError as missing:
     raise ImportError(f"augment.client needs gRPC: pip install 'kineto-augment[client]' ({missing})") from missing
 
-from augment.client.client import PATIENCE_S, Client
+from augment.client.client import Client
 from augment.client.connection import Tls
-from augment.client.results import Augmented, AugmentedJob
+from augment.client.results import Augmented, AugmentedJob, Diagnosis
+from augment.client.session import PATIENCE_S
 
-__all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "Client", "Tls"]
+__all__ = ["PATIENCE_S", "Augmented", "AugmentedJob", "Client", "Diagnosis", "Tls"]
 del _grpc, _grpc_status

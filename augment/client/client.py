@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import grpc
-
-from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to
+from augment.client.connection import Deadline
 from augment.client.failures import job_failure
-from augment.client.results import Augmented, AugmentedJob
-from augment.client.transfers import Download, Moved, Upload, sent_name
+from augment.client.results import Augmented, AugmentedJob, Diagnosis
+from augment.client.session import NothingSent, Progress, Sent, Session, Wanted
+from augment.client.transfers import Download, Moved, sent_name
 from augment.client.whole import Names, all_of
-from augment.errors import AugmentError, InputError, ServiceError, UsageError
+from augment.errors import AugmentError, ServiceError, UsageError
 from augment.messages import spec_of
 from augment.request import Request
-from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
+from augment.v1 import resources_pb2
 from augment.writers.files import METRICS_SUFFIX, SUMMARY_SUFFIX, stem
 from augment.writers.seams import SUFFIX as SEAMS_SUFFIX
 
-Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
-
 _Job = resources_pb2.Job
-Wanted = Callable[[], resources_pb2.JobSpec]  #: sends what a job is made of, and says what is wanted
-PATIENCE_S, _FIRST_PATIENCE_S = 600.0, 10.0
-_MOST_SENT = 5  #: times that a trace is sent which is gone again before there is a job
 
 
-class _NothingSent(Exception):
-    """No trace of a job could be read."""
-
-
-class Client:
+class Client(Session):
     """Talks to one server; may be used by several threads; to be closed, or used in a ``with``.
 
     Args:
@@ -51,32 +38,6 @@ class Client:
     Raises:
         UsageError: a file of ``tls`` cannot be used, or ``token`` cannot be sent.
     """
-
-    def __init__(
-        self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = PATIENCE_S,
-        waiting: Callable[[str], object] = lambda _: None, forget: bool = False,
-    ) -> None:  # fmt: skip
-        host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isdigit()):
-            raise UsageError(f"{address}: a server is named HOST:PORT, such as 127.0.0.1:50051")
-        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-            raise UsageError("a token is of printable ASCII characters, and not empty")
-        self.address, self._forgets = address, forget
-        self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
-        self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
-        self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
-
-    def close(self) -> None:
-        """Close the connection; calls under way end."""
-        self._channel.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def augment(
         self,
@@ -216,63 +177,85 @@ class Client:
         paths = {called: os.fspath(path) for called, path in named.items()}
         tell = progress or (lambda _stage, _done, _of: None)
         title = name or "job"
-        deadline, names = Deadline(timeout_s, title), Names(paths, Path(out), self.address)
+        deadline, names = Deadline(timeout_s, title), Names(paths, Path(out), self.address, name)
         request = Request.of(request, fields)
         spec = resources_pb2.WholeJobSpec(
-            augment=spec_of(request, summaries=summaries), name=name,
+            augment=spec_of(request, summaries=summaries), name=names.title,
             parallelism=dict(request.parallelism), trust_clocks=request.trust_clocks,
             merge=resources_pb2.MergeSpec() if merge else None,
         )  # fmt: skip
         spec.augment.metrics_only = metrics_only
-        answers: dict[str, Augmented | AugmentError] = {}
-        uploads: dict[str, str] = {}
+        sent = Sent()
 
         def wanted() -> resources_pb2.JobSpec:
-            failed, sent = self._send_all(paths, deadline, tell)
-            answers.clear()
-            uploads.clear()
-            answers.update(failed)
-            uploads.update(sent)
+            sent.all(self._send_all(paths, deadline, tell))
+            inputs = [resources_pb2.Input(upload=one, file_name=names.there[n]) for n, one in sent.uploads.items()]
             del spec.inputs[:]
-            for called, upload in uploads.items():
-                spec.inputs.add(upload=upload, file_name=names.there[called])
-            if not uploads:
-                raise _NothingSent
+            spec.inputs.extend(inputs)
             return resources_pb2.JobSpec(job=spec)
 
         try:
             job = self._created(wanted, deadline, title)
-        except _NothingSent:
-            return AugmentedJob(answers, ())
+        except NothingSent:
+            return AugmentedJob(sent.unread, ())
+        answers: dict[str, Augmented | AugmentError] = {**sent.unread}
         with self._cancelling(job.name):
             self._forget_uploads(job.spec, deadline, title)
             done = self._ended(job, deadline, tell, title)
-            called = list(uploads)
+            called = list(sent.uploads)
             for failure in done.failures:
                 one = called[failure.index]
                 answers[one] = job_failure(failure.error).error(self.address, paths[one])
-            if done.state != _Job.STATE_FAILED or len(done.failures) < len(uploads):
+            if done.state != _Job.STATE_FAILED or len(done.failures) < len(sent.uploads):
                 self._expect_success(done, title)
             made = self._fetch_all(done, names, paths, deadline, tell)
         self._forget(job.name)
         return AugmentedJob({**made.traces, **answers}, made.files, tuple(done.notes))
 
-    def _send_all(
-        self, paths: Mapping[str, str], deadline: Deadline, tell: Progress
-    ) -> tuple[dict[str, Augmented | AugmentError], dict[str, str]]:
-        """Send traces: why some cannot be read, and the uploads of the others."""
+    def diagnose(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        name: str = "",
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> Diagnosis:
+        """Send traces of one folder, and have told what is wrong with them: what ``augment diagnose`` tells.
 
-        def send(name: str, moved: Moved) -> str | InputError:
-            try:
-                return self._upload(paths[name], deadline, lambda _stage, done, of: moved(done, of))
-            except InputError as error:
-                return error
+        Args:
+            paths: of the traces, with different base names.
+            name: what the folder is called, after which the job of several ranks is.
+            progress: as of :meth:`augment`, and ``timeout_s``, too.
+            timeout_s: for all of it.
 
-        sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in paths.values()]
-        sent = all_of(list(paths), sizes, send, lambda done, of: tell("sending", done, of))
-        told = dict(zip(paths, sent, strict=True))
-        failed: dict[str, Augmented | AugmentError] = {n: one for n, one in told.items() if not isinstance(one, str)}
-        return failed, {n: one for n, one in told.items() if isinstance(one, str)}
+        Raises:
+            AugmentError: as :meth:`augment_job`; if there is one trace alone, also that it cannot be read.
+        """
+        named = {os.path.basename(path): os.fspath(path) for path in paths}
+        tell = progress or (lambda _stage, _done, _of: None)
+        title = next(iter(named.values())) if len(named) == 1 else name or "job"
+        deadline = Deadline(timeout_s, title)
+        sent = Sent()
+
+        def wanted() -> resources_pb2.JobSpec:
+            sent.all(self._send_all(named, deadline, tell))
+            inputs = [resources_pb2.Input(upload=upload) for upload in sent.uploads.values()]
+            return resources_pb2.JobSpec(diagnose=resources_pb2.DiagnoseSpec(inputs=inputs, name=sent_name(name)))
+
+        try:
+            job = self._created(wanted, deadline, title)
+        except NothingSent:
+            return Diagnosis((), {named[called]: error for called, error in sent.unread.items()})
+        failed: dict[str, AugmentError] = {named[called]: error for called, error in sent.unread.items()}
+        with self._cancelling(job.name):
+            self._forget_uploads(job.spec, deadline, title)
+            done = self._follow(job, deadline, tell, title, "")
+            for failure in done.failures:
+                path = named[list(sent.uploads)[failure.index]]
+                failed[path] = job_failure(failure.error).error(self.address, path)
+            lines = Download(done.artifacts[-1], Path(), self._connection).content(self._stub, deadline)
+        self._forget(job.name)
+        return Diagnosis.of(lines, {sent_name(called): path for called, path in named.items()}, failed)
 
     def _fetch_all(
         self, job: _Job, names: Names, paths: Mapping[str, str], deadline: Deadline, tell: Progress
@@ -298,31 +281,6 @@ class Client:
             made[name] = Augmented(tuple(path for path in files if path not in summaries), summaries, seams)
         return AugmentedJob(made, tuple(path for trace, path in places if not trace))
 
-    def most_job_inputs(self) -> int:
-        """How many traces the server takes for one job; 0 if it is of a version that takes none."""
-        request = service_pb2.GetServerInfoRequest()
-        try:
-            info = self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
-        except ServiceError as error:
-            if error.code == "UNIMPLEMENTED":
-                return 0
-            raise
-        return info.limits.max_job_inputs
-
-    def _created(self, wanted: Wanted, deadline: Deadline, path: str) -> _Job:
-        """The job that ``wanted`` makes of what it sends: again, if that has gone before the job could be created.
-
-        Somebody else who had the same trace augmented, and wanted it to be forgotten, may have removed it.
-        """
-        for again in range(_MOST_SENT):
-            request = service_pb2.CreateJobRequest(spec=wanted(), request_id=str(uuid.uuid4()))
-            try:
-                return self._connection.ask(self._stub.CreateJob, request, deadline, path).job
-            except ServiceError as error:
-                if error.code != "NOT_FOUND" or again + 1 == _MOST_SENT:
-                    raise
-        raise AssertionError("the last attempt raises")
-
     def _done(
         self, wanted: Wanted, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
         tell: Progress, control: str = "",
@@ -335,46 +293,6 @@ class Client:
             made = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
         self._forget(job.name)
         return made
-
-    def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
-        try:
-            upload = Upload(path, sent_name(path), self._connection)
-        except OSError as error:
-            raise InputError(path, (error.strerror or str(error)).lower()) from error
-        return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
-
-    def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str, control: str) -> _Job:
-        """The job when it has succeeded."""
-        latest = self._ended(job, deadline, tell, path)
-        self._expect_success(latest, path, control)
-        return latest
-
-    def _expect_success(self, job: _Job, path: str, control: str = "") -> None:
-        if job.state == _Job.STATE_FAILED:
-            failure = job_failure(job.error)
-            raise failure.error(self.address, control if failure.metadata.get("side") == "control" else path)
-        if job.state == _Job.STATE_CANCELLED:
-            raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
-
-    def _ended(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
-        """The job when it has ended."""
-
-        def attempt(patience: Patience) -> _Job:
-            latest = job
-            request = service_pb2.WatchJobRequest(name=job.name)
-            for answer in self._stub.WatchJob(request, timeout=deadline.left_s(), metadata=self._connection.metadata):
-                patience.heard()
-                latest = answer.job
-                if latest.state == _Job.STATE_QUEUED:
-                    tell("queued", 0, 1)
-                elif latest.HasField("progress"):
-                    tell(latest.progress.stage, latest.progress.done_count, latest.progress.total_count)
-            return latest
-
-        final = (_Job.STATE_SUCCEEDED, _Job.STATE_FAILED, _Job.STATE_CANCELLED)
-        while (latest := self._connection.persist(attempt, deadline, path)).state not in final:
-            deadline.left_s()
-        return latest
 
     def _fetch(self, job: _Job, path: str, out: Path, deadline: Deadline, tell: Progress) -> Augmented:
         sent = stem(sent_name(path))
@@ -393,34 +311,6 @@ class Client:
                 paths.append(download.target)
         summaries = tuple(path for path in paths if path.name.endswith(SUMMARY_SUFFIX))
         return Augmented(tuple(path for path in paths if path not in summaries), summaries, seams)
-
-    @contextlib.contextmanager
-    def _cancelling(self, job: str) -> Iterator[None]:
-        """Cancel the job if what is done within does not end well."""
-        try:
-            yield
-        except BaseException:
-            self._try(self._stub.CancelJob, service_pb2.CancelJobRequest(name=job))
-            raise
-
-    def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
-        """Remove what the job was made of, if that is wanted; the job goes on."""
-        inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs) if self._forgets else ()
-        for name in {source.upload for source in inputs if source.upload}:
-            request = service_pb2.DeleteUploadRequest(name=name)
-            try:
-                self._connection.ask(self._stub.DeleteUpload, request, deadline, path)
-            except ServiceError as error:
-                if error.code != "NOT_FOUND":
-                    raise
-
-    def _forget(self, job: str) -> None:
-        """Remove the job and its artifacts, which are here now; the server's retention does it if this fails."""
-        self._try(self._stub.DeleteJob, service_pb2.DeleteJobRequest(name=job))
-
-    def _try(self, method: Callable[..., object], request: object) -> None:
-        with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel is closed
-            method(request, timeout=5, metadata=self._connection.metadata)
 
 
 def _local_name(file_name: str, sent: str, path: str, address: str) -> str:

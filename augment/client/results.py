@@ -46,6 +46,25 @@ class AugmentedJob:
         return _content(self.files[-1])
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with traces: a report for their job, if they are ranks of one, and for each that could be read.
+
+    ``reports`` have ``input``, which is the path of a trace, ``verdict`` and ``rows``. ``failed`` are the other traces.
+    """
+
+    reports: tuple[dict[str, Any], ...]
+    failed: Mapping[str, AugmentError]
+
+    @classmethod
+    def of(cls, lines: bytes, paths: Mapping[str, str], failed: Mapping[str, AugmentError]) -> Diagnosis:
+        """That in a file ``diagnosis.jsonl``, in which the traces of ``paths`` have these names."""
+        import msgspec
+
+        reports = [msgspec.json.decode(line) for line in lines.splitlines()]
+        return cls(tuple({**told, "input": paths.get(told["input"], told["input"])} for told in reports), failed)
+
+
 def _content(path: Path) -> dict[str, Any]:
     import msgspec
 

@@ -29,11 +29,13 @@ class Names:
         traces: the paths of the traces by their names below the folder of the job, with ``/``.
         out: the folder to write into.
         address: of the server, for errors.
+        title: the name of the folder.
     """
 
-    def __init__(self, traces: Mapping[str, str], out: Path, address: str) -> None:
+    def __init__(self, traces: Mapping[str, str], out: Path, address: str, title: str = "") -> None:
         self._out, self._address = out, address
-        self.there = {name: "/".join(map(sent_name, name.split("/"))) for name in traces}
+        self.title = _sent(title)
+        self.there = {name: _sent(name) for name in traces}
         self._outputs: dict[tuple[str, str], str] = {}  # traces, by the folder and the stem of their outputs there
         self._folders = {"": out}
         for name, there in self.there.items():
@@ -62,6 +64,10 @@ class Names:
             return None, self._folders[folder] / base
         what = f"the server made a file called {file_name!r}, which is not of this job"
         raise ServiceError(f"{self._address}: {what}", "", "")
+
+
+def _sent(name: str) -> str:
+    return "/".join(map(sent_name, name.split("/")))
 
 
 def all_of(

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from augment.commands.options import debug
+from augment.commands.remote import client_of, server_options
 
 if TYPE_CHECKING:
+    from augment.client import Client, Diagnosis
     from augment.errors import AugmentError
 
 Report = dict[str, Any]
@@ -22,8 +24,11 @@ _LEVELS = ("high", "warning")
 @click.option("--fail-on", type=click.Choice(_LEVELS), help="Exit with 1 if a finding is as grave as this.")
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per trace, one per line.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, for a comment or a summary of CI.")
+@server_options
 @debug
-def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None, form: str | None) -> int:
+def command(
+    inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None, form: str | None, **server: Any
+) -> int:
     """Say what is wrong with each INPUT: a trace, a metrics file, or a folder or glob of traces. Nothing is written.
 
     The verdict comes first, then what the rules found (!), what they looked at and found to be fine (✓), and what the
@@ -35,7 +40,8 @@ def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None,
     from augment.report.health import LEVELS, json_of, lines_of, of_jobs
 
     names, failures = _named(inputs)
-    reports, unread = _reports(names)
+    with client_of(**server) as client:
+        jobs, reports, unread = _there(client, names) if client else (None, *_reports(names))
     failures += unread
     for error in failures:
         complain(str(error))
@@ -43,7 +49,7 @@ def command(inputs: tuple[str, ...], fail_on: Literal["high", "warning"] | None,
         if not failures:
             complain(f"{', '.join(inputs)}: nothing to judge: no trace, and no metrics that augment wrote")
         return failures[0].exit_code if failures else UnknownFormat.exit_code
-    shown = [*of_jobs(reports), *reports]
+    shown = [*(of_jobs(reports) if jobs is None else jobs), *reports]
     lines: Iterable[str]
     if form == "json":
         lines = map(json_of, shown)
@@ -69,6 +75,41 @@ def _reports(names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Augm
         except AugmentError as error:  # noqa: PERF203
             failures += [error] if is_named else []
     return reports, failures
+
+
+def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Report], list[Report], list[AugmentError]]:
+    """The same, by a server, folder by folder; metrics are judged here. Before that the reports on jobs."""
+    from augment.errors import InputError
+    from augment.sidecars import is_sidecar
+
+    metrics = [(name, named) for name, named in names if os.path.exists(name) and is_sidecar(name)]
+    reports, failures = _reports(metrics)
+    jobs: list[Report] = []
+    folders: dict[str, dict[str, bool]] = {}
+    for name, named in names:
+        if (name, named) not in metrics:
+            folders.setdefault(os.path.dirname(name) or ".", {})[name] = named
+    for folder, traces in folders.items():
+        try:
+            told = _told(client, os.path.basename(os.path.abspath(folder)), list(traces))
+        except InputError as error:  # of the only trace
+            failures += [error] if any(traces.values()) else []
+            continue
+        jobs += [report for report in told.reports if report["input"] not in traces]
+        reports += [report for report in told.reports if report["input"] in traces]
+        failures += [error for name, error in told.failed.items() if traces[name]]
+    return jobs, reports, failures
+
+
+def _told(client: Client, folder: str, traces: Sequence[str]) -> Diagnosis:
+    """What a server says of the traces of a folder."""
+    from augment.batch.remote import progress_text
+    from augment.commands.terminal import bar
+
+    with bar(1, quiet=False) as shown:
+        return client.diagnose(
+            traces, name=folder, progress=lambda what, done, of: shown.stage(progress_text(what, done, of))
+        )
 
 
 def _named(inputs: Sequence[str]) -> tuple[list[tuple[str, bool]], list[AugmentError]]:

@@ -248,7 +248,7 @@ def test_what_means_nothing_without_a_server(run: Command, tmp_path: Path, flag:
 
 
 def test_no_server_there(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment.client.client._FIRST_PATIENCE_S", 0.2)
+    monkeypatch.setattr("augment.client.session._FIRST_PATIENCE_S", 0.2)
     path = write_trace(tmp_path / "a.json")
     ended = run(path, "--server", "127.0.0.1:1")
     assert ended.code == 1

@@ -1,0 +1,189 @@
+"""A connection to a server, and jobs there from the upload of their traces to their ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import grpc
+
+from augment.client.connection import Connection, Deadline, Patience, Tls, channel_to
+from augment.client.failures import job_failure
+from augment.client.transfers import Moved, Upload, sent_name
+from augment.client.whole import all_of
+from augment.errors import InputError, ServiceError, UsageError
+from augment.v1 import resources_pb2, service_pb2, service_pb2_grpc
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Progress = Callable[[str, int, int], None]  #: called with what is being done, how much of it is done, and of how much
+
+_Job = resources_pb2.Job
+Wanted = Callable[[], resources_pb2.JobSpec]  #: sends what a job is made of, and says what is wanted
+PATIENCE_S, _FIRST_PATIENCE_S = 600.0, 10.0
+_MOST_SENT = 5  #: times that a trace is sent which is gone again before there is a job
+
+
+class NothingSent(Exception):
+    """No trace of a job could be read."""
+
+
+class Sent:
+    """The uploads of the traces of a job, and why some cannot be read, each by its name."""
+
+    def __init__(self) -> None:
+        self.unread: dict[str, InputError] = {}
+        self.uploads: dict[str, str] = {}
+
+    def all(self, answers: Mapping[str, str | InputError]) -> None:
+        """They have been sent, for the first time or again.
+
+        Raises:
+            NothingSent: none could be read.
+        """
+        self.unread = {name: told for name, told in answers.items() if not isinstance(told, str)}
+        self.uploads = {name: told for name, told in answers.items() if isinstance(told, str)}
+        if not self.uploads:
+            raise NothingSent
+
+
+class Session:
+    """What a client does for each of its calls. The arguments are those of :class:`augment.client.Client`."""
+
+    def __init__(
+        self, address: str, *, token: str | None = None, tls: bool | Tls = False, patience_s: float = PATIENCE_S,
+        waiting: Callable[[str], object] = lambda _: None, forget: bool = False,
+    ) -> None:  # fmt: skip
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdigit()):
+            raise UsageError(f"{address}: a server is named HOST:PORT, such as 127.0.0.1:50051")
+        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+            raise UsageError("a token is of printable ASCII characters, and not empty")
+        self.address, self._forgets = address, forget
+        self._channel = channel_to(address, (tls if isinstance(tls, Tls) else Tls()) if tls else None)
+        self._stub = service_pb2_grpc.AugmentServiceStub(self._channel)
+        self._connection = Connection(address, token, patience_s, min(patience_s, _FIRST_PATIENCE_S), waiting)
+
+    def close(self) -> None:
+        """Close the connection; calls under way end."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _created(self, wanted: Wanted, deadline: Deadline, path: str) -> _Job:
+        """The job that ``wanted`` makes of what it sends: again, if that has gone before the job could be created.
+
+        Somebody else who had the same trace augmented, and wanted it to be forgotten, may have removed it.
+        """
+        for again in range(_MOST_SENT):
+            request = service_pb2.CreateJobRequest(spec=wanted(), request_id=str(uuid.uuid4()))
+            try:
+                return self._connection.ask(self._stub.CreateJob, request, deadline, path).job
+            except ServiceError as error:
+                if error.code != "NOT_FOUND" or again + 1 == _MOST_SENT:
+                    raise
+        raise AssertionError("the last attempt raises")
+
+    def _upload(self, path: str, deadline: Deadline, tell: Progress) -> str:
+        try:
+            upload = Upload(path, sent_name(path), self._connection)
+        except OSError as error:
+            raise InputError(path, (error.strerror or str(error)).lower()) from error
+        return upload.send(self._stub, deadline, lambda done, of: tell("sending", done, of))
+
+    def _follow(self, job: _Job, deadline: Deadline, tell: Progress, path: str, control: str) -> _Job:
+        """The job when it has succeeded."""
+        latest = self._ended(job, deadline, tell, path)
+        self._expect_success(latest, path, control)
+        return latest
+
+    def _expect_success(self, job: _Job, path: str, control: str = "") -> None:
+        if job.state == _Job.STATE_FAILED:
+            failure = job_failure(job.error)
+            raise failure.error(self.address, control if failure.metadata.get("side") == "control" else path)
+        if job.state == _Job.STATE_CANCELLED:
+            raise ServiceError(f"{path}: {self.address}: somebody cancelled the job", "CANCELLED", "CANCELLED")
+
+    def _ended(self, job: _Job, deadline: Deadline, tell: Progress, path: str) -> _Job:
+        """The job when it has ended."""
+
+        def attempt(patience: Patience) -> _Job:
+            latest = job
+            request = service_pb2.WatchJobRequest(name=job.name)
+            for answer in self._stub.WatchJob(request, timeout=deadline.left_s(), metadata=self._connection.metadata):
+                patience.heard()
+                latest = answer.job
+                if latest.state == _Job.STATE_QUEUED:
+                    tell("queued", 0, 1)
+                elif latest.HasField("progress"):
+                    tell(latest.progress.stage, latest.progress.done_count, latest.progress.total_count)
+            return latest
+
+        final = (_Job.STATE_SUCCEEDED, _Job.STATE_FAILED, _Job.STATE_CANCELLED)
+        while (latest := self._connection.persist(attempt, deadline, path)).state not in final:
+            deadline.left_s()
+        return latest
+
+    @contextlib.contextmanager
+    def _cancelling(self, job: str) -> Iterator[None]:
+        """Cancel the job if what is done within does not end well."""
+        try:
+            yield
+        except BaseException:
+            self._try(self._stub.CancelJob, service_pb2.CancelJobRequest(name=job))
+            raise
+
+    def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
+        """Remove what the job was made of, if that is wanted; the job goes on."""
+        inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs)
+        inputs = (*inputs, *spec.diagnose.inputs) if self._forgets else ()
+        for name in {source.upload for source in inputs if source.upload}:
+            request = service_pb2.DeleteUploadRequest(name=name)
+            try:
+                self._connection.ask(self._stub.DeleteUpload, request, deadline, path)
+            except ServiceError as error:
+                if error.code != "NOT_FOUND":
+                    raise
+
+    def _forget(self, job: str) -> None:
+        """Remove the job and its artifacts, which are here now; the server's retention does it if this fails."""
+        self._try(self._stub.DeleteJob, service_pb2.DeleteJobRequest(name=job))
+
+    def _try(self, method: Callable[..., object], request: object) -> None:
+        with contextlib.suppress(grpc.RpcError, ValueError):  # ValueError: the channel is closed
+            method(request, timeout=5, metadata=self._connection.metadata)
+
+    def _send_all(self, paths: Mapping[str, str], deadline: Deadline, tell: Progress) -> dict[str, str | InputError]:
+        """Send traces: the upload of each, or why it cannot be read."""
+
+        def send(name: str, moved: Moved) -> str | InputError:
+            try:
+                return self._upload(paths[name], deadline, lambda _stage, done, of: moved(done, of))
+            except InputError as error:
+                return error
+
+        sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in paths.values()]
+        sent = all_of(list(paths), sizes, send, lambda done, of: tell("sending", done, of))
+        return dict(zip(paths, sent, strict=True))
+
+    def most_job_inputs(self) -> int:
+        """How many traces the server takes for one job; 0 if it is of a version that takes none."""
+        request = service_pb2.GetServerInfoRequest()
+        try:
+            info = self._connection.ask(self._stub.GetServerInfo, request, Deadline(None, self.address)).info
+        except ServiceError as error:
+            if error.code == "UNIMPLEMENTED":
+                return 0
+            raise
+        return info.limits.max_job_inputs

@@ -1,0 +1,66 @@
+"""``augment diagnose --server``: the same words and exit codes as without it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving_process import Server, serving
+
+from augment import cli
+from simulator import JobOptions, simulate
+
+Ended = tuple[int, str, str]  #: exit code, stdout, stderr
+Command = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("state")) as one:
+        yield one
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: Server) -> Command:
+    """``augment diagnose ARGS…`` with a server; it must say and return what it does without one."""
+
+    def run(*args: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["augment", "diagnose", *map(str, args)])
+        capsys.readouterr()
+        return (cli.main(), *capsys.readouterr())
+
+    def command(*args: object) -> Ended:
+        here = run(*args)
+        assert run(*args, "--server", server.address) == here
+        return here
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks, and files that are no traces."""
+    folder = tmp_path_factory.mktemp("traces") / "training"
+    simulate(JobOptions(ranks=2, steps=2, layers=1), folder)
+    return folder
+
+
+def test_a_folder(both: Command, folder: Path) -> None:
+    code, out, _ = both(folder)
+    assert code == 0
+    assert out.startswith("job training, 2 traces:")
+    assert both(folder, "--json")[1].count("\n") == 3
+    assert both(folder, "--markdown", "--fail-on", "warning")[0] in (0, 1)
+
+
+def test_files(both: Command, folder: Path, tmp_path: Path) -> None:
+    trace = sorted(folder.glob("*.gz"))[0]
+    (tmp_path / "bad.json").write_text("no trace")
+    assert both(trace)[0] == 0
+    assert both(tmp_path / "bad.json")[0] == 3
+    code, out, err = both(trace, tmp_path / "bad.json", tmp_path / "missing.json")
+    assert code == 1
+    assert str(trace) in out
+    assert str(tmp_path / "bad.json") in err
