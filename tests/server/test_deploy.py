@@ -154,7 +154,8 @@ def test_the_container_installs_what_the_tests_ran_with() -> None:
     library, server = (parse_toml((ROOT / name / "pyproject.toml").read_text()) for name in ("", "server"))
     wanted = [
         *library["project"]["dependencies"], *library["project"]["optional-dependencies"]["client"],
-        *server["project"]["dependencies"], *server["project"]["optional-dependencies"]["otel"],
+        *server["project"]["dependencies"],
+        *(one for extra in ("otel", "http") for one in server["project"]["optional-dependencies"][extra]),
     ]  # fmt: skip
     for text in wanted:
         requirement = Requirement(text)
