@@ -224,7 +224,7 @@ def _grpc_server(limits: Limits, interceptors: list[grpc.aio.ServerInterceptor])
         ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),  # a client that vanished without a word is found out
         ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_S * 1000),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(_PING_S * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
     )
     return grpc.aio.server(interceptors=interceptors, options=options)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gzip
 import json
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -23,6 +25,7 @@ from augment.client.connection import Deadline
 from augment.v1 import resources_pb2 as v1
 from augment.v1 import service_pb2 as calls
 from augment.v1.service_pb2_grpc import AugmentServiceStub
+from augment_server import serving as serving_module
 from augment_server.flags import flag_of
 from augment_server.limits import Limits
 
@@ -201,3 +204,32 @@ def test_connections_without_calls_are_closed(tmp_path: Path) -> None:
         with suppress(ConnectionError):
             while connection.recv(1000):
                 pass
+
+
+PING, GOAWAY = 6, 7  #: types of frames
+PING_FRAME = b"\0\0\x08" + bytes([PING]) + bytes(5) + b"whatever"
+
+
+def test_who_watches_may_ask_whether_the_connection_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as the server means to allow. gRPC itself allows it every five minutes; our client asks every 30 s."""
+    monkeypatch.setattr(serving_module, "_PING_S", 0.001)
+
+    async def ask() -> Counter[int]:
+        server = serving_module._grpc_server(Limits(), [])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(FIRST_FRAMES)
+        told: Counter[int] = Counter()
+        while told[PING] < 10 and not told[GOAWAY]:
+            head = await reader.readexactly(9)
+            await reader.readexactly(int.from_bytes(head[:3], "big"))
+            told[head[3]] += 1
+            await asyncio.sleep(0.02)
+            writer.write(PING_FRAME)
+        writer.close()
+        await server.stop(0)
+        return told
+
+    told = asyncio.run(ask())
+    assert (told[PING], told[GOAWAY]) == (10, 0)
