@@ -11,6 +11,7 @@ import numpy as np
 
 from augment.analyses import Analysis
 from augment.annotations import Ends, Flows
+from augment.asking import Forgetting
 from augment.bounds import bounded
 from augment.derived.steps.window import rows_in_whole, within
 from augment.findings import AugmentedTrace, Outcome, Skipped, Window
@@ -21,8 +22,8 @@ from augment.trace import COMPLETE, Trace, derived
 Progress = Callable[[str, int, int], None]  #: called with an analysis's name, the number of analyses done, and of all
 
 THREADS_FROM = 50_000  #: events; with fewer, threads cost more than they save
-#: begun first where analyses run side by side: those at the end of the longest chains of facts
-LONGEST = ("critical_path_operators", "idle_time_breakdown")
+#: begun first: those at the end of the longest chains of facts, and those whose facts take the most memory
+FIRST = ("diagnosis", "critical_path_operators", "critical_path", "idle_time_breakdown")
 
 
 def augment(
@@ -31,6 +32,7 @@ def augment(
     *,
     progress: Progress | None = None,
     threads: int = 1,
+    later: Sequence[object] | None = None,
     **fields: Any,
 ) -> AugmentedTrace:
     """Run all analyses, or those of a request.
@@ -40,6 +42,8 @@ def augment(
         request: what to run; None means all analyses.
         progress: called before each analysis; with several threads by any of them, but never by two at once.
         threads: how many analyses of a large trace may run at once. The results do not depend on it.
+        later: functions that will ask for facts of the trace. Facts that neither they nor analyses to come ask for are
+            dropped, which saves memory. None keeps all facts.
         fields: fields of :class:`augment.request.Request` that replace those of ``request``: ``only=["steps"]``,
             ``skip=[…]``, ``options={"idle_time_breakdown": {…}}``, ``steps=(3, 5)``.
 
@@ -51,7 +55,9 @@ def augment(
     trace = with_tables(trace, *request.tables, peaks=request.peaks)
     part = trace if request.steps is None else within(trace, *request.steps)
     window = None if request.steps is None else Window(*request.steps, int(part.events.ts[0]))
+    is_large = len(part.events) >= THREADS_FROM
     begun, beginning = 0, threading.Lock()
+    forgetting = _forgetting(part, analyses, later) if is_large else None
 
     def run(analysis: Analysis) -> Outcome:
         nonlocal begun
@@ -60,22 +66,32 @@ def augment(
                 progress(analysis.NAME, begun, len(analyses))
             begun += 1
         outcome = _outcome(part, analysis, request.options.get(analysis.NAME, {}))
-        return outcome if part is trace else _of_whole(outcome, part)
+        outcome = outcome if part is trace else _of_whole(outcome, part)
+        if forgetting:
+            forgetting.ended(analysis.NAME)
+        return outcome
 
-    outcomes = _each(analyses, run, threads if len(part.events) >= THREADS_FROM else 1)
+    outcomes = _each(analyses, run, threads if is_large else 1)
     return AugmentedTrace(trace, outcomes, window, {analysis.NAME: analysis.ROW for analysis in analyses})
+
+
+def _forgetting(part: Trace, analyses: Sequence[Analysis], later: Sequence[object] | None) -> Forgetting | None:
+    if later is None:
+        return None
+    return Forgetting(part.facts, {analysis.NAME: analysis for analysis in analyses}, [_outcome, _of_whole, *later])
 
 
 def _each(analyses: Sequence[Analysis], run: Callable[[Analysis], Outcome], threads: int) -> dict[str, Outcome]:
     """The outcomes in the order of the analyses, which several threads run if there are to be several."""
+    ordered = sorted(analyses, key=lambda analysis: (*FIRST, analysis.NAME).index(analysis.NAME))
     if threads < 2:
-        return {analysis.NAME: run(analysis) for analysis in analyses}
+        outcomes = {analysis.NAME: run(analysis) for analysis in ordered}
+        return {analysis.NAME: outcomes[analysis.NAME] for analysis in analyses}
     from concurrent.futures import ThreadPoolExecutor
 
     executor = ThreadPoolExecutor(threads)
     try:
-        chains = sorted(analyses, key=lambda analysis: analysis.NAME not in LONGEST)
-        futures = {analysis.NAME: executor.submit(run, analysis) for analysis in chains}
+        futures = {analysis.NAME: executor.submit(run, analysis) for analysis in ordered}
         return {analysis.NAME: futures[analysis.NAME].result() for analysis in analyses}
     finally:
         executor.shutdown(cancel_futures=True)

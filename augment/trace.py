@@ -350,6 +350,8 @@ class Trace:
 
 
 Fact = TypeVar("Fact")
+FACT_KEY = "fact_key"  #: the attribute of a :func:`derived` function that tells its key in ``Trace.facts``
+_UNKNOWN: Any = object()
 
 
 def derived(compute: Callable[[Trace], Fact]) -> Callable[[Trace], Fact]:
@@ -358,11 +360,13 @@ def derived(compute: Callable[[Trace], Fact]) -> Callable[[Trace], Fact]:
 
     @functools.wraps(compute)
     def fact(trace: Trace) -> Fact:
-        if key not in trace.facts:
+        known: Fact = trace.facts.get(key, _UNKNOWN)
+        if known is _UNKNOWN:
             with trace.locks.of(key):
-                if key not in trace.facts:
-                    trace.facts[key] = compute(trace)
-        known: Fact = trace.facts[key]
+                known = trace.facts.get(key, _UNKNOWN)
+                if known is _UNKNOWN:
+                    known = trace.facts[key] = compute(trace)
         return known
 
+    setattr(fact, FACT_KEY, key)
     return fact

@@ -17,7 +17,7 @@ from augment import pipeline
 from augment.analyses import ANALYSES
 from augment.errors import LimitExceeded
 from augment.findings import AugmentedTrace
-from augment.pipeline import LONGEST, augment
+from augment.pipeline import FIRST, augment
 from augment.readers import containers, read
 from augment.readers.limits import Limits
 from augment.trace import Trace, derived
@@ -129,7 +129,7 @@ def test_progress_is_told_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_longest_chains_are_of_analyses() -> None:
-    assert {*LONGEST} <= {analysis.NAME for analysis in ANALYSES}
+    assert {*FIRST} <= {analysis.NAME for analysis in ANALYSES}
 
 
 @pytest.mark.parametrize("cut", [None, 3000])

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from augment.writers.seams import Described
 
 Report = Callable[[str], None]  #: called with one line of text for the user
-_OF_WRITERS = ("augment.derived.gpu.", "augment.derived.steps.")  #: facts that writers ask for, and those below them
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,18 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         evidence_state = evidence.state(trace.rank)
         trace = evidence.added_to(trace)
         augmented = augment(
-            trace, settings.request, progress=lambda name, _done, _of: stage(name), threads=settings.threads
+            trace,
+            settings.request,
+            progress=lambda name, _done, _of: stage(name),
+            threads=settings.threads,
+            later=[write_seamed, *(asks for each in settings.stages for asks in (each.summarize, each.under))],
         )
         for why in evidence.unused(augmented):
             announce(why)
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
         under = {track for each in settings.stages if each.under for track in each.under(augmented)}
-        _forget(augmented.trace.facts)
+        _forget(augmented.trace.facts, write_seamed)
         formats = None if settings.metrics_only else settings.request.formats
         written = dict(write_seamed(augmented, folder, formats, sorted(under)))
         files = delivered([*summaries, *written], item, [None] * len(summaries) + [*written.values()])
@@ -86,10 +89,12 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
     )
 
 
-def _forget(facts: dict[str, Any]) -> None:
-    """Give back the memory of facts that writers do not ask for."""
-    for name in [name for name in facts if not name.startswith(_OF_WRITERS)]:
-        del facts[name]
+def _forget(facts: dict[str, Any], later: object) -> None:
+    """Give back the memory of facts that ``later`` does not ask for."""
+    from augment.asking import facts_asked
+
+    for key in facts.keys() - facts_asked([later]):
+        del facts[key]
 
 
 def _summarize(stage: Stage, augmented: Any, folder: Path) -> Path:

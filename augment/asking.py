@@ -1,0 +1,128 @@
+"""Which facts a function may ask for: found in its code and in that of all that it names.
+
+It is a guess that need not be exact: a fact that is dropped too early is computed once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from threading import Lock
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from augment.trace import FACT_KEY
+
+_MOST_ITEMS = 500  #: of a collection that may hold functions
+_ASKING = (FunctionType, MethodType, ModuleType, staticmethod, classmethod, property, partial, type, tuple, list, dict)
+
+
+def facts_asked(asking: Iterable[Any], known: dict[int, _Part] | None = None) -> set[str]:
+    """The keys in ``Trace.facts`` of the facts that functions, or the functions of modules or classes, may ask for.
+
+    Args:
+        asking: the functions, modules and classes.
+        known: what earlier calls found; what this one finds is added.
+    """
+    known = {} if known is None else known
+    keys: set[str] = set()
+    seen: set[int] = set()
+    waiting = list(asking)
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        part = known.get(id(value))
+        if part is None:
+            part = known[id(value)] = _Part(value, list(_within(getattr(value, "__wrapped__", value))))
+        if part.key:
+            keys.add(part.key)
+        waiting += part.within
+    return keys
+
+
+class _Part:
+    """A function or what holds functions: what it names or holds, and its key if it is a fact."""
+
+    __slots__ = ("key", "value", "within")
+
+    def __init__(self, value: Any, within: list[Any]) -> None:
+        self.value, self.within = value, [part for part in within if _may_ask(part)]
+        self.key: str | None = getattr(value, FACT_KEY, None)
+
+
+def _may_ask(value: Any) -> bool:
+    return isinstance(value, _ASKING) or hasattr(value, "__wrapped__")
+
+
+class Forgetting:
+    """Drops facts that nobody will ask for any more.
+
+    Args:
+        facts: those of a trace.
+        asking: who asks, by name.
+        later: who asks after all of them.
+    """
+
+    def __init__(self, facts: dict[str, Any], asking: Mapping[str, object], later: Iterable[object]) -> None:
+        self._facts, self._lock = facts, Lock()
+        known: dict[int, _Part] = {}
+        self._later = facts_asked(later, known)
+        self._asked = {name: facts_asked([each], known) for name, each in asking.items()}
+
+    def ended(self, name: str) -> None:
+        """Who is called ``name`` asks for nothing more."""
+        with self._lock:
+            del self._asked[name]
+            needed = self._later.union(*self._asked.values())
+            for key in self._facts.keys() - needed:
+                self._facts.pop(key, None)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    """What a function of the package names, and what lies in its modules and classes and in small collections."""
+    match value:
+        case MethodType() | staticmethod() | classmethod():
+            yield value.__func__
+        case property():
+            yield value.fget
+        case partial():
+            yield from (value.func, *value.args)
+        case FunctionType() if _is_ours(value.__module__):
+            names = set(_names(value.__code__))
+            yield from (value.__globals__[name] for name in names if name in value.__globals__)
+            yield from _imported(names)
+            yield from (cell.cell_contents for cell in value.__closure__ or ())
+        case ModuleType() if _is_ours(value.__name__):
+            yield from (part for part in vars(value).values() if getattr(part, "__module__", "") == value.__name__)
+        case type() if _is_ours(value.__module__):
+            yield from vars(value).values()
+        case tuple() | list() if len(value) <= _MOST_ITEMS:
+            yield from value
+        case dict() if len(value) <= _MOST_ITEMS:
+            yield from value.values()
+
+
+def _is_ours(module: str | None) -> bool:
+    return bool(module) and str(module).startswith("augment.")
+
+
+def _imported(names: set[str]) -> Iterator[Any]:
+    """What a function imports itself, of the package's."""
+    for package in filter(_is_ours, names):
+        module = import_module(package)
+        for name in (name for name in names if "." not in name):
+            if hasattr(module, name):
+                yield getattr(module, name)
+            elif hasattr(module, "__path__") and find_spec(f"{package}.{name}"):
+                yield import_module(f"{package}.{name}")
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
