@@ -8,10 +8,11 @@ recording is part of no window; the diagnostics say how much that is. In a recor
 whole recording. The analysis ``steps`` measures how long the host was in each step. If the host runs ahead that is a
 different length, and it differs between the ranks of a job.
 
-The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown. Before its
-first and after its last work a device waits for the host. ``mean_launch_delay_ns`` is from the end of a launching call
-to the start of its work. The memory peak is the greatest sum that PyTorch's allocator had given out, if recorded
-(``profile_memory=True``).
+The window is divided as in the temporal breakdown, and its idle time by cause as in the idle time breakdown. After its
+last work a device waits for the host; before its first it does so until the call returns that launches this work. Of
+what then passes, if it is 30 µs or more, the cause is not recorded (``other``), nor where the launch is not.
+``mean_launch_delay_ns`` is from the end of a launching call to the start of its work. The memory peak is the greatest
+sum that PyTorch's allocator had given out, if recorded (``profile_memory=True``).
 
 ``augment check`` uses these rows as samples, so a sidecar with them is a baseline. The analysis is skipped without any
 operator, launch or GPU work.

@@ -128,8 +128,24 @@ def test_without_launches_work_is_of_the_step_in_which_it_begins() -> None:
 
 
 def test_a_recording_without_steps_is_one_window() -> None:
-    outcome = augment(trace_of(op("aten::mm", 3, 20), kernel("gemm", 10, 70)), only=[NAME]).outcomes[NAME]
+    events = [op("aten::mm", 3, 20), call("cudaLaunchKernel", 5, 8, correlation=1)]
+    outcome = augment(trace_of(*events, kernel("gemm", 10, 70, correlation=1)), only=[NAME]).outcomes[NAME]
     assert rows_of(outcome, "step", "step_ns", "busy_ns", "host_wait_ns") == [(None, 67, 60, 7)]
+
+
+@pytest.mark.parametrize(("launched", "host_wait_ns", "other_wait_ns"), [
+    ((5_000, 8_000), 8_000, 92_000),  # long after its launch returned: the host did not hold it up
+    ((5_000, 70_000), 70_000, 30_000),
+    ((5_000, 70_001), 100_000, 0),  # as long as a launch may take
+    (None, 0, 100_000),  # nobody knows
+])  # fmt: skip
+def test_the_host_is_waited_for_until_the_first_launch_returns(
+    launched: tuple[int, int] | None, host_wait_ns: int, other_wait_ns: int
+) -> None:
+    calls = [call("cudaLaunchKernel", *launched, correlation=1)] if launched else []
+    trace = trace_of(op("aten::mm", 0, 90_000), *calls, kernel("gemm", 100_000, 200_000, correlation=1))
+    outcome = augment(trace, only=[NAME]).outcomes[NAME]
+    assert rows_of(outcome, "host_wait_ns", "other_wait_ns") == [(host_wait_ns, other_wait_ns)]
 
 
 def test_the_host_alone_has_no_figures_of_a_device() -> None:

@@ -9,12 +9,13 @@ from augment.arrays.types import Bytes, Int64s, Places
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.gpu.launches import NO_ROW
 from augment.derived.steps.step_windows import StepWindows
-from augment.derived.waits.gap_causes import GapCategory, device_categories
+from augment.derived.waits.gap_causes import KERNEL_DELAY_NS, GapCategory, device_categories, launch_end
 from augment.derived.waits.idle_gaps import device_gaps
 from augment.records import dataclass
 from augment.trace import Trace
 
 _FOREVER = np.iinfo(np.int64).max // 4
+_OF_HEAD = (GapCategory.HOST_WAIT, GapCategory.OTHER)  #: before the first work: until its launch returns, and then
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,29 @@ class StepIdle:
 def step_idle(trace: Trace, device: int, windows: StepWindows) -> StepIdle:
     """The idle time of device number ``device`` of ``gpu_work(trace).devices`` in each of the windows.
 
-    Before its first and after its last work a device waits for the host, because nothing is launched.
+    After its last work a device waits for the host, because nothing is launched. Before its first it does so until the
+    call returns that launches this work. What then passes, if it is more than between kernels, has no recorded cause;
+    nor has any of it where the launch is not recorded.
     """
     work, gaps = gpu_work(trace), device_gaps(trace)[device]
     order = work.by_time[work.devices[device].places]
-    start = np.concatenate(([-_FOREVER], gaps.start, [max(work.end[order].max(), work.ts[order[-1]])]))
-    end = np.concatenate(([work.ts[order[0]]], gaps.end, [_FOREVER]))
-    category = np.full(len(start), GapCategory.HOST_WAIT, np.uint8)
-    category[1:-1] = device_categories(trace, gaps)
-    launch = np.concatenate((work.launch[order[:1]], work.launch[gaps.next], [NO_ROW]))
+    first = order[:1]
+    head = _head(trace, first)
+    start = np.concatenate(([-_FOREVER], head[:-1], gaps.start, [max(work.end[order].max(), work.ts[order[-1]])]))
+    end = np.concatenate((head, gaps.end, [_FOREVER]))
+    between = device_categories(trace, gaps)
+    category = np.concatenate((_OF_HEAD[: len(head)], between, [GapCategory.HOST_WAIT])).astype(np.uint8)
+    if work.launch[first[0]] == NO_ROW:
+        category[0] = GapCategory.OTHER
+    launch = np.concatenate((np.repeat(work.launch[first], len(head)), work.launch[gaps.next], [NO_ROW]))
     which, step, pieces = clip(Intervals(start, end), Intervals(windows.start, windows.end))
     return StepIdle(pieces.start, pieces.end, step, category[which], launch[which])
+
+
+def _head(trace: Trace, first: Places) -> Int64s:
+    """When the time before the ``first`` work changes its cause, and when it ends."""
+    ts = gpu_work(trace).ts[first]
+    if gpu_work(trace).launch[first[0]] == NO_ROW:
+        return ts
+    returned = launch_end(trace, first)
+    return np.concatenate((returned, ts)) if ts[0] - returned[0] >= KERNEL_DELAY_NS else ts
