@@ -84,9 +84,12 @@ class Client(Session):
 
     def diff(
         self,
-        control: str | os.PathLike[str],
-        test: str | os.PathLike[str],
+        control: str | os.PathLike[str] | Sequence[str],
+        test: str | os.PathLike[str] | Sequence[str],
         *,
+        name: str = "",
+        control_rank: int | None = None,
+        test_rank: int | None = None,
         step: int | tuple[int, int] | None = None,
         region: str | None = None,
         short_names: bool = False,
@@ -103,8 +106,11 @@ class Client(Session):
         """Send two traces, have them compared, and write what comes back: the same files as ``augment diff`` writes.
 
         Args:
-            control: the trace of what it was before.
-            test: the trace of what it is now.
+            control: the trace of what it was before, or those of its ranks.
+            test: the trace of what it is now, or those of its ranks.
+            name: what outputs are called after if the test has several traces: the name of their folder.
+            control_rank: compare only this rank of a control of several traces.
+            test_rank: the same of the test.
             step: as of ``augment.diff``, as ``region``, ``short_names`` and ``functions`` are.
             region: the annotation whose occurrences are the steps, or a pattern with ``*`` and ``?``.
             short_names: call operators and kernels by HTA's short names.
@@ -121,21 +127,32 @@ class Client(Session):
         Raises:
             AugmentError: as :meth:`augment`.
         """
-        names = os.fspath(control), os.fspath(test)
+        controls, tests = _paths(control), _paths(test)
+        paths = [tests[0], controls[0], *tests[1:], *controls[1:]]
         tell = progress or (lambda _stage, _done, _of: None)
-        deadline = Deadline(timeout_s, names[1])
+        deadline = Deadline(timeout_s, paths[0])
         steps = (step, step) if isinstance(step, int) else step
         spec = resources_pb2.DiffSpec(
             steps=resources_pb2.StepPair(control=steps[0], test=steps[1]) if steps else None, region=region or "",
             short_names=short_names, functions=functions, formats=formats, overlay=overlay,
-            label=label or stem(names[0]), min_delta_us=min_delta_us, arrow_count=arrow_count,
+            label=label or (stem(controls[0]) if len(paths) == 2 else ""), name=sent_name(name),
+            control_rank=control_rank, test_rank=test_rank,
+            min_delta_us=min_delta_us, arrow_count=arrow_count,
         )  # fmt: skip
 
         def wanted() -> resources_pb2.JobSpec:
-            spec.control.upload, spec.test.upload = (self._upload(name, deadline, tell) for name in names)
+            sent = [resources_pb2.Input(upload=self._upload(path, deadline, tell)) for path in paths]
+            spec.test.CopyFrom(sent[0])
+            spec.control.CopyFrom(sent[1])
+            del spec.tests[:], spec.controls[:]
+            spec.tests.extend(sent[2 : len(tests) + 1])
+            spec.controls.extend(sent[len(tests) + 1 :])
             return resources_pb2.JobSpec(diff=spec)
 
-        return self._done(wanted, names[1], out, deadline, tell, control=names[0])
+        stems = {stem(sent_name(path)): stem(path) for path in tests}
+        if len(tests) > 1:
+            stems[spec.name or "job"] = name or "job"
+        return self._done(wanted, paths[0], out, deadline, tell, control=controls[0], stems=stems)
 
     def augment_job(
         self,
@@ -283,21 +300,27 @@ class Client(Session):
 
     def _done(
         self, wanted: Wanted, path: str, out: str | os.PathLike[str] | None, deadline: Deadline,
-        tell: Progress, control: str = "",
+        tell: Progress, control: str = "", stems: Mapping[str, str] | None = None,
     ) -> Augmented:  # fmt: skip
-        """Have a job done, of which ``path`` is the trace that the outputs are called after."""
+        """Have a job done, of which ``path`` is the trace that the outputs are called after, or one of several.
+
+        ``stems`` are those of the outputs there, and here, if they are not those of ``path``.
+        """
+        stems = stems or {stem(sent_name(path)): stem(path)}
         job = self._created(wanted, deadline, path)
         with self._cancelling(job.name):
             self._forget_uploads(job.spec, deadline, path)
             done = self._follow(job, deadline, tell, path, control)
-            made = self._fetch(done, path, Path(out) if out is not None else Path(path).parent, deadline, tell)
+            folder = Path(out) if out is not None else Path(path).parent
+            made = self._fetch(done, path, stems, folder, deadline, tell)
         self._forget(job.name)
         return made
 
-    def _fetch(self, job: _Job, path: str, out: Path, deadline: Deadline, tell: Progress) -> Augmented:
-        sent = stem(sent_name(path))
+    def _fetch(
+        self, job: _Job, path: str, stems: Mapping[str, str], out: Path, deadline: Deadline, tell: Progress
+    ) -> Augmented:
         downloads = [
-            Download(artifact, out / _local_name(artifact.file_name, sent, path, self.address), self._connection)
+            Download(artifact, out / _local_name(artifact.file_name, stems, path, self.address), self._connection)
             for artifact in job.artifacts
         ]
         if not downloads or not downloads[-1].target.name.endswith(METRICS_SUFFIX):
@@ -313,14 +336,18 @@ class Client(Session):
         return Augmented(tuple(path for path in paths if path not in summaries), summaries, seams)
 
 
-def _local_name(file_name: str, sent: str, path: str, address: str) -> str:
+def _paths(side: str | os.PathLike[str] | Sequence[str]) -> list[str]:
+    return [os.fspath(side)] if isinstance(side, str | os.PathLike) else list(side)
+
+
+def _local_name(file_name: str, stems: Mapping[str, str], path: str, address: str) -> str:
     """What the artifact is called here: after the local file, whatever of its name could not be sent.
 
     Raises:
         ServiceError: the server means another file, perhaps outside of the folder.
     """
-    suffix = file_name.removeprefix(sent)
-    if not file_name.startswith(sent) or not suffix.startswith(".") or "/" in suffix or "\\" in suffix:
+    sent = max((one for one in stems if file_name.startswith(f"{one}.")), key=len, default=None)
+    if sent is None or "/" in file_name or "\\" in file_name:
         what = f"the server made a file called {file_name!r}, which is not of this trace"
         raise ServiceError(f"{path}: {address}: {what}", "", "")
-    return stem(path) + suffix
+    return stems[sent] + file_name.removeprefix(sent)

@@ -147,7 +147,7 @@ class Session:
     def _forget_uploads(self, spec: resources_pb2.JobSpec, deadline: Deadline, path: str) -> None:
         """Remove what the job was made of, if that is wanted; the job goes on."""
         inputs = (spec.augment.input, spec.diff.control, spec.diff.test, *spec.job.inputs)
-        inputs = (*inputs, *spec.diagnose.inputs) if self._forgets else ()
+        inputs = (*inputs, *spec.diagnose.inputs, *spec.diff.tests, *spec.diff.controls) if self._forgets else ()
         for name in {source.upload for source in inputs if source.upload}:
             request = service_pb2.DeleteUploadRequest(name=name)
             try:

@@ -96,8 +96,7 @@ def command(
 
     Each is a trace, or a folder with a trace of each rank. Steps are compared in order, as many as both have; ranks by
     their number. The tables are printed. STEM.diff.pftrace (or .json.gz; STEM of the test) is the test's trace with the
-    differences on its timeline; STEM.diff.metrics.json is the whole comparison. A server compares two traces, not
-    folders.
+    differences on its timeline; STEM.diff.metrics.json is the whole comparison.
     """
     from augment.commands.runs import label_of
     from augment.commands.terminal import bar, emit, say
@@ -113,8 +112,8 @@ def command(
     folder = Path(out or (test if os.path.isdir(test) else os.path.dirname(test) or "."))
     with client_of(**server) as client, bar(1, quiet=quiet) as shown:
         if client:
-            _expect_files(control, test, ranks | {"tables": tables or None, "peak": peaks or None})
-            paths = _there(client, control, test, options, drawing, folder, shown)
+            _expect_supported({"tables": tables, "peak": peaks})
+            paths = _there(client, control, test, options | ranks, drawing, folder, shown)
         else:
             sides = _sides((control, test), tables, peaks, shown)
             paths = _here(sides, label_of(test), options | ranks, drawing, folder, shown)
@@ -156,10 +155,12 @@ def _there(
 ) -> Sequence[Path]:
     """Compare on a server; returns the same files."""
     from augment.batch.remote import progress_text
+    from augment.commands.runs import files_of, label_of
 
     return client.diff(
-        control,
-        test,
+        files_of(control),
+        files_of(test),
+        name=label_of(test),
         **options,
         formats=drawing.formats,
         overlay=drawing.overlay,
@@ -171,14 +172,11 @@ def _there(
     ).files
 
 
-def _expect_files(control: str, test: str, options: dict[str, Any]) -> None:
-    """Refuse inputs and options that a server does not support."""
-    for path in (control, test):
-        if os.path.isdir(path):
-            raise UsageError(f"{path}: is a folder; with --server name one trace per side")
+def _expect_supported(options: dict[str, Any]) -> None:
+    """Refuse options that a server does not support."""
     for name, value in options.items():
-        if value is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: not supported with --server, which compares two traces")
+        if value:
+            raise UsageError(f"--{name}: not supported with --server")
 
 
 def _step(text: str | None) -> int | tuple[int, int] | None:

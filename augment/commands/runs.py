@@ -61,6 +61,15 @@ def _files(path: str) -> Iterator[tuple[str, bool]]:
         yield item.path, item.named
 
 
+def files_of(path: str) -> list[str]:
+    """The files that may be the traces of a run: ``path``, or those in the folder ``path``.
+
+    Raises:
+        InputError: there is none.
+    """
+    return [name for name, _ in _files(path)]
+
+
 @dataclass(frozen=True)
 class Recording:
     """The figures of each step of a run, the regions in its traces, and of each rank ``source`` of its sidecar."""

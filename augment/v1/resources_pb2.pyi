@@ -382,6 +382,8 @@ class DiffSpec(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     CONTROL_RANK_FIELD_NUMBER: builtins.int
     TEST_RANK_FIELD_NUMBER: builtins.int
+    CONTROLS_FIELD_NUMBER: builtins.int
+    TESTS_FIELD_NUMBER: builtins.int
     overlay: builtins.bool
     """Whether both traces are written into one file, too, in Perfetto's own format."""
     label: builtins.str
@@ -397,7 +399,7 @@ class DiffSpec(google.protobuf.message.Message):
     arrow_count: builtins.int
     """How many arrows an overlay has at most; 100 if not set."""
     name: builtins.str
-    """What outputs are called if the test is an earlier job of several traces; "job" if empty."""
+    """What outputs are called if the test has several traces, the name of their folder, say; "job" if empty."""
     control_rank: builtins.int
     """Of a control of several traces, that of this rank alone is compared."""
     test_rank: builtins.int
@@ -418,6 +420,14 @@ class DiffSpec(google.protobuf.message.Message):
     def steps(self) -> global___StepPair:
         """The step of each side to compare; all, as many as both have, if not set."""
 
+    @property
+    def controls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
+        """The traces of more ranks of the control. Of several, those are passed over that are no traces."""
+
+    @property
+    def tests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Input]:
+        """The same of the test."""
+
     def __init__(
         self,
         *,
@@ -435,9 +445,11 @@ class DiffSpec(google.protobuf.message.Message):
         name: builtins.str = ...,
         control_rank: builtins.int | None = ...,
         test_rank: builtins.int | None = ...,
+        controls: collections.abc.Iterable[global___Input] | None = ...,
+        tests: collections.abc.Iterable[global___Input] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "control", b"control", "control_rank", b"control_rank", "min_delta_us", b"min_delta_us", "steps", b"steps", "test", b"test", "test_rank", b"test_rank"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "control", b"control", "control_rank", b"control_rank", "formats", b"formats", "functions", b"functions", "label", b"label", "min_delta_us", b"min_delta_us", "name", b"name", "overlay", b"overlay", "region", b"region", "short_names", b"short_names", "steps", b"steps", "test", b"test", "test_rank", b"test_rank"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_arrow_count", b"_arrow_count", "_control_rank", b"_control_rank", "_min_delta_us", b"_min_delta_us", "_test_rank", b"_test_rank", "arrow_count", b"arrow_count", "control", b"control", "control_rank", b"control_rank", "controls", b"controls", "formats", b"formats", "functions", b"functions", "label", b"label", "min_delta_us", b"min_delta_us", "name", b"name", "overlay", b"overlay", "region", b"region", "short_names", b"short_names", "steps", b"steps", "test", b"test", "test_rank", b"test_rank", "tests", b"tests"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_arrow_count", b"_arrow_count"]) -> typing.Literal["arrow_count"] | None: ...
     @typing.overload

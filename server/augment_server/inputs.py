@@ -84,7 +84,7 @@ def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
     """The inputs of a job, that first which its outputs are called after."""
     kind = spec.WhichOneof("kind")
     if kind == "diff":
-        return [spec.diff.test, spec.diff.control]
+        return [spec.diff.test, spec.diff.control, *spec.diff.tests, *spec.diff.controls]
     if kind == "report":
         return [spec.report.input]
     if kind == "augment":
@@ -94,7 +94,13 @@ def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
 
 def is_plain(spec: v1.JobSpec) -> bool:
     """Whether each input is one trace, as in the first version of the API."""
-    return spec.WhichOneof("kind") in ("augment", "diff") and not any(given.job for given in inputs_of(spec))
+    inputs = inputs_of(spec)
+    return spec.WhichOneof("kind") in ("augment", "diff") and len(inputs) <= 2 and not any(one.job for one in inputs)
+
+
+def is_control(spec: v1.DiffSpec, origin: int) -> bool:
+    """Whether this input of a comparison is of its control."""
+    return origin == 1 or origin >= 2 + len(spec.tests)
 
 
 class Inputs:

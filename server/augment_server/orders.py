@@ -12,7 +12,7 @@ import msgspec
 
 from augment.messages import request_of
 from augment.v1 import resources_pb2 as v1
-from augment_server.inputs import Given
+from augment_server.inputs import Given, is_control
 from augment_server.jobs import Begun
 from augment_server.limits import Limits
 from augment_server.parts import Part
@@ -29,7 +29,7 @@ class Orders:
         self._storage, self._limits, self._roots = storage, limits, roots
         self._of_kind: dict[str, Callable[[Begun], Order]] = {
             "augment": lambda begun: _augment_order(begun.spec.augment),
-            "diff": lambda begun: {**_diff_order(begun.spec.diff), "name": begun.spec.diff.name or "job"},
+            "diff": lambda begun: {**_diff_order(begun.spec.diff), "sides": _sides(begun)},
             "job": self._job_order,
             "report": lambda begun: {"markdown": begun.spec.report.markdown},
             "diagnose": self._diagnose_order,
@@ -126,9 +126,15 @@ def _plain(what: Any) -> Any:
     return msgspec.to_builtins(what)
 
 
+def _sides(begun: Begun) -> list[str]:
+    """Of which side of a comparison each trace is."""
+    return ["control" if is_control(begun.spec.diff, given.origin) else "test" for given in begun.inputs]
+
+
 def _diff_order(spec: v1.DiffSpec) -> Order:
     """What is not set is left out."""
     order: Order = {
+        "name": spec.name or "job",
         "compare": {"region": spec.region or None, "short_names": spec.short_names, "functions": spec.functions},
         "drawing": {"formats": list(spec.formats), "label": spec.label, "overlay": spec.overlay},
     }

@@ -18,7 +18,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,14 +26,18 @@ from augment.batch.convert import Settings, convert_or_raise
 from augment.batch.inputs import Input
 from augment.batch.results import Result
 from augment.batch.stages import STAGES
-from augment.errors import InputError
+from augment.errors import InputError, UnknownFormat
 from augment.heap import keep_freed_memory
 from augment.readers.limits import Limits
 from augment.request import Request
 from augment.writers import seams
 from augment.writers.files import METRICS_SUFFIX
 
+if TYPE_CHECKING:
+    from augment.trace import Trace
+
 Say = Callable[..., None]
+_SIDES = ("control", "test")  #: of a comparison
 _PIECE = 1 << 20
 
 
@@ -93,7 +97,7 @@ def _outcome(order: dict[str, Any], say: Say) -> dict[str, Any]:
         number = _blamed(error, order)
         failure = refusal_of(error, order["inputs"][number]["file_name"])
         if failure.metadata and order["kind"] == "diff":  # both may have the same name
-            failure.metadata = {**failure.metadata, "side": "control" if order["inputs"][number]["origin"] else "test"}
+            failure.metadata = {**failure.metadata, "side": order["sides"][number]}
         why = traceback.format_exc() if failure.reason in ("INTERNAL", "OUTPUT_ERROR", "STORAGE_FULL") else ""
     return {"failed": [failure.reason, *_presentable(failure.message, failure.metadata, order)], "traceback": why}
 
@@ -138,11 +142,9 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
     """Compare the traces of the control with those of the test, which come first."""
     from augment.comparison import diff
     from augment.comparison.outputs import Drawing, write_all
-    from augment.readers import read
     from augment.writers.files import stem
 
-    sides = [[path for path, given in zip(sources, order["inputs"], strict=True) if given["origin"] == origin]
-             for origin in (1, 0)]  # fmt: skip
+    sides = [[path for path, its in zip(sources, order["sides"], strict=True) if its == side] for side in _SIDES]
     limits, asked = Limits(**order["limits"]), order["compare"]
     if "step" in asked:
         asked["step"] = tuple(asked["step"])
@@ -154,12 +156,31 @@ def _compared(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[
     traces = []
     for name, paths in zip(stages[:2], sides, strict=True):
         stage(name)
-        traces.append([read(str(path), limits=limits) for path in paths])
+        traces.append(list(_read_all(paths, limits)))
     stage("comparing")
     result = diff(*traces, **asked)
     out = Path(order["folder"]) / "out"
     name = stem(sides[1][0].name) if len(sides[1]) == 1 else str(order["name"])
     return _told(order, write_all(result, out, name, Drawing(**order["drawing"]), stage))
+
+
+def _read_all(paths: Sequence[Path], limits: Limits) -> Iterator[Trace]:
+    """The traces of a side; of several files those are passed over that are none.
+
+    Raises:
+        InputError: there is no trace.
+    """
+    from augment.readers import read
+
+    count, last = 0, None
+    for path in paths:
+        try:
+            yield read(str(path), limits=limits)
+            count += 1
+        except UnknownFormat as error:  # noqa: PERF203
+            last = error
+    if last and not count:
+        raise last
 
 
 def _reported(order: dict[str, Any], sources: Sequence[Path], say: Say) -> dict[str, Any]:

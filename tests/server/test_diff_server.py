@@ -90,16 +90,23 @@ def test_usage_errors(both: Command, traces: tuple[Path, Path], args: list[str])
     assert both(*traces, *args)[0] == 2
 
 
-def test_what_a_server_does_not_compare(
+def test_folders(both: Command, tmp_path: Path) -> None:
+    """All ranks are compared, or one of each side; other files there are passed over."""
+    simulate(JobOptions(ranks=2, steps=2, layers=1), tmp_path / "before")
+    simulate(JobOptions(ranks=2, steps=2, layers=1, slow_kernel="nvjet"), tmp_path / "now")
+    code, _, _, written = both(tmp_path / "before", tmp_path / "now")
+    assert code == 0
+    assert sorted(written) == ["now.diff.metrics.json", "rank0.diff.pftrace", "rank1.diff.pftrace"]
+    _, _, _, written = both(tmp_path / "before", tmp_path / "now", "--control-rank", 1, "--test-rank", 0)
+    assert sorted(written) == ["now.diff.metrics.json", "rank0.diff.pftrace"]
+    rank = next((tmp_path / "now").glob("rank1*.gz"))
+    assert both(tmp_path / "before", rank, "--control-rank", 1)[0] == 0
+
+
+def test_what_a_server_does_not_take(
     server: Server, traces: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    control, test = map(str, traces)
-    folder = str(traces[0].parent)
-    for args, said in (
-        ([folder, test], f"{folder}: is a folder"),
-        ([control, folder], f"{folder}: is a folder"),
-        ([control, test, "--test-rank", "0"], "--test-rank: not supported with --server"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["augment", "diff", *args, "--server", server.address])
-        assert cli.main() == 2
-        assert said in capsys.readouterr().err
+    args = [*map(str, traces), "--peak", "dense_bf16_tflops=1000"]
+    monkeypatch.setattr(sys, "argv", ["augment", "diff", *args, "--server", server.address])
+    assert cli.main() == 2
+    assert "--peak: not supported with --server" in capsys.readouterr().err
