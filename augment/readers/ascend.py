@@ -9,6 +9,7 @@ import numpy as np
 
 from augment.arrays.types import Bytes
 from augment.readers.dialects import (
+    ASCEND_CALL,
     ASCEND_COLLECTIVES,
     ASCEND_COLLECTIVES_THREAD,
     ASCEND_DEVICE,
@@ -19,12 +20,15 @@ from augment.trace import Category, Identity
 
 
 def categorise(raw: RawEvents, category: Bytes) -> None:
-    """Set the ``category`` of those rows without any that an Ascend device executed."""
+    """Set the ``category`` of those rows without any that an Ascend device executed, and of calls of its runtime."""
+    without = np.array([not one for one in raw.strings], np.bool_)
+    called = np.array([one.startswith(ASCEND_CALL) for one in raw.strings], np.bool_)
+    if called.any():
+        category[without[raw.category] & called[raw.name]] = Category.CUDA_RUNTIME
     names = raw.names
     if ASCEND_DEVICE not in names.processes.values():
         return
     on_device = np.array([_on_device(place, names) for place in raw.places], np.bool_)
-    without = np.array([not string for string in raw.strings], np.bool_)
     executed = on_device[raw.place] & without[raw.category]
     category[executed] = Category.KERNEL
     syncs = np.array([ASCEND_SYNC.fullmatch(string) is not None for string in raw.strings], np.bool_)

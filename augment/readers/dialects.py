@@ -36,7 +36,7 @@ CATEGORIES: dict[str, Category] = {
     "privateuse1_driver": Category.CUDA_DRIVER,
     "mtia_runtime": Category.CUDA_RUNTIME,
     "mtia_ccp_events": Category.KERNEL,
-    "async_npu": Category.AC2G,
+    "hosttodevice": Category.AC2G,  # of Ascend: from the call of its runtime; async_npu leads from the operator
     "hpu_op": Category.CUDA_RUNTIME,
     "glow_runtime": Category.CUDA_RUNTIME,
     # forks of Kineto for Cambricon's, Enflame's and Moore Threads' devices
@@ -52,6 +52,7 @@ CATEGORIES: dict[str, Category] = {
 #: the process of an Ascend device, whose work has no category; the processes that hold its collectives, older first;
 #: how the threads end on which those are whole, and how the others are called, with the tasks that they consist of
 ASCEND_DEVICE = "Ascend Hardware"
+ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin, which have no category, either
 ASCEND_COLLECTIVES = ("HCCL", "Communication")
 ASCEND_COLLECTIVES_THREAD = "Communication"
 ASCEND_PLANE = re.compile(r"Plane \d+")

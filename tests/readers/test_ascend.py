@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from augment.analyses import temporal_breakdown
+from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.gpu.launches import NO_ROW
 from augment.findings import AugmentedTrace
 from augment.readers import read
 from augment.trace import Category
@@ -84,3 +90,65 @@ def test_collectives_of_one_of_two_devices_are_no_ones(tmp_path: Path) -> None:
         "hcom_allReduce__123_0_1",
         "Notify_Wait",
     ]
+
+
+def arrow(number: int, begin: str, end: str, kind: str = "HostToDevice") -> list[dict[str, Any]]:
+    place = {"pid": HOST, "tid": 9} if kind == "HostToDevice" else {"pid": PYTHON, "tid": 9}
+    both = {"name": kind, "cat": kind, "id": str(number), "bp": "e"}
+    return [both | {"ph": "s", "ts": begin} | place, both | {"ph": "f", "ts": end, "pid": HARDWARE, "tid": 3}]
+
+
+PYTHON, HOST = 77, 7702
+T = "17041615114203"
+
+
+def test_calls_of_the_runtime_launch_what_their_arrows_lead_to(tmp_path: Path) -> None:
+    """One call launches two kernels, from within a call in it; the arrow of the operator launches nothing."""
+    events = [
+        named("process_name", "CANN", HOST),
+        task("AscendCL@aclnnMm", f"{T}10.000", 20, HOST, 9),
+        task("AscendCL@opCompile", f"{T}11.000", 5, HOST, 9),
+        task("AscendCL@aclnnAdd", f"{T}40.000", 4, HOST, 9),
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": PYTHON, "tid": 9, "ts": f"{T}05.000", "dur": 60},
+        task("mm", f"{T}21.500", 5),
+        task("cast", f"{T}28.500", 5),
+        task("add", f"{T}46.000", 2),
+        task("alone", f"{T}60.000", 2),
+        *arrow(1, f"{T}15.000", f"{T}21.500"),
+        *arrow(2, f"{T}27.000", f"{T}28.500"),
+        *arrow(3, f"{T}43.000", f"{T}46.000"),
+        *arrow(4, f"{T}06.000", f"{T}21.500", "async_npu"),
+        *arrow(5, f"{T}50.000", f"{T}60.000", "async_npu"),
+    ]
+    expected = {"mm": "AscendCL@aclnnMm", "cast": "AscendCL@aclnnMm", "add": "AscendCL@aclnnAdd", "alone": None}
+    trace = read(write(tmp_path, PROCESSES + events))
+    perfetto.write(AugmentedTrace(trace, {}), tmp_path / "again.pftrace")
+    for each in (trace, read(str(tmp_path / "again.pftrace"))):
+        work = gpu_work(each)
+        calls = [None if row == NO_ROW else each.names_of([row])[0] for row in work.launch.tolist()]
+        assert dict(zip(each.names_of(work.row), calls, strict=True)) == expected
+
+
+def test_recorded_launches_are_those_of_the_file() -> None:
+    """By the file's JSON: the outermost call around the begin of each arrow."""
+    path = Path(__file__).parents[3] / "shared" / "traces" / "ascend_trace_view" / "trace_view.json.gz"
+    if not path.exists():
+        pytest.skip("the recorded traces are not at hand")
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
+    calls = [one for one in events if one["ph"] == "X" and one["name"].startswith("AscendCL@")]
+    begins = {one["id"]: one for one in events if one.get("cat") == "HostToDevice" and one["ph"] == "s"}
+    launched = {}
+    for end in (one for one in events if one.get("cat") == "HostToDevice" and one["ph"] == "f"):
+        begin = begins[end["id"]]
+        around = [
+            one for one in calls
+            if (one["pid"], one["tid"]) == (begin["pid"], begin["tid"])
+            and Decimal(one["ts"]) <= Decimal(begin["ts"]) <= Decimal(one["ts"]) + Decimal(one["dur"])
+        ]  # fmt: skip
+        launched[int(Decimal(end["ts"]) * 1000)] = max(around, key=lambda one: one["dur"])["name"]
+    trace = read(str(path))
+    work = gpu_work(trace)
+    known = work.launch != NO_ROW
+    assert (len(known), int(known.sum())) == (276, 274)
+    names = trace.names_of(work.launch[known])
+    assert dict(zip(trace.events.ts[work.row[known]].tolist(), names, strict=True)) == launched

@@ -2,20 +2,28 @@
 
 Before PyTorch 2.4, Kineto wrote no args for AMD's kernels and copies, but an ``ac2g`` flow from each launch to its
 work. The flow's id is the correlation. ``output_json.cpp`` writes each end directly after the slice that it belongs to.
+
+Ascend's ``trace_view`` has arrows ``HostToDevice`` from within a call of the runtime to the start of each piece of work
+that it launched. There, the correlation is the number of the call.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from augment.arrays.types import Int64s
-from augment.trace import NO_CORRELATION, Category, Trace
+from augment.arrays.types import Int32s, Int64s
+from augment.trace import NO_CORRELATION, Category, Trace, derived
+
+_ASCEND_CALL = "AscendCL@"  #: how the calls of its runtime begin
 
 
 def correlations_of(trace: Trace, rows: Int64s) -> Int64s:
     """The correlation of each of ``rows``, int64. If no row has one, the ids of their arrows."""
     correlation = trace.events.correlation[rows]
-    return correlation if (correlation != NO_CORRELATION).any() else _by_arrows(trace, rows)
+    if (correlation != NO_CORRELATION).any():
+        return correlation
+    of_ascend = any(name.startswith(_ASCEND_CALL) for name in trace.strings)
+    return _by_calls(trace, rows) if of_ascend else _by_arrows(trace, rows)
 
 
 def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
@@ -35,3 +43,50 @@ def _by_arrows(trace: Trace, rows: Int64s) -> Int64s:
     matches &= thread[events.track[rows[before]]] == thread[events.track[arrow]]
     correlations[before[matches]] = number[matches]
     return correlations
+
+
+def _by_calls(trace: Trace, rows: Int64s) -> Int64s:
+    """The number of the call that launched each of ``rows``, or that each is; else ``NO_CORRELATION``."""
+    calls, at, place, thread = _arrows_of_calls(trace)
+    correlations = np.full(len(rows), NO_CORRELATION, np.int64)
+    own = np.isin(rows, calls)
+    correlations[own] = rows[own] + 1
+    key = thread[trace.events.track[rows]].astype(np.int64)
+    order = np.lexsort((at, place))
+    for number in np.unique(key).tolist():
+        mine, ends = np.flatnonzero((key == number) & ~own), order[place[order] == number]
+        found = np.searchsorted(at[ends], trace.events.ts[rows[mine]])
+        known = found < len(ends)
+        known[known] = at[ends[found[known]]] == trace.events.ts[rows[mine[known]]]
+        correlations[mine[known]] = calls[ends[found[known]]] + 1
+    return correlations
+
+
+@derived
+def _arrows_of_calls(trace: Trace) -> tuple[Int64s, Int64s, Int64s, Int32s]:
+    """Of each arrow from a call: the row of the call (the outermost on its thread), and when (ns) and on which thread
+    it ends; and the number of the thread of each track."""
+    events = trace.events
+    threads: dict[object, int] = {}
+    thread = np.array([threads.setdefault((track.pid, track.tid), len(threads)) for track in trace.tracks], np.int32)
+    arrows = np.flatnonzero((events.category == Category.AC2G) & np.isin(events.phase, (ord("s"), ord("f"))))
+    ids = events.flow_id.at(arrows, NO_CORRELATION)
+    begins, ends = (arrows[events.phase[arrows] == ord(phase)] for phase in "sf")
+    begin_ids, end_ids = (ids[events.phase[arrows] == ord(phase)] for phase in "sf")
+    order = np.argsort(begin_ids, kind="stable")
+    found = np.minimum(np.searchsorted(begin_ids[order], end_ids), max(len(order) - 1, 0))
+    met = begin_ids[order[found]] == end_ids if len(order) else np.zeros(len(ends), np.bool_)
+    begins, ends = begins[order[found[met]]], ends[met]
+    call = np.full(len(begins), NO_CORRELATION, np.int64)
+    runtime = events.slices_of(Category.CUDA_RUNTIME)
+    for number in np.unique(thread[events.track[begins]]).tolist():
+        mine = np.flatnonzero(thread[events.track[begins]] == number)
+        rows = runtime[thread[events.track[runtime]] == number]
+        reach = np.maximum.accumulate(events.end[rows]) if len(rows) else rows
+        rows = rows[np.append(True, events.ts[rows[1:]] >= reach[:-1])[: len(rows)]]
+        last = np.searchsorted(events.ts[rows], events.ts[begins[mine]], side="right") - 1
+        inside = last >= 0
+        inside[inside] = events.end[rows[last[inside]]] >= events.ts[begins[mine[inside]]]
+        call[mine[inside]] = rows[last[inside]]
+    known = call != NO_CORRELATION
+    return call[known], events.ts[ends[known]], thread[events.track[ends[known]]].astype(np.int64), thread

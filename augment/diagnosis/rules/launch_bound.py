@@ -53,6 +53,11 @@ _OF_GRAPHS = (
     "The kernels are launched by graphs already: look at what the host does between them (sampling, copies, Python), "
     "prepare the next step while the device works, or put more into each graph"
 )
+_OF_ASCEND = (
+    "Run operators as they are, without compiling them (torch.npu.set_compile_mode(jit_compile=False)), use graph mode "
+    "(torchair), or a larger batch"
+)
+SKEWED = 0.1  #: share of work that seems to begin before its launch, from which on clocks cannot be trusted
 LONG_CALL_NS = 100_000  #: a call of the runtime that takes longer waits, or asks for memory
 _CAUSES = (data_loading, allocator_calls, long_calls, host_gaps, recompilation, graph_capture)
 _LAUNCHING = (BoundBy.CPU_OPERATOR, BoundBy.RUNTIME_CALL, BoundBy.OUTSIDE_OPERATORS)
@@ -79,7 +84,8 @@ def check(trace: Trace) -> Answer:
     graphs = len(places) >= GRAPH * len(calls)
     launches = f"in {count(len(calls) / measure(trace).count, 'launch', 'launches')} " if graphs else ""
     stacks = bool((trace.events.category == Category.PYTHON_FUNCTION).any())
-    confidence: Confidence = "medium" if stacks else "high"
+    skewed = float(np.mean(trace.events.ts[work.launch[places]] > work.ts[places])) > SKEWED
+    confidence: Confidence = "medium" if stacks or skewed else "high"
     return judged(
         trace,
         saved,
@@ -89,6 +95,8 @@ def check(trace: Trace) -> Answer:
         + shorter(trace, saved),
         advice=_OF_GRAPHS
         if graphs
+        else _OF_ASCEND
+        if trace.names_of(calls[:1])[0].startswith("AscendCL@")
         else "Launch many kernels at once with CUDA graphs (torch.compile(mode='reduce-overhead') or "
         "torch.cuda.graph); fuse small kernels with torch.compile; use a larger batch"
         + ("; stacks were recorded, which slows the host: record without with_stack to be certain" if stacks else ""),
