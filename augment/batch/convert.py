@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
             threads=settings.threads,
             later=[write_seamed, *(asks for each in settings.stages for asks in (each.summarize, each.under))],
         )
-        for why in evidence.unused(augmented):
+        for why in (*evidence.unused(augmented), *_several_ranks(trace)):
             announce(why)
         stage("writing")
         summaries = [_summarize(each, augmented, folder) for each in settings.stages]
@@ -87,6 +87,16 @@ def convert_or_raise(item: Input, settings: Settings, announce: Report, stage: R
         evidence_state=evidence_state,
         partial=trace.partial or "",
     )
+
+
+def _several_ranks(trace: Trace) -> Iterator[str]:
+    """A warning, if the file holds several ranks, whose figures would be those of one."""
+    from augment.derived.source.several_ranks import may_be_merged, rank_of_track
+
+    ranks = len({rank for rank in rank_of_track(trace).tolist() if rank >= 0}) if may_be_merged(trace) else 0
+    if ranks:
+        name = trace.source.label
+        yield f"{name}: holds {ranks} ranks, taken as one; augment cut {name} -o DIR --part writes a trace of each"
 
 
 def _forget(facts: dict[str, Any], later: object) -> None:

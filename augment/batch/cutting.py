@@ -9,6 +9,7 @@ import numpy as np
 
 from augment.batch.inputs import Input
 from augment.derived.source.cut_mark import mark
+from augment.derived.source.several_ranks import rank_of_track
 from augment.derived.steps import cutting
 from augment.errors import InputError, UnknownFormat, UsageError
 from augment.readers import read
@@ -81,6 +82,41 @@ def cut_each(inputs: Sequence[Input], folder: Path, choice: Choice, stage: Calla
     if not outs:
         raise InputError(str(folder), "nothing was written: no input is a trace")
     return list(outs)
+
+
+def part(name: str, folder: Path, ranks: Sequence[range], stage: Callable[[str], None]) -> list[Path]:
+    """Write each rank of a file with several, as other tools merge them, to ``rankN.json.gz`` in ``folder``.
+
+    Args:
+        name: of the file.
+        folder: made if it is not there.
+        ranks: only these; none: all.
+        stage: called with the current activity.
+
+    Raises:
+        UsageError: the file does not tell of several ranks, or has none of these.
+    """
+    stage(f"reading {name}")
+    trace = read(name)
+    of_track = rank_of_track(trace)
+    there = np.unique(of_track[of_track >= 0])
+    if not len(there):
+        raise UsageError(
+            f"{name}: does not tell of several ranks: neither an arg rank nor process ids such as [TP3] 42"
+        )
+    wanted = [rank for rank in there.tolist() if not ranks or any(rank in some for some in ranks)]
+    if not wanted:
+        raise UsageError(f"--ranks: {name} has none of these, only {', '.join(map(str, there.tolist()))}")
+    of_event = of_track[trace.events.track]
+    suffix = ".json.gz" if trace.source.insert_at is not None else ".pftrace"
+    outs = []
+    for rank in wanted:
+        out = folder / f"rank{rank}{suffix}"
+        stage(f"writing {out}")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_cut(trace, of_event == rank, out, mark(trace.source.metadata, rank=rank))
+        outs.append(out)
+    return outs
 
 
 def cut_timeline(path: Path, out: Path, ranks: Sequence[range]) -> list[str]:

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     "--drop", multiple=True, metavar="CATEGORY,…", callback=listed, help="Leave out events of these categories."
 )
 @ranks_option
+@click.option(
+    "--part",
+    "parted",
+    is_flag=True,
+    help="Write each rank of a file with several ranks, as other tools merge them, into the folder OUT.",
+)
 @click.option("--quiet", is_flag=True, help="Print only the path.")
 @debug
 def command(
@@ -52,6 +58,7 @@ def command(
     period: tuple[float, float] | None,
     drop: tuple[str, ...],
     ranks: tuple[range, ...],
+    parted: bool,
     quiet: bool,
 ) -> int:
     """Write a part of the trace INPUT to OUT, small enough for a browser.
@@ -59,20 +66,27 @@ def command(
     Slices are kept whole, arrows if both their ends are kept, and everything that is no event, such as names of
     threads. Chrome JSON keeps its own bytes: only events are taken out. OUT in Perfetto's format can be made of any
     input. OUT says that it was cut; diagnostics and the diagnosis repeat it. If INPUT is a folder, each trace in it is
-    cut alike, into the folder OUT. Of a timeline of a job, --ranks keeps some. The paths are printed on stdout.
+    cut alike, into the folder OUT. Of a timeline of a job, --ranks keeps some. A file into which another tool merged
+    the traces of several ranks is parted with --part, if it tells them: by an arg rank, or by process ids such as
+    [TP3] 42. The paths are printed on stdout.
     """
     import os
     from pathlib import Path
 
-    from augment.batch.cutting import Choice
+    from augment.batch.cutting import Choice, part
     from augment.commands.terminal import bar, emit, say
     from augment.writers.perfetto.several import is_of_several
 
     choice = Choice(steps, period, drop)
-    if not choice and not ranks:
-        raise UsageError("nothing to cut: give --steps, --time, --ranks or --drop")
+    if not choice and not ranks and not parted:
+        raise UsageError("nothing to cut: give --steps, --time, --ranks, --drop or --part")
+    if parted and choice:
+        raise UsageError("--part: cut the parts in a second run: augment cut OUT --steps …")
     with bar(1, quiet=quiet) as shown:
-        if os.path.isdir(file):
+        if parted:
+            outs = part(file, Path(out), ranks, shown.stage)
+            text = f"{len(outs)} ranks are in {out}"
+        elif os.path.isdir(file):
             outs, text = _folder(file, Path(out), choice, ranks, shown.stage)
         elif os.path.isfile(file) and is_of_several(Path(file)):
             outs, text = _timeline(Path(file), Path(out), choice, ranks)

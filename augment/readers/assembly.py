@@ -121,6 +121,8 @@ def assemble(
 
 
 def _rank(path: str, members: dict[str, Any]) -> tuple[int | None, str | None]:
+    if (rank := cut_mark.rank_kept(members)) is not None:
+        return rank, "augment cut"
     rank = distributed(members, "rank")
     if rank is not None:
         return rank, "distributedInfo"

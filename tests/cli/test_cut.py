@@ -248,3 +248,54 @@ def test_what_cannot_be_cut(tmp_path: Path, augment: Augment) -> None:
         assert (ended.code, because in ended.err) == (2, True), ended.err
     ended = augment("cut", path, "--time", "0-1", "-o", tmp_path / "b.txt")
     assert (ended.code, "must end in .json.gz, .json or .pftrace" in ended.err) == (2, True)
+
+
+def merged(paths: list[Path], out: Path, style: str) -> Path:
+    """The traces in one file, as TraceFusion merges them (``args``), or SGLang (``pids``)."""
+    events = []
+    for rank, path in enumerate(paths):
+        for event in events_of(path):
+            pid = event.get("pid")
+            if style == "args":
+                event["args"] = {**event.get("args", {}), "rank": rank}
+                event["pid"] = pid + 10**6 * rank if isinstance(pid, int) else pid
+                if "correlation" in event["args"]:
+                    event["args"]["correlation"] += 10**7 * rank
+            else:
+                event["pid"] = f"[TP{rank:02}] {pid}"
+            if "id" in event:
+                event["id"] += 10**8 * rank
+            events.append(event)
+    info = {"distributedInfo": {"rank": 0, "world_size": len(paths)}} if style == "pids" else {}
+    out.write_text(json.dumps({**info, "traceEvents": events}))
+    return out
+
+
+@pytest.mark.parametrize("style", ["args", "pids"])
+def test_ranks_that_another_tool_merged(style: str, tmp_path: Path, augment: Augment) -> None:
+    paths = [path for path, _ in simulate(JobOptions(ranks=3, steps=2, layers=1), tmp_path / "job")]
+    whole = merged(paths, tmp_path / "whole.json", style)
+    ended = augment("cut", whole, "-o", tmp_path / "parts", "--part")
+    assert ended.lines == [str(tmp_path / "parts" / f"rank{rank}.json.gz") for rank in range(3)]
+    for rank, path in enumerate(paths):
+        part, alone = read(str(tmp_path / "parts" / f"rank{rank}.json.gz")), read(str(path))
+        assert part.rank == rank
+        assert not any(note.code == "cut" for note in part.diagnostics)
+        for category in (Category.KERNEL, Category.CUDA_RUNTIME, Category.CPU_OP):
+            rows, own = part.events.slices_of(category), alone.events.slices_of(category)
+            assert part.names_of(rows) == alone.names_of(own)
+            assert (part.events.dur[rows] == alone.events.dur[own]).all()
+        assert len(steps(part)) == len(steps(alone)) == 2
+    warned = augment("run", whole, "-o", tmp_path / "out", "--only", "steps")
+    assert "holds 3 ranks, taken as one; augment cut whole.json -o DIR --part" in warned.err
+    (only,) = augment("cut", whole, "-o", tmp_path / "some", "--part", "--ranks", "1").lines
+    assert read(only).rank == 1
+    told = augment("cut", whole, "-o", tmp_path / "none", "--part", "--ranks", "7")
+    assert (told.code, told.err.strip().endswith("has none of these, only 0, 1, 2")) == (2, True)
+
+
+def test_one_rank_has_no_parts(raw: Path, tmp_path: Path, augment: Augment) -> None:
+    told = augment("cut", raw, "-o", tmp_path / "parts", "--part")
+    assert told.code == 2
+    assert "does not tell of several ranks" in told.err
+    assert not (tmp_path / "parts").exists()

@@ -17,20 +17,31 @@ def mark(
     steps: tuple[int, int] | None = None,
     period_ms: tuple[float, float] | None = None,
     dropped: Sequence[str] = (),
+    rank: int | None = None,
 ) -> dict[str, Any]:
-    """The member's value; ``members`` are the source's, which may have been cut before."""
+    """The member's value; ``members`` are the source's, which may have been cut before. ``rank``: of a file with
+    several, the one that was kept."""
     earlier = members.get(MEMBER)
     names = [*(_dropped(earlier) if isinstance(earlier, dict) else ()), *dropped]
     given = {"steps": steps and list(steps), "time_ms": period_ms and list(period_ms), "dropped": names}
-    return {name: value for name, value in given.items() if value}
+    rank = rank_kept(members) if rank is None else rank
+    return {name: value for name, value in given.items() if value} | ({} if rank is None else {"rank": rank})
+
+
+def rank_kept(members: Mapping[str, Any]) -> int | None:
+    """The rank that was kept of a file with several; None if it is no such part."""
+    told = members.get(MEMBER)
+    rank = told.get("rank") if isinstance(told, dict) else None
+    return rank if isinstance(rank, int) and 0 <= rank < 1 << 31 else None
 
 
 def cut_text(members: Mapping[str, Any]) -> str | None:
-    """What a file is of a recording, in words: ``steps 3 to 5, without cpu_op``; None if it is no part of one."""
+    """What a file is of a recording, in words: ``steps 3 to 5, without cpu_op``; None if it is no part of one. The
+    whole recording of one of several ranks is no part."""
     told = members.get(MEMBER)
-    if not isinstance(told, dict):
+    if not isinstance(told, dict) or told.keys() == {"rank"}:
         return None
-    parts = []
+    parts = [f"rank {rank}"] if (rank := rank_kept(members)) is not None else []
     if (steps := _two(told.get("steps"))) is not None:
         parts.append(f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}")
     if (period := _two(told.get("time_ms"))) is not None:

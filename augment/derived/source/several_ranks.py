@@ -1,0 +1,63 @@
+"""Which rank each track is of, in a file into which another tool merged the traces of several ranks.
+
+Such tools give each rank processes of its own, and say the rank in the arg ``rank`` of all events (TraceLens'
+TraceFusion) or before the process id: ``[TP03] 4242`` (SGLang's merger; with one kind of parallelism it is the rank).
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from augment.arrays.ordering import each
+from augment.arrays.types import Int64s
+from augment.trace import Identity, Trace, derived
+
+_UNKNOWN = -1
+_LOOKED_AT = 3  #: events of a process that must agree
+_MOST_PROCESSES = 20_000
+_HEADER = ("distributedInfo", "deviceProperties", "schemaVersion")  #: what Kineto writes of one rank
+_IN_PID = re.compile(r"\[(?:TP|DP|PP|EP)-?(\d{1,9})\]")
+
+
+def may_be_merged(trace: Trace) -> bool:
+    """Whether it is worth asking: process ids tell of ranks, or nothing of the profiler's own header is there. What the
+    args say is looked up in the text, which takes a pass."""
+    told = any(isinstance(track.pid, str) and _IN_PID.match(track.pid) for track in trace.tracks)
+    return told or trace.source.metadata.keys().isdisjoint(_HEADER)
+
+
+@derived
+def rank_of_track(trace: Trace) -> Int64s:
+    """The rank of each of ``trace.tracks``, -1 unknown, int64; all -1 unless the file tells of at least two ranks."""
+    pids: dict[Identity, int] = {}
+    process = np.array([pids.setdefault(track.pid, len(pids)) for track in trace.tracks], np.int64)
+    ranks = np.full(len(pids), _UNKNOWN, np.int64)
+    if 1 < len(pids) <= _MOST_PROCESSES:
+        for pid, number in pids.items():
+            stated = _IN_PID.match(pid) if isinstance(pid, str) else None
+            ranks[number] = int(stated[1]) if stated else _UNKNOWN
+        if (ranks < 0).all():
+            ranks = _by_args(trace, process, len(pids))
+    if len(np.unique(ranks[ranks >= 0])) < 2:
+        return np.full(len(trace.tracks), _UNKNOWN, np.int64)
+    return ranks[process] if len(pids) else np.empty(0, np.int64)
+
+
+def _by_args(trace: Trace, process: Int64s, count: int) -> Int64s:
+    """The rank of each process by the args of its first events."""
+    ranks = np.full(count, _UNKNOWN, np.int64)
+    of = process[trace.events.track]
+    samples = [(number, rows[:_LOOKED_AT]) for number, rows in each(of, count)]
+    if not samples:
+        return ranks
+    chosen = np.concatenate([rows for _, rows in samples])
+    stated: dict[int, set[object]] = {}
+    for row, args in zip(chosen.tolist(), trace.args_of(chosen), strict=True):
+        stated.setdefault(int(of[row]), set()).add(args.get("rank"))
+    for number, found in stated.items():
+        rank = found.pop() if len(found) == 1 else None
+        if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 31:
+            ranks[number] = rank
+    return ranks
