@@ -196,6 +196,30 @@ def test_what_is_refused(server: Server, path: str, options: tuple[str, ...], st
     assert answered.headers["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /v1/jobs HTTP/1.1\r\nHost: [x\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[x\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n{}",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_http_is_answered_and_no_error_of_ours(server: Server, data: bytes) -> None:
+    place = server.http.removeprefix("http://").split(":")
+    with socket.create_connection((place[0], int(place[1])), timeout=PATIENCE_S) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        answered = connection.recv(100)
+    assert answered[:12] in (b"HTTP/1.1 400", b"HTTP/1.0 400", b"HTTP/1.1 403", b"")
+    assert curl(f"{server.http}/healthz").status == 200
+    assert not [line for line in server.log if line["level"] == "error"]
+
+
 def test_what_is_wrong_is_named(server: Server) -> None:
     answered = curl(f"{server.http}/v1/jobs", "--json", '{"spec": {"augment": {"onyl": ["x"]}}}')
     (violations,) = (one["fieldViolations"] for one in answered.json["details"] if "fieldViolations" in one)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
@@ -65,6 +66,7 @@ class HttpPort:
         Raises:
             AugmentError: the port is taken.
         """
+        logging.getLogger("aiohttp.server").addFilter(lambda record: not _is_no_request(record))
         self._server = web.Server(
             self._answered, handler_cancellation=True, access_log=None, auto_decompress=False,
             keepalive_timeout=self._limits.max_connection_idle_s, read_bufsize=_READ_BYTES, lingering_time=2.0,
@@ -132,7 +134,7 @@ class HttpPort:
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
         """What a web page of somebody else's must not do by its visitor's browser."""
         origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and not _same_site(origin, host):
             what = "requests from web pages of other servers are refused"
         elif self._names_matter and not _local(host):
             what = "ask for this server by its address, or as localhost"
@@ -223,8 +225,22 @@ def _shown(request: web.BaseRequest) -> dict[str, list[bytes]]:
 
 def _local(host: str) -> bool:
     """Whether a ``Host`` is an address or ``localhost``."""
-    name = urlsplit(f"//{host}").hostname or ""
     with contextlib.suppress(ValueError):
+        name = urlsplit(f"//{host}").hostname or ""
+        if name == "localhost":
+            return True
         ipaddress.ip_address(name)
         return True
-    return name == "localhost"
+    return False
+
+
+def _same_site(origin: str, host: str) -> bool:
+    """Whether a page comes from this server."""
+    with contextlib.suppress(ValueError):
+        return urlsplit(origin).netloc == host
+    return False
+
+
+def _is_no_request(record: logging.LogRecord) -> bool:
+    """Whether a line of the log tells of bytes that are no HTTP, which is nobody's error here; they are answered."""
+    return bool(record.exc_info) and isinstance(record.exc_info[1], HttpProcessingError)  # type: ignore[index]
