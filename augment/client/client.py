@@ -45,6 +45,7 @@ class Client(Session):
         request: Request | None = None,
         *,
         summaries: bool = False,
+        metrics_only: bool = False,
         out: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         timeout_s: float | None = None,
@@ -60,6 +61,7 @@ class Client(Session):
             request: what is asked for; None means all analyses and Perfetto's own format.
             summaries: write what the figures of a whole job are made of, too (``STEM.ranks.summary``), and have told
                 where its tracks can be added to the files.
+            metrics_only: write no augmented trace.
             out: the folder to write into; the trace's own if it is not given.
             progress: called with ``"sending"`` and ``"fetching"``, counting bytes, and with the stages of the work.
             timeout_s: for all of it.
@@ -75,6 +77,7 @@ class Client(Session):
         tell = progress or (lambda _stage, _done, _of: None)
         deadline = Deadline(timeout_s, name)
         spec = spec_of(Request.of(request, fields), summaries=summaries)
+        spec.metrics_only = metrics_only
 
         def wanted() -> resources_pb2.JobSpec:
             spec.input.upload = self._upload(name, deadline, tell)

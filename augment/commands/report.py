@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from augment.commands.options import debug
+from augment.commands.remote import client_of, server_options
 
 if TYPE_CHECKING:
+    from augment.client import Client
     from augment.report.document import Document
 
 
@@ -25,14 +27,22 @@ if TYPE_CHECKING:
     "--markdown", is_flag=True, help="Print the short form instead, as Markdown for a pull request or ticket."
 )
 @click.option("--static", metavar="DIR", help="Also write each chart into DIR as SVG and PNG (vl-convert-python).")
+@server_options
 @debug
 def command(
-    source: str, test: str | None, comparing: bool, trend: bool, out: str | None, markdown: bool, static: str | None
+    source: str,
+    test: str | None,
+    comparing: bool,
+    trend: bool,
+    out: str | None,
+    markdown: bool,
+    static: str | None,
+    **server: Any,
 ) -> int:
     """Write one self-contained HTML page: verdict, findings, charts and tables; it opens from an e-mail, offline.
 
     The page is made from metrics: those in METRICS.json, of a job in a folder that augment run wrote, or of a
-    comparison. A trace, or a folder of traces, is analysed first.
+    comparison. A trace, or a folder of traces, is analysed first; with --server there.
     """
     import tempfile
 
@@ -41,8 +51,8 @@ def command(
 
     if bool(test) != comparing:
         raise UsageError("name one INPUT, or with --diff a control and a test")
-    with tempfile.TemporaryDirectory() as scratch:
-        made = _document(source, test, trend, scratch)
+    with tempfile.TemporaryDirectory() as scratch, client_of(**server) as client:
+        made = _document(source, test, trend, scratch, client)
     if static:
         from augment.report.static import write_charts
 
@@ -64,12 +74,14 @@ def command(
     return 0
 
 
-def _document(source: str, test: str | None, trend: bool, scratch: str) -> Document:
+def _document(source: str, test: str | None, trend: bool, scratch: str, client: Client | None) -> Document:
     from augment.commands.show import analysed
     from augment.report.subject import document_of, trend_of
     from augment.request import Request
     from augment.sidecars import read_sidecar
 
+    if test and client:
+        return document_of(_compared_there(client, source, test, scratch), _no_trace)
     if test:
         _run("diff", source, test, "-o", scratch, "--quiet")
         return document_of(str(next(Path(scratch).glob("*.diff.metrics.json"))), _no_trace)
@@ -77,6 +89,8 @@ def _document(source: str, test: str | None, trend: bool, scratch: str) -> Docum
         return trend_of(source)
 
     def analyse(path: str) -> Any:
+        if client:
+            return _analysed_there(client, path, scratch)
         if not os.path.isdir(path):
             return analysed(path, Request())
         _run("run", path, "-o", scratch, "--quiet")
@@ -84,6 +98,33 @@ def _document(source: str, test: str | None, trend: bool, scratch: str) -> Docum
         return read_sidecar(str(made[0]))
 
     return document_of(source, analyse)
+
+
+def _analysed_there(client: Client, path: str, scratch: str) -> Any:
+    """The metrics of a trace or of the job in a folder, from a server."""
+    from augment.batch.inputs import plan
+    from augment.batch.jobs import folder_title
+    from augment.errors import AugmentError
+
+    if not os.path.isdir(path):
+        return client.augment(path, out=scratch, metrics_only=True).metrics
+    inputs = plan([path], scratch).inputs
+    traces = {item.key: item.path for item in inputs}
+    job = client.augment_job(traces, name=folder_title(path), metrics_only=True, out=scratch)
+    if job.files:
+        return job.metrics
+    for told in job.traces.values():
+        if not isinstance(told, AugmentError):
+            return told.metrics
+    raise next(told for told in job.traces.values() if isinstance(told, AugmentError))
+
+
+def _compared_there(client: Client, control: str, test: str, scratch: str) -> str:
+    """The metrics of a comparison, made by a server."""
+    from augment.commands.runs import files_of, label_of
+
+    made = client.diff(files_of(control), files_of(test), name=label_of(test), out=scratch)
+    return str(made.files[-1])
 
 
 def _no_trace(path: str) -> Any:

@@ -111,6 +111,8 @@ def _without_places(text: str, order: dict[str, Any]) -> str:
     """What leaves this process tells the names of files as their senders gave them, and none of our folders."""
     for number, given in enumerate(order["inputs"]):
         text = text.replace(str(_place(order, number)), given["file_name"])
+        if "made_in" in given:
+            text = text.replace(given["made_in"] + os.sep, "").replace(given["made_in"], given["file_name"])
     return text.replace(order["folder"] + os.sep, "").replace(order["folder"], "")
 
 

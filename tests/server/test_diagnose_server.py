@@ -1,4 +1,4 @@
-"""``augment diagnose --server``: the same words and exit codes as without it."""
+"""``augment diagnose`` and ``augment report`` with a server: the same words, files and exit codes as without it."""
 
 from __future__ import annotations
 
@@ -64,3 +64,28 @@ def test_files(both: Command, folder: Path, tmp_path: Path) -> None:
     assert code == 1
     assert str(trace) in out
     assert str(tmp_path / "bad.json") in err
+
+
+def test_reports(
+    folder: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a trace, a folder and a comparison: what they are made of comes from the server."""
+    trace, other = sorted(folder.glob("*.gz"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: object) -> tuple[int, str, dict[str, bytes]]:
+        monkeypatch.setattr(sys, "argv", ["augment", "report", *map(str, args)])
+        capsys.readouterr()
+        code = cli.main()
+        written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        for name in written:
+            (tmp_path / name).unlink()
+        return code, capsys.readouterr().out, written
+
+    for args in ((trace,), (folder,), ("--diff", trace, other), (folder, "--markdown")):
+        here = run(*args)
+        assert (here[0], len(here[2])) == (0, 0 if "--markdown" in args else 1)
+        with monkeypatch.context() as patched:
+            for name in ("augment.commands.show.analysed", "augment.commands.report._run"):
+                patched.setattr(name, None)
+            assert run(*args, "--server", server.address) == here

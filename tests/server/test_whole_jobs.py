@@ -165,6 +165,31 @@ def test_a_trace_that_is_none(server: Server, traces: Traces, tmp_path: Path) ->
     assert not os.listdir(server.core._storage.root / "ranks")
 
 
+def test_no_error_tells_a_path(server: Server, traces: Traces) -> None:
+    """Neither of a trace nor of what is made of all."""
+    inputs = uploaded(server, traces)
+    spec = v1.AugmentSpec(steps=v1.StepRange(first=900, last=901))
+    job = server.wait(create(server, inputs, augment=spec, merge=v1.MergeSpec()).name)
+    assert (job.state, len(job.failures), job.error.reason) == (FAILED, RANKS, "USAGE")
+    earlier = server.wait(server.create(inputs[0].upload, summaries=True).name)
+    folder = server.core._storage.artifacts(earlier.name.removeprefix("jobs/"))
+    for path in folder.iterdir():
+        path.write_bytes(b"damaged")
+    given = v1.Input(job=earlier.name)
+    kinds = [
+        v1.JobSpec(job=v1.WholeJobSpec(inputs=[given, inputs[1]], augment=v1.AugmentSpec())),
+        v1.JobSpec(report=v1.ReportSpec(input=given)),
+        v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[given])),
+    ]
+    jobs = [server.stub.CreateJob(calls.CreateJobRequest(spec=kind)).job for kind in kinds]
+    ended = [job, *(server.wait(one.name) for one in jobs)]
+    assert [one.state for one in ended] == [FAILED] * len(ended)
+    for error in [one.error for one in ended] + [one.error for one in job.failures]:
+        for text in (error.message, *error.metadata.values()):
+            assert str(server.core._storage.root) not in text
+            assert "/tmp" not in text
+
+
 def test_what_is_refused(server: Server, traces: Traces) -> None:
     inputs = uploaded(server, traces)
     twice = v1.Input(upload=inputs[0].upload, file_name=f"{traces.paths[-1].name.partition('.')[0]}.json")
