@@ -11,7 +11,9 @@ from augment.arrays.statistics import median
 from augment.arrays.types import Bools, Int32s, Int64s, Places
 from augment.derived.critical.savings import Cut, saved_ns, without_host_time
 from augment.derived.gpu.gpu_work import gpu_work
+from augment.derived.steps.step_idle import step_idle
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
+from augment.derived.waits.gap_causes import GapCategory
 from augment.diagnosis.rule import Spans
 from augment.records import dataclass
 from augment.trace import Category, Trace, derived
@@ -96,6 +98,21 @@ def fetches_in_steps(trace: Trace) -> Int64s:
 def saved_a_step(trace: Trace, cut: Cut) -> int:
     """How much shorter a steady step would be without what ``cut`` takes out, ns."""
     return saved_ns(trace, cut) // measure(trace).count
+
+
+def saved_by_host(trace: Trace, cut: Cut) -> int:
+    """As :func:`saved_a_step`, for time of the host alone: no more than the device's idle time that the host or a delay
+    between kernels explains. Work that started long after its launch had returned did not wait for the host.
+    """
+    return min(saved_a_step(trace, cut), _explained_idle_ns(trace) // measure(trace).count)
+
+
+@derived
+def _explained_idle_ns(trace: Trace) -> int:
+    """Idle time in the steady steps of the device that has most of it, but for ``other``, ns."""
+    windows = measure(trace).windows
+    idle = [step_idle(trace, place, windows) for place in range(len(gpu_work(trace).devices))]
+    return max((int((each.end - each.start)[each.category != GapCategory.OTHER].sum()) for each in idle), default=0)
 
 
 def longest(spans: Spans, count: int) -> Spans:

@@ -12,6 +12,7 @@ from augment.diagnosis.rules import (
     allocator_calls,
     exposed_copies,
     graph_capture,
+    host_gaps,
     launch_bound,
     long_calls,
     low_roofline,
@@ -276,3 +277,21 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert evidence[2].endswith("pad the others") == (columns == 50257)
     bare = [replace(one, args={}) for one in events]
     assert "record_shapes=True" in found(matrix_units.check(on_device(trace_of(*bare)))).evidence[2]
+
+
+@pytest.mark.parametrize("launched_at", [25_000_000, 12_000_000])
+def test_the_host_is_blamed_for_no_more_than_the_device_waited_for_it(launched_at: int) -> None:
+    """Work that starts long after its launch returned: the cause of that delay is not recorded."""
+    step = annotation("ProfilerStep#0", 0, 40_000_000)
+    long_operator = op("aten::unique", 2_000_000, 11_000_000)
+    trace = trace_of(
+        step,
+        *launched("a", 1_000_000, 2_000_000, 1),
+        long_operator,
+        *launched("b", 25_010_000, 39_000_000, 2, launched_at),
+    )
+    saved_ns = found(host_gaps.check(trace)).saved_ns
+    if launched_at == 25_000_000:
+        assert saved_ns > 8_000_000
+    else:  # for most of the gap the work was launched already: what is left is before the first work and after the last
+        assert saved_ns == 2_000_000

@@ -11,7 +11,7 @@ they are too slow: more of them, a larger ``prefetch_factor``, ``persistent_work
 from __future__ import annotations
 
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import fetches_in_steps, host_cut, measure, saved_a_step
+from augment.diagnosis.measure import fetches_in_steps, host_cut, measure, saved_by_host
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, of_a_step, shorter, time
 from augment.trace import Trace, derived
@@ -28,7 +28,7 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
     spans = Spans.of(trace, rows)
     cut = host_cut(trace, events.track[rows], spans.start, spans.end)
-    saved = saved_a_step(trace, cut)
+    saved = saved_by_host(trace, cut)
     fetch = int((spans.end - spans.start).sum()) // measure(trace).count
     workers = any("MultiProcessing" in name for name in trace.names_of(rows))
     return judged(

@@ -20,7 +20,7 @@ from augment.derived.critical.critical_graph import critical_graph
 from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_a_step
+from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, called_from, count, of_a_step, shorter, time
@@ -44,7 +44,7 @@ def check(trace: Trace) -> Answer:
     track = trace.events.track[rows]
     track = np.where(np.isin(track, critical_graph(trace).lane), track, main_track(trace)).astype(np.int32)
     cut = host_cut(trace, track, spans.start, spans.end)
-    saved = saved_a_step(trace, cut)
+    saved = saved_by_host(trace, cut)
     often = f"{count(len(rows) / measure(trace).count, 'time')} {a_step(trace)}"
     most = int((spans.end - spans.start).max())
     lines = python_lines(trace, longest(spans, 64).row)

@@ -18,7 +18,7 @@ from augment.arrays.intervals import Intervals, union
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, saved_a_step, within_steps
+from augment.diagnosis.measure import host_cut, measure, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Confidence, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import a_step, count, of_a_step, shorter, time
 from augment.trace import LAUNCHES, Trace, derived
@@ -39,7 +39,7 @@ def check(trace: Trace) -> Answer:
     if not len(which):
         return NotApplicable("no graph is captured in the steps")
     cut = host_cut(trace, trace.events.track[spans.row], spans.start, spans.end)
-    saved = saved_a_step(trace, cut)
+    saved = saved_by_host(trace, cut)
     spent = union(parts.start, parts.end)
     ns = int((spent.end - spent.start).sum()) // measure(trace).count
     often = count(len(which) / measure(trace).count, "capture")

@@ -22,7 +22,7 @@ from augment.derived.critical.handovers import main_track
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.host_segments import host_segments
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, saved_a_step, within_steps
+from augment.diagnosis.measure import host_cut, saved_by_host, within_steps
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.rules.recompilation import compiles
 from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
@@ -45,7 +45,7 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("the host does nothing long but launching")
     track = np.where(spans.row >= 0, trace.events.track[spans.row], main_track(trace)).astype(np.int32)
     cut = host_cut(trace, track, spans.start, spans.end)
-    saved = saved_a_step(trace, cut)
+    saved = saved_by_host(trace, cut)
     names = _names(trace, spans.row[which], parts.end - parts.start)
     longest = int((parts.end - parts.start).max())
     named = names[0] != UNNAMED

@@ -22,7 +22,7 @@ from augment.arrays.types import Bools, Int64s
 from augment.derived.gpu.gpu_work import gpu_work
 from augment.derived.host.enclosing import outermost
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_a_step
+from augment.diagnosis.measure import host_cut, longest, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.places import python_lines
 from augment.diagnosis.rule import Answer, Confidence, Fine, NotApplicable, Spans
 from augment.diagnosis.waiting import waiting_calls
@@ -53,7 +53,7 @@ def check(trace: Trace) -> Answer:
         return NotApplicable("no call of the runtime takes 1 ms while the GPU idles")
     spans = Spans.of(trace, rows)
     cut = host_cut(trace, trace.events.track[rows], spans.start, spans.end)
-    saved = saved_a_step(trace, cut)
+    saved = saved_by_host(trace, cut)
     steady = len(rows) >= measure(trace).count > 1
     spent: Counter[str] = Counter()
     for name, ns in zip(trace.names_of(rows), (spans.end - spans.start).tolist(), strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 
 from augment.arrays.types import Bools
 from augment.diagnosis.judging import judged
-from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_a_step
+from augment.diagnosis.measure import host_cut, measure, rows_in_steps, saved_by_host
 from augment.diagnosis.rule import Answer, Fine, NotApplicable, Spans
 from augment.diagnosis.wording import listed, of_a_step, short, shorter, time
 from augment.trace import Category, Trace, derived
@@ -47,7 +47,7 @@ def check(trace: Trace) -> Answer:
     rows = rows_in_steps(trace, rows)
     spans = Spans.of(trace, rows)
     cut = host_cut(trace, events.track[rows], spans.start, spans.end)
-    saved = saved_a_step(trace, cut)
+    saved = saved_by_host(trace, cut)
     names = sorted({short(name) for name in trace.names_of(rows)})
     longest = int((spans.end - spans.start).max(initial=0))
     return judged(
