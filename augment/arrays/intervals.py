@@ -98,8 +98,10 @@ def clip(xs: Intervals, disjoint: Intervals) -> tuple[Places, Places, Intervals]
 
 def subtract(xs: Intervals, ys: Intervals) -> Intervals:
     """The difference of disjoint sets: the moments in ``xs`` that are not in ``ys``."""
-    ts, mask = coverage((xs, ys))
-    return where(ts, mask == 0b01)
+    xs, ys = union(xs.start, xs.end), union(ys.start, ys.end)
+    ever = np.iinfo(np.int64)
+    _, _, parts = clip(xs, Intervals(np.append(ever.min, ys.end), np.append(ys.start, ever.max)))
+    return parts
 
 
 def steps(ts: Int64s, change: Int64s) -> tuple[Int64s, Int64s]:

@@ -42,7 +42,10 @@ def test_union_holds_what_any_holds_in_as_few_as_can_be(pairs: list[tuple[int, i
 @given(PAIRS, PAIRS)
 def test_subtract_is_that_of_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
     xs, ys = intervals.union(*columns(left)), intervals.union(*columns(right))
-    assert held(intervals.subtract(xs, ys)) == moments(left) - moments(right)
+    rest = intervals.subtract(xs, ys)
+    assert held(rest) == moments(left) - moments(right)
+    assert (rest.start[1:] > rest.end[:-1]).all()
+    assert (rest.start < rest.end).all()
 
 
 @given(PAIRS, PAIRS, PAIRS)
