@@ -1,14 +1,16 @@
 """What the cross-rank part costs: CPU time for each rank, from the ranks' summaries to job.metrics.json.
 
-    python benchmarks/jobs.py [--ranks 8,64,512] [--steps 20]
+    python benchmarks/jobs.py [--ranks 8,64,512,2048] [--steps 20]
 
 Eight ranks are simulated and converted; larger jobs have their summaries again and again, each with a clock and an
-arrival of its own. Told are the summary's size, what making it adds to a conversion, and the cost of concluding.
+arrival of its own. Told are the summary's size, what making it adds to a conversion, and the cost of concluding, with
+the most memory of the process so far.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import tempfile
 import time
@@ -64,7 +66,7 @@ def more(few: Sequence[bytes], count: int) -> list[bytes]:
 def main() -> int:
     """Measure and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", default="8,64,512")
+    parser.add_argument("--ranks", default="8,64,512,2048")
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +88,8 @@ def main() -> int:
             f"{count} ranks: {spent * 1e3 / count:.2f} CPU ms a rank ({(matched - began) * 1e3 / count:.2f} for clocks "
             f"and waits, {(followed - matched) * 1e3 / count:.2f} for the critical path), {spent:.2f} s in all; "
             f"{len(result.matched)} collectives, {0 if isinstance(path, Skipped) else len(path)} pieces of the path; "
-            f"job.metrics.json {size / 1e6:.1f} MB"
+            f"job.metrics.json {size / 1e6:.1f} MB; "
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB of memory"
         )
     return 0
 

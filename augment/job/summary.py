@@ -28,6 +28,7 @@ VERSION = 6
 MOST_COLLECTIVES = 100_000  #: limit for a summary: the first are kept
 MOST_ROWS = 200  #: limit per analysis: the first are kept
 MOST_STEPS = 10_000
+_OF_MOMENTS = ("launch_outliers", "activity_over_time")  #: rows of moments of one recording, which no other rank shares
 _COLUMNS = (
     "row",
     "ts",
@@ -170,7 +171,7 @@ def summary_of(augmented: AugmentedTrace, most: int | None = MOST_COLLECTIVES) -
         figures={
             name: _figures(outcome)
             for name, outcome in augmented.outcomes.items()
-            if isinstance(outcome, Findings) and outcome.rows
+            if isinstance(outcome, Findings) and outcome.rows and name not in _OF_MOMENTS
         },
         link_gbps=_link(augmented),
         tables={

@@ -82,6 +82,8 @@ def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None
     assert len(made[0]) < 20_000
     one = read_summary((out / f"rank0{SUFFIX}").read_bytes(), "rank0")
     assert one.rank == 0
+    assert "kernel_breakdown" in one.figures
+    assert not {"launch_outliers", "activity_over_time"} & one.figures.keys()  # rows that no other rank shares
     with pytest.raises(InputError, match=r"^x: not a summary of a rank"):
         read_summary(made[0][:-9], "x")
     with pytest.raises(InputError, match="not a summary"):
