@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from augment.arrays.types import Bools, Places
+from augment.arrays.types import Bools, Int64s, Places
 from augment.derived.gpu.busiest import busiest_devices, busiest_stream
 from augment.derived.memory.memory_events import DeviceMemory, memory_events
 from augment.derived.steps.step_windows import StepWindows, step_of_work, step_windows
 from augment.errors import UsageError
 from augment.records import dataclass
-from augment.trace import COMPLETE, LAUNCHES, Trace
+from augment.trace import COMPLETE, LAUNCHES, Category, Trace
 from augment.writers.perfetto.several import FirstView
 
 _INSIDE_NS = 1000  #: the UI drops a window that begins before the trace or ends after it, as it reads their times
@@ -159,17 +159,25 @@ def _matters(trace: Trace, memory: DeviceMemory) -> bool:
 
 
 def _processes(trace: Trace) -> list[str]:
-    """The names of the processes that launch work on devices; if none does, of those with most slices."""
+    """The names of the process with most operators and of those that launch work on devices; if none does, of those
+    with most slices."""
     events = trace.events
+    launching = _counted(trace, events.slices_of(*LAUNCHES))
+    if not launching:
+        return [name for name, _ in _counted(trace, np.flatnonzero(events.dur > 0)).most_common(_EXPANDED)]
+    operating = _counted(trace, events.slices_of(Category.CPU_OP)).most_common(1)
+    names = [name for name, _ in (*operating, *launching.most_common(_EXPANDED))]
+    return list(dict.fromkeys(names))
+
+
+def _counted(trace: Trace, rows: Int64s) -> Counter[str]:
+    """How many of ``rows`` each process has; not the profiler's own."""
     counted: Counter[str] = Counter()
-    for rows in (events.slices_of(*LAUNCHES), np.flatnonzero(events.dur > 0)):
-        tracks, counts = np.unique(events.track[rows], return_counts=True)
-        for track, count in zip(tracks.tolist(), counts.tolist(), strict=True):
-            if isinstance(trace.tracks[track].pid, int):  # not the profiler's own rows
-                counted[_process(trace, track)] += count
-        if counted:
-            break
-    return [name for name, _ in counted.most_common(_EXPANDED)]
+    tracks, counts = np.unique(trace.events.track[rows], return_counts=True)
+    for track, count in zip(tracks.tolist(), counts.tolist(), strict=True):
+        if isinstance(trace.tracks[track].pid, int):
+            counted[_process(trace, track)] += count
+    return counted
 
 
 def _process(trace: Trace, track: int) -> str:
@@ -212,11 +220,11 @@ def _crowded(trace: Trace) -> tuple[int, int] | None:
     if not len(rows):
         return None
     ends = np.sort(trace.events.ts[rows] + trace.events.dur[rows])
-    first, last = int(trace.events.ts[0]), int(ends[-1])
+    first, last = int(trace.events.ts[0]), int(max(ends[-1], trace.events.ts[-1]))
     start, end = int(trace.events.ts[rows[len(rows) // 20]]), int(ends[-1 - len(rows) // 20])
     margin = max((end - start) // 10, 2 * _INSIDE_NS)
     start, end = max(start - margin, first), min(end + margin, last)
-    return (start, end) if start < end < start + (last - first) // 2 else None
+    return (start, end) if start < end < start + 3 * (last - first) // 4 else None
 
 
 def _escaped(name: object) -> str:

@@ -468,3 +468,12 @@ def test_ports_and_packages(trace: Path, augment: Augment, quick: None, monkeypa
     ended = augment("open", trace, "--offline")
     assert ended.code == 2
     assert "pip install 'kineto-augment[ui]'" in ended.err
+
+
+def test_what_is_recorded_after_all_work_does_not_widen_the_view(tmp_path: Path) -> None:
+    """Moments, such as of memory, that come long after the last slice."""
+    crowd = [launch("a", ts=10 * number, dur=8) for number in range(100)]
+    late = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 2000, "pid": 100, "tid": 1, "args": {}}
+    view = view_of(read(str(write_trace(tmp_path / "a.json", *crowd, late))))
+    assert view.window is not None
+    assert view.window[1] < 1_200_000
