@@ -95,19 +95,18 @@ def all_of(
         count(0, 0)
         return work(items[at], count)
 
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        futures = [threads.submit(one, at) for at in range(len(items))]
-        waiting = set(futures)
-        try:
-            while waiting:
-                done, waiting = wait(waiting, _TOLD_EVERY_S)
-                for future in done:
-                    future.result()
-                told(sum(moved), sum(sizes))
-        except BaseException:
-            ended.set()
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+    threads = ThreadPoolExecutor(AT_ONCE)
+    futures = [threads.submit(one, at) for at in range(len(items))]
+    waiting = set(futures)
+    try:
+        while waiting:
+            done, waiting = wait(waiting, _TOLD_EVERY_S)
+            for future in done:
+                future.result()
+            told(sum(moved), sum(sizes))
+    finally:
+        ended.set()  # if some still run, they end when next something moves, or the connection is closed
+        threads.shutdown(wait=False, cancel_futures=True)
     return [future.result() for future in futures]
 
 

@@ -48,7 +48,8 @@ def insert(db: sqlite3.Connection, job: str, traces: Sequence[Given], *, in_step
     """Add the traces of a job that is being accepted; ``in_steps``: each is converted on its own."""
     rows = [
         (job, at, trace.origin, trace.file_name, trace.content, trace.uri, trace.source,
-         trace.made.text() if trace.source else "", SUCCEEDED if trace.source or not in_steps else QUEUED, 0)
+         trace.made.text() if trace.source else "", SUCCEEDED if trace.source or not in_steps else QUEUED,
+         0 if in_steps else ROW_BYTES)
         for at, trace in enumerate(traces)
     ]  # fmt: skip
     if in_steps:
@@ -80,7 +81,9 @@ def expect_room(db: sqlite3.Connection, size: int, most: int) -> None:
     Raises:
         Refusal: it does not.
     """
-    (taken,) = db.execute("SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE bytes > 0 AND origin >= 0").fetchone()
+    open_jobs = "SELECT id FROM jobs WHERE state IN (?, ?)"
+    query = f"SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE origin >= 0 AND job IN ({open_jobs})"  # noqa: S608
+    (taken,) = db.execute(query, (QUEUED, RUNNING)).fetchone()
     if taken + size > most:
         what = f"what is made of the traces of jobs that run takes all of the {most} bytes that this server stores"
         raise Refusal("STORAGE_FULL", what, retry_s=60)
@@ -132,7 +135,8 @@ def queue_again(db: sqlite3.Connection, job: str, number: int, *, died: bool) ->
 
 def close(db: sqlite3.Connection, job: str) -> None:
     """The job has ended: nothing of it waits or runs, or takes room in ``ranks/``."""
-    db.execute("UPDATE parts SET bytes = 0 WHERE job = ? AND bytes != 0 AND origin >= 0", (job,))
+    of_steps = "job = ? AND job IN (SELECT job FROM wholes)"
+    db.execute(f"UPDATE parts SET bytes = 0 WHERE {of_steps} AND bytes != 0 AND origin >= 0", (job,))  # noqa: S608
     db.execute("UPDATE wholes SET ready = 0, running = 0 WHERE job = ?", (job,))
     db.execute("UPDATE parts SET state = ? WHERE job = ? AND state IN (?, ?)", (FAILED, job, QUEUED, RUNNING))
 

@@ -91,7 +91,6 @@ CREATE TABLE IF NOT EXISTS parts (  -- the inputs of jobs of several traces, or 
     bytes INTEGER NOT NULL DEFAULT 0,  -- that it takes now, in ranks/; of the last one what the rows take here
     PRIMARY KEY (job, position)
 );
-CREATE INDEX IF NOT EXISTS parts_with_bytes ON parts (bytes) WHERE bytes > 0 AND origin >= 0;
 CREATE INDEX IF NOT EXISTS parts_by_source ON parts (source) WHERE source != '';
 CREATE TABLE IF NOT EXISTS wholes (  -- jobs whose parts are converted one by one
     job TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
