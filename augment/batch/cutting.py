@@ -96,6 +96,9 @@ def part(name: str, folder: Path, ranks: Sequence[range], stage: Callable[[str],
     Raises:
         UsageError: the file does not tell of several ranks, or has none of these.
     """
+    if Path(name).is_file() and (merged := parts(Path(name))):
+        hint = f"augment cut {name} --ranks N keeps ranks of it; its traces are what to convert"
+        raise UsageError(f"{name}: is a timeline of {len(merged)} ranks that augment merged: {hint}")
     stage(f"reading {name}")
     trace = read(name)
     of_track = rank_of_track(trace)

@@ -298,4 +298,10 @@ def test_one_rank_has_no_parts(raw: Path, tmp_path: Path, augment: Augment) -> N
     told = augment("cut", raw, "-o", tmp_path / "parts", "--part")
     assert told.code == 2
     assert "does not tell of several ranks" in told.err
+    for rank in range(2):
+        write_trace(tmp_path / "job" / f"rank{rank}.json", step(), kernel())
+    augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace")
+    told = augment("cut", tmp_path / "job.pftrace", "-o", tmp_path / "parts", "--part")
+    assert told.code == 2
+    assert "is a timeline of 2 ranks that augment merged: " in told.err
     assert not (tmp_path / "parts").exists()
