@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.arrays import intervals
+from augment.arrays.ordering import distinct
 from augment.arrays.types import Int64s
 from augment.derived.gpu.gpu_work import Device, gpu_work
 from augment.derived.gpu.launches import NO_ROW
@@ -98,7 +99,7 @@ def _busy(work: intervals.Intervals, edges: Int64s) -> Int64s:
 
 def _launches(trace: Trace, device: Device, edges: Int64s) -> Int64s:
     launch = gpu_work(trace).launch[device.places]
-    ts = np.sort(trace.events.ts[np.unique(launch[launch != NO_ROW])])
+    ts = trace.events.ts[distinct(launch[launch != NO_ROW].astype(np.int64, copy=False))]  # which ascend
     return np.diff(np.searchsorted(ts, edges))
 
 

@@ -55,15 +55,15 @@ def joined(start: Int64s, dur: Int64s, kind: npt.NDArray[Any], most: int) -> Joi
         kind: what it is, integers.
         most: how many pieces may remain.
     """
-    touching = start[1:] == start[:-1] + dur[:-1]
-    first = np.arange(len(start))
+    joinable = np.flatnonzero(start[1:] == start[:-1] + dur[:-1]) + 1
+    longer = np.maximum(dur[joinable], dur[joinable - 1])
+    inner = joinable[:0]  # which do not begin a joined piece
     for limit in _limits():
-        if len(first) <= most:
+        if len(start) - len(inner) <= most:
             break
-        short, cell = dur < limit, start // (_CELL * limit)
-        begins = np.ones(len(start), np.bool_)
-        begins[1:] = ~(touching & short[1:] & short[:-1] & (cell[1:] == cell[:-1]))
-        first = np.flatnonzero(begins)
+        near, bits = joinable[longer < limit], (_CELL * limit).bit_length() - 1
+        inner = near[start[near] >> bits == start[near - 1] >> bits]
+    first = np.delete(np.arange(len(start)), inner)
     count = np.diff(first, append=len(start)).astype(np.int64)
     return Joined(first, count, first if len(first) == len(start) else _longest(first, dur, kind))
 
