@@ -25,22 +25,22 @@ def execution_trace_of(path: Path) -> dict[str, Any]:
     """
     text = path.read_bytes()
     events = json.loads(gzip.decompress(text) if path.suffix == ".gz" else text)["traceEvents"]
-    operators = [one for one in events if one.get("cat") == "cpu_op"]
-    extents = {id(one): (round(one["ts"] * 1000), round((one["ts"] + one["dur"]) * 1000)) for one in operators}
-    operators.sort(key=lambda one: (extents[id(one)][0], -extents[id(one)][1]))
+    operators = [event for event in events if event.get("cat") == "cpu_op"]
+    extents = {id(each): (round(each["ts"] * 1000), round((each["ts"] + each["dur"]) * 1000)) for each in operators}
+    operators.sort(key=lambda item: (extents[id(item)][0], -extents[id(item)][1]))
     nodes: list[dict[str, Any]] = [ROOT]
     open_of: dict[Any, list[tuple[int, int]]] = {}  # of each thread, the ends and ids of what is open
     tensors = 0
-    for number, one in enumerate(operators, FIRST_ID):
-        start, end = extents[id(one)]
-        stack = open_of.setdefault((one["pid"], one["tid"]), [])
+    for number, each in enumerate(operators, FIRST_ID):
+        start, end = extents[id(each)]
+        stack = open_of.setdefault((each["pid"], each["tid"]), [])
         while stack and stack[-1][0] <= start:
             stack.pop()
         tensors += not stack
-        shapes = one["args"].get("Input Dims", [])
+        shapes = each["args"].get("Input Dims", [])
         nodes.append({
-            "name": one["name"], "id": number, "rf_id": one["args"]["External id"], "tid": one["tid"],
-            "parent": stack[-1][1] if stack else 1, "op_schema": f"{one['name']}(Tensor self) -> Tensor",
+            "name": each["name"], "id": number, "rf_id": each["args"]["External id"], "tid": each["tid"],
+            "parent": stack[-1][1] if stack else 1, "op_schema": f"{each['name']}(Tensor self) -> Tensor",
             "inputs": [tensor(tensors - 1), 2], "input_shapes": shapes, "input_types": ["Tensor(float)"] * len(shapes),
             "outputs": [[tensor(tensors)]], "output_shapes": [], "output_types": [],
         })  # fmt: skip

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / one) for one in (".", "tests", "examples")]
+sys.path[:0] = [str(Path(__file__).parents[1] / example) for example in (".", "tests", "examples")]
 
 import numpy as np
 
@@ -191,7 +191,7 @@ def check_json(text: bytes, chance: random.Random, memory: Guarded) -> str | Non
     if scanned(text, start, chance.choice([1, 7, 64, 300]), plainly_held) != expected:
         return "another result in pieces"
     fill, at_end = chance.choice(FILLS), chance.random() < 0.7
-    if scanned(text, start, whole, lambda one: memory.holding(one, fill, at_end=at_end)) != expected:
+    if scanned(text, start, whole, lambda item: memory.holding(item, fill, at_end=at_end)) != expected:
         return f"another result with {fill} behind it"
     if whole < 6000:
         with plain_kernels():
@@ -199,7 +199,7 @@ def check_json(text: bytes, chance: random.Random, memory: Guarded) -> str | Non
                 return "another result by plain Python"
     try:
         elements = elements_of(text[:start].replace(b"[", b" ")[:-1] + b"[" + text[start:])
-        strictly = all(isinstance(json.loads(one), dict) for _, one in elements)
+        strictly = all(isinstance(json.loads(each), dict) for _, each in elements)
     except (ValueError, AssertionError, RecursionError):
         strictly = False
     if strictly and isinstance(expected, dict):
@@ -235,7 +235,7 @@ def native(data: bytes, folder: Path, way: AbstractContextManager[Any]) -> Any:
         except AugmentError as error:
             return str(error)
     columns = [
-        getattr(trace.events, one).tolist() for one in ("ts", "dur", "phase", "category", "name", "track", "offset")
+        getattr(trace.events, each).tolist() for each in ("ts", "dur", "phase", "category", "name", "track", "offset")
     ]
     return columns, list(trace.strings), trace.tracks, trace.partial, trace.diagnostics
 
@@ -281,10 +281,10 @@ def run(seed: int, count: int, seconds: float) -> list[str]:
             mutator = Mutator(chance)
             text, data = mutator.mutated(chance.choice(texts))[: 1 << 20], mutator.mutated(chance.choice(files))
             print(f"\r{number}", end="", file=sys.stderr, flush=True)
-            found = check_json(text, chance, memory) or check_run(text, "t.json", folder)
-            failures += [f"seed {seed}, text {number}: {found}"] if found else []
-            found = check_native(data, folder) or check_run(data, "t.pftrace", folder)
-            failures += [f"seed {seed}, native trace {number}: {found}"] if found else []
+            ended = check_json(text, chance, memory) or check_run(text, "t.json", folder)
+            failures += [f"seed {seed}, text {number}: {ended}"] if ended else []
+            ended = check_native(data, folder) or check_run(data, "t.pftrace", folder)
+            failures += [f"seed {seed}, native trace {number}: {ended}"] if ended else []
     print(f"{number} texts and native traces, {len(failures)} failures")
     return failures
 
@@ -295,6 +295,6 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=0, help="instead of --count")
     chosen = parser.parse_args()
-    found = run(chosen.seed, chosen.count, chosen.seconds)
-    print(*found, sep="\n")
-    sys.exit(bool(found))
+    failures = run(chosen.seed, chosen.count, chosen.seconds)
+    print(*failures, sep="\n")
+    sys.exit(bool(failures))

@@ -38,7 +38,7 @@ def summary_of(
 
     def spent(moment: str, moments: Any) -> dict[str, bytes]:
         at = np.array(moments, np.int64)[:, None]
-        before = [(np.clip(at, one.start, one.end) - one.start).sum(axis=1) for one in (computes, communicates)]
+        before = [(np.clip(at, each.start, each.end) - each.start).sum(axis=1) for each in (computes, communicates)]
         columns = (*before, np.zeros_like(before[0]))
         return {name: values.tobytes() for name, values in zip(SPENT[moment], columns, strict=True)}
 
@@ -55,7 +55,7 @@ def summary_of(
         sha256="0" * 64,
         rank=rank,
         host=host,
-        groups=[[one, one, (members or {}).get(one, ""), "", (sizes or {}).get(one, -1)] for one in groups],
+        groups=[[group, group, (members or {}).get(group, ""), "", (sizes or {}).get(group, -1)] for group in groups],
         kinds=kinds,
         streams=[Stream("7", 0, 0)],
         columns={

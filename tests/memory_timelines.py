@@ -29,8 +29,8 @@ def memory_timeline_of(path: Path, categories: int = CATEGORIES) -> list[Change]
     live: dict[int, list[int]] = {}  # by address: size and category
     turning: list[int] = []
     allocations = 0
-    for one in sorted((one for one in document["traceEvents"] if one["name"] == "[memory]"), key=lambda one: one["ts"]):
-        ns, size, address = int(one["ts"] * 1000) + base, one["args"]["Bytes"], one["args"]["Addr"]
+    for row in sorted((row for row in document["traceEvents"] if row["name"] == "[memory]"), key=lambda row: row["ts"]):
+        ns, size, address = int(row["ts"] * 1000) + base, row["args"]["Bytes"], row["args"]["Addr"]
         while turning:
             held = live.get(turning.pop())
             if held:

@@ -51,7 +51,7 @@ def load(path: Path) -> Document:
     data = path.read_bytes()
     text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     document: Document = msgspec.json.Decoder(float_hook=Decimal).decode(text)
-    return document | {"traceEvents": [_of_whole_ns(one) for one in document["traceEvents"]]}
+    return document | {"traceEvents": [_of_whole_ns(event) for event in document["traceEvents"]]}
 
 
 def _of_whole_ns(event: Event) -> Event:
@@ -77,21 +77,21 @@ def stretched(document: Document, factor: int) -> Document:
             out["dur"] = event["dur"] * factor
         return out
 
-    return document | {"traceEvents": [longer(one) for one in document["traceEvents"]]}
+    return document | {"traceEvents": [longer(event) for event in document["traceEvents"]]}
 
 
 def without_first_launches(document: Document, count: int) -> Document:
     """Without the first ``count`` calls that launched recorded GPU work, and their arrows' starts; the work stays."""
     events = document["traceEvents"]
-    work = {_correlation(one) for one in events if one.get("cat") in GPU_WORK}
-    calls = [one for one in events if one.get("cat") in CALLS and _correlation(one) in work]
-    gone = {_correlation(one) for one in sorted(calls, key=lambda one: one["ts"])[:count]}
+    work = {_correlation(event) for event in events if event.get("cat") in GPU_WORK}
+    calls = [event for event in events if event.get("cat") in CALLS and _correlation(event) in work]
+    gone = {_correlation(call) for call in sorted(calls, key=lambda item: item["ts"])[:count]}
     return document | {
         "traceEvents": [
-            one
-            for one in events
-            if not (one.get("cat") in CALLS and _correlation(one) in gone)
-            and not (one.get("cat") == "ac2g" and one.get("ph") == "s" and one.get("id") in gone)
+            event
+            for event in events
+            if not (event.get("cat") in CALLS and _correlation(event) in gone)
+            and not (event.get("cat") == "ac2g" and event.get("ph") == "s" and event.get("id") in gone)
         ]
     }
 
@@ -99,7 +99,7 @@ def without_first_launches(document: Document, count: int) -> Document:
 def without_first_ns(document: Document, ns: int) -> Document:
     """Without all that began in the first ``ns``, as if the recording began so much later; names stay."""
     begin = _first(document) + Decimal(ns) / 1000
-    kept = [one for one in document["traceEvents"] if one.get("ph") == "M" or "ts" not in one or one["ts"] >= begin]
+    kept = [row for row in document["traceEvents"] if row.get("ph") == "M" or "ts" not in row or row["ts"] >= begin]
     return document | {"traceEvents": kept}
 
 
@@ -109,7 +109,7 @@ def _correlation(event: Event) -> Any:
 
 def _first(document: Document) -> Decimal:
     """The start of the first slice."""
-    first: Decimal = min(one["ts"] for one in document["traceEvents"] if one.get("ph") == "X")
+    first: Decimal = min(event["ts"] for event in document["traceEvents"] if event.get("ph") == "X")
     return first
 
 
@@ -118,14 +118,14 @@ def differences(
 ) -> list[str]:
     """Where the rows ``after`` are not those ``before`` with each value put through ``change(column, value)``."""
     wanted = [{column: change(column, value) for column, value in _columns(row)} for row in before]
-    found = [dict(_columns(row)) for row in after]
-    if len(wanted) != len(found):
-        return [f"{len(found)} rows, not {len(wanted)}"]
+    rows = [dict(_columns(row)) for row in after]
+    if len(wanted) != len(rows):
+        return [f"{len(rows)} rows, not {len(wanted)}"]
     return [
-        f"row {place}: {column} is {one[column]!r}, not {value!r}"
-        for place, (row, one) in enumerate(zip(wanted, found, strict=True))
+        f"row {place}: {column} is {each[column]!r}, not {value!r}"
+        for place, (row, each) in enumerate(zip(wanted, rows, strict=True))
         for column, value in row.items()
-        if one[column] != (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
+        if each[column] != (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
     ]
 
 

@@ -39,7 +39,7 @@ def plain_kernel(name: str) -> Callable[..., int]:
 
     def call(*arguments: Any) -> int:
         with np.errstate(over="ignore"):  # words wrap around
-            return int(kernel(*(one.view(Checked) if isinstance(one, np.ndarray) else one for one in arguments)))
+            return int(kernel(*(each.view(Checked) if isinstance(each, np.ndarray) else each for each in arguments)))
 
     return call
 
@@ -87,7 +87,7 @@ def events_one_by_one(elements: list[tuple[int, bytes]], nesting: int) -> dict[s
         row = read_row(text, offset, names, tally, nesting)
         if row is None:
             continue
-        numbers = [strings.setdefault(one, len(strings)) for one in (row.category, row.name)]
+        numbers = [strings.setdefault(each, len(strings)) for each in (row.category, row.name)]
         place = places.setdefault((row.pid, row.tid, row.device, row.stream), len(places))
         if row.size is not None:
             sizes.append((len(rows), row.size))
@@ -115,8 +115,8 @@ def handed_on(scanner: Any) -> dict[str, Any]:
     rows = [row for row in zip(*(column.tolist() for column in columns), strict=True) if row[2]]
     number = {row: place for place, row in enumerate([i for i, phase in enumerate(raw.phase.tolist()) if phase])}
     sizes, flows = (
-        [(number[row], value) for row, value in zip(one.rows.tolist(), one.values.tolist(), strict=True)]
-        for one in (raw.sizes, raw.flows)
+        [(number[row], value) for row, value in zip(flow.rows.tolist(), flow.values.tolist(), strict=True)]
+        for flow in (raw.sizes, raw.flows)
     )
     return {
         "rows": rows,
@@ -141,13 +141,13 @@ def elements_of(text: bytes) -> list[tuple[int, bytes]]:
     """
     opening = _OPENING.search(text)
     assert opening is not None
-    at, found, decoder = opening.end(), [], json.JSONDecoder(strict=False)
+    at, result, decoder = opening.end(), [], json.JSONDecoder(strict=False)
     characters = text.decode("latin-1")  # a character a byte
     while True:
         while at < len(text) and text[at] in b" \t\r\n,":
             at += 1
         if at >= len(text) or text[at] == ord("]"):
-            return found
+            return result
         _, end = decoder.raw_decode(characters, at)
-        found.append((at, text[at:end]))
+        result.append((at, text[at:end]))
         at = end

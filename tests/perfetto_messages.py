@@ -104,12 +104,12 @@ def rows(trace: Trace) -> list[tuple[str, int, int, str, str]]:
     ]  # fmt: skip
 
 
-def found(trace: Trace) -> dict[str, int]:
+def diagnostic_counts(trace: Trace) -> dict[str, int]:
     """The diagnostics: code and count."""
-    return {one.code: one.count for one in trace.diagnostics}
+    return {diagnostic.code: diagnostic.count for diagnostic in trace.diagnostics}
 
 
 def places(trace: Trace) -> list[tuple[Any, ...]]:
     """Pid, tid, device and stream of each row."""
     tracks = [trace.tracks[index] for index in trace.events.track.tolist()]
-    return [(one.pid, one.tid, one.device, one.stream) for one in tracks]
+    return [(track.pid, track.tid, track.device, track.stream) for track in tracks]

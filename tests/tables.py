@@ -70,7 +70,7 @@ def shaped(*dims: list[Any], types: str = "c10::BFloat16", values: dict[int, str
     """The args of an operator that was recorded with shapes, all of its tensors of one type; ``values`` by place."""
     return {
         "Input Dims": list(dims),
-        "Input type": [types if one else "Scalar" for one in dims],
+        "Input type": [types if dim else "Scalar" for dim in dims],
         "Concrete Inputs": [(values or {}).get(place, "") for place in range(len(dims))],
     }
 
@@ -98,21 +98,21 @@ def fwdbwd(phase: str, flow: int, ts: int, *, thread: int = 1) -> Event:
 
 def trace_of(*events: Event) -> Trace:
     """The trace of ``events``, which may come in any order."""
-    ordered = sorted(events, key=lambda one: one.ts)
-    strings = _Numbered(text for one in ordered for text in (one.name, one.category.name.lower()))
-    tracks = _Numbered(one.track for one in ordered)
-    texts = [json.dumps({"args": one.args}).encode() for one in ordered]
-    flows = [row for row, one in enumerate(ordered) if one.flow is not None]
-    sized = [row for row, one in enumerate(ordered) if one.bytes is not None]
+    ordered = sorted(events, key=lambda item: item.ts)
+    strings = _Numbered(text for each in ordered for text in (each.name, each.category.name.lower()))
+    tracks = _Numbered(each.track for each in ordered)
+    texts = [json.dumps({"args": each.args}).encode() for each in ordered]
+    flows = [row for row, each in enumerate(ordered) if each.flow is not None]
+    sized = [row for row, each in enumerate(ordered) if each.bytes is not None]
     table = EventTable(
-        ts=_int64(one.ts for one in ordered),
-        dur=_int64(one.end - one.ts for one in ordered),
-        phase=np.array([one.phase for one in ordered], np.uint8),
-        category=np.array([one.category for one in ordered], np.uint8),
-        category_name=_int32(strings[one.category.name.lower()] for one in ordered),
-        name=_int32(strings[one.name] for one in ordered),
-        track=_int32(tracks[one.track] for one in ordered),
-        correlation=_int64(one.correlation for one in ordered),
+        ts=_int64(each.ts for each in ordered),
+        dur=_int64(each.end - each.ts for each in ordered),
+        phase=np.array([each.phase for each in ordered], np.uint8),
+        category=np.array([each.category for each in ordered], np.uint8),
+        category_name=_int32(strings[each.category.name.lower()] for each in ordered),
+        name=_int32(strings[each.name] for each in ordered),
+        track=_int32(tracks[each.track] for each in ordered),
+        correlation=_int64(each.correlation for each in ordered),
         offset=np.cumsum([0, *map(len, texts)])[:-1].astype(np.int64),
         length=_int32(map(len, texts)),
         bytes=SparseColumn(_int64(sized), _int64(ordered[row].bytes or 0 for row in sized)),

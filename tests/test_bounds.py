@@ -23,7 +23,7 @@ def pieces(count: int, *, gap: int = 0, dur: int = 100) -> SliceTrack:
 
 
 def total(annotations: list[object]) -> int:
-    return sum(row_count(one) for one in annotations)  # type: ignore[arg-type]
+    return sum(row_count(annotation) for annotation in annotations)  # type: ignore[arg-type]
 
 
 def test_few_rows_stay_as_they_are() -> None:
@@ -33,19 +33,19 @@ def test_few_rows_stay_as_they_are() -> None:
 
 def test_pieces_that_touch_are_joined_and_their_time_is_told() -> None:
     track = pieces(LEAST_ROWS * 2)
-    found = bounded(Findings([], [track]), SHARE)
-    (fewer,) = found.annotations
+    result = bounded(Findings([], [track]), SHARE)
+    (fewer,) = result.annotations
     assert isinstance(fewer, SliceTrack)
     assert row_count(fewer) <= LEAST_ROWS
     assert fewer.dur.sum() == track.dur.sum()
     assert (fewer.ts[1:] == (fewer.ts + fewer.dur)[:-1]).all()
-    told = slices_of(fewer)
-    assert sum(one.get("a_ns", 0) for one in told) == int(track.dur[track.names.codes == 0].sum())
-    assert sum(one.get("b_b_ns", 0) for one in told) == int(track.dur[track.names.codes == 1].sum())
-    assert {one["name"] for one in told} == {"a"}  # which takes two thirds of each
-    assert sum(one["joined_count"] for one in told) == len(track.ts)
-    assert [one.code for one in found.diagnostics] == ["annotations_reduced"]
-    assert found.diagnostics[0].count == row_count(track) - row_count(fewer)
+    output = slices_of(fewer)
+    assert sum(each.get("a_ns", 0) for each in output) == int(track.dur[track.names.codes == 0].sum())
+    assert sum(each.get("b_b_ns", 0) for each in output) == int(track.dur[track.names.codes == 1].sum())
+    assert {each["name"] for each in output} == {"a"}  # which takes two thirds of each
+    assert sum(each["joined_count"] for each in output) == len(track.ts)
+    assert [diagnostic.code for diagnostic in result.diagnostics] == ["annotations_reduced"]
+    assert result.diagnostics[0].count == row_count(track) - row_count(fewer)
 
 
 def test_pieces_apart_are_never_joined_and_the_longest_stay_with_their_arrows() -> None:
@@ -53,9 +53,9 @@ def test_pieces_apart_are_never_joined_and_the_longest_stay_with_their_arrows() 
     track = pieces(count, gap=50)
     flows = Flows("x", "to", Ends(np.zeros(count, np.int64)), Ends(np.arange(count), track))
     counter = CounterTrack("x", "C", 0, np.arange(count), np.arange(count) % 7, "ms")
-    found = bounded(Findings([], [track, flows, counter]), SHARE)
-    assert total(list(found.annotations)) <= LEAST_ROWS
-    fewer, arrows, points = found.annotations
+    result = bounded(Findings([], [track, flows, counter]), SHARE)
+    assert total(list(result.annotations)) <= LEAST_ROWS
+    fewer, arrows, points = result.annotations
     assert isinstance(fewer, SliceTrack)
     assert isinstance(arrows, Flows)
     assert isinstance(points, CounterTrack)

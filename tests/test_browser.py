@@ -159,8 +159,8 @@ def look(context: Any, link: str, picture: Path, then: str) -> Seen:
     page.set_default_timeout(PATIENCE_MS)
     asked: list[str] = []
     refused: list[str] = []  # by what our server allows the page
-    page.on("request", lambda one: None if one.url.startswith(ours) else asked.append(one.url))
-    page.on("requestfailed", lambda one: refused.append(one.url) if one.failure == "csp" else None)
+    page.on("request", lambda item: None if item.url.startswith(ours) else asked.append(item.url))
+    page.on("requestfailed", lambda item: refused.append(item.url) if item.failure == "csp" else None)
     page.add_init_script("localStorage.setItem('dismissedPanningHint', 'true')")
     page.goto(link + "&hideSidebar=true")
     page.wait_for_function("() => self.app?.trace || document.querySelector('.pf-modal-dialog')")

@@ -39,9 +39,9 @@ def test_long_subjects_are_named(repository: Path, capsys: pytest.CaptureFixture
     commit(repository, LONG + " again")
     commit(repository, "Short")
     assert commit_subjects.main([base]) == 1
-    told = capsys.readouterr().out
-    assert LONG + " again" in told
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().out
+    assert LONG + " again" in output
+    assert len(output.splitlines()) == 1
 
 
 def test_without_the_base_the_last_commit_alone_is_checked(repository: Path) -> None:

@@ -43,19 +43,19 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(STEPS):
         begin = number * 40 * LAUNCHES
         events.append(step(number, begin, 40 * LAUNCHES))
-        for one in range(LAUNCHES):
-            ts, correlation = begin + 40 * one, number * LAUNCHES + one + 1
-            events.append(op(f"aten::op{one % 17}", ts + 1, 20))
-            if one % 10:
+        for each in range(LAUNCHES):
+            ts, correlation = begin + 40 * each, number * LAUNCHES + each + 1
+            events.append(op(f"aten::op{each % 17}", ts + 1, 20))
+            if each % 10:
                 events.append(launch("cudaLaunchKernel", ts + 5, 8, correlation=correlation))
-                events.append(kernel(f"kernel{one % 29}", ts + 15, 25, correlation=correlation))
+                events.append(kernel(f"kernel{each % 29}", ts + 15, 25, correlation=correlation))
             else:
                 events.append(launch("cudaMemcpyAsync", ts + 5, 8, correlation=correlation))
                 events.append(copy("Memcpy HtoD", ts + 15, 20, correlation=correlation))
-    found = tmp_path_factory.mktemp("costs") / "t.json.gz"
-    with gzip.open(found, "wt", encoding="utf-8", compresslevel=1) as file:
+    result = tmp_path_factory.mktemp("costs") / "t.json.gz"
+    with gzip.open(result, "wt", encoding="utf-8", compresslevel=1) as file:
         file.write(json.dumps({"traceEvents": events}))
-    return found
+    return result
 
 
 class Counted:
@@ -150,10 +150,10 @@ def test_memory_for_each_event(path: Path, tmp_path: Path, monkeypatch: pytest.M
         _, native = peak(lambda: perfetto.write(augmented, tmp_path / "native"))
     finally:
         tracemalloc.stop()
-    found = {"reading": reading, "columns": column_bytes(trace.events), "analyses": analysing}
-    found |= {"writing": writing, "native": native}
+    result = {"reading": reading, "columns": column_bytes(trace.events), "analyses": analysing}
+    result |= {"writing": writing, "native": native}
     assert len(trace.events) == STEPS * (3 * LAUNCHES + 1)
-    assert all(found[name] <= MOST[name] for name in MOST), found
+    assert all(result[name] <= MOST[name] for name in MOST), result
 
 
 def written(augmented: AugmentedTrace, folder: Path) -> None:

@@ -107,11 +107,11 @@ def test_calls_wait_for_events_as_in_hta(shared_traces: Path) -> None:
 )  # fmt: skip
 def test_each_step_is_accounted_for_to_the_nanosecond(shared_traces: Path, name: str) -> None:
     trace = read(str(shared_traces / name))
-    found = critical_path.analyze(trace)
-    assert isinstance(found, Findings)
+    findings = critical_path.analyze(trace)
+    assert isinstance(findings, Findings)
     number = steps(trace)
-    sums = {int(one): 0 for one in number.number.tolist()} or {None: 0}
-    for step, ns in rows_of(found, "step", "time_ns"):
+    sums = {int(each): 0 for each in number.number.tolist()} or {None: 0}
+    for step, ns in rows_of(findings, "step", "time_ns"):
         sums[step] += ns
     assert len(number)
     assert sums == dict(zip(number.number.tolist(), (number.end - number.ts).tolist(), strict=True))
@@ -156,9 +156,9 @@ def test_what_is_saved_without_a_kernel_is_what_the_simulator_saves(tmp_path: Pa
     before = simulated(tmp_path / "a")
     name = "flash_fwd_kernel"
     after = simulated(tmp_path / "b", slow_kernel=name, slow_percent=100)
-    told = [saved for step, full, saved in rows_of(critical_path_operators.analyze(after), "step", "name", "saved_ns")
+    output = [saved for step, full, saved in rows_of(critical_path_operators.analyze(after), "step", "name", "saved_ns")
             if step == 1 and name in full]  # fmt: skip
-    assert told == [total_of(after, name)]
+    assert output == [total_of(after, name)]
     assert of_step(after, 1) - of_step(before, 1) == total_of(before, name)  # twice as long: half of it is gained back
 
 
@@ -166,6 +166,6 @@ def total_of(trace: Trace, name: str) -> int:
     """The time of the kernels whose name contains ``name`` in step 1."""
     number, work = steps(trace), gpu_work(trace)
     (place,) = np.flatnonzero(number.number == 1)
-    named = np.array([name in one for one in trace.names_of(work.row)])
+    named = np.array([name in each for each in trace.names_of(work.row)])
     inside = (work.ts >= number.ts[place]) & (work.end <= number.end[place])
     return int((work.end - work.ts)[named & inside].sum())

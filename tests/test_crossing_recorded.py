@@ -22,23 +22,23 @@ CROSSING = (
 
 
 def test_annotations_that_overlap_by_a_nanosecond(shared_traces: Path) -> None:
-    found = gpu_time_by_annotation.analyze(
+    findings = gpu_time_by_annotation.analyze(
         read(str(shared_traces / "mi300_tracelens" / "resnet_act_checkpoint_rank0of8.json.gz"))
     )
-    assert isinstance(found, Findings)
-    told = {row.annotation: (row.kernel_count, row.gpu_ns) for row in found.rows}
-    assert told["Optimizer.step#SGD.step"] == (3, 90_756)
-    assert told["DistributedDataParallel.forward"] == (840, 6_452_323)
+    assert isinstance(findings, Findings)
+    output = {row.annotation: (row.kernel_count, row.gpu_ns) for row in findings.rows}
+    assert output["Optimizer.step#SGD.step"] == (3, 90_756)
+    assert output["DistributedDataParallel.forward"] == (840, 6_452_323)
 
 
 def test_an_operator_whose_end_python_functions_cross(shared_traces: Path) -> None:
-    found = operator_breakdown.analyze(
+    findings = operator_breakdown.analyze(
         read(str(shared_traces / "xdit_flux_mi300_tracelens" / "capture_trace_rank_0.json.gz"))
     )
-    assert isinstance(found, Findings)
-    (row,) = (one for one in found.rows if one.operator == "Torch-Compiled Region: 0/0")
+    assert isinstance(findings, Findings)
+    (row,) = (row for row in findings.rows if row.operator == "Torch-Compiled Region: 0/0")
     assert (row.kernel_count, row.gpu_ns, row.self_cpu_ns) == (993, 35_558_520, 300_854_568)
-    assert {one.code: one.count for one in found.diagnostics}["slices_cross"] > 0
+    assert {diagnostic.code: diagnostic.count for diagnostic in findings.diagnostics}["slices_cross"] > 0
 
 
 @pytest.mark.parametrize("name", CROSSING)

@@ -47,13 +47,13 @@ def events(name: str) -> list[dict[str, Any]]:
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     document = json.loads(text)
     every = document if isinstance(document, list) else document["traceEvents"]
-    return [one for one in every if one.get("ph") == "X" and isinstance(one.get("ts"), (int, float, str))]
+    return [each for each in every if each.get("ph") == "X" and isinstance(each.get("ts"), (int, float, str))]
 
 
 def spans(name: str, wanted: Any) -> Iterator[Span]:
-    for one in events(name):
-        if wanted(str(one.get("cat", "")).lower(), str(one.get("name", ""))):
-            yield float(one["ts"]), float(one["ts"]) + float(one.get("dur") or 0)
+    for event in events(name):
+        if wanted(str(event.get("cat", "")).lower(), str(event.get("name", ""))):
+            yield float(event["ts"]), float(event["ts"]) + float(event.get("dur") or 0)
 
 
 def covered(parts: Iterator[Span]) -> float:

@@ -85,9 +85,9 @@ def test_check_names_the_file_that_differs(
     monkeypatch.setattr(generate, "DOCS", docs)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert generate.main(["--check"]) == 1
-    told = capsys.readouterr().out
-    assert "docs/page.md: not up to date" in told
-    assert "docs/metrics.schema.json: not up to date" in told
+    output = capsys.readouterr().out
+    assert "docs/page.md: not up to date" in output
+    assert "docs/metrics.schema.json: not up to date" in output
     assert "old" in page.read_text()
     assert generate.main([]) == 0
     assert "old" not in page.read_text()
@@ -96,12 +96,12 @@ def test_check_names_the_file_that_differs(
     assert generate.main(["--check"]) == 0
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda item: item.name)
 def test_every_command_is_documented(command: Any) -> None:
     assert f"## augment {command.name}\n" in (ROOT / "docs" / "cli.md").read_text()
 
 
-@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda one: one.NAME)
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda item: item.NAME)
 def test_every_analysis_is_documented(analysis: Any) -> None:
     assert f"\n## {analysis.NAME}\n" in (ROOT / "docs" / "analyses.md").read_text()
 
@@ -186,7 +186,7 @@ def test_the_example_of_an_analysis_runs(traces: Path, monkeypatch: pytest.Monke
 
 def example_of(what: str) -> str:
     """The module in CONTRIBUTING that has a constant of this name, or a function."""
-    code, *_ = (one for one in CODE.findall((ROOT / "CONTRIBUTING.md").read_text()) if f"\n{what}" in one)
+    code, *_ = (each for each in CODE.findall((ROOT / "CONTRIBUTING.md").read_text()) if f"\n{what}" in each)
     return str(code)
 
 
@@ -224,7 +224,7 @@ def test_the_example_of_a_reader_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     trace = read(str(path))
     assert (trace.rank, trace.source.format, trace.events.ts.tolist()) == (3, "csv", [1000, 1100, 2000, 2500])
     assert trace.args_of(np.array([0, 2])) == [{"note": "first"}, {"note": "tile 128"}]
-    assert [(one.code, one.count) for one in trace.diagnostics] == [("event_without_time", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in trace.diagnostics] == [("event_without_time", 1)]
     augmented = augment.augment(trace)
     (row,) = augmented.outcomes["temporal_breakdown"].rows
     assert (row.device, row.busy_ns, row.idle_ns) == (0, 400, 200)
@@ -242,9 +242,9 @@ def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "augment_command", lambda: [sys.executable, "-m", "augment"])
     assert demo.main() == 0
-    told = capfd.readouterr().out
-    assert "Temporal breakdown" in told
-    (shown,) = re.findall(r'"Open trace file": (.+)', told)
+    output = capfd.readouterr().out
+    assert "Temporal breakdown" in output
+    (shown,) = re.findall(r'"Open trace file": (.+)', output)
     assert Path(shown).is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["demo-output"]
 

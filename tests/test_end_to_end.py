@@ -109,9 +109,9 @@ def test_perfetto_sees_the_critical_path_of_each_step(job: Any, perfetto: Perfet
     seen = {(name, kind): ns for name, kind, ns in perfetto.load(tmp_path / "t.pftrace").rows(PATH_OF_STEPS)}
     assert perfetto.problems() == {}
     rows = rows_of(job[1], "critical_path")
-    told = {(f"ProfilerStep#{row['step']}", row["bound_by"]): row["time_ns"] for row in rows}
-    assert seen == told
-    assert len({step for step, _ in told}) == 3
+    output = {(f"ProfilerStep#{row['step']}", row["bound_by"]): row["time_ns"] for row in rows}
+    assert seen == output
+    assert len({step for step, _ in output}) == 3
 
 
 @pytest.mark.parametrize("writer", [chrome, perfetto_writer])
@@ -123,7 +123,7 @@ def test_arrows_lead_from_gaps_to_their_owners(job: Any, perfetto: PerfettoEngin
     for flows in trace.annotations:
         if isinstance(flows, Flows):
             times = (ends.times(trace.trace) - base_ns for ends in (flows.into, flows.out))
-            wanted += zip(*(one.tolist() for one in times), trace.trace.names_of(flows.out.rows), strict=True)
+            wanted += zip(*(time.tolist() for time in times), trace.trace.names_of(flows.out.rows), strict=True)
     assert len(wanted) > 5
     rows = perfetto.load(tmp_path / f"t{writer.SUFFIX}").rows(GAP_ARROWS)
     assert perfetto.problems() == {}

@@ -35,7 +35,7 @@ def linked(tmp_path: Path, events: list[Event], nodes: list[Any]) -> tuple[Trace
 
 
 def names_of(trace: Trace, links: ExecutionLinks) -> list[tuple[str, int]]:
-    ids = [attribute(links.nodes[one], "rf_id") for one in links.node.tolist()]
+    ids = [attribute(links.nodes[link], "rf_id") for link in links.node.tolist()]
     return list(zip(trace.names_of(links.row), ids, strict=True))
 
 
@@ -123,9 +123,9 @@ def test_real_pairs(shared_traces: Path) -> None:
         links = link_execution_trace(trace, shared_traces / name)
         assert links.method == method
         assert len(links.row) == len(links.nodes)
-        assert trace.names_of(links.row) == [links.nodes[one]["name"] for one in links.node.tolist()]
+        assert trace.names_of(links.row) == [links.nodes[link]["name"] for link in links.node.tolist()]
         # the shapes of an operator's inputs are told by both
         args = trace.args_of(links.row)
-        both = [(one["Input Dims"][0], attribute(links.nodes[at], "input_shapes")[0])
-                for one, at in zip(args, links.node.tolist(), strict=True) if one.get("Input Dims")]  # fmt: skip
+        both = [(each["Input Dims"][0], attribute(links.nodes[at], "input_shapes")[0])
+                for each, at in zip(args, links.node.tolist(), strict=True) if each.get("Input Dims")]  # fmt: skip
         assert all(dims == shape for dims, shape in both if dims and shape and not isinstance(shape[0], list))

@@ -52,9 +52,9 @@ def idle_of(path: Path) -> tuple[list[Any], dict[str, list[Slice]]]:
     for track in outcome.annotations:
         if isinstance(track, SliceTrack):
             drawn[track.name] = slices_of(track)
-    for one in (one for slices in drawn.values() for one in slices):
-        one["ts"] -= trace.source.base_ns
-        one["end"] = one["ts"] + one["dur"]
+    for slice_ in (slice_ for slices in drawn.values() for slice_ in slices):
+        slice_["ts"] -= trace.source.base_ns
+        slice_["end"] = slice_["ts"] + slice_["dur"]
     return outcome.rows, drawn  # type: ignore[return-value]
 
 
@@ -65,10 +65,10 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def gaps_of(truth: Any) -> dict[str, list[Slice]]:
     """The gaps of each stream, ascending."""
-    found = defaultdict(list)
-    for gap in sorted(truth["causes"]["gaps"], key=lambda one: int(one["start"])):
-        found[gap["stream"]].append(gap)
-    return found
+    result = defaultdict(list)
+    for gap in sorted(truth["causes"]["gaps"], key=lambda item: int(item["start"])):
+        result[gap["stream"]].append(gap)
+    return result
 
 
 def test_what_a_gap_is_said_to_have_waited_for_is_true(ranks: list[tuple[Path, Any]]) -> None:
@@ -77,40 +77,40 @@ def test_what_a_gap_is_said_to_have_waited_for_is_true(ranks: list[tuple[Path, A
         asked = named = 0
         for stream, gaps in gaps_of(truth).items():
             for gap in gaps:
-                pieces = [one for one in drawn[f"Idle stream {stream}"] if gap["start"] <= one["ts"] < gap["end"]]
-                told = [(one["waited_for"], one["waited_for_stream"]) for one in pieces if "waited_for" in one]
+                pieces = [each for each in drawn[f"Idle stream {stream}"] if gap["start"] <= each["ts"] < gap["end"]]
+                rows = [(piece["waited_for"], piece["waited_for_stream"]) for piece in pieces if "waited_for" in piece]
                 waited = gap.get("waited_for")
-                assert told in ([], [(waited["name"], waited["stream"])] if waited else []), gap
+                assert rows in ([], [(waited["name"], waited["stream"])] if waited else []), gap
                 if waited and gap["launch_recorded"] and gap["end"] - gap["start"] > 100_000:
-                    asked, named = asked + 1, named + len(told)
+                    asked, named = asked + 1, named + len(rows)
         assert named >= 0.9 * asked
 
 
 def test_host_wait_of_a_stream_is_late_launching_while_nothing_runs(ranks: list[tuple[Path, Any]]) -> None:
     for path, truth in ranks:
         drawn = idle_of(path)[1]
-        waits = {(one["ts"], one["end"]) for one in drawn["Idle"] if one["name"] == "host_wait"}
+        waits = {(each["ts"], each["end"]) for each in drawn["Idle"] if each["name"] == "host_wait"}
         for stream, gaps in gaps_of(truth).items():
             why = {gap["end"]: gap["why"] for gap in gaps}
-            for one in drawn.get(f"Idle stream {stream}", []):
-                if one["name"] == "host_wait":
-                    assert (one["ts"], one["end"]) in waits
-                    assert why.get(one["end"], "host") == "host"
+            for each in drawn.get(f"Idle stream {stream}", []):
+                if each["name"] == "host_wait":
+                    assert (each["ts"], each["end"]) in waits
+                    assert why.get(each["end"], "host") == "host"
 
 
 def test_the_time_in_which_another_stream_works(ranks: list[tuple[Path, Any]]) -> None:
     for path, truth in ranks:
         rows = idle_of(path)[0]
         for stream, gaps in gaps_of(truth).items():
-            own = [row for row in rows if str(row.stream) == stream]
+            part = [row for row in rows if str(row.stream) == stream]
             busy = sum(gap["end"] - gap["start"] - gap["device_idle_ns"] for gap in gaps)
-            assert sum(row.other_stream_busy_ns for row in own) == busy
+            assert sum(row.other_stream_busy_ns for row in part) == busy
 
 
 def changed(path: Path, folder: Path, change: Callable[[Event], Event | None]) -> Path:
     """The trace with each event put through ``change``; None leaves it out."""
     document = load(path)
-    events = [new for one in document["traceEvents"] if (new := change(one)) is not None]
+    events = [new for event in document["traceEvents"] if (new := change(event)) is not None]
     return save(document | {"traceEvents": events}, folder / "changed.json")
 
 
@@ -150,11 +150,11 @@ def test_calls_that_wait_explain_no_gap(source: Any, tmp_path: Path) -> None:
     rows, drawn = idle_of(path)
     other_rows, other = idle_of(changed(path, tmp_path, not_waiting))
     assert other_rows == rows
-    told, still_told = (
-        {track: [one for one in slices if one["name"] != "host_wait"] for track, slices in tracks.items()}
+    output, still_told = (
+        {track: [slice_ for slice_ in slices if slice_["name"] != "host_wait"] for track, slices in tracks.items()}
         for tracks in (drawn, other)
     )
-    assert still_told == told
+    assert still_told == output
 
 
 @pytest.mark.parametrize("source", SOME)
@@ -166,7 +166,12 @@ def test_fewer_launches_make_no_new_claims(source: Any, tmp_path: Path) -> None:
         path = save(without_first_launches(document, count), tmp_path / f"{count}.json")
         tracks = idle_of(path)[1].items()
         claims.append(
-            {(track, one["end"], one["waited_for"]) for track, own in tracks for one in own if "waited_for" in one}
+            {
+                (track, each["end"], each["waited_for"])
+                for track, part in tracks
+                for each in part
+                if "waited_for" in each
+            }
         )
     assert claims[0] >= claims[1] >= claims[2]
 
@@ -174,8 +179,8 @@ def test_fewer_launches_make_no_new_claims(source: Any, tmp_path: Path) -> None:
 def test_a_stream_alone_on_its_device_has_no_other_to_wait_for(tmp_path: Path) -> None:
     path = trace_at(JOBS["runs ahead"], tmp_path)
     before, after = (
-        {(row.stream, row.category): row for row in idle_of(one)[0]}
-        for one in (path, changed(path, tmp_path, on_a_device_of_its_own))
+        {(row.stream, row.category): row for row in idle_of(each)[0]}
+        for each in (path, changed(path, tmp_path, on_a_device_of_its_own))
     )
     assert before.keys() == after.keys()
     for key, row in after.items():

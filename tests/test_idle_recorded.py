@@ -45,36 +45,36 @@ class Written:
 
     def __init__(self, path: Path) -> None:
         document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str, parse_int=str, strict=False)
-        slices = [one for one in document["traceEvents"] if one.get("ph") == "X"]
-        for one in slices:
-            one["start"] = nanoseconds(one["ts"])
-            one["end"] = one["start"] + nanoseconds(one.get("dur", 0))
-            one["args"] = one.get("args") or {}
-            if one.get("cat") == ANALYSIS and "dur_ns" in one["args"]:
-                one["end"] = one["start"] + int(one["args"]["dur_ns"])
-        names = {(one["pid"], one["tid"]): one["args"]["name"] for one in document["traceEvents"]
-                 if one.get("ph") == "M" and one["name"] == "thread_name"}  # fmt: skip
-        self.work = sorted((one for one in slices if one.get("cat") in WORK), key=lambda one: int(one["start"]))
-        self.starts = [one["start"] for one in self.work]
+        slices = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+        for slice_ in slices:
+            slice_["start"] = nanoseconds(slice_["ts"])
+            slice_["end"] = slice_["start"] + nanoseconds(slice_.get("dur", 0))
+            slice_["args"] = slice_.get("args") or {}
+            if slice_.get("cat") == ANALYSIS and "dur_ns" in slice_["args"]:
+                slice_["end"] = slice_["start"] + int(slice_["args"]["dur_ns"])
+        names = {(event["pid"], event["tid"]): event["args"]["name"] for event in document["traceEvents"]
+                 if event.get("ph") == "M" and event["name"] == "thread_name"}  # fmt: skip
+        self.work = sorted((each for each in slices if each.get("cat") in WORK), key=lambda item: int(item["start"]))
+        self.starts = [each["start"] for each in self.work]
         self.by_correlation = defaultdict(list)
-        for one in self.work:
-            self.by_correlation[one["args"].get("correlation")].append(one)
-        self.ends = sorted(self.work, key=lambda one: int(one["end"]))
-        self.calls = {one["args"]["correlation"]: one for one in slices
-                      if one.get("cat") in CALLS and "correlation" in one["args"]}  # fmt: skip
+        for slice_ in self.work:
+            self.by_correlation[slice_["args"].get("correlation")].append(slice_)
+        self.ends = sorted(self.work, key=lambda item: int(item["end"]))
+        self.calls = {slice_["args"]["correlation"]: slice_ for slice_ in slices
+                      if slice_.get("cat") in CALLS and "correlation" in slice_["args"]}  # fmt: skip
         self.host = defaultdict(list)
-        for one in slices:
-            if one.get("cat") in ("cpu_op", "user_annotation"):
-                self.host[one["name"]].append(one)
+        for slice_ in slices:
+            if slice_.get("cat") in ("cpu_op", "user_annotation"):
+                self.host[slice_["name"]].append(slice_)
         self.idle = [
-            (names[one["pid"], one["tid"]].partition(" stream ")[2], one)
-            for one in slices
-            if one.get("cat") == ANALYSIS and one["name"] in CAUSES
+            (names[slice_["pid"], slice_["tid"]].partition(" stream ")[2], slice_)
+            for slice_ in slices
+            if slice_.get("cat") == ANALYSIS and slice_["name"] in CAUSES
         ]
 
     def at(self, correlation: str, moment: int) -> Event:
         """The work of this correlation that starts then."""
-        return min(self.by_correlation[correlation], key=lambda one: abs(int(one["start"]) - moment))
+        return min(self.by_correlation[correlation], key=lambda item: abs(int(item["start"]) - moment))
 
 
 @pytest.fixture(scope="module", params=SOME)
@@ -88,47 +88,47 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_no_call_is_blamed(written: Written) -> None:
     assert written.idle
-    assert not [one for _, one in written.idle if "sync_call" in one["args"]]
+    assert not [each for _, each in written.idle if "sync_call" in each["args"]]
 
 
 def test_host_wait_ends_with_a_late_launch_and_nothing_runs(written: Written) -> None:
-    for stream, one in written.idle:
-        if one["name"] == "host_wait" and "joined_count" not in one["args"]:
-            call = written.calls[one["args"]["correlation"]]
-            assert call["start"] > one["start"], (stream, one)
-            place = bisect_left(written.starts, one["start"])
-            device = written.at(one["args"]["correlation"], one["end"])["args"]["device"]
-            within = (other for other in written.work[place : place + 50] if other["start"] < one["end"])
-            assert all(other["args"]["device"] != device or other["start"] >= one["end"] for other in within)
-            if owner := one["args"].get("owner"):
-                until = min(one["end"], call["end"])
-                assert any(host["start"] < until and host["end"] > one["start"] for host in written.host[owner])
+    for stream, each in written.idle:
+        if each["name"] == "host_wait" and "joined_count" not in each["args"]:
+            call = written.calls[each["args"]["correlation"]]
+            assert call["start"] > each["start"], (stream, each)
+            place = bisect_left(written.starts, each["start"])
+            device = written.at(each["args"]["correlation"], each["end"])["args"]["device"]
+            within = (other for other in written.work[place : place + 50] if other["start"] < each["end"])
+            assert all(other["args"]["device"] != device or other["start"] >= each["end"] for other in within)
+            if owner := each["args"].get("owner"):
+                until = min(each["end"], call["end"])
+                assert any(host["start"] < until and host["end"] > each["start"] for host in written.host[owner])
 
 
 def test_what_was_waited_for_ended_just_before_and_was_launched_before(written: Written) -> None:
     """The launch of one comes before the launch of the other, or an event would have to be of the future."""
-    ends = [one["end"] for one in written.ends]
-    for stream, one in written.idle:
-        if not (name := one["args"].get("waited_for")) or "joined_count" in one["args"]:
+    ends = [end["end"] for end in written.ends]
+    for stream, each in written.idle:
+        if not (name := each["args"].get("waited_for")) or "joined_count" in each["args"]:
             continue
-        assert one["name"] == "other_stream_busy"
-        waiting = written.at(one["args"]["correlation"], one["end"])
-        assert waiting["args"]["stream"] == stream != one["args"]["waited_for_stream"]
+        assert each["name"] == "other_stream_busy"
+        waiting = written.at(each["args"]["correlation"], each["end"])
+        assert waiting["args"]["stream"] == stream != each["args"]["waited_for_stream"]
         first = bisect_left(ends, waiting["start"] - JUST_BEFORE_NS)
         last = bisect_left(ends, waiting["start"] + CLOCK_NS + 1)
         causes = [
             other
             for other in written.ends[first:last]
             if other["name"] == name
-            and other["args"]["stream"] == one["args"]["waited_for_stream"]
+            and other["args"]["stream"] == each["args"]["waited_for_stream"]
             and other["args"]["device"] == waiting["args"]["device"]
             and other["start"] < waiting["start"]
-            and other["end"] > one["start"]
+            and other["end"] > each["start"]
         ]
-        assert causes, one
-        launch = written.calls[one["args"]["correlation"]]
+        assert causes, each
+        launch = written.calls[each["args"]["correlation"]]
         called = [written.calls[other["args"]["correlation"]] for other in causes]
-        assert any(call["start"] <= launch["start"] for call in called), one
+        assert any(call["start"] <= launch["start"] for call in called), each
 
 
 def test_the_9_ms_gap_of_resnet_names_the_collective(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_the_9_ms_gap_of_resnet_names_the_collective(tmp_path: Path) -> None:
     if not source.is_file():
         pytest.skip(f"no recorded trace at {source}")
     chrome.write(augment(read(str(source)), only=["idle_time_breakdown"]), tmp_path / "trace.json.gz")
-    idle = [one for stream, one in Written(tmp_path / "trace.json.gz").idle if stream == "0"]
-    longest = max(idle, key=lambda one: int(one["end"]) - int(one["start"]))
+    idle = [each for stream, each in Written(tmp_path / "trace.json.gz").idle if stream == "0"]
+    longest = max(idle, key=lambda item: int(item["end"]) - int(item["start"]))
     assert longest["end"] - longest["start"] == 9_203_108
     assert longest["name"] == "other_stream_busy"
     assert longest["args"]["waited_for"].startswith("ncclDevKernel")

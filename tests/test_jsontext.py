@@ -44,9 +44,9 @@ def test_what_is_mended(text: str, value: object) -> None:
 
 
 def test_numbers_that_are_none() -> None:
-    found = mended_json(b'[nan, -nan, -nan(ind), NaN, "nan, -nan(ind) , ,"]')
-    assert [math.isnan(one) for one in found[:4]] == [True] * 4
-    assert found[4] == "nan, -nan(ind) , ,"
+    result = mended_json(b'[nan, -nan, -nan(ind), NaN, "nan, -nan(ind) , ,"]')
+    assert [math.isnan(each) for each in result[:4]] == [True] * 4
+    assert result[4] == "nan, -nan(ind) , ,"
 
 
 @pytest.mark.parametrize("text", ['{"a": "b', "{a: 1}", '{"a": 1', '{"a" "b"}', "garbage", ""])

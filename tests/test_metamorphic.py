@@ -87,7 +87,7 @@ def figures(document: Document, folder: Path, factor: int = 1) -> Figures:
     options = {name: {key: ns * factor for key, ns in asked.items()} for name, asked in CUTOFFS.items()}
     trace = read(str(save(document, folder / f"{factor}.json")))
     outcomes = augment(trace, options=options, skip=SKIPPED).outcomes
-    return {name: list(one.rows) if isinstance(one, Findings) else [] for name, one in outcomes.items()}
+    return {name: list(each.rows) if isinstance(each, Findings) else [] for name, each in outcomes.items()}
 
 
 def in_stretched_time(column: str, value: Any) -> Any:
@@ -99,24 +99,24 @@ def in_stretched_time(column: str, value: Any) -> Any:
 def test_stretched_times_stretch_every_figure(document: Document, before: Figures, tmp_path: Path) -> None:
     after = figures(stretched(document, FACTOR), tmp_path, FACTOR)
     assert before.keys() == after.keys()
-    found = [
-        f"{name}, {one}"
+    rows = [
+        f"{name}, {row}"
         for name, rows in before.items()
-        for one in differences(rows, after[name], in_stretched_time)
-        if "_wait_ns is" not in one
+        for row in differences(rows, after[name], in_stretched_time)
+        if "_wait_ns is" not in row
     ]
-    assert not found
+    assert not rows
     for row, other in zip(before["step_figures"], after["step_figures"], strict=True):
-        waited, longer = (one.kernel_wait_ns + one.other_wait_ns for one in (row, other))
+        waited, longer = (each.kernel_wait_ns + each.other_wait_ns for each in (row, other))
         assert longer == FACTOR * waited
 
 
 def test_cut_launches_change_what_counts_launches_alone(document: Document, before: Figures, tmp_path: Path) -> None:
     after = figures(without_first_launches(document, LAUNCHES), tmp_path)
-    changed = [f"{name}, {one}" for name in OF_WORK for one in differences(before[name], after[name])]
+    changed = [f"{name}, {difference}" for name in OF_WORK for difference in differences(before[name], after[name])]
     by_operator = ("family is", "matrix_units is")  # told by the operator that launched a kernel, where one is known
-    assert not [one for one in changed if not any(column in one for column in by_operator)]
-    counts = [sum(row.launch_count for row in one["launch_statistics"]) for one in (before, after)]
+    assert not [each for each in changed if not any(column in each for column in by_operator)]
+    counts = [sum(row.launch_count for row in each["launch_statistics"]) for each in (before, after)]
     if counts[0] > LAUNCHES:
         assert counts[0] - counts[1] == LAUNCHES
 
@@ -124,11 +124,11 @@ def test_cut_launches_change_what_counts_launches_alone(document: Document, befo
 def test_work_after_a_cut_is_all_there(document: Document, tmp_path: Path) -> None:
     ns = 2_000_000
     cut = without_first_ns(document, ns)
-    work = Counter(one["name"] for one in cut["traceEvents"] if one.get("cat") in GPU_WORK)
+    work = Counter(event["name"] for event in cut["traceEvents"] if event.get("cat") in GPU_WORK)
     durations: Counter[str] = Counter()
-    for one in cut["traceEvents"]:
-        if one.get("cat") in GPU_WORK:
-            durations[one["name"]] += int(one["dur"] * 1000)
+    for event in cut["traceEvents"]:
+        if event.get("cat") in GPU_WORK:
+            durations[event["name"]] += int(event["dur"] * 1000)
     rows = figures(cut, tmp_path)["kernel_breakdown"]
     assert {row.name: row.count for row in rows} == work
     assert {row.name: row.sum_ns for row in rows} == durations
@@ -150,4 +150,4 @@ def test_files_say_what_documents_do(document: Document, tmp_path: Path) -> None
 
 
 def times(document: Document) -> Iterator[tuple[Any, Any]]:
-    return ((one.get("ts"), one.get("dur")) for one in document["traceEvents"])
+    return ((event.get("ts"), event.get("dur")) for event in document["traceEvents"])

@@ -54,7 +54,7 @@ def test_a_frame_shows_the_trace_with_its_tracks_pinned(embed: bool, context: An
     with shown(tmp_path / "made", embed=embed) as made, page_with(made._repr_html_(), tmp_path / "page") as address:
         page = context.new_page()
         page.goto(address)
-        (frame,) = (one for one in page.frames if one != page.main_frame)
+        (frame,) = (frame for frame in page.frames if frame != page.main_frame)
         frame.wait_for_function("() => self.app?.trace", timeout=PATIENCE_MS)
         frame.evaluate("() => self.waitForPerfettoIdle()")
         state = frame.evaluate(STATE)

@@ -61,19 +61,19 @@ OTHERS = (
 
 def slices(document: Document, *categories: str) -> list[dict[str, Any]]:
     """Its slices of these categories, with ``start`` and ``stop`` in ns, in the order of time."""
-    base, found = int(document.get("baseTimeNanoseconds") or 0), []
+    base, result = int(document.get("baseTimeNanoseconds") or 0), []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in categories:
             start = int(event["ts"] * 1000) + base
-            found.append({**event, "start": start, "stop": start + int(event["dur"] * 1000)})
-    return sorted(found, key=lambda one: one["start"])
+            result.append({**event, "start": start, "stop": start + int(event["dur"] * 1000)})
+    return sorted(result, key=lambda item: item["start"])
 
 
 def drawn(path: Path) -> list[dict[str, Any]]:
     """The path's slices, as drawn."""
-    found = critical_path.analyze(read(str(path)))
-    assert isinstance(found, Findings)
-    track = found.annotations[0]
+    findings = critical_path.analyze(read(str(path)))
+    assert isinstance(findings, Findings)
+    track = findings.annotations[0]
     assert isinstance(track, SliceTrack)
     return slices_of(track)
 
@@ -92,10 +92,10 @@ def check_launch_delays(path: Path, pieces: list[dict[str, Any]]) -> None:
     """No launch is waited for while its stream is at work."""
     document = load(path)
     streams, of_launch = defaultdict(list), defaultdict(list)
-    for one in slices(document, *WORK):
-        args = one["args"]
-        streams[one["pid"], args.get("stream", one["tid"])].append((one["start"], one["stop"]))
-        of_launch[args.get("correlation")].append(one)
+    for slice_ in slices(document, *WORK):
+        args = slice_["args"]
+        streams[slice_["pid"], args.get("stream", slice_["tid"])].append((slice_["start"], slice_["stop"]))
+        of_launch[args.get("correlation")].append(slice_)
     begun: dict[int, int] = {}  # of a delay that steps cut
     for piece in pieces:
         if piece["name"] != "launch_delay":
@@ -103,27 +103,27 @@ def check_launch_delays(path: Path, pieces: list[dict[str, Any]]) -> None:
             continue
         stop = piece["ts"] + piece["dur"]
         start = begun.setdefault(piece["correlation"], piece["ts"])
-        for own in of_launch[piece["correlation"]]:
-            if own["start"] == stop and stop - start > LATENCY_NS:
-                mine = streams[own["pid"], own["args"].get("stream", own["tid"])]
-                assert covered(mine[: bisect_left(mine, (stop, 0))], start, stop) <= LATENCY_NS, piece
+        for part in of_launch[piece["correlation"]]:
+            if part["start"] == stop and stop - start > LATENCY_NS:
+                index = streams[part["pid"], part["args"].get("stream", part["tid"])]
+                assert covered(index[: bisect_left(index, (stop, 0))], start, stop) <= LATENCY_NS, piece
 
 
 @pytest.mark.parametrize("name", [*BACKLOGS, *OTHERS])
 def test_no_launch_is_waited_for_while_its_stream_is_at_work(shared_traces: Path, name: str) -> None:
     pieces = drawn(shared_traces / name)
     check_launch_delays(shared_traces / name, pieces)
-    assert all("source" in one for one in pieces if one["name"] == "outside_operators")
+    assert all("source" in piece for piece in pieces if piece["name"] == "outside_operators")
 
 
 @pytest.mark.parametrize("name", BACKLOGS)
 def test_a_busy_device_is_on_the_path_as_long_as_it_is_busy(shared_traces: Path, name: str) -> None:
-    work = [(one["start"], one["stop"]) for one in slices(load(shared_traces / name), *WORK)]
+    work = [(trace["start"], trace["stop"]) for trace in slices(load(shared_traces / name), *WORK)]
     start, stop = work[0][0], max(end for _, end in work)
     busy = covered(work, start, stop) / (stop - start)
     assert busy > 0.95
-    ran = [one for one in drawn(shared_traces / name) if one["name"].startswith("kernel_c") or "memory" in one["name"]]
-    on_path = sum(one["dur"] for one in ran) / (stop - start)
+    ran = [row for row in drawn(shared_traces / name) if row["name"].startswith("kernel_c") or "memory" in row["name"]]
+    on_path = sum(each["dur"] for each in ran) / (stop - start)
     assert on_path == pytest.approx(busy, abs=0.05)
 
 
@@ -136,16 +136,16 @@ def test_the_path_is_the_simulators(job: str, tmp_path: Path) -> None:
         whole_us = save(of_whole_us(load(path)), tmp_path / "whole.json")
         for file, within in ((path, 0.01), (whole_us, 0.03)):  # pauses of less than 1 µs are lost there
             pieces = drawn(file)
-            whole = sum(one["dur"] for one in pieces)
+            whole = sum(piece["dur"] for piece in pieces)
             for resource, kinds in RESOURCES.items():
-                told = sum(one["dur"] for one in pieces if one["name"] in kinds) / whole
-                assert told == pytest.approx(shares.get(resource, 0), abs=within), resource
+                rows = sum(piece["dur"] for piece in pieces if piece["name"] in kinds) / whole
+                assert rows == pytest.approx(shares.get(resource, 0), abs=within), resource
 
 
 def of_whole_us(document: Document) -> Document:
     """Starts and durations rounded down and up, as old recordings have them."""
-    events = [one | {"ts": floor(one["ts"]), "dur": ceil(one["dur"])} if "dur" in one else one
-              for one in document["traceEvents"]]  # fmt: skip
+    events = [event | {"ts": floor(event["ts"]), "dur": ceil(event["dur"])} if "dur" in event else event
+              for event in document["traceEvents"]]  # fmt: skip
     return document | {"traceEvents": events}
 
 
@@ -154,20 +154,20 @@ def test_a_recording_of_which_all_launches_are_far_ahead(tmp_path: Path) -> None
     options = JobOptions(ranks=1, steps=5, layers=2, sync_every=0, record_from=(1.5,), collectives="none")
     ((path, _),) = simulate(options, tmp_path)
     document = load(path)
-    kept = [one for one in document["traceEvents"] if one.get("tid") != 20]
+    kept = [event for event in document["traceEvents"] if event.get("tid") != 20]
     pieces = drawn(save(document | {"traceEvents": kept}, tmp_path / "cut.json"))
-    whole = sum(one["dur"] for one in pieces)
-    assert sum(one["dur"] for one in pieces if one["name"] == "kernel_computation") > 0.97 * whole
-    assert {one["name"] for one in pieces} <= {"idle", "kernel_gap", "kernel_computation", "kernel_memory"}
+    whole = sum(piece["dur"] for piece in pieces)
+    assert sum(piece["dur"] for piece in pieces if piece["name"] == "kernel_computation") > 0.97 * whole
+    assert {piece["name"] for piece in pieces} <= {"idle", "kernel_gap", "kernel_computation", "kernel_memory"}
 
 
 def over_without(document: Document, cut: Document) -> int:
     """When all is over that the launches did which ``cut`` lacks: its calls and their work."""
-    kept = {one["args"].get("correlation") for one in slices(cut, *CALLS)}
-    calls = [one for one in slices(document, *CALLS) if one["args"].get("correlation") not in kept]
-    gone = {one["args"]["correlation"] for one in calls}
-    work = [one for one in slices(document, *WORK) if one["args"].get("correlation") in gone]
-    over: int = max(one["stop"] for one in (*calls, *work))
+    kept = {call["args"].get("correlation") for call in slices(cut, *CALLS)}
+    calls = [call for call in slices(document, *CALLS) if call["args"].get("correlation") not in kept]
+    gone = {call["args"]["correlation"] for call in calls}
+    work = [slice_ for slice_ in slices(document, *WORK) if slice_["args"].get("correlation") in gone]
+    over: int = max(call["stop"] for call in (*calls, *work))
     return over
 
 
@@ -175,12 +175,12 @@ def check_rest(path: Path, cut: Document, scratch: Path, kinds: str = "") -> Non
     """What begins after all that was cut is over is on the path as before, but for the slice of that moment itself."""
     over = over_without(load(path), cut)
     before, after = (
-        [(one["ts"], one["dur"], one["name"], one.get("source", "")) for one in drawn(one_path) if one["ts"] >= over]
+        [(row["ts"], row["dur"], row["name"], row.get("source", "")) for row in drawn(one_path) if row["ts"] >= over]
         for one_path in (path, save(cut, scratch / "cut.json"))
     )
     edge = max(min((ts for ts, *_ in pieces), default=over) for pieces in (before, after))
-    rest, found = ([one for one in pieces if one[0] > edge and one[2].startswith(kinds)] for pieces in (before, after))
-    assert found == rest
+    rest, rows = ([row for row in pieces if row[0] > edge and row[2].startswith(kinds)] for pieces in (before, after))
+    assert rows == rest
     assert rest or len(before) < 3
 
 

@@ -22,7 +22,7 @@ def some_trace() -> Trace:
 
 def test_every_analysis_is_asked_in_the_registrys_order() -> None:
     outcomes = augment(some_trace()).outcomes
-    assert list(outcomes) == [one.NAME for one in ANALYSES]
+    assert list(outcomes) == [analysis.NAME for analysis in ANALYSES]
     assert isinstance(outcomes["temporal_breakdown"], Findings)
 
 
@@ -95,9 +95,9 @@ def test_an_exception_in_an_analysis_propagates(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_progress_is_told_before_each_analysis() -> None:
-    told: list[tuple[str, int, int]] = []
-    augment(some_trace(), only=["kernel_breakdown", "queue_length"], progress=lambda *one: told.append(one))
-    assert told == [("kernel_breakdown", 0, 2), ("queue_length", 1, 2)]
+    output: list[tuple[str, int, int]] = []
+    augment(some_trace(), only=["kernel_breakdown", "queue_length"], progress=lambda *item: output.append(item))
+    assert output == [("kernel_breakdown", 0, 2), ("queue_length", 1, 2)]
 
 
 def test_a_second_look_and_a_shift_in_time_change_no_figure() -> None:
@@ -109,6 +109,6 @@ def test_a_second_look_and_a_shift_in_time_change_no_figure() -> None:
             kernel("gemm", shift + 20, shift + 25, correlation=1),
             copy("Memcpy HtoD", shift + 22, shift + 50, 10, stream=8),
         )
-        return [[*one.rows] for one in augment(trace).outcomes.values() if isinstance(one, Findings)]
+        return [[*outcome.rows] for outcome in augment(trace).outcomes.values() if isinstance(outcome, Findings)]
 
     assert figures(0) == figures(0) == figures(1_712_195_495_406_752_797)

@@ -43,16 +43,16 @@ def classes(decorator: Any, options: dict[str, bool]) -> tuple[Any, Any]:
     return base, decorator(**options)(Derived)
 
 
-def seen(one: Any, other: Any) -> dict[str, Any]:
+def seen(first: Any, other: Any) -> dict[str, Any]:
     """What can be observed of two instances."""
-    made: dict[str, Any] = {"repr": repr(one).split("at 0x")[0], "equal": one == other, "unequal": one != other}
-    made |= {"values": dataclasses.asdict(one), "match": one.__match_args__, "slots": hasattr(one, "__dict__")}
-    made["not"] = one == 1
+    made: dict[str, Any] = {"repr": repr(first).split("at 0x")[0], "equal": first == other, "unequal": first != other}
+    made |= {"values": dataclasses.asdict(first), "match": first.__match_args__, "slots": hasattr(first, "__dict__")}
+    made["not"] = first == 1
     for name, act in {
-        "hash": lambda: hash(one) == hash(copy.copy(one)),
-        "set": lambda: setattr(one, "number", 1),
-        "delete": lambda: delattr(one, "text"),
-        "foreign": lambda: type(one)(),
+        "hash": lambda: hash(first) == hash(copy.copy(first)),
+        "set": lambda: setattr(first, "number", 1),
+        "delete": lambda: delattr(first, "text"),
+        "foreign": lambda: type(first)(),
     }.items():
         try:
             made[name] = act()
@@ -64,17 +64,17 @@ def seen(one: Any, other: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_records_are_what_dataclasses_are(options: dict[str, bool]) -> None:
     def observed(decorator: Any) -> list[Any]:
-        told: list[Any] = []
+        output: list[Any] = []
         for cls in classes(decorator, options):
-            told.append(str(inspect.signature(cls)))
-            told.append([(one.name, one.init, one.compare) for one in dataclasses.fields(cls)])
+            output.append(str(inspect.signature(cls)))
+            output.append([(field.name, field.init, field.compare) for field in dataclasses.fields(cls)])
             params = cls.__dataclass_params__
-            told.append((params.frozen, params.eq, params.repr, params.init))
-            for one, other in [((1,), (1,)), ((1, "b"), (2, "b")), ((1, "c", [1], 4), (1, "c", [1], 5))]:
-                told.append(seen(cls(*one), cls(*other)))
-            told.append(seen(cls(number=1), dataclasses.replace(cls(1), number=2)))
-            told.append(seen(copy.deepcopy(cls(7, items=[1])), cls(7, items=[1])))
-        return told
+            output.append((params.frozen, params.eq, params.repr, params.init))
+            for each, other in [((1,), (1,)), ((1, "b"), (2, "b")), ((1, "c", [1], 4), (1, "c", [1], 5))]:
+                output.append(seen(cls(*each), cls(*other)))
+            output.append(seen(cls(number=1), dataclasses.replace(cls(1), number=2)))
+            output.append(seen(copy.deepcopy(cls(7, items=[1])), cls(7, items=[1])))
+        return output
 
     assert observed(records.dataclass) == observed(dataclasses.dataclass)
 
@@ -95,7 +95,7 @@ def test_a_subclass_may_call_the_method_before_it_was_made() -> None:
 def test_the_first_use_may_be_by_several_threads() -> None:
     base, _ = classes(records.dataclass, {"frozen": True, "slots": True})
     with ThreadPoolExecutor(8) as pool:
-        assert [one.number for one in pool.map(base, range(100))] == list(range(100))
+        assert [each.number for each in pool.map(base, range(100))] == list(range(100))
 
 
 def test_own_methods_stay() -> None:

@@ -39,17 +39,17 @@ def test_figures_are_the_oracles(name: str) -> None:
     for analysis, rows in expected.items():
         if (outcome := outcomes.get(analysis)) is None:
             continue
-        found = {key_of(row): row for row in map(as_dict, outcome.rows)} if isinstance(outcome, Findings) else {}
+        result = {key_of(row): row for row in map(as_dict, outcome.rows)} if isinstance(outcome, Findings) else {}
         wanted = {key_of(row): row for row in rows}
         if not wanted and name in BEYOND_THE_ORACLE:
             continue
-        if set(found) != set(wanted):
-            differences.append(f"{analysis}: rows {set(found) ^ set(wanted)}")
+        if set(result) != set(wanted):
+            differences.append(f"{analysis}: rows {set(result) ^ set(wanted)}")
         differences += [
-            f"{analysis} {key}: {column} is {found[key][column]}, not {value}"
-            for key in set(found) & set(wanted)
+            f"{analysis} {key}: {column} is {result[key][column]}, not {value}"
+            for key in set(result) & set(wanted)
             for column, value in wanted[key].items()
-            if column not in KEYS and not same(found[key][column], value)
+            if column not in KEYS and not same(result[key][column], value)
         ]
     assert not differences, "\n".join(differences)
 
@@ -63,8 +63,8 @@ def key_of(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(row[key]) for key in KEYS if key in row)
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(result: Any, expected: Any) -> bool:
     """Integers are exact; the oracle's ratios are of Python's exact integers, ours of sums of floats."""
     if isinstance(expected, float):
-        return isinstance(found, float) and math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(found == expected)
+        return isinstance(result, float) and math.isclose(result, expected, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(result == expected)

@@ -41,9 +41,9 @@ SUFFIX_UNITS = {
 }
 ALWAYS_IN_THE_NAME = ("ns", "ratio", "GB/s", "TFLOP/s")  #: a count may be called ``max``, bytes ``bytes``
 
-analysis_of = pytest.mark.parametrize("analysis", ANALYSES, ids=lambda one: one.NAME)
-writer_of = pytest.mark.parametrize("writer", WRITERS, ids=lambda one: one.NAME)
-reader_of = pytest.mark.parametrize("reader", READERS, ids=lambda one: one.NAME)
+analysis_of = pytest.mark.parametrize("analysis", ANALYSES, ids=lambda item: item.NAME)
+writer_of = pytest.mark.parametrize("writer", WRITERS, ids=lambda item: item.NAME)
+reader_of = pytest.mark.parametrize("reader", READERS, ids=lambda item: item.NAME)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ CHECKS: Sequence[Callable[[Any], None]] = (
 
 
 @analysis_of
-@pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda item: item.__name__)
 def test_every_analysis_is_declared_well(analysis: Any, check: Callable[[Any], None]) -> None:
     check(analysis)
 
@@ -151,8 +151,8 @@ def test_figures_do_not_depend_on_ids(analysis: Any, trace: Trace, augmented: Au
     linked = trace.events.correlation != NO_CORRELATION
     correlation = np.where(linked, 10**9 - 3 * trace.events.correlation, NO_CORRELATION)
     tracks = tuple(
-        dataclasses.replace(one, pid=77_000 - one.pid if isinstance(one.pid, int) else f"p{one.pid}", tid=number)
-        for number, one in enumerate(trace.tracks, start=5)
+        dataclasses.replace(each, pid=77_000 - each.pid if isinstance(each.pid, int) else f"p{each.pid}", tid=number)
+        for number, each in enumerate(trace.tracks, start=5)
     )
     events = dataclasses.replace(trace.events, correlation=correlation)
     other = augment(dataclasses.replace(trace, events=events, tracks=tracks, facts={}), only=[analysis.NAME])
@@ -164,7 +164,7 @@ def figures(result: AugmentedTrace, analysis: Any, without: str = "") -> list[An
     """The rows, but for the column ``without``; NaN never equals itself, so it is refused."""
     outcome = result.outcomes[analysis.NAME]
     assert isinstance(outcome, Findings)
-    columns = [one.name for one in dataclasses.fields(analysis.ROW) if one.name != without]
+    columns = [analysi.name for analysi in dataclasses.fields(analysis.ROW) if analysi.name != without]
     rows = [tuple(getattr(row, column) for column in columns) for row in outcome.rows]
     assert not any(isinstance(value, float) and value != value for row in rows for value in row)
     return rows
@@ -175,8 +175,8 @@ def times(result: AugmentedTrace, analysis: Any) -> list[list[int]]:
     outcome = result.outcomes[analysis.NAME]
     assert isinstance(outcome, Findings)
     drawn = outcome.annotations
-    ends = [ends.times(result.trace) for one in drawn if isinstance(one, Flows) for ends in (one.out, one.into)]
-    return [one.tolist() for one in [*ends, *(one.ts for one in drawn if not isinstance(one, Flows))]]
+    ends = [ends.times(result.trace) for each in drawn if isinstance(each, Flows) for ends in (each.out, each.into)]
+    return [flow.tolist() for flow in [*ends, *(each.ts for each in drawn if not isinstance(each, Flows))]]
 
 
 @analysis_of
@@ -245,9 +245,9 @@ def documented_tracks() -> list[re.Pattern[str]]:
 
 def test_names_are_distinct() -> None:
     for registry in (ANALYSES, READERS, WRITERS):
-        names = [one.NAME for one in registry]
+        names = [each.NAME for each in registry]
         assert len(set(names)) == len(names)
-    assert len({one.SUFFIX for one in WRITERS}) == len(WRITERS)
+    assert len({writer.SUFFIX for writer in WRITERS}) == len(WRITERS)
 
 
 @writer_of
@@ -273,16 +273,16 @@ def test_perfetto_shows_all_that_was_added(
     writer.write(augmented, path)
     perfetto.load(path)
     assert perfetto.problems() == {}
-    drawn = [one for one in augmented.annotations if not isinstance(one, Flows)]
-    slices = sum(row_count(one) for one in drawn if not isinstance(one, CounterTrack))
+    drawn = [annotation for annotation in augmented.annotations if not isinstance(annotation, Flows)]
+    slices = sum(row_count(each) for each in drawn if not isinstance(each, CounterTrack))
     assert perfetto.rows("select count(*) from slice where category like 'augment.%'") == [(slices,)]
-    for one in (one for one in drawn if isinstance(one, CounterTrack)):
+    for each in (each for each in drawn if isinstance(each, CounterTrack)):
         ((count, highest),) = perfetto.rows(
             "select count(*), max(value) from counter join counter_track t on t.id = track_id "
-            f"where t.name = '{one.name}' or t.name like '{one.name} %'"
+            f"where t.name = '{each.name}' or t.name like '{each.name} %'"
         )
-        assert count == len(one.ts), one.name
-        assert highest == pytest.approx(float(one.values.max()), abs=1e-6), one.name
+        assert count == len(each.ts), each.name
+        assert highest == pytest.approx(float(each.values.max()), abs=1e-6), each.name
 
 
 @writer_of
@@ -295,8 +295,8 @@ def test_what_is_written_can_be_read_and_keeps_the_sources_events(
         again = read(str(path))
     except UnknownFormat:
         pytest.skip(f"there is no reader for {writer.NAME}")
-    own = [not again.strings[code].startswith("augment.") for code in again.events.category_name.tolist()]
-    kept = np.flatnonzero(own)
+    part = [not again.strings[code].startswith("augment.") for code in again.events.category_name.tolist()]
+    kept = np.flatnonzero(part)
     assert len(kept) == len(trace.events)
     # what begins at the same time may change places: a format can have an order of its own
     assert in_any_order(again, kept) == in_any_order(trace, np.arange(len(trace.events)))

@@ -43,21 +43,21 @@ def read(document: Document, folder: Path) -> Trace:
 
 
 def rows(trace: Trace) -> list[Any]:
-    found = roofline.analyze(trace)
-    assert isinstance(found, Findings)
-    return sorted(found.rows, key=lambda row: (row.operator, row.shapes, row.number or "", row.count))
+    findings = roofline.analyze(trace)
+    assert isinstance(findings, Findings)
+    return sorted(findings.rows, key=lambda row: (row.operator, row.shapes, row.number or "", row.count))
 
 
 def with_rates(trace: Trace, products: float, memory: float) -> Trace:
     """The trace, its device's peaks multiplied."""
-    (peak,) = {one for one in map(_hashable, device_peaks(trace).values()) if one}
+    (peak,) = {value for value in map(_hashable, device_peaks(trace).values()) if value}
     tflops, gbps, cache = peak
     row = {number: rate * products for number, rate in tflops} | {"device": "", "memory_gbps": gbps * memory}
     return replace(trace, tables={"peak": [row | ({"l2_bytes": cache} if cache else {})]}, facts={})
 
 
 def _hashable(peak: Any) -> Any:
-    return peak and (tuple((one, peak.tflops[one]) for one in NUMBERS if one in peak.tflops), peak.memory_gbps,
+    return peak and (tuple((each, peak.tflops[each]) for each in NUMBERS if each in peak.tflops), peak.memory_gbps,
                      peak.l2_bytes)  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_times_and_peaks_stretched_together_change_no_bound(
         return value * FACTOR if value is not None and column == "time_ns" else value
 
     rounded = ("roof_ns", "lost_ns")  # of sums: within what is rounded
-    assert not [one for one in differences(before, after, expected) if not any(f" {name} " in one for name in rounded)]
+    assert not [row for row in differences(before, after, expected) if not any(f" {name} " in row for name in rounded)]
     for row, other in zip(before, after, strict=True):
         for name in rounded:
             assert (getattr(other, name) or 0) == pytest.approx(FACTOR * (getattr(row, name) or 0), abs=FACTOR)
@@ -92,7 +92,7 @@ def test_operators_that_are_gone_change_no_other(document: Document, tmp_path: P
     before = rows(read(document, tmp_path))
     gone = {row.operator for row in before} & {"aten::add", "aten::mul", "aten::gelu", "aten::relu_", "aten::add_"}
     assert gone
-    events = [one for one in document["traceEvents"] if one.get("cat") != "cpu_op" or one.get("name") not in gone]
+    events = [each for each in document["traceEvents"] if each.get("cat") != "cpu_op" or each.get("name") not in gone]
     after = rows(read(document | {"traceEvents": events}, tmp_path))
     assert not differences([row for row in before if row.operator not in gone], after)
 

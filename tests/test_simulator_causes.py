@@ -59,11 +59,11 @@ def nanoseconds(microseconds: str) -> int:
 def slices(path: Path, *categories: str) -> list[dict[str, Any]]:
     """The file's slices of these categories, with times in ns."""
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str, parse_int=str)
-    found = [one for one in document["traceEvents"] if one["ph"] == "X" and one["cat"] in categories]
-    for one in found:
-        one["start"] = nanoseconds(one["ts"])
-        one["end"] = one["start"] + nanoseconds(one["dur"])
-    return sorted(found, key=lambda one: (one["start"], one["end"]))
+    rows = [event for event in document["traceEvents"] if event["ph"] == "X" and event["cat"] in categories]
+    for each in rows:
+        each["start"] = nanoseconds(each["ts"])
+        each["end"] = each["start"] + nanoseconds(each["dur"])
+    return sorted(rows, key=lambda item: (item["start"], item["end"]))
 
 
 @pytest.fixture(scope="module", params=JOBS)
@@ -75,12 +75,12 @@ def test_figures_are_those_of_the_recorded_work(ranks: list[tuple[Path, Any]]) -
     for path, truth in ranks:
         work = slices(path, *WORK)
         figures = truth["temporal_breakdown"][0]
-        assert figures["span_ns"] == max(one["end"] for one in work) - work[0]["start"]
+        assert figures["span_ns"] == max(each["end"] for each in work) - work[0]["start"]
         assert sum(row["count"] for row in truth["kernel_breakdown"]) == len(work)
         busy = until = 0
-        for one in work:
-            busy += max(0, one["end"] - max(until, one["start"]))
-            until = max(until, one["end"])
+        for each in work:
+            busy += max(0, each["end"] - max(until, each["start"]))
+            until = max(until, each["end"])
         assert figures["busy_ns"] == busy
 
 
@@ -93,36 +93,36 @@ def test_figures_are_what_a_slow_reading_of_the_file_finds(ranks: list[tuple[Pat
     oracle = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(oracle)
     for path, truth in ranks[:2]:
-        found = oracle.figures(oracle.load(path))
-        assert {name: truth[name] for name in found if name in truth} == (
-            {name: rows for name, rows in found.items() if name in truth}
+        result = oracle.figures(oracle.load(path))
+        assert {name: truth[name] for name in result if name in truth} == (
+            {name: rows for name, rows in result.items() if name in truth}
         )
 
 
 def test_work_launched_before_has_no_call_in_the_file(ranks: list[tuple[Path, Any]]) -> None:
     for path, truth in ranks:
-        calls = {one["args"]["correlation"] for one in slices(path, *CALLS)}
-        early = [one for one in slices(path, *WORK) if one["args"]["correlation"] not in calls]
-        assert [one for one in slices(path, *WORK) if "External id" not in one["args"]] == early
+        calls = {call["args"]["correlation"] for call in slices(path, *CALLS)}
+        early = [slice_ for slice_ in slices(path, *WORK) if slice_["args"]["correlation"] not in calls]
+        assert [slice_ for slice_ in slices(path, *WORK) if "External id" not in slice_["args"]] == early
         before = truth["causes"]["before_recording"]
-        assert (before["count"], before["ns"]) == (len(early), sum(one["end"] - one["start"] for one in early))
+        assert (before["count"], before["ns"]) == (len(early), sum(each["end"] - each["start"] for each in early))
         assert bool(early) == (bool(truth["file"]["options"]["record_from"]) and before["until"] is not None)
 
 
 def test_each_gap_is_there_and_ends_when_what_it_waited_for_did(ranks: list[tuple[Path, Any]]) -> None:
     for path, truth in ranks:
         free: dict[str, int] = {}
-        found = set()
-        calls = {one["args"]["correlation"]: one for one in slices(path, *CALLS)}
+        result = set()
+        calls = {call["args"]["correlation"]: call for call in slices(path, *CALLS)}
         launches = {}
-        for one in slices(path, *WORK):
-            stream = one["args"]["stream"]
-            if stream in free and one["start"] > free[stream]:
-                found.add((stream, free[stream], one["start"]))
-                launches[stream, one["start"]] = calls.get(one["args"]["correlation"])
-            free[stream] = one["end"]
+        for slice_ in slices(path, *WORK):
+            stream = slice_["args"]["stream"]
+            if stream in free and slice_["start"] > free[stream]:
+                result.add((stream, free[stream], slice_["start"]))
+                launches[stream, slice_["start"]] = calls.get(slice_["args"]["correlation"])
+            free[stream] = slice_["end"]
         gaps = truth["causes"]["gaps"]
-        assert {(row["stream"], row["start"], row["end"]) for row in gaps} == found
+        assert {(row["stream"], row["start"], row["end"]) for row in gaps} == result
         blur = 1000 if truth["file"]["options"]["whole_us"] else 1
         for row in gaps:
             call = launches[row["stream"], row["end"]]
@@ -141,33 +141,33 @@ def test_each_gap_is_there_and_ends_when_what_it_waited_for_did(ranks: list[tupl
 def test_launches_are_in_the_slice_that_began_last(ranks: list[tuple[Path, Any]]) -> None:
     for path, truth in ranks:
         operators = defaultdict(list)
-        for one in slices(path, "cpu_op"):
-            operators[one["tid"]].append(one)
+        for slice_ in slices(path, "cpu_op"):
+            operators[slice_["tid"]].append(slice_)
         work = defaultdict(list)
-        for one in slices(path, *WORK):
-            work[one["args"]["correlation"]].append(one["start"])
+        for slice_ in slices(path, *WORK):
+            work[slice_["args"]["correlation"]].append(slice_["start"])
         starts, names = [], defaultdict(set)  # on clocks of whole µs several slices, and operations, begin at once
         for call in slices(path, *CALLS):
-            inside = [one for one in operators[call["tid"]] if one["start"] <= call["start"] < one["end"]]
-            newest = max((one["start"] for one in inside), default=0)
+            inside = [each for each in operators[call["tid"]] if each["start"] <= call["start"] < each["end"]]
+            newest = max((each["start"] for each in inside), default=0)
             for start in work[call["args"]["correlation"]]:
                 starts.append(start)
-                names[start] |= {one["name"] for one in inside if one["start"] == newest} or {""}
-        told = truth["causes"]["launched_in"]
-        assert sorted(row["start"] for row in told) == sorted(starts)
-        assert all(row["operator"] in names[row["start"]] for row in told)
+                names[start] |= {each["name"] for each in inside if each["start"] == newest} or {""}
+        output = truth["causes"]["launched_in"]
+        assert sorted(row["start"] for row in output) == sorted(starts)
+        assert all(row["operator"] in names[row["start"]] for row in output)
 
 
 def test_slices_cross_as_asked(ranks: list[tuple[Path, Any]]) -> None:
     for path, truth in ranks:
         crossed = 0
-        for tid in {one["tid"] for one in slices(path, "cpu_op")}:
+        for tid in {slice_["tid"] for slice_ in slices(path, "cpu_op")}:
             open_until: list[int] = []
-            for one in slices(path, "cpu_op"):
-                if one["tid"] == tid:
-                    open_until = [end for end in open_until if end > one["start"]]
-                    crossed += any(end < one["end"] for end in open_until)
-                    open_until.append(one["end"])
+            for slice_ in slices(path, "cpu_op"):
+                if slice_["tid"] == tid:
+                    open_until = [end for end in open_until if end > slice_["start"]]
+                    crossed += any(end < slice_["end"] for end in open_until)
+                    open_until.append(slice_["end"])
         assert bool(crossed) == bool(truth["file"]["options"]["cross_ns"])
 
 
@@ -179,7 +179,7 @@ def test_steps_and_paths_add_up(ranks: list[tuple[Path, Any]]) -> None:
         assert sum(step["ns"] for step in steps) == last - steps[0]["host_begin"]
         assert sum(causes["path_shares"].values()) == pytest.approx(1)
         path = causes["job"]["path"]
-        assert all(one["end"] == other["start"] for one, other in pairwise(path))
+        assert all(each["end"] == other["start"] for each, other in pairwise(path))
         assert path[-1]["end"] - path[0]["start"] >= max(step["ns"] for step in steps)
         if options["straggler"] is not None:
             assert causes["job"]["straggler"] == options["straggler"]
@@ -200,7 +200,7 @@ def test_two_runs_have_the_jitter_of_steps_in_common(tmp_path: Path) -> None:
         return [step["ns"] for step in simulate(asked, tmp_path / name)[0][1]["causes"]["steps"]]
 
     control, slower = lengths("a", seed=1), lengths("b", seed=2, work=1.1)
-    ratios = [one / other for one, other in zip(slower, control, strict=True)]
+    ratios = [each / other for each, other in zip(slower, control, strict=True)]
     assert max(control) > 1.5 * min(control)
     assert 1.05 < min(ratios) <= max(ratios) < 1.12
     stretched = lengths("c", seed=1, stretch=3.0)
@@ -210,7 +210,7 @@ def test_two_runs_have_the_jitter_of_steps_in_common(tmp_path: Path) -> None:
 def test_what_old_and_damaged_recordings_lack(tmp_path: Path) -> None:
     def collectives(name: str, **options: Any) -> list[list[dict[str, Any]]]:
         written = simulate(change(steps=3, **options), tmp_path / name)
-        return [[one["args"] for one in slices(path, "kernel") if "nccl" in one["name"]] for path, _ in written]
+        return [[each["args"] for each in slices(path, "kernel") if "nccl" in each["name"]] for path, _ in written]
 
     whole = collectives("full")
     assert {"Seq", "Process Group Name"} <= whole[0][0].keys()
@@ -220,18 +220,18 @@ def test_what_old_and_damaged_recordings_lack(tmp_path: Path) -> None:
     assert "Process Group Name" not in collectives("no group", collective_args="no_group")[0][0]
     assert "Collective name" not in collectives("none", collective_args="none")[0][0]
     lost = collectives("lost", lost_rank=1, lost_every=3)
-    assert [[len(one) for one in ranks] for ranks in (whole, lost)] == [[6, 6], [6, 4]]
+    assert [[len(rank) for rank in ranks] for ranks in (whole, lost)] == [[6, 6], [6, 4]]
     (path, _), *_ = simulate(change(whole_us=True), tmp_path / "whole")
-    assert not any("." in one["ts"] + one["dur"] for one in slices(path, "kernel", "cpu_op"))
+    assert not any("." in slice_["ts"] + slice_["dur"] for slice_ in slices(path, "kernel", "cpu_op"))
 
 
 def test_a_graph_is_one_launch_of_many_kernels(tmp_path: Path) -> None:
     (path, _), *_ = simulate(change(graphs=True), tmp_path)
-    calls = {one["args"]["correlation"] for one in slices(path, "cuda_runtime") if one["name"] == "cudaGraphLaunch"}
-    nodes = [one["args"] for one in slices(path, "kernel") if one["args"]["correlation"] in calls]
+    calls = {each["args"]["correlation"] for each in slices(path, "cuda_runtime") if each["name"] == "cudaGraphLaunch"}
+    nodes = [slice_["args"] for slice_ in slices(path, "kernel") if slice_["args"]["correlation"] in calls]
     assert len(calls) == 6 * 2 * 2
     assert len(nodes) > 8 * len(calls)
-    assert all("graph node id" in one for one in nodes)
+    assert all("graph node id" in node for node in nodes)
 
 
 def test_groups_meet_and_messages_arrive(tmp_path: Path) -> None:
@@ -241,14 +241,14 @@ def test_groups_meet_and_messages_arrive(tmp_path: Path) -> None:
     for rank, (path, _) in enumerate(simulate(options, tmp_path)):
         known = json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]
         assert known["pg_count"] == len(known["pg_config"]) == 5
-        for one in known["pg_config"]:
-            assert groups.setdefault(one["pg_name"], one["ranks"]) == one["ranks"]
-            assert rank in one["ranks"]
+        for each in known["pg_config"]:
+            assert groups.setdefault(each["pg_name"], each["ranks"]) == each["ranks"]
+            assert rank in each["ranks"]
         for kernel in slices(path, "kernel"):
             args = kernel["args"]
             if "deep_ep" in kernel["name"]:
                 assert "Collective name" not in args
-                (members,) = (tuple(one["ranks"]) for one in known["pg_config"] if one["pg_desc"].startswith("EXPERT"))
+                (members,) = (tuple(row["ranks"]) for row in known["pg_config"] if row["pg_desc"].startswith("EXPERT"))
                 ends["experts", members][rank].append(kernel["end"])
             elif "SendRecv" in kernel["name"]:
                 peer = int(args["Dst Rank"] if args["Collective name"] == "send" else args["Src Rank"])

@@ -29,9 +29,9 @@ def rows(options: JobOptions) -> list[Row]:
     """The rows of rank 0."""
     with TemporaryDirectory() as folder:
         simulate(options, Path(folder))
-        found = step_efficiency.analyze(augment.read(Path(folder) / "rank0.pt.trace.json.gz"))
-    assert isinstance(found, Findings)
-    return list(found.rows)
+        findings = step_efficiency.analyze(augment.read(Path(folder) / "rank0.pt.trace.json.gz"))
+    assert isinstance(findings, Findings)
+    return list(findings.rows)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_graphs_leave_no_mfu_and_say_why() -> None:
 @pytest.mark.parametrize("options", [replace(JOB, jitter=0.0), JOB, replace(JOB, jitter=0.1, steps=10)])
 def test_no_operator_is_above_its_roof(options: JobOptions, tmp_path: Path) -> None:
     simulate(options, tmp_path)
-    found = roofline.analyze(augment.read(tmp_path / "rank0.pt.trace.json.gz"))
-    assert isinstance(found, Findings)
-    assert not [one for one in found.diagnostics if one.code == "above_peak"]
-    assert {row.operator for row in found.rows if row.bound == "compute"} >= {"aten::addmm", "aten::mm"}
-    assert all(row.roof_ratio < 1 for row in found.rows if row.bound == "compute")
+    findings = roofline.analyze(augment.read(tmp_path / "rank0.pt.trace.json.gz"))
+    assert isinstance(findings, Findings)
+    assert not [diagnostic for diagnostic in findings.diagnostics if diagnostic.code == "above_peak"]
+    assert {row.operator for row in findings.rows if row.bound == "compute"} >= {"aten::addmm", "aten::mm"}
+    assert all(row.roof_ratio < 1 for row in findings.rows if row.bound == "compute")

@@ -33,13 +33,13 @@ def rank(*durations: int, offset: int = 0, name: str = NAME, steps: bool = True)
 def test_three_ranks(name: str) -> None:
     """Rank 1 is last in both steps, and its clock is far ahead."""
     job = {0: rank(100, 300, name=name), 1: rank(20, 50, offset=10**9, name=name), 2: rank(60, 90, name=name)}
-    found = {one.rank: one for one in stragglers(job)}
-    assert list(found) == [1, 2, 0]
-    assert [found[one].late_ns for one in range(3)] == [0, 80 + 250, 40 + 210]
-    assert [found[one].waited_ns for one in range(3)] == [80 + 250, 0, 40 + 40]
-    assert [found[one].last_count for one in range(3)] == [0, 2, 0]
-    assert [found[one].lost_ns for one in range(3)] == [0, 40 + 40, 0]
-    assert found[1].score == 330 / 400
+    result = {straggler.rank: straggler for straggler in stragglers(job)}
+    assert list(result) == [1, 2, 0]
+    assert [result[each].late_ns for each in range(3)] == [0, 80 + 250, 40 + 210]
+    assert [result[each].waited_ns for each in range(3)] == [80 + 250, 0, 40 + 40]
+    assert [result[each].last_count for each in range(3)] == [0, 2, 0]
+    assert [result[each].lost_ns for each in range(3)] == [0, 40 + 40, 0]
+    assert result[1].score == 330 / 400
     assert potential_stragglers(job, count=1) == [1]
     assert potential_stragglers(job, [0], 2) == [1, 2]
 
@@ -49,7 +49,7 @@ def test_what_one_rank_has_alone_says_nothing() -> None:
     (late, early) = stragglers(job)
     assert (late.rank, late.collective_count, late.late_ns) == (1, 1, 50)
     assert (early.rank, early.collective_count, early.waited_ns) == (0, 1, 50)
-    assert [one.late_ns for one in stragglers({5: rank(10)})] == [0]
+    assert [straggler.late_ns for straggler in stragglers({5: rank(10)})] == [0]
     assert potential_stragglers({5: rank(10)}) == []
     assert stragglers({}) == []
 
@@ -77,21 +77,21 @@ def test_kernels_of_one_name_are_told_apart_by_kind() -> None:
     """Two ranks begin two collectives in another order, as on two streams of the host."""
     sum_, all_ = {"Collective name": "allreduce"}, {"Collective name": "alltoall"}
     job = {0: telling((100, sum_), (10, all_)), 1: telling((30, all_), (70, sum_))}
-    assert [(one.rank, one.late_ns, one.waited_ns) for one in stragglers(job)] == [(1, 30, 20), (0, 20, 30)]
+    assert [(each.rank, each.late_ns, each.waited_ns) for each in stragglers(job)] == [(1, 30, 20), (0, 20, 30)]
 
 
 def test_process_groups_are_told_apart() -> None:
     """Ranks 2 and 3 wait for nobody of the group of ranks 0 and 1."""
     low, high = ({"Collective name": "allreduce", "Process Group Ranks": ranks} for ranks in ("[0, 1]", "[2, 3]"))
     job = {0: telling((500, low)), 1: telling((400, low)), 2: telling((50, high)), 3: telling((40, high))}
-    found = {one.rank: (one.late_ns, one.last_count) for one in stragglers(job)}
-    assert found == {0: (0, 0), 1: (100, 1), 2: (0, 0), 3: (10, 1)}
+    result = {straggler.rank: (straggler.late_ns, straggler.last_count) for straggler in stragglers(job)}
+    assert result == {0: (0, 0), 1: (100, 1), 2: (0, 0), 3: (10, 1)}
 
 
 def test_sends_and_what_ranks_count_differently_are_left_out() -> None:
     send, receive = ({"Collective name": kind, "Dst Rank": 1, "Src Rank": 0} for kind in ("send", "recv"))
-    assert {one.collective_count for one in stragglers({0: telling((9, send)), 1: telling((5, receive))})} == {0}
-    assert {one.collective_count for one in stragglers({0: rank(1, 2, steps=False), 1: rank(1, steps=False)})} == {0}
+    assert {each.collective_count for each in stragglers({0: telling((9, send)), 1: telling((5, receive))})} == {0}
+    assert {step.collective_count for step in stragglers({0: rank(1, 2, steps=False), 1: rank(1, steps=False)})} == {0}
 
 
 def test_a_slow_rank_of_a_simulated_job(tmp_path: Path) -> None:
@@ -103,5 +103,5 @@ def test_a_slow_rank_of_a_simulated_job(tmp_path: Path) -> None:
         job = {place: read(str(path)) for place, (path, _) in enumerate(written)}
         worst, *others = stragglers(job)
         assert worst.rank == straggler
-        assert worst.score > 2 * max(one.score for one in others)
-        assert worst.lost_ns > sum(one.lost_ns for one in others)
+        assert worst.score > 2 * max(other.score for other in others)
+        assert worst.lost_ns > sum(other.lost_ns for other in others)

@@ -44,8 +44,8 @@ def test_reprs_are_short(augmented: AugmentedTrace) -> None:
     trace = augmented.trace
     results = [*augmented.outcomes.values(), *(augmented[name] for name in augmented)]
     parts = [trace, trace.events, trace.source, augmented, *augmented.annotations, *results]
-    for one in parts:
-        assert len(repr(one)) < LONGEST_REPR, type(one)
+    for part in parts:
+        assert len(repr(part)) < LONGEST_REPR, type(part)
     assert f"{len(trace.events):,} events" in repr(trace)
     assert len(repr(augment.diff(trace, trace))) < LONGEST_REPR
 
@@ -56,8 +56,8 @@ def test_a_table_has_the_rows_of_the_sidecar(augmented: AugmentedTrace) -> None:
     for name, analysis in sidecar.items():
         table = augmented[name]
         assert (table.status, table.reason) == (analysis["status"], analysis.get("reason"))
-        told = {"source": {}, "analyses": {}, "diagnostics": [*table]}
-        assert json.loads(encode(told))["diagnostics"] == analysis["rows"]
+        output = {"source": {}, "analyses": {}, "diagnostics": [*table]}
+        assert json.loads(encode(output))["diagnostics"] == analysis["rows"]
 
 
 def test_a_frame_has_every_column_and_the_same_types_without_rows(augmented: AugmentedTrace) -> None:
@@ -162,9 +162,9 @@ def consumed(capsule: object, *, release: bool = True) -> list[Any]:
     children = zip(nested(arrow._Schema, schema), nested(arrow._Array, array), strict=True)
     values = [(its_schema.name.decode(), column(its_schema, its_array)) for its_schema, its_array in children]
     if release:
-        for one in (schema, array, stream):
-            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(one.release)(ctypes.addressof(one))
-            assert one.release is None
+        for each in (schema, array, stream):
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(each.release)(ctypes.addressof(each))
+            assert each.release is None
     return values
 
 
@@ -185,20 +185,20 @@ def column(schema: Any, array: Any) -> list[Any]:
         return [bool(packed[i // 8] >> i % 8 & 1) for i in range(count)]
 
     if form == b"b":
-        found = flags(1)
+        result = flags(1)
     elif form in (b"l", b"g"):
-        found = values(ctypes.c_int64 if form == b"l" else ctypes.c_double, 1, count)
+        result = values(ctypes.c_int64 if form == b"l" else ctypes.c_double, 1, count)
     else:
         offsets = values(ctypes.c_int64, 1, count + 1)
         if form == b"U":
             content = bytes(values(ctypes.c_uint8, 2, offsets[-1]))
         else:
             content = column(*nested(arrow._Schema, schema), *nested(arrow._Array, array))
-        found = [content[a:b] for a, b in itertools.pairwise(offsets)]
-        found = [one.decode() if form == b"U" else one for one in found]
+        result = [content[a:b] for a, b in itertools.pairwise(offsets)]
+        result = [each.decode() if form == b"U" else each for each in result]
     valid = flags(0) if buffers[0] else [True] * count
     assert valid.count(False) == array.null_count
-    return [one if known else None for one, known in zip(found, valid, strict=True)]
+    return [each if known else None for each, known in zip(result, valid, strict=True)]
 
 
 @pytest.mark.usefixtures("kernels")

@@ -122,10 +122,10 @@ def test_the_error_of_an_analysis_is_raised(tmp_path: Path, monkeypatch: pytest.
 
 def test_progress_is_told_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "THREADS_FROM", 0)
-    told: list[tuple[str, int, int]] = []
-    augment(read(str(SIMULATED[0])), threads=3, progress=lambda *one: told.append(one))
-    assert [done for _, done, _ in told] == list(range(len(ANALYSES)))
-    assert {name for name, _, _ in told} == {analysis.NAME for analysis in ANALYSES}
+    output: list[tuple[str, int, int]] = []
+    augment(read(str(SIMULATED[0])), threads=3, progress=lambda *item: output.append(item))
+    assert [done for _, done, _ in output] == list(range(len(ANALYSES)))
+    assert {name for name, _, _ in output} == {analysis.NAME for analysis in ANALYSES}
 
 
 def test_the_longest_chains_are_of_analyses() -> None:

@@ -122,12 +122,12 @@ def test_the_other_process_has_the_lowest_priority_and_a_session_of_its_own(tmp_
         threads = started()
         augment.torch.trace_handler(tmp_path / "traces")(Recorded())
         assert time.monotonic() - began < TIMEOUT_S / 2  # the handler does not
-        while (found := children()) is None or found[1] != follow_up.PRIORITY:
+        while (result := children()) is None or result[1] != follow_up.PRIORITY:
             assert time.monotonic() - began < TIMEOUT_S
             time.sleep(0.05)
-        assert found[2] not in (os.getsid(0), 0)
+        assert result[2] not in (os.getsid(0), 0)
         assert not list((tmp_path / "traces").glob("*.metrics.json"))
-        os.kill(found[0], 9)
+        os.kill(result[0], 9)
     handler._wait(threads[0], TIMEOUT_S)
 
 

@@ -71,7 +71,7 @@ def some_work() -> list[Event]:
 
 def trace_text(*events: Event, **members: Any) -> bytes:
     """The file's text; ``members`` stand beside ``traceEvents``. Without ``events``, :func:`some_work`."""
-    lines = ",\n".join(json.dumps(one) for one in events or some_work())
+    lines = ",\n".join(json.dumps(event) for event in events or some_work())
     head = "".join(f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in members.items())
     return f'{{\n{head}"traceEvents": [\n{lines}\n]}}\n'.encode()
 

@@ -22,8 +22,8 @@ def test_parts_of_a_device() -> None:
         kernel("a", 10, 25, correlation=1),
         kernel("b", 20, 40, correlation=2, stream=8),
     )
-    found = activity_over_time.analyze(trace, part_count=4)
-    assert rows_of(found, "part", "start_ns", "dur_ns", "busy_ns", "launch_count", "queued_count") == [
+    findings = activity_over_time.analyze(trace, part_count=4)
+    assert rows_of(findings, "part", "start_ns", "dur_ns", "busy_ns", "launch_count", "queued_count") == [
         (0, 0, 10, 0, 2, 1),
         (1, 10, 10, 10, 0, 1),
         (2, 20, 10, 10, 0, 0),
@@ -32,8 +32,8 @@ def test_parts_of_a_device() -> None:
 
 
 def test_no_more_parts_than_nanoseconds() -> None:
-    found = activity_over_time.analyze(trace_of(kernel("a", 10, 13)))
-    assert rows_of(found, "part", "busy_ns", "queued_count", "allocated_bytes") == [
+    findings = activity_over_time.analyze(trace_of(kernel("a", 10, 13)))
+    assert rows_of(findings, "part", "busy_ns", "queued_count", "allocated_bytes") == [
         (part, 1, None, None) for part in range(3)
     ]
     assert isinstance(activity_over_time.analyze(trace_of(kernel("a", 10, 10))), Skipped)

@@ -41,7 +41,7 @@ def test_kinds(name: str, kind: str) -> None:
 
 
 def test_sizes_and_factors_are_those_of_nccl_tests() -> None:
-    assert [element_bytes(one) for one in ("Float", "BFloat16", "Float8_e4m3fn", "c10::Half", "Long", "?")] == [
+    assert [element_bytes(each) for each in ("Float", "BFloat16", "Float8_e4m3fn", "c10::Half", "Long", "?")] == [
         4, 2, 1, 2, 8, None
     ]  # fmt: skip
     assert [size_elements(kind, 10, 80, 8) for kind in ("AllGather", "AllReduce", "Gather")] == [80, 10, 80]
@@ -80,12 +80,12 @@ def test_a_rank(tmp_path: Path) -> None:
         op("record_param_comms", 4, 4, **comms(dtype="Float8_e5m2")), launch(ts=5, dur=1, correlation=2),
         event("user_annotation", "nccl:all_to_all", 9, 4, 100, 100), launch(ts=10, dur=1, correlation=3),
     )  # fmt: skip
-    found = collectives(read(str(path)))
-    assert [found.kind.values[code] for code in found.kind.codes] == ["AllReduce", "AllReduce", "AllToAll"]
-    assert found.bytes.tolist() == [4000, 1000, -1]
-    assert found.seq.tolist() == [5, -1, -1]
-    assert found.step.tolist() == [0, 0, 0]
-    assert found.exposed_ns.tolist() == [5000, 0, 0]
+    content = collectives(read(str(path)))
+    assert [content.kind.values[code] for code in content.kind.codes] == ["AllReduce", "AllReduce", "AllToAll"]
+    assert content.bytes.tolist() == [4000, 1000, -1]
+    assert content.seq.tolist() == [5, -1, -1]
+    assert content.step.tolist() == [0, 0, 0]
+    assert content.exposed_ns.tolist() == [5000, 0, 0]
     findings = outcome(path, link_gbps=2.0)
     assert isinstance(findings, Findings)
     known, unknown = sorted(findings.rows, key=lambda row: not row.group)
@@ -104,9 +104,9 @@ def test_a_rank(tmp_path: Path) -> None:
 def test_many_groups_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a job with a process group for every pair of its ranks."""
     count, asked = 60, []
-    kernels = [kernel("ncclDevKernel_AllReduce", 20 * one, 10, correlation=one, stream=20) for one in range(count)]
-    for number, one in enumerate(kernels):
-        one["args"] |= comms(**{"Process Group Name": str(number), "Group size": 2 + number % 3})
+    kernels = [kernel("ncclDevKernel_AllReduce", 20 * each, 10, correlation=each, stream=20) for each in range(count)]
+    for number, each in enumerate(kernels):
+        each["args"] |= comms(**{"Process Group Name": str(number), "Group size": 2 + number % 3})
 
     def counting(kind: str, ranks: int) -> float | None:
         asked.append(ranks)

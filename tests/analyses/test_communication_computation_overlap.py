@@ -33,7 +33,7 @@ def test_communication_is_hidden_where_computation_runs() -> None:
 
 def test_a_slice_is_named_after_a_kernel_that_still_runs() -> None:
     trace = trace_of(kernel("ncclLong", 0, 30, stream=8), kernel("ncclShort", 2, 4, stream=9), kernel("gemm", 5, 10))
-    assert [one["name"] for one in slices_of(exposed(communication_computation_overlap.analyze(trace)))] == [
+    assert [each["name"] for each in slices_of(exposed(communication_computation_overlap.analyze(trace)))] == [
         "ncclLong",
         "ncclLong",
     ]

@@ -16,11 +16,11 @@ from tables import Event, annotation, call, copy, kernel, op, python, rows_of, s
 
 def path_of(*events: Event) -> list[tuple[str, int]]:
     """What each drawn slice of the path is bound by, and how long."""
-    found = critical_path.analyze(trace_of(*events))
-    assert isinstance(found, Findings)
-    track = found.annotations[0]
+    findings = critical_path.analyze(trace_of(*events))
+    assert isinstance(findings, Findings)
+    track = findings.annotations[0]
     assert isinstance(track, SliceTrack)
-    return [(one["name"], one["dur"]) for one in slices_of(track)]
+    return [(each["name"], each["dur"]) for each in slices_of(track)]
 
 
 def sums_of(*events: Event) -> dict[str, int]:
@@ -31,11 +31,11 @@ def sums_of(*events: Event) -> dict[str, int]:
 def arrows_of(*events: Event) -> set[tuple[int, int]]:
     """From when to when arrows lead."""
     trace = trace_of(*events)
-    found = critical_path.analyze(trace)
-    assert isinstance(found, Findings)
-    flows = [one for one in found.annotations if isinstance(one, Flows)]
-    return {pair for one in flows
-            for pair in zip(one.out.times(trace).tolist(), one.into.times(trace).tolist(), strict=True)}  # fmt: skip
+    findings = critical_path.analyze(trace)
+    assert isinstance(findings, Findings)
+    flows = [annotation for annotation in findings.annotations if isinstance(annotation, Flows)]
+    return {pair for flow in flows
+            for pair in zip(flow.out.times(trace).tolist(), flow.into.times(trace).tolist(), strict=True)}  # fmt: skip
 
 
 def saved_by(*events: Event) -> dict[str, int]:
@@ -71,16 +71,16 @@ def test_arrows_lead_along_the_path_from_track_to_track() -> None:
 
 
 def test_slices_tell_their_source_and_correlation() -> None:
-    found = critical_path.analyze(trace_of(*GPU_BOUND))
-    assert isinstance(found, Findings)
-    track = found.annotations[0]
+    findings = critical_path.analyze(trace_of(*GPU_BOUND))
+    assert isinstance(findings, Findings)
+    track = findings.annotations[0]
     assert isinstance(track, SliceTrack)
-    told = {(one["name"], one["ts"]): (one.get("source"), one.get("correlation")) for one in slices_of(track)}
-    assert told["cpu_operator", 5] == ("aten::mm", None)
-    assert told["launch_delay", 10] == ("gemm", 1)
-    assert told["kernel_computation", 17] == ("gemm", 1)
-    assert told["sync", 80] == ("cudaDeviceSynchronize", None)
-    assert told["outside_operators", 0] == ("ProfilerStep#3", None)
+    rows = {(each["name"], each["ts"]): (each.get("source"), each.get("correlation")) for each in slices_of(track)}
+    assert rows["cpu_operator", 5] == ("aten::mm", None)
+    assert rows["launch_delay", 10] == ("gemm", 1)
+    assert rows["kernel_computation", 17] == ("gemm", 1)
+    assert rows["sync", 80] == ("cudaDeviceSynchronize", None)
+    assert rows["outside_operators", 0] == ("ProfilerStep#3", None)
 
 
 def test_a_late_host_holds_the_path() -> None:
@@ -145,8 +145,8 @@ def test_an_event_covers_what_was_launched_before_it_was_recorded() -> None:
         kernel("not awaited", 38, 39, correlation=5),
         op("after", 40, 90),
     ]
-    told = sync("Event Sync", 8, 40, correlation=3, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2)
-    assert sums_of(*events, told)["sync"] == 2
+    output = sync("Event Sync", 8, 40, correlation=3, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2)
+    assert sums_of(*events, output)["sync"] == 2
     assert sums_of(*events)["sync"] == 1  # untold, the last work to end counts
 
 
@@ -159,8 +159,8 @@ def test_a_stream_sync_waits_for_its_stream_alone() -> None:
         kernel("theirs", 5, 48, correlation=2, stream=8),
         op("after", 50, 90),
     ]
-    told = sync("Stream Sync", 5, 50, stream=7, correlation=3)
-    assert sums_of(*events, told) == {
+    output = sync("Stream Sync", 5, 50, stream=7, correlation=3)
+    assert sums_of(*events, output) == {
         "cpu_operator": 40, "launch_delay": 3, "kernel_computation": 37, "sync": 10,
     }  # fmt: skip
 
@@ -210,8 +210,8 @@ def test_work_without_a_launch_was_launched_with_what_is_before_it() -> None:
     assert sums_of(*launched_early, kernel("unknown", 101_000, 101_010, stream=7))["sync"] == 1_000
     launched_late = call("cudaLaunchKernel", 100_950, 100_960, correlation=3)
     late = kernel("two", 100_970, 100_980, correlation=3, stream=7)
-    found = sums_of(*launched_early, launched_late, late, kernel("unknown", 101_000, 101_010, stream=7))
-    assert ("sync" in found, found["kernel_gap"]) == (False, 20)
+    result = sums_of(*launched_early, launched_late, late, kernel("unknown", 101_000, 101_010, stream=7))
+    assert ("sync" in result, result["kernel_gap"]) == (False, 20)
 
 
 def test_a_late_start_without_a_reason_is_idle() -> None:
@@ -313,19 +313,19 @@ def test_a_launch_onto_a_full_queue_waits_for_room() -> None:
 )  # fmt: skip
 def test_odd_recordings_have_a_path_without_a_gap(events: list[Event]) -> None:
     trace = trace_of(*events)
-    found = critical_path.analyze(trace)
-    assert isinstance(found, Findings)
-    track: Any = found.annotations[0]
+    findings = critical_path.analyze(trace)
+    assert isinstance(findings, Findings)
+    track: Any = findings.annotations[0]
     assert (track.dur > 0).all()
     assert (track.ts[1:] == track.ts[:-1] + track.dur[:-1]).all()
-    rows = rows_of(found, "time_ns")
-    first = min(one.ts for one in events if one.track.tid != 9 and one.category != Category.CUDA_SYNC)
-    last = max(one.end for one in events if one.track.tid != 9 and one.category != Category.CUDA_SYNC)
+    rows = rows_of(findings, "time_ns")
+    first = min(event.ts for event in events if event.track.tid != 9 and event.category != Category.CUDA_SYNC)
+    last = max(event.end for event in events if event.track.tid != 9 and event.category != Category.CUDA_SYNC)
     assert sum(ns for (ns,) in rows) == last - first
 
 
 def test_what_is_doubtful_is_counted() -> None:
-    found = critical_path.analyze(
+    findings = critical_path.analyze(
         trace_of(
             call("cudaLaunchKernel", 30, 35, correlation=1),
             kernel("early", 20, 60, correlation=1),
@@ -334,8 +334,8 @@ def test_what_is_doubtful_is_counted() -> None:
             sync("Stream Sync", 40, 50, stream=7, correlation=2),
         )
     )
-    assert isinstance(found, Findings)
-    assert {one.code: one.count for one in found.diagnostics} == {
+    assert isinstance(findings, Findings)
+    assert {diagnostic.code: diagnostic.count for diagnostic in findings.diagnostics} == {
         "gpu_work_without_launch": 1, "launch_after_kernel": 1, "wait_before_end": 1,
     }  # fmt: skip
 
@@ -355,6 +355,6 @@ def test_slack_is_of_what_is_off_the_path() -> None:
         kernel("same", 8, 20, correlation=2, stream=8),
         kernel("same", 95, 99, correlation=3, stream=7),
     )
-    (row,) = [one for one in rows_of(critical_path_operators.analyze(trace), "name", "count", "total_ns", "slack_ns")
-              if one[0] == "same"]  # fmt: skip
+    (row,) = [each for each in rows_of(critical_path_operators.analyze(trace), "name", "count", "total_ns", "slack_ns")
+              if each[0] == "same"]  # fmt: skip
     assert row == ("same", 1, 16, 99 - 20)

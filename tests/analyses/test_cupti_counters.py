@@ -23,7 +23,7 @@ def counted(ts: int, **by_op: int) -> Event:
 
 
 def test_the_nth_range_is_of_the_nth_launch() -> None:
-    found = cupti_counters.analyze(
+    findings = cupti_counters.analyze(
         trace_of(
             op("aten::linear", 0, 30),
             op("aten::addmm", 5, 25),
@@ -37,9 +37,9 @@ def test_the_nth_range_is_of_the_nth_launch() -> None:
             counted(102, hmul=7, dfma=1),
         )
     )
-    assert isinstance(found, Findings)
-    assert found.partial is None
-    assert rows_of(found, "outer_operator", "operator", "counter", "statistic", "value", "kernel_count") == [
+    assert isinstance(findings, Findings)
+    assert findings.partial is None
+    assert rows_of(findings, "outer_operator", "operator", "counter", "statistic", "value", "kernel_count") == [
         ("aten::linear", "aten::addmm", OP.format("ffma"), "sum", 30, 2),
         ("aten::linear", "aten::addmm", OP.format("fadd"), "sum", 3, 2),
         ("aten::linear", "aten::addmm", "flop", "sum", 63, 2),
@@ -50,15 +50,15 @@ def test_the_nth_range_is_of_the_nth_launch() -> None:
 
 
 def test_other_counters_are_not_summed() -> None:
-    found = cupti_counters.analyze(
+    findings = cupti_counters.analyze(
         trace_of(
             measured(1, **{"sm__throughput.avg.pct": 10.0, "x.max": 3, "x.min": 3, "text": "a"}),  # type: ignore[arg-type]
             measured(2, **{"sm__throughput.avg.pct": 20.0, "x.max": 4, "x.min": 2}),
         )
     )
-    assert isinstance(found, Findings)
-    assert found.partial == "2 ranges and 0 launches of kernels: nothing tells which belongs to which"
-    assert rows_of(found, "operator", "counter", "statistic", "value") == [
+    assert isinstance(findings, Findings)
+    assert findings.partial == "2 ranges and 0 launches of kernels: nothing tells which belongs to which"
+    assert rows_of(findings, "operator", "counter", "statistic", "value") == [
         (None, "sm__throughput.avg.pct", "mean", 15.0), (None, "x.max", "max", 4), (None, "x.min", "min", 2)
     ]  # fmt: skip
 
@@ -70,12 +70,12 @@ def test_ranges_without_counters() -> None:
 def test_a_simulated_job(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, counters=True), tmp_path)
     trace = read(str(path))
-    found = cupti_counters.analyze(trace)
-    assert isinstance(found, Findings)
-    assert found.partial is None
+    findings = cupti_counters.analyze(trace)
+    assert isinstance(findings, Findings)
+    assert findings.partial is None
     ranges = trace.args_of(trace.events.slices_of(Category.CUDA_PROFILER_RANGE))
     expected = sum(2 * args[OP.format("ffma")] + args[OP.format("fadd")] for args in ranges)
-    assert sum(row.value for row in found.rows if row.counter == "flop") == expected
+    assert sum(row.value for row in findings.rows if row.counter == "flop") == expected
     # the name of a kernel goes into its fadd counter: so each operator's sum is that of the kernels it launched
     kernels = trace.events.slices_of(Category.KERNEL)
     external = {args["External id"]: 0 for args in trace.args_of(kernels)}
@@ -87,7 +87,7 @@ def test_a_simulated_job(tmp_path: Path) -> None:
         if args["External id"] in external:
             by_operator[name] = by_operator.get(name, 0) + external[args["External id"]]
     summed: dict[str | None, float] = {}
-    for row in found.rows:
+    for row in findings.rows:
         if row.counter == OP.format("fadd"):
             summed[row.operator] = summed.get(row.operator, 0) + row.value
     assert {name: value for name, value in summed.items() if name in by_operator} == by_operator
@@ -95,8 +95,8 @@ def test_a_simulated_job(tmp_path: Path) -> None:
 
 def test_real_trace(shared_traces: Path) -> None:
     trace = read(str(shared_traces / "hta_cupti" / "cupti_profiler.json.gz"))
-    found = cupti_counters.analyze(trace)
-    assert isinstance(found, Findings)
-    assert found.partial is None
-    assert sum(row.kernel_count for row in found.rows if row.counter == "flop") == 77
-    assert all(row.operator for row in found.rows)
+    findings = cupti_counters.analyze(trace)
+    assert isinstance(findings, Findings)
+    assert findings.partial is None
+    assert sum(row.kernel_count for row in findings.rows if row.counter == "flop") == 77
+    assert all(row.operator for row in findings.rows)

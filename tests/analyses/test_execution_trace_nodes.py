@@ -30,8 +30,8 @@ def node(number: int, name: str, parent: int = 1, takes: Any = (), gives: Any = 
 
 
 def traced(tmp_path: Path, events: list[Event], nodes: list[dict[str, Any]]) -> Trace:
-    for number, one in enumerate(events, 1):
-        one["args"].setdefault("Record function id", number)
+    for number, each in enumerate(events, 1):
+        each["args"].setdefault("Record function id", number)
     trace = read(str(write_trace(tmp_path / "a.json", *events)))
     return with_execution_trace(trace, write_execution_trace(tmp_path / "et.json.gz", {"nodes": nodes}))
 
@@ -43,14 +43,14 @@ def analyzed(trace: Trace) -> Findings:
 
 
 def arrows(outcome: Findings) -> list[list[str]]:
-    found = []
-    for flows in (one for one in outcome.annotations if isinstance(one, Flows)):
+    result = []
+    for flows in (annotation for annotation in outcome.annotations if isinstance(annotation, Flows)):
         for out, into in zip(flows.out.rows.tolist(), flows.into.rows.tolist(), strict=True):
             assert flows.out.track
             assert flows.into.track
             ends = slices_of(flows.out.track)[out], slices_of(flows.into.track)[into]
-            found.append((ends[0]["ts"], ends[0]["name"], ends[1]["name"]))
-    return [names for _, *names in sorted(found)]
+            result.append((ends[0]["ts"], ends[0]["name"], ends[1]["name"]))
+    return [names for _, *names in sorted(result)]
 
 
 def test_every_node_and_every_event_counts_once(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_every_node_and_every_event_counts_once(tmp_path: Path) -> None:
               event("user_annotation", "note", 40, 2, 1, 1)]  # fmt: skip
     nodes = [node(1, "mm", **shapes), node(2, "mm", **shapes), node(3, "add"), node(77, "mm", **shapes), node(78, "x")]
     rows = rows_of(
-        analyzed(traced(tmp_path, events, nodes)), *(one.name for one in dataclasses.fields(execution_trace.Row))
+        analyzed(traced(tmp_path, events, nodes)), *(field.name for field in dataclasses.fields(execution_trace.Row))
     )
     assert rows == [
         (None, "mm", "[[2]]", '["Tensor(float)"]', 1, 2, 1, 0, 8000),
@@ -75,7 +75,7 @@ def test_slices_nest_and_carry_what_the_node_tells(tmp_path: Path) -> None:
     events[2]["args"]["Record function id"] = 99
     nodes = [node(1, "linear", takes=[tensor(5), [tensor(6), tensor(7)], 3], gives=[tensor(8)], op_schema="linear(…)"),
              node(2, "t", 1, output_shapes=[[4, 4]], output_types=["Tensor(float)"]), node(4, "addmm", 1)]  # fmt: skip
-    (track,) = (one for one in analyzed(traced(tmp_path, events, nodes)).annotations if isinstance(one, SliceTrack))
+    (track,) = (each for each in analyzed(traced(tmp_path, events, nodes)).annotations if isinstance(each, SliceTrack))
     assert (track.name, track.analysis) == ("Execution trace", "execution_trace")
     linear, t, addmm = slices_of(track)
     assert (linear["ts"], linear["dur"], t["dur"], addmm["dur"]) == (linear["ts"], 9000, 2000, 5000)
@@ -90,7 +90,7 @@ def test_what_overlaps_another_in_part_ends_where_that_begins(tmp_path: Path) ->
     events = [operator("a", 0, 10), operator("b", 5, 10)]
     (track,) = analyzed(traced(tmp_path, events, [node(1, "a"), node(2, "b")])).annotations
     assert isinstance(track, SliceTrack)
-    assert [(one["name"], one["dur"]) for one in slices_of(track)] == [("a", 5000), ("b", 10000)]
+    assert [(each["name"], each["dur"]) for each in slices_of(track)] == [("a", 5000), ("b", 10000)]
 
 
 def test_arrows_lead_from_who_gives_a_tensor_to_who_takes_it(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_without_an_execution_trace_or_with_that_of_another_it_is_skipped(tmp_pa
 def test_ids_whose_names_differ_are_counted(tmp_path: Path) -> None:
     events = [operator(f"op {n}", 10 * n, 1) for n in range(20)]
     nodes = [node(n + 1, f"op {n}" if n else "another") for n in range(20)]
-    assert [(one.code, one.count) for one in analyzed(traced(tmp_path, events, nodes)).diagnostics] == [
+    assert [(each.code, each.count) for each in analyzed(traced(tmp_path, events, nodes)).diagnostics] == [
         ("execution_node_differs", 1)
     ]
 
@@ -137,24 +137,24 @@ def test_a_simulated_job(simulated: tuple[Trace, dict[str, Any]]) -> None:
     outcome = analyzed(trace)
     assert sum(row.linked_count for row in outcome.rows) == len(nodes) > 100
     assert not any(row.unlinked_node_count for row in outcome.rows)
-    tracks = [one for one in outcome.annotations if isinstance(one, SliceTrack)]
+    tracks = [annotation for annotation in outcome.annotations if isinstance(annotation, SliceTrack)]
     assert len(tracks) == 2, "forward and backward thread"
-    drawn = {one["node_id"]: one for track in tracks for one in slices_of(track)}
-    assert {number: (one["name"], one["parent_id"]) for number, one in drawn.items()} == {
-        one["id"]: (one["name"], one["parent"]) for one in nodes
+    drawn = {each["node_id"]: each for track in tracks for each in slices_of(track)}
+    assert {number: (each["name"], each["parent_id"]) for number, each in drawn.items()} == {
+        node["id"]: (node["name"], node["parent"]) for node in nodes
     }
-    for one in nodes:
-        assert drawn[one["id"]].get("input_shapes") == (
-            json.dumps(one["input_shapes"]) if one["input_shapes"] else None
+    for node in nodes:
+        assert drawn[node["id"]].get("input_shapes") == (
+            json.dumps(node["input_shapes"]) if node["input_shapes"] else None
         )
-    outermost = [one["name"] for one in nodes if one["parent"] == 1]
+    outermost = [node["name"] for node in nodes if node["parent"] == 1]
     assert arrows(outcome) == [list(pair) for pair in itertools.pairwise(outermost)]
 
 
 def test_steps_alone(simulated: tuple[Trace, dict[str, Any]]) -> None:
     trace, _ = simulated
     whole, part = (
-        augment(trace, only=["execution_trace"], steps=one).outcomes["execution_trace"] for one in (None, (1, 1))
+        augment(trace, only=["execution_trace"], steps=each).outcomes["execution_trace"] for each in (None, (1, 1))
     )
     assert isinstance(whole, Findings)
     assert isinstance(part, Findings)
@@ -173,8 +173,8 @@ def test_perfetto_shows_nodes_and_arrows(
         f"select extract_arg(arg_set_id, '{prefix}.node_id'), extract_arg(arg_set_id, '{prefix}.input_tensors'), name"
         " from slice where category = 'augment.execution_trace' order by 1"
     )
-    assert seen == [(one["id"], json.dumps([one["inputs"][0][0]]), one["name"]) for one in nodes]
-    outermost = [one["name"] for one in nodes if one["parent"] == 1]
+    assert seen == [(node["id"], json.dumps([node["inputs"][0][0]]), node["name"]) for node in nodes]
+    outermost = [node["name"] for node in nodes if node["parent"] == 1]
     flows = perfetto.rows(
         "select out.name, taker.name from flow"
         " join slice out on out.id = slice_out join slice taker on taker.id = slice_in"

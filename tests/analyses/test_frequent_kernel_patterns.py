@@ -113,7 +113,7 @@ def test_occurrences_are_marked_on_each_stream(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "DRAWN_AT_MOST", 2)
     bounded = findings_of(*events)
     assert len(bounded.annotations) == 1
-    assert [(one.code, one.count) for one in bounded.diagnostics] == [("pattern_not_drawn", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in bounded.diagnostics] == [("pattern_not_drawn", 1)]
 
 
 def test_overlapping_kernels_are_marked_without_overlap() -> None:
@@ -122,7 +122,7 @@ def test_overlapping_kernels_are_marked_without_overlap() -> None:
     events += [kernel("k", 100 + 10 * n, 135 + 10 * n, correlation=n) for n in (1, 2, 3, 4)]
     (track,) = findings_of(*events).annotations
     assert isinstance(track, SliceTrack)
-    assert [(one["ts"], one["dur"]) for one in slices_of(track)] == [(110, 20), (130, 45)]
+    assert [(each["ts"], each["dur"]) for each in slices_of(track)] == [(110, 20), (130, 45)]
 
 
 def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     count: Counter[tuple[str, ...]] = Counter()
     times = defaultdict(lambda: [0, 0])
     for row in events.slices_of(Category.CPU_OP).tolist():
-        inside = [place_of[one] for one in launches if track[one] == track[row] and ts[row] <= ts[one] < end[row]]
+        inside = [place_of[each] for each in launches if track[each] == track[row] and ts[row] <= ts[each] < end[row]]
         if len(inside) >= 3:
             names = tuple(trace.strings[events.name[work.row[place]]] for place in inside)
             key = (trace.strings[events.name[row]], *names)
@@ -145,13 +145,13 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     outcome = module.analyze(trace, top_pattern_count=1000)
     assert isinstance(outcome, Findings)
     assert outcome.rows
-    for one in outcome.rows:
-        key = (one.operator, *one.pattern)
-        assert (one.count, [one.kernel_ns, one.cpu_ns]) == (count[key], times[key])
+    for each in outcome.rows:
+        key = (each.operator, *each.pattern)
+        assert (each.count, [each.kernel_ns, each.cpu_ns]) == (count[key], times[key])
     # whatever is not there launches exactly what something in it does
-    assert {key[1:] for key, times in count.items() if times > 1} == {tuple(one.pattern) for one in outcome.rows}
+    assert {key[1:] for key, times in count.items() if times > 1} == {tuple(row.pattern) for row in outcome.rows}
     named = module.analyze(trace, operator="AddmmBackward0", top_pattern_count=1000)
     assert isinstance(named, Findings)
-    assert {(one.operator, *one.pattern): one.count for one in named.rows} == {
+    assert {(row.operator, *row.pattern): row.count for row in named.rows} == {
         key: times for key, times in count.items() if key[0].startswith("autograd") and "Addmm" in key[0]
     }

@@ -53,7 +53,7 @@ def test_of_annotations_that_cross_the_one_that_began_last_goes_on() -> None:
     assert times_of(*events, *kernels) == [(0, "B", 5, 25_000)]
     outcome = gpu_time_by_annotation.analyze(trace_of(*events, *kernels))
     assert isinstance(outcome, Findings)
-    assert [(one.code, one.count) for one in outcome.diagnostics] == [("gpu_annotations_cross", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in outcome.diagnostics] == [("gpu_annotations_cross", 1)]
 
 
 def test_nothing_annotated_is_skipped() -> None:

@@ -65,24 +65,24 @@ def test_without_modules_or_work_in_them_it_is_skipped() -> None:
 def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, stacks=True), tmp_path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    timed = [one for one in events if one["ph"] == "X"]
-    frames = [one for one in timed if one["name"].startswith("nn.Module: ")]
-    calls = {one["args"]["correlation"]: one for one in timed if one["cat"] in ("cuda_runtime", "cuda_driver")}
-    flows = [one for one in events if one.get("cat") == "fwdbwd"]
-    starts = {one["id"]: one for one in flows if one["ph"] == "s"}
-    targets = [(one, starts[one["id"]]) for one in flows if one["ph"] == "f"]
-    ops = {(one["tid"], one["ts"]): one for one in timed if one["cat"] == "cpu_op"}
+    timed = [event for event in events if event["ph"] == "X"]
+    frames = [each for each in timed if each["name"].startswith("nn.Module: ")]
+    calls = {each["args"]["correlation"]: each for each in timed if each["cat"] in ("cuda_runtime", "cuda_driver")}
+    flows = [event for event in events if event.get("cat") == "fwdbwd"]
+    starts = {flow["id"]: flow for flow in flows if flow["ph"] == "s"}
+    targets = [(flow, starts[flow["id"]]) for flow in flows if flow["ph"] == "f"]
+    ops = {(each["tid"], each["ts"]): each for each in timed if each["cat"] == "cpu_op"}
 
-    def around(one: dict[str, Any], other: dict[str, Any]) -> bool:
-        return bool(one["tid"] == other["tid"] and one["ts"] <= other["ts"] < one["ts"] + one["dur"])
+    def around(first: dict[str, Any], other: dict[str, Any]) -> bool:
+        return bool(first["tid"] == other["tid"] and first["ts"] <= other["ts"] < first["ts"] + first["dur"])
 
     inclusive: Counter[str | None] = Counter()
     exclusive: Counter[str | None] = Counter()
-    for work in (one for one in timed if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")):
+    for work in (each for each in timed if each["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")):
         at = calls[work["args"]["correlation"]]
         at = next((start for end, start in targets if around(ops[end["tid"], end["ts"]], at)), at)
-        outer_first = sorted((one for one in frames if around(one, at)), key=lambda one: one["ts"])
-        names = [one["name"].removeprefix("nn.Module: ") for one in outer_first]
+        outer_first = sorted((frame for frame in frames if around(frame, at)), key=lambda item: item["ts"])
+        names = [each["name"].removeprefix("nn.Module: ") for each in outer_first]
         paths = ["/".join(names[: count + 1]) for count in range(len(names))]
         ns = round(work["dur"] * 1000)
         exclusive[paths[-1] if paths else None] += ns

@@ -74,19 +74,19 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path, stacks: bool) -> None:
     options = JobOptions(ranks=1, steps=3, layers=2, stacks=stacks)
     ((path, _),) = simulate(options, tmp_path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    timed = [one for one in events if one["ph"] == "X"]
+    timed = [event for event in events if event["ph"] == "X"]
     known: Counter[str] = Counter()
-    calls = {one["args"]["correlation"]: one for one in timed if one["cat"] in ("cuda_runtime", "cuda_driver")}
-    arrows = [one["ts"] for one in events if one["ph"] == "s" and one["cat"] == "fwdbwd"]
-    steps = [one for one in timed if one["name"].startswith("ProfilerStep") and one["cat"] == "user_annotation"]
-    optimizer = [one for one in timed if one["name"].startswith("Optimizer.step") and one["cat"] == "user_annotation"]
-    for work in (one for one in timed if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")):
+    calls = {each["args"]["correlation"]: each for each in timed if each["cat"] in ("cuda_runtime", "cuda_driver")}
+    arrows = [event["ts"] for event in events if event["ph"] == "s" and event["cat"] == "fwdbwd"]
+    steps = [each for each in timed if each["name"].startswith("ProfilerStep") and each["cat"] == "user_annotation"]
+    optimizer = [row for row in timed if row["name"].startswith("Optimizer.step") and row["cat"] == "user_annotation"]
+    for work in (each for each in timed if each["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")):
         launch = calls[work["args"]["correlation"]]
-        (own,) = [one for one in steps if one["ts"] <= launch["ts"] < one["ts"] + one["dur"]]
-        first = min(ts for ts in arrows if ts >= own["ts"])
-        if launch["tid"] != own["tid"]:
+        (part,) = [step for step in steps if step["ts"] <= launch["ts"] < step["ts"] + step["dur"]]
+        first = min(ts for ts in arrows if ts >= part["ts"])
+        if launch["tid"] != part["tid"]:
             phase = "backward"
-        elif any(one["ts"] <= launch["ts"] < one["ts"] + one["dur"] for one in optimizer):
+        elif any(each["ts"] <= launch["ts"] < each["ts"] + each["dur"] for each in optimizer):
             phase = "optimizer"
         elif launch["ts"] < first or "Memcpy DtoH" in work["name"]:
             phase = "other"

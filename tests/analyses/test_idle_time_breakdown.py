@@ -20,7 +20,7 @@ def idle_of(findings: Findings) -> dict[Any, tuple[int, int]]:
 
 
 def gaps_of(findings: Findings, name: str = "Idle stream 7") -> list[dict[str, Any]]:
-    (track,) = [one for one in findings.annotations if one_is(one, name)]
+    (track,) = [annotation for annotation in findings.annotations if one_is(annotation, name)]
     assert isinstance(track, SliceTrack)
     return slices_of(track)
 
@@ -53,7 +53,7 @@ def test_a_gap_is_of_the_category_of_the_work_that_ends_it() -> None:
         ("kernel_wait", 10, 1, 10 / 55),
         ("other", 35, 2, 35 / 55),
     ]
-    assert [one["name"] for one in gaps_of(findings)] == ["kernel_wait", "host_wait", "other", "other"]
+    assert [finding["name"] for finding in gaps_of(findings)] == ["kernel_wait", "host_wait", "other", "other"]
 
 
 def test_a_launch_at_the_very_moment_of_the_end_is_in_time() -> None:
@@ -77,15 +77,15 @@ def test_overlapping_work_leaves_no_gap_before_the_longest_ends() -> None:
     findings = findings_of(kernel("long", 0, 100), kernel("short", 10, 20), kernel("next", 110, 120))
     assert idle_of(findings) == {(0, 7, "other"): (10, 1)}
     assert gaps_of(findings)[0]["previous_kernel"] == "long"
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("overlapping_gpu_work", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("overlapping_gpu_work", 1)]
 
 
 def test_the_device_is_idle_where_no_stream_works() -> None:
     findings = findings_of(
         kernel("a", 0, 10), kernel("b", 50, 60), kernel("c", 5, 20, stream=8), kernel("d", 40, 55, stream=8)
     )
-    assert [(one["ts"], one["dur"]) for one in gaps_of(findings, "Idle")] == [(20, 20)]
-    assert [one["previous_kernel"] for one in gaps_of(findings, "Idle stream 8")] == ["c"]
+    assert [(finding["ts"], finding["dur"]) for finding in gaps_of(findings, "Idle")] == [(20, 20)]
+    assert [finding["previous_kernel"] for finding in gaps_of(findings, "Idle stream 8")] == ["c"]
 
 
 def test_streams_of_one_number_on_two_devices_are_apart() -> None:
@@ -101,7 +101,7 @@ def test_a_stream_may_be_named_by_a_string() -> None:
 
 def test_work_of_no_duration_ends_a_gap_and_begins_the_next() -> None:
     findings = findings_of(kernel("a", 0, 10), kernel("none", 20, 20), kernel("b", 30, 40))
-    assert [(one["ts"], one["dur"]) for one in gaps_of(findings)] == [(10, 10), (20, 10)]
+    assert [(finding["ts"], finding["dur"]) for finding in gaps_of(findings)] == [(10, 10), (20, 10)]
 
 
 def test_work_of_negative_duration_has_none() -> None:
@@ -230,14 +230,14 @@ def test_arrows_lead_from_what_the_device_waited_for() -> None:
         kernel("f", 900, 910),  # nothing is known
     )
     findings = idle_time_breakdown.analyze(trace, consecutive_kernel_delay_ns=30, arrow_min_gap_ns=50)
-    tracks = [one for one in findings.annotations if isinstance(one, SliceTrack)]
-    flows = [one for one in findings.annotations if isinstance(one, Flows)]
-    assert [one.name for one in tracks] == ["Idle stream 7", "Idle"]
+    tracks = [annotation for annotation in findings.annotations if isinstance(annotation, SliceTrack)]
+    flows = [annotation for annotation in findings.annotations if isinstance(annotation, Flows)]
+    assert [track.name for track in tracks] == ["Idle stream 7", "Idle"]
     for track, arrows in zip(tracks, flows, strict=True):
         assert arrows.into.track is track
         assert arrows.out.track is None
-        found = zip(track.ts[arrows.into.rows].tolist(), trace.names_of(arrows.out.rows), strict=True)
-        assert list(found) == [(10, "load"), (250, "cudaLaunchKernel")]
+        result = zip(track.ts[arrows.into.rows].tolist(), trace.names_of(arrows.out.rows), strict=True)
+        assert list(result) == [(10, "load"), (250, "cudaLaunchKernel")]
 
 
 def test_below_a_cause_stands_what_was_waited_for() -> None:
@@ -253,10 +253,10 @@ def test_below_a_cause_stands_what_was_waited_for() -> None:
         call("cudaLaunchKernel", 301, 302, correlation=4),
         kernel("e", 312, 320, correlation=4),  # soon enough
     )
-    (track,) = [one for one in findings.annotations if isinstance(one, SliceTrack) and one.name == "Idle"]
+    (track,) = [each for each in findings.annotations if isinstance(each, SliceTrack) and each.name == "Idle"]
     assert track.inner is not None
     below = [track.inner.values[code] if code >= 0 else None for code in track.inner.codes.tolist()]
-    assert [one["name"] for one in slices_of(track)] == ["host_wait", "other", "other", "kernel_wait"]
+    assert [each["name"] for each in slices_of(track)] == ["host_wait", "other", "other", "kernel_wait"]
     assert below == ["aten::item", "after b", "launch not recorded", None]
     assert slices_of(track)[2]["launch"] == "not recorded"
 
@@ -275,8 +275,8 @@ def test_below_the_work_of_other_streams_stands_which_it_was() -> None:
         ),
         kernel("b", 90_010, 90_050, correlation=3),
     )
-    (track,) = [one for one in findings.annotations if one_is(one, "Idle stream 7")]
+    (track,) = [annotation for annotation in findings.annotations if one_is(annotation, "Idle stream 7")]
     assert isinstance(track, SliceTrack)
     assert track.inner is not None
-    busy = [place for place, one in enumerate(slices_of(track)) if one["name"] == "other_stream_busy"]
+    busy = [place for place, each in enumerate(slices_of(track)) if each["name"] == "other_stream_busy"]
     assert [track.inner.values[track.inner.codes[place]] for place in busy] == ["stream 4: ncclDevKernel"]

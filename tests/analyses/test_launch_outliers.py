@@ -26,8 +26,8 @@ def outliers_of(*events: Event, **options: Any) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_two_calls_of_one_correlation_and_start_the_longer_is_the_launch(order: int) -> None:
     calls = [call("hipMemsetAsync", 100, 193, correlation=1), call("hipArray3DCreate", 100, 184, correlation=1)]
-    found = outliers_of(op("copy_", 90, 250), *calls[::order], copy("Memset (Device)", 220, 240, correlation=1))
-    assert {one[2] for one in found} == {"hipMemsetAsync"}
+    result = outliers_of(op("copy_", 90, 250), *calls[::order], copy("Memset (Device)", 220, 240, correlation=1))
+    assert {each[2] for each in result} == {"hipMemsetAsync"}
 
 
 def test_each_kind_is_named() -> None:
@@ -80,17 +80,17 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
         known |= {("short_kernel", correlation, cpu, gpu)} if gpu < cpu else set()
         known |= {("launch_delay_outlier", correlation, cpu, gpu)} if delay > 20_000 else set()
     outcome = launch_outliers.analyze(trace, launch_delay_cutoff_ns=20_000, most_count=10_000)
-    found = rows_of(outcome, "kind", "correlation", "cpu_ns", "gpu_ns")
-    assert len(found) > 50
-    assert set(found) == known
-    assert len(known) == len(found)
+    result = rows_of(outcome, "kind", "correlation", "cpu_ns", "gpu_ns")
+    assert len(result) > 50
+    assert set(result) == known
+    assert len(known) == len(result)
 
 
 def drawn(*events: Event, **options: Any) -> dict[str, list[tuple[Any, ...]]]:
     outcome = launch_outliers.analyze(trace_of(*events), **CUTOFFS, **options)
     assert isinstance(outcome, Findings)
     columns = ("name", "ts", "dur", "kernel", "cpu_ns", "gpu_ns", "launch_delay_ns")
-    return {track.name: [tuple(one[c] for c in columns) for one in slices_of(track)] for track in outcome.annotations}
+    return {track.name: [tuple(each[c] for c in columns) for each in slices_of(track)] for track in outcome.annotations}
 
 
 def test_calls_are_marked_on_the_thread_and_late_work_on_the_stream() -> None:
@@ -137,5 +137,5 @@ def test_perfetto_shows_every_row(tmp_path: Path, perfetto: PerfettoEngine, form
     rows = rows_of(augmented.outcomes["launch_outliers"], "kind", "cpu_ns")
     kinds = sorted({kind for kind, _ in rows})
     assert len(kinds) == 2
-    assert seen == [(kind, len(own), sum(own)) for kind in kinds for own in [[ns for one, ns in rows if one == kind]]]
+    assert seen == [(kind, len(row), sum(row)) for kind in kinds for row in [[ns for each, ns in rows if each == kind]]]
     assert not perfetto.problems()

@@ -50,9 +50,9 @@ def test_work_that_begins_before_its_launch_did_not_wait_and_is_counted() -> Non
     findings = launch_statistics.analyze(trace)
     assert isinstance(findings, Findings)
     assert findings.rows[0].max_launch_delay_ns == 0
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("launch_after_kernel", 1)]
-    told = [one.code for one in augment(trace, only=["queue_length", "launch_statistics"]).diagnostics]
-    assert told == ["launch_after_kernel"], "two analyses see it, one line tells it"
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("launch_after_kernel", 1)]
+    rows = [diagnostic.code for diagnostic in augment(trace, only=["queue_length", "launch_statistics"]).diagnostics]
+    assert rows == ["launch_after_kernel"], "two analyses see it, one line tells it"
 
 
 def test_work_of_a_graph_shares_one_call() -> None:
@@ -84,16 +84,16 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     ((path, truth),) = simulate(JobOptions(ranks=1, steps=3, layers=2, host_stall_us=700.0), tmp_path)
     outcome = launch_statistics.analyze(read(str(path)))
     assert isinstance(outcome, Findings)
-    found = {str(row.stream): row for row in outcome.rows}
-    events = [one for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if one["ph"] == "X"]
-    calls = {one["args"]["correlation"]: one for one in events if one["cat"] in ("cuda_runtime", "cuda_driver")}
+    result = {str(row.stream): row for row in outcome.rows}
+    events = [event for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if event["ph"] == "X"]
+    calls = {event["args"]["correlation"]: event for event in events if event["cat"] in ("cuda_runtime", "cuda_driver")}
     for known in truth["launch_statistics"]:
-        row = found[known["stream"]]
+        row = result[known["stream"]]
         assert all(getattr(row, name) == known[name] for name in known if name not in ("device", "stream"))
-        work = [one for one in events if one["args"].get("stream") == row.stream and "gpu_user" not in one["cat"]]
-        cpu = [calls[one["args"]["correlation"]]["dur"] * 1000 for one in work]
+        work = [each for each in events if each["args"].get("stream") == row.stream and "gpu_user" not in each["cat"]]
+        cpu = [calls[each["args"]["correlation"]]["dur"] * 1000 for each in work]
         assert row.mean_cpu_ns == pytest.approx(statistics.fmean(cpu))
-        assert row.p50_gpu_ns == pytest.approx(statistics.median(one["dur"] * 1000 for one in work))
+        assert row.p50_gpu_ns == pytest.approx(statistics.median(each["dur"] * 1000 for each in work))
         if len(work) > 1:
             quantiles = statistics.quantiles(cpu, n=100, method="inclusive")
             assert row.p99_cpu_ns == pytest.approx(quantiles[98])

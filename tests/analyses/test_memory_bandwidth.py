@@ -16,8 +16,8 @@ def findings_of(*events: Event) -> Findings:
 
 
 def series_of(findings: Findings) -> dict[str, list[tuple[int, float]]]:
-    tracks = [one for one in findings.annotations if isinstance(one, CounterTrack)]
-    return {one.name: list(zip(one.ts.tolist(), one.values.tolist(), strict=True)) for one in tracks}
+    tracks = [annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)]
+    return {track.name: list(zip(track.ts.tolist(), track.values.tolist(), strict=True)) for track in tracks}
 
 
 def test_copies_are_weighted_by_time() -> None:
@@ -49,7 +49,7 @@ def test_copies_of_no_known_bandwidth_are_counted_and_left_out() -> None:
         ("Memcpy DtoH", 3, 60, 20, 1.0),
         ("Memcpy PtoP", 1, 0, 10, None),
     ]
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("copy_without_bandwidth", 3)]
+    assert [(each.code, each.count) for each in findings.diagnostics] == [("copy_without_bandwidth", 3)]
     assert list(series_of(findings)) == ["Memcpy DtoH bandwidth"]
 
 

@@ -46,23 +46,23 @@ def traced(folder: Path, events: Sequence[Event], changes: Any) -> Trace:
 
 
 def analyzed(trace: Trace) -> Findings:
-    found = memory_timeline.analyze(trace)
-    assert isinstance(found, Findings), found
-    return found
+    findings = memory_timeline.analyze(trace)
+    assert isinstance(findings, Findings), findings
+    return findings
 
 
 def refused(trace: Trace) -> str:
-    found = memory_timeline.analyze(trace)
-    assert isinstance(found, Skipped)
-    return found.reason
+    findings = memory_timeline.analyze(trace)
+    assert isinstance(findings, Skipped)
+    return findings.reason
 
 
-def tracks_of(found: Findings) -> dict[str, list[tuple[int, int]]]:
-    tracks = [one for one in found.annotations if isinstance(one, CounterTrack)]
-    [(unit, scale)] = {(one.unit, one.scale) for one in tracks}
+def tracks_of(findings: Findings) -> dict[str, list[tuple[int, int]]]:
+    tracks = [annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)]
+    [(unit, scale)] = {(track.unit, track.scale) for track in tracks}
     assert scale == "memory timeline", "the counters share a y axis, and so a unit"
     factor = SIZES[unit]
-    return {one.name: list(zip(one.ts.tolist(), np.rint(one.values * factor).tolist(), strict=True)) for one in tracks}
+    return {row.name: list(zip(row.ts.tolist(), np.rint(row.values * factor).tolist(), strict=True)) for row in tracks}
 
 
 SOME = [
@@ -72,17 +72,17 @@ SOME = [
 
 
 def test_each_category_and_the_total(tmp_path: Path) -> None:
-    found = analyzed(traced(tmp_path, [op(ts=10, dur=90), kernel(ts=50, dur=10)], SOME))
+    result = analyzed(traced(tmp_path, [op(ts=10, dur=90), kernel(ts=50, dur=10)], SOME))
     columns = ("category", "start_bytes", "end_bytes", "peak_bytes", "peak_at_ns", "at_total_peak_bytes")
-    assert rows_of(found, "rank", *columns) == [
+    assert rows_of(result, "rank", *columns) == [
         (3, "total", 105, 155, 185, 50_000, 185),
         (3, "Parameter", 100, 100, 100, 0, 100),
         (3, "Activation", 0, 50, 50, 50_000, 50),
         (3, "Gradient", 0, 0, 30, 30_000, 30),
         (3, "Unknown", 5, 5, 5, 0, 5),
     ]
-    assert rows_of(found, "at_total_peak_ratio")[2] == (50 / 185,)
-    assert tracks_of(found) == {
+    assert rows_of(result, "at_total_peak_ratio")[2] == (50 / 185,)
+    assert tracks_of(result) == {
         "Memory timeline total": [
             (BASE + 10_000, 105), (BASE + 20_500, 135), (BASE + 60_000, 185), (BASE + 80_000, 155),
         ],
@@ -93,35 +93,37 @@ def test_each_category_and_the_total(tmp_path: Path) -> None:
         "Memory timeline Gradient": [(BASE + 10_000, 0), (BASE + 40_000, 30), (BASE + 80_000, 0)],
         "Memory timeline Unknown": [(BASE + 10_000, 5), (BASE + 80_000, 5)],
     }  # fmt: skip
-    assert not found.diagnostics
+    assert not result.diagnostics
 
 
 def test_only_what_lies_within_the_trace_counts(tmp_path: Path) -> None:
-    found = analyzed(traced(tmp_path, [op(ts=30, dur=40)], SOME))
-    assert rows_of(found, "category", "start_bytes", "end_bytes", "peak_bytes", "peak_at_ns")[0] == (
+    rows = analyzed(traced(tmp_path, [op(ts=30, dur=40)], SOME))
+    assert rows_of(rows, "category", "start_bytes", "end_bytes", "peak_bytes", "peak_at_ns")[0] == (
         "total", 135, 185, 185, 30_000,
     )  # fmt: skip
-    assert {ts for points in tracks_of(found).values() for ts, _ in points} == {BASE + us * 1000 for us in (30, 40, 60)}
+    assert {ts for points in tracks_of(rows).values() for ts, _ in points} == {BASE + us * 1000 for us in (30, 40, 60)}
 
 
 def test_the_device_is_that_of_the_instants_at_the_same_times(tmp_path: Path) -> None:
     """Here in whole microseconds, as before PyTorch 2.4."""
     events = [op(ts=0, dur=100), kernel(ts=50, dur=10)]
-    found = analyzed(traced(tmp_path, [*events, instant(20), instant(60), instant(80), instant(70, 9, CPU)], SOME))
-    (under,) = {one.under for one in found.annotations if isinstance(one, CounterTrack)}
-    assert "Memory timeline total" in tracks_of(found)
+    result = analyzed(traced(tmp_path, [*events, instant(20), instant(60), instant(80), instant(70, 9, CPU)], SOME))
+    (under,) = {annotation.under for annotation in result.annotations if isinstance(annotation, CounterTrack)}
+    assert "Memory timeline total" in tracks_of(result)
     trace = read(str(tmp_path / "rank3.json"))
     assert trace.tracks[under].stream == 7
-    found = analyzed(traced(tmp_path, [*events, *(instant(us, 8, CPU) for us in (20, 60, 80)), instant(70)], SOME))
-    (under,) = {one.under for one in found.annotations if isinstance(one, CounterTrack)}
+    result = analyzed(traced(tmp_path, [*events, *(instant(us, 8, CPU) for us in (20, 60, 80)), instant(70)], SOME))
+    (under,) = {annotation.under for annotation in result.annotations if isinstance(annotation, CounterTrack)}
     assert read(str(tmp_path / "rank3.json")).tracks[under].tid == THREAD
-    assert "Memory timeline total CPU" in tracks_of(found)
+    assert "Memory timeline total CPU" in tracks_of(result)
 
 
 def test_what_has_no_instant_is_told_and_most_of_it_refused(tmp_path: Path) -> None:
     events = [op(ts=0, dur=100), instant(10), instant(90)]
-    found = analyzed(traced(tmp_path, [*events, instant(20), instant(80)], SOME))
-    assert [(one.code, one.count) for one in found.diagnostics] == [("memory_timeline_differs", 1)]
+    result = analyzed(traced(tmp_path, [*events, instant(20), instant(80)], SOME))
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in result.diagnostics] == [
+        ("memory_timeline_differs", 1)
+    ]
     reason = refused(traced(tmp_path, [*events, instant(20)], SOME))
     assert "another recording: 2 of 3 allocations and frees have no [memory] instant" in reason
 
@@ -181,11 +183,11 @@ def held(changes: list[list[int]], moment: int) -> list[int]:
 def test_a_simulated_job(simulated: list[tuple[Trace, list[list[int]]]], steps: tuple[int, int] | None) -> None:
     trace, changes = simulated[0]
     result = augment(trace, only=["memory_timeline", "steps"], steps=steps)
-    found = result.outcomes["memory_timeline"]
-    assert isinstance(found, Findings)
-    assert not found.diagnostics, "every allocation and free has its instant"
+    actual = result.outcomes["memory_timeline"]
+    assert isinstance(actual, Findings)
+    assert not actual.diagnostics, "every allocation and free has its instant"
     start = int(trace.events.ts[0]) if result.window is None else result.window.start_ns
-    tracks = tracks_of(found)
+    tracks = tracks_of(actual)
     moments = [ts for ts, _ in tracks["Memory timeline total"]]
     assert len(moments) > 20
     if steps:
@@ -193,7 +195,7 @@ def test_a_simulated_job(simulated: list[tuple[Trace, list[list[int]]]], steps: 
     sums = {moment: held(changes, moment) for moment in moments}
     assert tracks["Memory timeline total"] == [(moment, sum(sums[moment])) for moment in moments]
     peak = max(moments, key=lambda moment: (sum(sums[moment]), -moment))
-    rows = {row.category: row for row in found.rows}
+    rows = {row.category: row for row in actual.rows}
     assert (rows["total"].peak_bytes, rows["total"].peak_at_ns) == (sum(sums[peak]), peak - start)
     assert set(rows) == {"total", *CATEGORIES}
     for number, name in enumerate(CATEGORIES):
@@ -229,10 +231,10 @@ def test_perfetto_shows_the_counters(
 
 def test_what_is_worth_seeing_is_pinned(simulated: list[tuple[Trace, list[list[int]]]]) -> None:
     trace = simulated[0][0]
-    found = memory_profile.analyze(trace)
-    assert isinstance(found, Findings)
-    [pinned] = [one for one in view_of(trace).pins if "Memory" in one]
-    drawn = {f"{one.name} {one.unit}" for one in found.annotations if isinstance(one, CounterTrack)}
+    findings = memory_profile.analyze(trace)
+    assert isinstance(findings, Findings)
+    [pinned] = [pin for pin in view_of(trace).pins if "Memory" in pin]
+    drawn = {f"{each.name} {each.unit}" for each in findings.annotations if isinstance(each, CounterTrack)}
     assert [name.rpartition(" ")[0] for name in drawn if re.fullmatch(pinned, name)] == ["Memory allocated"]
 
 
@@ -243,9 +245,9 @@ def test_a_recorded_timeline(shared_traces: Path, tmp_path: Path) -> None:
     first, last = (pick(ts for ts, *_ in changes if ts >= 0) for pick in (min, max))
     spanning = op(ts=first // 1000, dur=(last - first) // 1000 + 2)
     trace = with_memory_timeline(read(str(write_trace(tmp_path / "a.json", spanning))), path)
-    found = analyzed(trace)
-    tracks = tracks_of(found)
-    for row in found.rows[1:]:
+    result = analyzed(trace)
+    tracks = tracks_of(result)
+    for row in result.rows[1:]:
         points = tracks[f"Memory timeline {row.category}"]
         assert row.start_bytes == held(changes, first // 1000 * 1000)[CATEGORIES.index(row.category)]
         for ts, value in points[:: len(points) // 5 + 1]:

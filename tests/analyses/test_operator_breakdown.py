@@ -57,27 +57,27 @@ def test_without_a_gpu_nothing_is_said_of_it() -> None:
 
 def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2, layers=2, stacks=True), tmp_path)
-    timed = [one for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if one["ph"] == "X"]
-    ops = [one for one in timed if one["cat"] == "cpu_op"]
-    calls = {one["args"]["correlation"]: one for one in timed if one["cat"] in ("cuda_runtime", "cuda_driver")}
+    timed = [event for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if event["ph"] == "X"]
+    ops = [each for each in timed if each["cat"] == "cpu_op"]
+    calls = {each["args"]["correlation"]: each for each in timed if each["cat"] in ("cuda_runtime", "cuda_driver")}
 
     def around(inner: dict[str, Any]) -> list[dict[str, Any]]:
         """From outer to inner."""
-        found = [one for one in ops if one["tid"] == inner["tid"] and one is not inner
-                 and one["ts"] <= inner["ts"] < one["ts"] + one["dur"]]  # fmt: skip
-        return sorted(found, key=lambda one: one["ts"])
+        rows = [each for each in ops if each["tid"] == inner["tid"] and each is not inner
+                 and each["ts"] <= inner["ts"] < each["ts"] + each["dur"]]  # fmt: skip
+        return sorted(rows, key=lambda item: item["ts"])
 
-    def key(one: dict[str, Any]) -> tuple[str, str | None]:
-        dims = one["args"].get("Input Dims")
-        return one["name"], None if dims is None else json.dumps(dims)
+    def key(value: dict[str, Any]) -> tuple[str, str | None]:
+        dims = value["args"].get("Input Dims")
+        return value["name"], None if dims is None else json.dumps(dims)
 
     known: dict[Any, list[int]] = defaultdict(lambda: [0] * 6)
-    for one in ops:
-        ns = round(one["dur"] * 1000)
-        known[key(one)] = [a + b for a, b in zip(known[key(one)], (1, ns, ns, 0, 0, 0), strict=True)]
-        for outer in around(one)[-1:]:
+    for each in ops:
+        ns = round(each["dur"] * 1000)
+        known[key(each)] = [a + b for a, b in zip(known[key(each)], (1, ns, ns, 0, 0, 0), strict=True)]
+        for outer in around(each)[-1:]:
             known[key(outer)][2] -= ns
-    for work in (one for one in timed if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")):
+    for work in (each for each in timed if each["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")):
         ns, outers = round(work["dur"] * 1000), around(calls[work["args"]["correlation"]])
         for outer in outers:
             known[key(outer)][3] += ns

@@ -51,7 +51,7 @@ def test_work_before_its_launch_graphs_and_launches_outside() -> None:
     outcome = operator_launch_delay.analyze(trace)
     assert isinstance(outcome, Findings)
     assert rows_of(outcome, "kernel_sequence", "max_launch_to_kernel_ns") == [(["a", "b"], 0)]
-    assert {one.code: one.count for one in outcome.diagnostics} == {
+    assert {diagnostic.code: diagnostic.count for diagnostic in outcome.diagnostics} == {
         "launch_after_kernel": 1,
         "launch_outside_operators": 1,
     }
@@ -76,8 +76,8 @@ def plain(trace: Trace) -> dict[tuple[str, tuple[str, ...]], list[tuple[int, int
             owned[max(around, key=lambda row: (ts[row], -end[row]))].append(launch)
     delays = defaultdict(list)
     for row, launches in owned.items():
-        work_of = [one for launch in launches for one in sorted(launched[launch])]
-        key = trace.names_of(events.slices_of(Category.CPU_OP)[[ops.index(row)]])[0], tuple(one[1] for one in work_of)
+        work_of = [each for launch in launches for each in sorted(launched[launch])]
+        key = trace.names_of(events.slices_of(Category.CPU_OP)[[ops.index(row)]])[0], tuple(each[1] for each in work_of)
         delays[key].append((ts[launches[0]] - ts[row], work_of[0][0] - ts[launches[0]]))
     return delays
 

@@ -16,8 +16,8 @@ def findings_of(*events: Event) -> Findings:
 
 
 def series_of(findings: Findings) -> dict[str, list[tuple[int, float]]]:
-    tracks = [one for one in findings.annotations if isinstance(one, CounterTrack)]
-    return {one.name: list(zip(one.ts.tolist(), one.values.tolist(), strict=True)) for one in tracks}
+    tracks = [annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)]
+    return {track.name: list(zip(track.ts.tolist(), track.values.tolist(), strict=True)) for track in tracks}
 
 
 def test_the_queue_holds_what_is_launched_and_not_yet_started() -> None:
@@ -57,7 +57,7 @@ def test_a_launch_after_its_kernel_counts_as_at_its_start() -> None:
     findings = findings_of(call("hipLaunchKernel", 20, 25, correlation=1), kernel("a", 10, 30, correlation=1))
     assert rows_of(findings, "mean", "max", "full_queue_ns") == [(None, 0, 0)]
     assert series_of(findings) == {"Queue Length stream 7": [(10, 0)]}
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("launch_after_kernel", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("launch_after_kernel", 1)]
 
 
 def test_equal_values_in_a_row_are_drawn_once() -> None:
@@ -78,7 +78,7 @@ def test_work_without_a_launch_is_left_out_and_counted() -> None:
         kernel("b", 30, 40),
     )
     assert rows_of(findings, "stream") == [("7",)]
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("gpu_work_without_launch", 2)]
+    assert [(each.code, each.count) for each in findings.diagnostics] == [("gpu_work_without_launch", 2)]
 
 
 def test_a_full_queue_is_timed() -> None:
@@ -106,7 +106,7 @@ def test_correlations_far_apart_are_found_too() -> None:
         kernel("c", 9, 10, correlation=5),
     )
     assert rows_of(findings, "max") == [(2,)]
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("gpu_work_without_launch", 1)]
+    assert [(each.code, each.count) for each in findings.diagnostics] == [("gpu_work_without_launch", 1)]
 
 
 def test_a_correlation_of_two_processes_is_doubtful() -> None:
@@ -120,7 +120,7 @@ def test_a_correlation_of_two_processes_is_doubtful() -> None:
         kernel("b", 9, 10, correlation=2),
         kernel("b", 9, 10, correlation=2, device=1),
     )
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("launch_disputed", 2)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("launch_disputed", 2)]
 
 
 def test_without_a_link_it_is_skipped() -> None:

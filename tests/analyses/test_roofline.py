@@ -90,30 +90,30 @@ def test_bytes_that_cannot_have_been_moved_are_not_believed() -> None:
     trace = on_h100(
         op("aten::copy_", 0, 9, args=shaped([1 << 30], [1 << 30])), *launched(1, 2, 1000, 11_000, "copy_kernel")
     )
-    found = roofline.analyze(trace)
-    assert rows_of(found, "bound", "roof_ns") == [("unknown", None)]
-    assert isinstance(found, Findings)
-    assert [one.code for one in found.diagnostics] == ["bytes_not_moved"]
-    assert not found.annotations  # nor is a rate of memory drawn that there never was
+    findings = roofline.analyze(trace)
+    assert rows_of(findings, "bound", "roof_ns") == [("unknown", None)]
+    assert isinstance(findings, Findings)
+    assert [diagnostic.code for diagnostic in findings.diagnostics] == ["bytes_not_moved"]
+    assert not findings.annotations  # nor is a rate of memory drawn that there never was
 
 
 def test_what_is_faster_than_the_peak_is_told() -> None:
-    found = roofline.analyze(on_h100(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 2000)))
-    assert isinstance(found, Findings)
-    assert [one.code for one in found.diagnostics] == ["above_peak"]
+    findings = roofline.analyze(on_h100(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 2000)))
+    assert isinstance(findings, Findings)
+    assert [diagnostic.code for diagnostic in findings.diagnostics] == ["above_peak"]
 
 
 def test_an_unknown_device_has_rates_but_no_roof() -> None:
-    found = roofline.analyze(trace_of(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000)))
-    assert rows_of(found, "achieved_tflops", "roof_ns", "bound") == [(2 * 4096**3 / 200_000 / 1e3, None, "unknown")]
-    assert isinstance(found, Findings)
-    assert ["--tables" in one.message for one in found.diagnostics] == [True]
+    result = roofline.analyze(trace_of(op("aten::mm", 0, 9, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000)))
+    assert rows_of(result, "achieved_tflops", "roof_ns", "bound") == [(2 * 4096**3 / 200_000 / 1e3, None, "unknown")]
+    assert isinstance(result, Findings)
+    assert ["--tables" in diagnostic.message for diagnostic in result.diagnostics] == [True]
 
 
 def test_without_shapes_it_says_how_to_record_them() -> None:
-    found = roofline.analyze(trace_of(op("aten::mm", 0, 9), *launched(1, 2, 1000, 201_000)))
-    assert isinstance(found, Skipped)
-    assert "record_shapes=True" in found.reason
+    findings = roofline.analyze(trace_of(op("aten::mm", 0, 9), *launched(1, 2, 1000, 201_000)))
+    assert isinstance(findings, Skipped)
+    assert "record_shapes=True" in findings.reason
 
 
 def test_drawn() -> None:
@@ -122,14 +122,16 @@ def test_drawn() -> None:
         *launched(2, 4, 201_000, 202_000, "splitK"),
         op("aten::mm", 20, 30, args=mm(4096, 4096, 4096)), *launched(3, 22, 202_000, 402_000),
     )  # fmt: skip
-    found = roofline.analyze(trace)
-    assert isinstance(found, Findings)
-    counters = {one.name: one for one in found.annotations if isinstance(one, CounterTrack)}
+    findings = roofline.analyze(trace)
+    assert isinstance(findings, Findings)
+    counters = {
+        annotation.name: annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)
+    }
     rate = counters["Achieved TFLOP/s"]
     assert rate.values[-1] == 0
     done = float((rate.values[:-1] * np.diff(rate.ts)).sum()) * 1e3
     assert done == pytest.approx(4 * 4096**3, rel=1e-6)  # the area below the counter are the operations
-    [slices] = [one for one in found.annotations if isinstance(one, SliceTrack)]
+    [slices] = [annotation for annotation in findings.annotations if isinstance(annotation, SliceTrack)]
     assert [(drawn["ts"], drawn["dur"], drawn["name"], drawn["bound"]) for drawn in slices_of(slices)] == [
         (1000, 201_000, "compute-bound", "compute"),
         (202_000, 200_000, "compute-bound", "compute"),
@@ -140,10 +142,10 @@ def test_drawn() -> None:
 
 def test_a_rate_far_below_the_peak_is_not_drawn() -> None:
     """Half a million operations in 200 µs: 2.6 GFLOP/s, shown as 3m TFLOP/s."""
-    found = roofline.analyze(on_h100(op("aten::mm", 0, 10, args=mm(64, 64, 64)), *launched(1, 2, 1000, 201_000)))
-    assert isinstance(found, Findings)
-    assert len(found.rows) == 1
-    assert not [one for one in found.annotations if isinstance(one, CounterTrack)]
+    findings = roofline.analyze(on_h100(op("aten::mm", 0, 10, args=mm(64, 64, 64)), *launched(1, 2, 1000, 201_000)))
+    assert isinstance(findings, Findings)
+    assert len(findings.rows) == 1
+    assert not [annotation for annotation in findings.annotations if isinstance(annotation, CounterTrack)]
 
 
 def test_the_union_of_each_group() -> None:
@@ -154,8 +156,8 @@ def test_the_union_of_each_group() -> None:
         ts = random.integers(0, 20, count)
         end = ts + random.integers(0, 8, count)
         expected = [
-            len({moment for one in range(count) if group[one] == own for moment in range(ts[one], end[one])})
-            for own in range(groups)
+            len({moment for each in range(count) if group[each] == part for moment in range(ts[each], end[each])})
+            for part in range(groups)
         ]
         assert union_ns(group, ts, end, groups).tolist() == expected
 
@@ -168,8 +170,8 @@ def test_the_union_of_each_group() -> None:
      ("hta_trace_diff_pair", "control"), ("pairs_h100_vs_mi300_tracelens", "qwen1.5_0.5b_h100")],
 )  # fmt: skip
 def test_no_recorded_product_is_faster_than_its_dense_peak(folder: str, name: str) -> None:
-    found = roofline.analyze(augment.read(SHARED / folder / f"{name}.json.gz"))
-    assert isinstance(found, Findings)
-    fast = [row for row in found.rows if row.flops and row.roof_ratio is not None and row.bound == "compute"]
+    findings = roofline.analyze(augment.read(SHARED / folder / f"{name}.json.gz"))
+    assert isinstance(findings, Findings)
+    fast = [row for row in findings.rows if row.flops and row.roof_ratio is not None and row.bound == "compute"]
     assert all(row.roof_ratio <= 1 for row in fast)
-    assert "above_peak" not in {one.code for one in found.diagnostics}
+    assert "above_peak" not in {diagnostic.code for diagnostic in findings.diagnostics}

@@ -22,9 +22,9 @@ PARTS = (*COMPUTING, *BESIDE)
 
 
 def rows(trace: Trace) -> list[Row]:
-    found = step_efficiency.analyze(trace)
-    assert isinstance(found, Findings)
-    return list(found.rows)
+    findings = step_efficiency.analyze(trace)
+    assert isinstance(findings, Findings)
+    return list(findings.rows)
 
 
 def parts(row: Row) -> dict[str, int]:
@@ -85,17 +85,17 @@ def random_trace(seed: int) -> Trace:
 def test_shares_are_those_of_a_count_moment_by_moment(seed: int) -> None:
     trace = random_trace(seed)
     windows = step_windows(trace)
-    found = {row.step: row for row in rows(trace)}
+    result = {row.step: row for row in rows(trace)}
     for place, number in enumerate(windows.number.tolist()):
-        row = found[number]
+        row = result[number]
         assert sum(parts(row).values()) == row.wall_ns == windows.end[place] - windows.start[place]
         assert min(parts(row).values()) >= 0
         expected = counted(trace, int(windows.start[place]), int(windows.end[place]))
-        own = parts(row)
-        whole = sum(own[name] for name in COMPUTING)
+        part = parts(row)
+        whole = sum(part[name] for name in COMPUTING)
         assert whole == pytest.approx(expected["computing"], abs=1)
-        assert own["unmodelled"] == pytest.approx(expected["unmodelled"], abs=1.01)
-        assert own["exposed_communication"] == expected["communicating"]
+        assert part["unmodelled"] == pytest.approx(expected["unmodelled"], abs=1.01)
+        assert part["exposed_communication"] == expected["communicating"]
 
 
 def counted(trace: Trace, start: int, end: int) -> dict[str, float]:
@@ -103,12 +103,12 @@ def counted(trace: Trace, start: int, end: int) -> dict[str, float]:
     from augment.derived.gpu.gpu_work import gpu_work
     from augment.derived.operators.operator_work import operator_work
 
-    work, found, own = gpu_work(trace), operator_work(trace), roofs(trace)
+    work, result, part = gpu_work(trace), operator_work(trace), roofs(trace)
     spent = dict.fromkeys(("computing", "communicating", "unmodelled"), 0.0)
     for moment in range(start, end):
-        running = [one for one in range(len(work)) if work.ts[one] <= moment < work.end[one]]
-        computing = [one for one in running if work.type[one] == 0]
-        plain = [one for one in computing if found.owner[one] < 0 or np.isnan(own.roof_ns[found.owner[one]])]
+        running = [each for each in range(len(work)) if work.ts[each] <= moment < work.end[each]]
+        computing = [each for each in running if work.type[each] == 0]
+        plain = [each for each in computing if result.owner[each] < 0 or np.isnan(part.roof_ns[result.owner[each]])]
         spent["computing"] += bool(computing)
         spent["communicating"] += bool(running) and not computing
         spent["unmodelled"] += len(plain) / max(len(computing), 1)
@@ -155,11 +155,11 @@ def test_what_is_lacking_is_said() -> None:
 
 
 def test_drawn() -> None:
-    found = step_efficiency.analyze(random_trace(1))
-    assert isinstance(found, Findings)
-    [track] = found.annotations
+    findings = step_efficiency.analyze(random_trace(1))
+    assert isinstance(findings, Findings)
+    [track] = findings.annotations
     assert isinstance(track, SliceTrack)
-    assert [one["name"] for one in slices_of(track)] == [sentence(row) for row in found.rows]
+    assert [each["name"] for each in slices_of(track)] == [sentence(row) for row in findings.rows]
 
 
 # --- by a convention of one's own ---
@@ -184,18 +184,18 @@ def test_model_flops_as_given_and_by_parameters() -> None:
 
 def test_model_flops_beyond_the_peak_are_no_mfu() -> None:
     trace = on_h100(op("aten::mm", 0, 10, args=mm(4096, 4096, 4096)), *launched(1, 2, 1000, 201_000))
-    found = model_flops.analyze(trace, parameters_count=7 * 10**9, tokens_per_step_count=500)
-    ((ratio, lacking),) = rows_of(found, "mfu_ratio", "lacking")
+    findings = model_flops.analyze(trace, parameters_count=7 * 10**9, tokens_per_step_count=500)
+    ((ratio, lacking),) = rows_of(findings, "mfu_ratio", "lacking")
     assert ratio is None
     assert re.match(r"[\d,.]+ times what the device can do at most: give this rank's share of parameters", str(lacking))
-    assert [(one.code, one.count) for one in found.diagnostics] == [("mfu_above_peak", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("mfu_above_peak", 1)]
     fitting = model_flops.analyze(trace, flops_per_step_count=10**11)
     assert (rows_of(fitting, "lacking"), fitting.diagnostics) == ([(None,)], [])
 
 
 def test_model_flops_needs_shapes_or_an_option() -> None:
-    found = model_flops.analyze(on_h100(op("aten::mm", 0, 9), *launched(1, 2, 1000, 201_000)))
-    assert isinstance(found, Skipped)
+    findings = model_flops.analyze(on_h100(op("aten::mm", 0, 9), *launched(1, 2, 1000, 201_000)))
+    assert isinstance(findings, Skipped)
     assert isinstance(model_flops.analyze(on_h100(*launched(1, 2, 9, 10)), peak_number="bf17"), Skipped)
 
 
@@ -215,8 +215,8 @@ def test_recorded_steps_are_parted_without_rest(folder: str, name: str) -> None:
 @pytest.mark.skipif(not SHARED.exists(), reason="the recorded traces are not at hand")
 def test_the_recorded_h100_job_by_a_count_of_its_own() -> None:
     """Four steps of 164.42 ms: the products' operations are those of another program, which knows no attention."""
-    found = rows(augment.read(SHARED / "h100_8rank_modded_nanogpt" / "rank0.json.gz"))
-    total = sum(row.flops or 0 for row in found)
+    content = rows(augment.read(SHARED / "h100_8rank_modded_nanogpt" / "rank0.json.gz"))
+    total = sum(row.flops or 0 for row in content)
     assert 45.24e12 < total < 45.75e12
-    weighted = sum((row.mfu_ratio or 0) * row.wall_ns for row in found) / sum(row.wall_ns for row in found)
+    weighted = sum((row.mfu_ratio or 0) * row.wall_ns for row in content) / sum(row.wall_ns for row in content)
     assert 0.2 < weighted < 0.3

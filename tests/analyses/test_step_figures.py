@@ -45,14 +45,14 @@ def slow_windows(events: list[Event]) -> list[tuple[int, int]]:
     launched = {e.correlation: e.ts for e in events if e.name == "cudaLaunchKernel"}
     on_device = [e for e in events if e.track.device is not None]
     work = []
-    for one in on_device:
-        linked = [e.ts for e in on_device if e.track == one.track and e.correlation in launched]
-        leads = bool(linked) and one.correlation not in launched and one.ts < min(linked)
-        work.append((-1 if leads else launched.get(one.correlation, one.ts), one.end))
+    for each in on_device:
+        linked = [e.ts for e in on_device if e.track == each.track and e.correlation in launched]
+        leads = bool(linked) and each.correlation not in launched and each.ts < min(linked)
+        work.append((-1 if leads else launched.get(each.correlation, each.ts), each.end))
     windows = []
-    for one in sorted((e for e in events if e.name.startswith("Profiler")), key=lambda e: e.ts):
-        start = max([one.ts, *(done for at, done in work if at < one.ts)])
-        windows.append((start, max([start, one.end, *(done for at, done in work if at < one.end)])))
+    for each in sorted((e for e in events if e.name.startswith("Profiler")), key=lambda e: e.ts):
+        start = max([each.ts, *(done for at, done in work if at < each.ts)])
+        windows.append((start, max([start, each.end, *(done for at, done in work if at < each.end)])))
     return windows
 
 
@@ -157,8 +157,8 @@ def test_regions_do_not_overlap() -> None:
     trace = trace_of(
         annotation("region", 0, 30), annotation("region", 10, 20), annotation("region", 30, 45), kernel("gemm", 5, 50)
     )
-    found = region_windows(trace, "region")
-    assert (found.number.tolist(), found.begin.tolist(), found.end.tolist()) == ([0, 1], [0, 30], [50, 50])
+    result = region_windows(trace, "region")
+    assert (result.number.tolist(), result.begin.tolist(), result.end.tolist()) == ([0, 1], [0, 30], [50, 50])
     assert len(region_windows(trace, "nothing")) == 0
 
 

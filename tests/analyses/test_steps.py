@@ -26,7 +26,7 @@ def step(number: int, ts: int, end: int, thread: int = 1) -> Event:
 
 
 def test_parts_of_a_step_and_what_it_launched() -> None:
-    found = steps.analyze(
+    findings = steps.analyze(
         trace_of(
             step(3, 10, 110),
             step(4, 110, 200),
@@ -41,11 +41,11 @@ def test_parts_of_a_step_and_what_it_launched() -> None:
     )
     columns = ("step", "start_ns", "wall_ns", "busy_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns",
                "idle_ns", "kernel_count", "launched_busy_ns")  # fmt: skip
-    assert rows_of(found, *columns) == [
+    assert rows_of(findings, *columns) == [
         (3, 5, 100, 75, 25, 50, 0, 25, 2, 90),
         (4, 105, 90, 40, 0, 20, 20, 50, 0, 25),
     ]
-    assert rows_of(found, "robust_z", "is_outlier") == [(None, None)] * 2
+    assert rows_of(findings, "robust_z", "is_outlier") == [(None, None)] * 2
 
 
 def test_what_is_a_step() -> None:
@@ -72,7 +72,7 @@ def test_an_outlier() -> None:
     trace = trace_of(*(step(k, starts[k], starts[k + 1]) for k in range(len(lengths))))
     median, deviation = 100, 1 / 0.6745
     assert rows_of(steps.analyze(trace), "robust_z", "is_outlier") == [
-        (pytest.approx((one - median) / deviation), one == 150) for one in lengths
+        (pytest.approx((length - median) / deviation), length == 150) for length in lengths
     ]
     variation = step_variation.analyze(trace)
     assert rows_of(variation, "count", "min_ns", "p50_ns", "max_ns", "outlier_count") == [(7, 98, 100.0, 150, 1)]
@@ -104,12 +104,12 @@ def test_real_traces(shared_traces: Path) -> None:
 
 def compare(trace: Trace) -> int:
     """Against a sweep over every start and end within each step; how many rows there are."""
-    found = steps.analyze(trace)
-    assert isinstance(found, Findings)
+    findings = steps.analyze(trace)
+    assert isinstance(findings, Findings)
     work, known = gpu_work(trace), steps_of(trace)
     pieces = list(zip(work.ts.tolist(), work.end.tolist(), work.type.tolist(), strict=True))
     (device,) = work.devices
-    for row, start, end in zip(found.rows, known.ts.tolist(), known.end.tolist(), strict=True):
+    for row, start, end in zip(findings.rows, known.ts.tolist(), known.end.tolist(), strict=True):
         sums = dict.fromkeys(("compute", "communication", "memory", "idle"), 0)
         inside = [(max(a, start), min(b, end), kind) for a, b, kind in pieces if a < end and b > start]
         edges = sorted({start, end, *(a for a, _, _ in inside), *(b for _, b, _ in inside)})
@@ -126,11 +126,11 @@ def compare(trace: Trace) -> int:
         )
         assert row.busy_ns + row.idle_ns == row.wall_ns == end - start
         launch = np.where(work.launch >= 0, trace.events.ts[work.launch], work.ts).tolist()
-        own = [piece for piece, when in zip(pieces, launch, strict=True) if start <= when < end]
-        assert row.kernel_count <= len(own)
-        assert row.launched_busy_ns == busy([(a, b) for a, b, _ in own])
+        part = [piece for piece, when in zip(pieces, launch, strict=True) if start <= when < end]
+        assert row.kernel_count <= len(part)
+        assert row.launched_busy_ns == busy([(a, b) for a, b, _ in part])
         assert row.device == device.device
-    return len(found.rows)
+    return len(findings.rows)
 
 
 def busy(pieces: list[tuple[int, int]]) -> int:
@@ -143,7 +143,7 @@ def busy(pieces: list[tuple[int, int]]) -> int:
 
 def test_the_row_of_steps_shows_their_windows() -> None:
     """The host runs ahead: the second window begins when the work of the first step is done."""
-    found = steps.analyze(
+    findings = steps.analyze(
         trace_of(
             step(3, 0, 1_000_000),
             step(4, 1_000_000, 2_000_000),
@@ -153,8 +153,8 @@ def test_the_row_of_steps_shows_their_windows() -> None:
             kernel("gemm", 5_000_000, 9_500_000, correlation=2),
         )
     )
-    assert isinstance(found, Findings)
-    (track,) = found.annotations
+    assert isinstance(findings, Findings)
+    (track,) = findings.annotations
     assert isinstance(track, SliceTrack)
     assert track.name == "Steps"
     assert slices_of(track) == [

@@ -37,14 +37,14 @@ def test_several_tracks_of_one_stream_are_one_device() -> None:
     findings = temporal_breakdown.analyze(trace)
     assert rows_of(findings, "device", "span_ns", "idle_ns") == [(0, 30, 10)]
     assert isinstance(findings, Findings)
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("processes_share_stream", 2)]
+    assert [(each.code, each.count) for each in findings.diagnostics] == [("processes_share_stream", 2)]
 
 
 def test_work_of_no_or_negative_duration_holds_no_time() -> None:
     findings = temporal_breakdown.analyze(trace_of(kernel("a", 0, 0), kernel("b", 10, 8), kernel("c", 20, 25)))
     assert rows_of(findings, "span_ns", "busy_ns", "idle_ns") == [(25, 5, 20)]
     assert isinstance(findings, Findings)
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("negative_duration", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("negative_duration", 1)]
 
 
 def test_work_that_cannot_be_of_the_recording_is_told_of() -> None:
@@ -55,7 +55,7 @@ def test_work_that_cannot_be_of_the_recording_is_told_of() -> None:
     findings = temporal_breakdown.analyze(trace_of(*host, kernel("a", 0, 0), kernel("b", now + 30, now + 40), late))
     assert isinstance(findings, Findings)
     assert rows_of(findings, "busy_ns") == [(15,)]
-    assert [(one.code, one.count) for one in findings.diagnostics] == [("work_far_from_host", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in findings.diagnostics] == [("work_far_from_host", 1)]
     alone = temporal_breakdown.analyze(trace_of(kernel("a", 0, 0), kernel("b", now, now + 10)))
     assert isinstance(alone, Findings)
     assert not alone.diagnostics

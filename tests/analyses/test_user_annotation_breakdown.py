@@ -38,12 +38,12 @@ def test_a_simulated_job_by_a_plain_loop(tmp_path: Path) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2), tmp_path)
     durations: dict[tuple[str, str], list[int]] = defaultdict(list)
     sides = {"user_annotation": "cpu", "gpu_user_annotation": "gpu"}
-    for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
-        if one["ph"] == "X" and one["cat"] in sides:
-            durations[sides[one["cat"]], one["name"]].append(round(one["dur"] * 1000))
+    for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] in sides:
+            durations[sides[event["cat"]], event["name"]].append(round(event["dur"] * 1000))
     rows = user_annotation_breakdown.analyze(read(str(path))).rows
     assert len(rows) == len(durations)
     for row in rows:
-        own = durations[row.side, row.name]
-        assert (row.count, row.sum_ns, row.min_ns, row.max_ns) == (len(own), sum(own), min(own), max(own))
-        assert row.std_ns == pytest.approx(statistics.stdev(own) if len(own) > 1 else 0)
+        part = durations[row.side, row.name]
+        assert (row.count, row.sum_ns, row.min_ns, row.max_ns) == (len(part), sum(part), min(part), max(part))
+        assert row.std_ns == pytest.approx(statistics.stdev(part) if len(part) > 1 else 0)

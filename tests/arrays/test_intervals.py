@@ -23,9 +23,9 @@ def moments(pairs: list[tuple[int, int]]) -> set[int]:
     return {moment for start, end in pairs for moment in range(start, end)}
 
 
-def held(found: Intervals) -> set[int]:
+def held(intervals: Intervals) -> set[int]:
     """The moments that disjoint intervals hold; fails where they are not disjoint."""
-    pairs = list(zip(found.start.tolist(), found.end.tolist(), strict=True))
+    pairs = list(zip(intervals.start.tolist(), intervals.end.tolist(), strict=True))
     assert all(start < end for start, end in pairs)
     assert all(left[1] <= right[0] for left, right in pairwise(pairs))
     return moments(pairs)
@@ -33,10 +33,10 @@ def held(found: Intervals) -> set[int]:
 
 @given(PAIRS)
 def test_union_holds_what_any_holds_in_as_few_as_can_be(pairs: list[tuple[int, int]]) -> None:
-    found = intervals.union(*columns(pairs))
-    assert held(found) == moments(pairs)
-    assert intervals.total(found) == len(moments(pairs))
-    assert (found.start[1:] > found.end[:-1]).all()
+    result = intervals.union(*columns(pairs))
+    assert held(result) == moments(pairs)
+    assert intervals.total(result) == len(moments(pairs))
+    assert (result.start[1:] > result.end[:-1]).all()
 
 
 @given(PAIRS, PAIRS)
@@ -52,20 +52,20 @@ def test_subtract_is_that_of_sets(left: list[tuple[int, int]], right: list[tuple
 def test_coverage_names_the_sets_that_hold_each_moment(
     a: list[tuple[int, int]], b: list[tuple[int, int]], c: list[tuple[int, int]]
 ) -> None:
-    ts, mask = intervals.coverage([intervals.union(*columns(one)) for one in (a, b, c)])
+    ts, mask = intervals.coverage([intervals.union(*columns(each)) for each in (a, b, c)])
     series = dict(zip(ts.tolist(), mask.tolist(), strict=True))
     running = 0
     for moment in range(-20, 41):
         running = series.get(moment, running)
-        assert running == sum((moment in moments(one)) << bit for bit, one in enumerate((a, b, c)))
+        assert running == sum((moment in moments(each)) << bit for bit, each in enumerate((a, b, c)))
 
 
 @given(PAIRS)
 def test_what_is_held_before_is_counted_by_moments(pairs: list[tuple[int, int]]) -> None:
     ts, mask = intervals.coverage([intervals.union(*columns(pairs))])
     asked = np.arange(-25, 45)
-    found = intervals.held_before(ts, mask == 1, asked)
-    assert found.tolist() == [sum(one < until for one in moments(pairs)) for until in asked.tolist()]
+    result = intervals.held_before(ts, mask == 1, asked)
+    assert result.tolist() == [sum(pair < until for pair in moments(pairs)) for until in asked.tolist()]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=12))
@@ -91,17 +91,17 @@ def test_touched_names_each_overlapping_pair(asked: list[tuple[int, int]], other
 
 def test_far_times_stay_exact() -> None:
     base = 1_712_195_495_406_752_797
-    found = intervals.union(*columns([(base, base + 1), (base + 2, base + 3)]))
-    assert intervals.total(found) == 2
-    assert found.end.tolist() == [base + 1, base + 3]
+    result = intervals.union(*columns([(base, base + 1), (base + 2, base + 3)]))
+    assert intervals.total(result) == 2
+    assert result.end.tolist() == [base + 1, base + 3]
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(-1, 20), st.integers(0, 99)), max_size=12))
 def test_least_over_ranges(ranges: list[tuple[int, int, int]]) -> None:
-    first, length, values = (np.array([one[index] for one in ranges], np.intp) for index in range(3))
-    found = intervals.least_over(first, first + length, values, 40)
+    first, length, values = (np.array([each[index] for each in ranges], np.intp) for index in range(3))
+    result = intervals.least_over(first, first + length, values, 40)
     none = np.iinfo(np.intp).max
-    assert found.tolist() == [
+    assert result.tolist() == [
         min((value for start, size, value in ranges if start <= place < start + size), default=none)
         for place in range(40)
     ]

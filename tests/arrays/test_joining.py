@@ -17,20 +17,20 @@ def test_joined_pieces_hold_the_same_time_and_keep_their_gaps(pieces: list[tuple
     """Each piece: the gap before it, its length, its kind."""
     gap, dur, kind = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
     start = np.cumsum(gap + dur) - dur
-    found = joined(start, dur, kind, most)
-    assert found.first[0] == 0
-    assert found.count.sum() == len(pieces)
-    assert len(found) == len(pieces) or len(pieces) > most
+    result = joined(start, dur, kind, most)
+    assert result.first[0] == 0
+    assert result.count.sum() == len(pieces)
+    assert len(result) == len(pieces) or len(pieces) > most
     ends = start + dur
-    for first, count, represents in zip(found.first, found.count, found.longest, strict=True):
-        own = np.arange(first, first + count)
-        assert (start[own[1:]] == ends[own[:-1]]).all()
-        time = [dur[own][kind[own] == one].sum() for one in range(4)]
-        assert represents in own
+    for first, count, represents in zip(result.first, result.count, result.longest, strict=True):
+        part = np.arange(first, first + count)
+        assert (start[part[1:]] == ends[part[:-1]]).all()
+        time = [dur[part][kind[part] == each].sum() for each in range(4)]
+        assert represents in part
         assert time[kind[represents]] == max(time)
-        assert dur[represents] == dur[own][kind[own] == kind[represents]].max()
+        assert dur[represents] == dur[part][kind[part] == kind[represents]].max()
     if not gap[1:].any():
-        assert len(found) <= most
+        assert len(result) <= most
 
 
 def test_pieces_that_are_few_enough_stay() -> None:
@@ -61,8 +61,8 @@ def test_of_each_cell_of_a_counter_the_first_of_the_greatest_and_the_last_stay(
         cells: dict[int, list[int]] = {}
         for place, moment in enumerate(ts.tolist()):
             cells.setdefault(moment // limit, []).append(place)
-        wanted = {0, *(own[-1] for own in cells.values())}
-        wanted |= {max(own, key=lambda k: (-1 if np.isnan(number[k]) else number[k], -k)) for own in cells.values()}
+        wanted = {0, *(cell[-1] for cell in cells.values())}
+        wanted |= {max(cell, key=lambda k: (-1 if np.isnan(number[k]) else number[k], -k)) for cell in cells.values()}
         limit *= 2
     assert peaks(ts, number, most).tolist() == sorted(wanted)
 
@@ -75,13 +75,13 @@ def test_the_longest_come_first_of_equal_ones_the_first() -> None:
 @given(PIECES, st.integers(1, 60))
 def test_times_of_kinds_are_those_of_each_piece(pieces: list[tuple[int, int, int]], most: int) -> None:
     gap, dur, kind = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
-    found = joined(np.cumsum(gap + dur) - dur, dur, kind, most)
-    times = found.times(dur, kind.astype(np.int32), 4)
-    expected = np.zeros((4, len(found)), np.int64)
-    for group, ns, one in zip(found.group.tolist(), dur.tolist(), kind.tolist(), strict=True):
-        expected[one, group] += ns
+    result = joined(np.cumsum(gap + dur) - dur, dur, kind, most)
+    times = result.times(dur, kind.astype(np.int32), 4)
+    expected = np.zeros((4, len(result)), np.int64)
+    for group, ns, each in zip(result.group.tolist(), dur.tolist(), kind.tolist(), strict=True):
+        expected[each, group] += ns
     assert times.tolist() == expected.tolist()
     with plain_kernels():
         again = joined(np.cumsum(gap + dur) - dur, dur, kind, most)
-        assert again.longest.tolist() == found.longest.tolist()
+        assert again.longest.tolist() == result.longest.tolist()
         assert again.times(dur, kind.astype(np.int32), 4).tolist() == times.tolist()

@@ -15,9 +15,9 @@ ROWS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 7, 1 << 40]), 
 def test_combinations_are_those_that_occur(rows: list[tuple[int, int, int]]) -> None:
     columns = [np.array([row[index] for row in rows], np.int64) for index in range(3)]
     values, code = combinations(*columns)
-    found = list(zip(*(one.tolist() for one in values), strict=True))
-    assert found == sorted(set(rows))
-    assert [found[which] for which in code.tolist()] == rows
+    result = list(zip(*(value.tolist() for value in values), strict=True))
+    assert result == sorted(set(rows))
+    assert [result[which] for which in code.tolist()] == rows
 
 
 @pytest.mark.parametrize(("values", "starts"), [([], []), ([4], [0]), ([4, 4, 5, 5, 4], [0, 2, 4])])
@@ -28,14 +28,14 @@ def test_runs(values: list[int], starts: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**58), 2**58)), max_size=20))
 def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
     code, values = (np.array([row[index] for row in rows], np.int64) for index in (0, 1))
-    assert sums(code, values, 5).tolist() == [sum(value for one, value in rows if one == of) for of in range(5)]
+    assert sums(code, values, 5).tolist() == [sum(value for each, value in rows if each == of) for of in range(5)]
 
 
 @given(st.lists(st.integers(0, 300), max_size=400))
 def test_each_has_the_places_of_its_value(codes: list[int]) -> None:
     column = np.array(codes, np.int32)
-    found = [(value, own.tolist()) for value, own in each(column, 301)]
-    assert found == [(value, np.flatnonzero(column == value).tolist()) for value in sorted(set(codes))]
+    rows = [(value, part.tolist()) for value, part in each(column, 301)]
+    assert rows == [(value, np.flatnonzero(column == value).tolist()) for value in sorted(set(codes))]
 
 
 @given(st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**40), 2**40)), max_size=30))

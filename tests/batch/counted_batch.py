@@ -51,8 +51,8 @@ def add_up(job: Job, summaries: Sequence[tuple[Member, bytes]], _request: Reques
     """How many events the job has, and of how many ranks."""
     ranks = [member.rank for member, _ in summaries]
     assert ranks == [member.rank for member in job.members]
-    told = b'{"events": %d, "ranks": %d}' % (sum(int(text) for _, text in summaries), len(ranks))
-    return Conclusion({".metrics.json": told})
+    output = b'{"events": %d, "ranks": %d}' % (sum(int(text) for _, text in summaries), len(ranks))
+    return Conclusion({".metrics.json": output})
 
 
 COUNTED = Settings(stages=(Stage(".count.summary", summarize, add_up),))
@@ -76,10 +76,10 @@ def main() -> int:
     if lines:
         die_after(int(lines[0]))
     inputs = plan([source], out).inputs
-    results = {one.path: one for one in run(inputs, COUNTED, Manner(int(jobs)), Watch())}
+    results = {job.path: job for job in run(inputs, COUNTED, Manner(int(jobs)), Watch())}
     list(conclude(COUNTED.stages, inputs, results, Request()))
     tell("end")
-    return int(not all(one.status in ("augmented", "done_before") for one in results.values()))
+    return int(not all(result.status in ("augmented", "done_before") for result in results.values()))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,6 @@ def like(source: Path, folder: Path, count: int) -> None:
 
 
 def _write(folder: Path, rank: int, count: int, text: bytes) -> None:
-    text, found = _IDENTITY.subn(b'"rank": %d, "world_size": %d' % (rank, count), text, count=1)
-    assert found == 1
+    text, result = _IDENTITY.subn(b'"rank": %d, "world_size": %d' % (rank, count), text, count=1)
+    assert result == 1
     (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(gzip.compress(text, 1, mtime=0))

@@ -10,11 +10,11 @@ from augment.batch.inputs import Input
 from augment.batch.results import Result
 
 
-def dies_of_some(one: Input) -> Result:
+def dies_of_some(input: Input) -> Result:
     """Work that kills its process when the input is called so, having begun to write."""
-    half = Path(one.folder, f".{one.path}.augmented.pftrace.0123456789ab.tmp")
+    half = Path(input.folder, f".{input.path}.augmented.pftrace.0123456789ab.tmp")
     half.write_bytes(b"half")
-    if one.path.startswith("deadly"):
+    if input.path.startswith("deadly"):
         os.kill(os.getpid(), signal.SIGKILL)
     half.unlink()
-    return Result(one.path, "augmented")
+    return Result(input.path, "augmented")

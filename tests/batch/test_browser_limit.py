@@ -15,21 +15,21 @@ def ranks(count: int, size: int, steps: tuple[int, ...] = (3, 4, 5, 6)) -> list[
 
 
 def test_what_fits_is_whole() -> None:
-    found = fit(ranks(8, 100), None, limit=800)
-    assert (found.ranks, found.steps, found.left_out) == (tuple(range(8)), None, "")
+    result = fit(ranks(8, 100), None, limit=800)
+    assert (result.ranks, result.steps, result.left_out) == (tuple(range(8)), None, "")
 
 
 def test_first_steps_are_left_out_first() -> None:
-    found = fit(ranks(8, 100), None, limit=799)
-    assert (found.ranks, found.steps) == (tuple(range(8)), (4, 6))
-    assert found.left_out.endswith("left out: steps 3 (--all includes them)")
+    result = fit(ranks(8, 100), None, limit=799)
+    assert (result.ranks, result.steps) == (tuple(range(8)), (4, 6))
+    assert result.left_out.endswith("left out: steps 3 (--all includes them)")
     assert fit(ranks(8, 100), None, limit=400).steps == (5, 6)
 
 
 def test_then_ranks_at_even_distances() -> None:
-    found = fit(ranks(8, 100), None, limit=100)
-    assert (found.ranks, found.steps) == ((0, 2, 4, 6), (6, 6))
-    assert found.left_out.endswith("left out: steps 3-5 and ranks 1, 3, 5, 7 (--all includes them)")
+    result = fit(ranks(8, 100), None, limit=100)
+    assert (result.ranks, result.steps) == ((0, 2, 4, 6), (6, 6))
+    assert result.left_out.endswith("left out: steps 3-5 and ranks 1, 3, 5, 7 (--all includes them)")
     assert fit(ranks(3, 100, steps=()), None, limit=1).ranks == (0,)
 
 
@@ -44,14 +44,14 @@ def test_what_was_chosen_is_never_left_out() -> None:
 
 
 def test_without_a_limit_all_is_written() -> None:
-    found = fit(ranks(9, 10**12), None, limit=None)
-    assert (found.ranks, found.steps, found.left_out) == (tuple(range(9)), None, "")
+    result = fit(ranks(9, 10**12), None, limit=None)
+    assert (result.ranks, result.steps, result.left_out) == (tuple(range(9)), None, "")
 
 
 def test_ranks_without_the_steps() -> None:
     extents = [*ranks(2, 100), Extent("other.json", 100, (7,))]
-    found = fit(extents, (3, 4))
-    assert (found.ranks, found.left_out) == ((0, 1), "without other.json: no such step")
+    result = fit(extents, (3, 4))
+    assert (result.ranks, result.left_out) == ((0, 1), "without other.json: no such step")
     with pytest.raises(UsageError, match="no rank has any step of 8 to 9"):
         fit(extents, (8, 9))
 
@@ -62,8 +62,8 @@ def test_ranks_without_the_steps() -> None:
 )
 def test_the_rest_fits_unless_it_is_the_least_there_is(parts: list[tuple[int, int, int]], limit: int) -> None:
     extents = [Extent(str(at), size, tuple(range(low, low + n))) for at, (size, low, n) in enumerate(parts)]
-    found = fit(extents, None, limit=limit)
-    size = sum(extents[at].part(found.steps) for at in found.ranks)
-    assert size <= limit or len(found.ranks) == 1
-    assert bool(found.left_out) == (len(found.ranks) < len(extents) or found.steps is not None or size > limit)
-    assert found.ranks[0] == 0
+    result = fit(extents, None, limit=limit)
+    size = sum(extents[at].part(result.steps) for at in result.ranks)
+    assert size <= limit or len(result.ranks) == 1
+    assert bool(result.left_out) == (len(result.ranks) < len(extents) or result.steps is not None or size > limit)
+    assert result.ranks[0] == 0

@@ -64,7 +64,7 @@ def test_a_job_is_drawn(tmp_path: Path, scheduler: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(running_batch, "WORKERS_FROM", 0)
     simulate(JobOptions(ranks=3, steps=1, layers=1), tmp_path / "in")
     _, drawn = batch(tmp_path / "in", tmp_path / "dask", scheduler=scheduler)
-    assert [one.status for one in drawn] == ["augmented"] * 3
+    assert [each.status for each in drawn] == ["augmented"] * 3
     batch(tmp_path / "in", tmp_path / "here")
     assert contents(tmp_path / "dask") == contents(tmp_path / "here")
 
@@ -74,8 +74,8 @@ def test_a_worker_that_dies_fails_its_own_input_alone(tmp_path: Path, scheduler:
 
     names = ["a", "deadly1", "b", "c", "deadly2", "d"]
     inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(work_through(inputs, lambda one: partial(dies_of_some, one), Cluster(scheduler)))
-    assert [(one.path, one.status) for one in results] == [
+    results = list(work_through(inputs, lambda item: partial(dies_of_some, item), Cluster(scheduler)))
+    assert [(result.path, result.status) for result in results] == [
         (name, "failed" if name.startswith("deadly") else "augmented") for name in names
     ]
     assert list(tmp_path.iterdir()) == []

@@ -20,20 +20,20 @@ def jobs_of(*names: str, out: str = "/out", **ranks: int) -> list[Job]:
     inputs, known = [], {}
     for name in names:
         folder, _, base = f"{out}/{name}".rpartition("/")
-        one = Input(f"/in/{name}", folder, named=False)
-        inputs.append(one)
-        told = ranks.get(base.split(".")[0])
-        known[one.path] = identify(one.path) if told is None else Identity(told, len(ranks))
+        source = Input(f"/in/{name}", folder, named=False)
+        inputs.append(source)
+        output = ranks.get(base.split(".")[0])
+        known[source.path] = identify(source.path) if output is None else Identity(output, len(ranks))
     return group(inputs, known)
 
 
-def told(jobs: list[Job]) -> list[tuple[str, str, str, list[int | None]]]:
-    return [(job.folder, job.name, job.window, [one.rank for one in job.members]) for job in jobs]
+def described(jobs: list[Job]) -> list[tuple[str, str, str, list[int | None]]]:
+    return [(job.folder, job.name, job.window, [member.rank for member in job.members]) for job in jobs]
 
 
 def test_iterations_are_windows() -> None:
     names = [f"iteration_{window}/rank{rank}_trace.json.gz" for window in (2, 10) for rank in (1, 0)]
-    assert told(jobs_of(*names)) == [
+    assert described(jobs_of(*names)) == [
         ("/out/iteration_10", "trace", "10", [0, 1]),
         ("/out/iteration_2", "trace", "2", [0, 1]),
     ]
@@ -43,7 +43,7 @@ def test_times_part_windows_even_if_traces_are_missing() -> None:
     rank0 = [f"host_1.{MS + window * 5000}.pt.trace.json.gz" for window in (0, 1, 2)]
     rank1 = [f"host_2.{MS + window * 5000 + 30}.pt.trace.json" for window in (0, 2)]
     jobs = jobs_of(*rank0, *rank1, host_1=0, host_2=1)
-    assert told(jobs) == [
+    assert described(jobs) == [
         ("/out", "in", str(MS), [0, 1]),
         ("/out", "in", str(MS + 5000), [0]),
         ("/out", "in", str(MS + 10000), [0, 1]),
@@ -60,21 +60,21 @@ def test_traces_of_days_apart_are_different_windows() -> None:
 
 def test_sglang() -> None:
     names = [f"1737.25-TP-{tp}-DP-0-EP-{tp}.trace.json.gz" for tp in (3, 0, 1, 2)]
-    assert told(jobs_of(*names, "1738.5-TP-0-DECODE.trace.json.gz")) == [
+    assert described(jobs_of(*names, "1738.5-TP-0-DECODE.trace.json.gz")) == [
         ("/out", "DECODE", "1738.5", [0]),
         ("/out", "in", "1737.25", [0, 1, 2, 3]),
     ]
     (staged,) = jobs_of("1737-TP-0-PP-0.trace.json.gz", "1737-TP-0-PP-1.trace.json.gz")
-    assert [one.rank for one in staged.members] == [0, None]
+    assert [member.rank for member in staged.members] == [0, None]
 
 
 def test_daemon() -> None:
     names = [f"libkineto_trace_{pid}.json" for pid in (7002, 7001)]
     (job,) = jobs_of(*names, libkineto_trace_7001=0, libkineto_trace_7002=1)
-    assert [(one.rank, one.input.basename) for one in job.members] == [(0, names[1]), (1, names[0])]
+    assert [(member.rank, member.input.basename) for member in job.members] == [(0, names[1]), (1, names[0])]
     assert job.name == "libkineto_trace"
     (unknown,) = jobs_of(*names)
-    assert [one.rank for one in unknown.members] == [None, None]
+    assert [member.rank for member in unknown.members] == [None, None]
 
 
 def test_names_that_differ_in_the_rank_alone() -> None:
@@ -85,7 +85,7 @@ def test_names_that_differ_in_the_rank_alone() -> None:
 
 
 def test_other_names_are_one_job_if_their_ranks_differ() -> None:
-    assert told(jobs_of("pid9.json", "pid4.json", pid9=0, pid4=1)) == [("/out", "in", "", [0, 1])]
+    assert described(jobs_of("pid9.json", "pid4.json", pid9=0, pid4=1)) == [("/out", "in", "", [0, 1])]
     assert len(jobs_of("control.json", "test.json", control=0, test=0)) == 2
     assert len(jobs_of("pid9.json", "pid4.json", pid9=0)) == 2
 
@@ -131,5 +131,5 @@ def test_recorded_groups(shared_traces: Path) -> None:
     folders = {"h100_8rank_modded_nanogpt": 8, "dlrm_8rank_v100_param/kineto": 8, "v100_4rank_pair_torchrec/control": 4}
     for folder, count in folders.items():
         (job,) = group(plan([str(shared_traces / folder)], None).inputs)
-        assert [one.rank for one in job.members] == list(range(count))
+        assert [member.rank for member in job.members] == list(range(count))
         assert job.world_size == count

@@ -69,13 +69,13 @@ def batch(
     inputs = plan([str(source)], str(out)).inputs
     results = list(execution.run(inputs, settings, how, Watch()))
     drawn = []
-    for job in stages.conclude(STAGES, inputs, {one.path: one for one in results}, settings.request):
+    for job in stages.conclude(STAGES, inputs, {result.path: result for result in results}, settings.request):
         drawn += execution.draw(job.errands, settings, how, Watch()) if draw else ()
     return results, drawn
 
 
 def states(results: list[Result]) -> Counter[str]:
-    return Counter(one.status for one in results)
+    return Counter(result.status for result in results)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -88,10 +88,10 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def manifest_is_right(folder: Path) -> None:
     """The last that is told of each input is what is there."""
-    for told in {line["input"]: line for line in lines(folder)}.values():
-        for one in (*told["outputs"], *told["summaries"]):
-            content = (folder / one["path"]).read_bytes()
-            assert (one["size"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    for line in {line["input"]: line for line in lines(folder)}.values():
+        for summary in (*line["outputs"], *line["summaries"]):
+            content = (folder / summary["path"]).read_bytes()
+            assert (summary["size"], summary["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
 
 
 def truth(traces: Path) -> dict[int, list[tuple[int, int, int]]]:
@@ -99,19 +99,19 @@ def truth(traces: Path) -> dict[int, list[tuple[int, int, int]]]:
     parts: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     base = 0
     for rank, offset in enumerate(OFFSETS):
-        told = json.loads(gzip.decompress((traces / f"rank{rank}.pt.trace.json.gz").read_bytes()))
-        base = told.get("baseTimeNanoseconds", 0)
-        for event in told["traceEvents"]:
+        content = json.loads(gzip.decompress((traces / f"rank{rank}.pt.trace.json.gz").read_bytes()))
+        base = content.get("baseTimeNanoseconds", 0)
+        for event in content["traceEvents"]:
             if event.get("cat") == "kernel" and event["name"].startswith("nccl"):
                 start = round(event["ts"] * 1000) + base - offset
                 parts[event["args"]["Seq"]][rank] = start, start + round(event["dur"] * 1000)
-    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for one in parts.values():
-        arrival = max(start for start, _ in one.values())
-        for rank, (start, end) in one.items():
+    result: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for part in parts.values():
+        arrival = max(start for start, _ in part.values())
+        for rank, (start, end) in part.items():
             wait = min(arrival - start, end - start)
-            found[rank].append((start + OFFSETS[rank], wait, end - start - wait))
-    return {rank: sorted(one) for rank, one in found.items()}
+            result[rank].append((start + OFFSETS[rank], wait, end - start - wait))
+    return {rank: sorted(each) for rank, each in result.items()}
 
 
 def test_the_true_waits_are_in_every_ranks_outputs(traces: Path, tmp_path: Path, perfetto: PerfettoEngine) -> None:
@@ -127,15 +127,15 @@ def test_the_true_waits_are_in_every_ranks_outputs(traces: Path, tmp_path: Path,
         assert perfetto.problems() == {}
         assert perfetto.rows(sql.format("wait")) == waits
         assert perfetto.rows(sql.format("transfer")) == moves
-        told = perfetto.rows(f"select distinct {late} from slice where name = 'wait' and dur > 100000")
-        assert told == ([(f"rank {LATE}",)] if rank != LATE else [])
+        output = perfetto.rows(f"select distinct {late} from slice where name = 'wait' and dur > 100000")
+        assert output == ([(f"rank {LATE}",)] if rank != LATE else [])
         sums = [("transfer", len(moves), sum(dur for _, dur in moves)), ("wait", len(waits), sum(d for _, d in waits))]
         for suffix in (".augmented.json.gz", ".augmented.zip"):
             perfetto.load(tmp_path / f"rank{rank}{suffix}")
             assert perfetto.problems() == {}
-            for told, wanted in zip(perfetto.rows(DRAWN), [one for one in sums if one[1]], strict=True):
-                assert told[:2] == wanted[:2]
-                assert int(str(told[2])) == pytest.approx(wanted[2], abs=512 * wanted[1])  # Chrome's grain
+            for output, wanted in zip(perfetto.rows(DRAWN), [each for each in sums if each[1]], strict=True):
+                assert output[:2] == wanted[:2]
+                assert int(str(output[2])) == pytest.approx(wanted[2], abs=512 * wanted[1])  # Chrome's grain
 
 
 def test_nothing_of_the_source_is_lost(traces: Path, tmp_path: Path) -> None:
@@ -149,28 +149,28 @@ def test_nothing_of_the_source_is_lost(traces: Path, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / f"{stem}.augmented.zip") as bundle:
             assert bundle.read(path.name) == path.read_bytes()
             assert bundle.testzip() is None
-        of_source, again = (read(str(one)) for one in (path, tmp_path / f"{stem}.augmented.pftrace"))
+        of_source, again = (read(str(each)) for each in (path, tmp_path / f"{stem}.augmented.pftrace"))
         assert len(again.events) == len(of_source.events)
 
 
 def test_they_are_those_of_the_answer(traces: Path, tmp_path: Path) -> None:
     batch(traces, tmp_path, formats=("chrome",))
     paths = sorted(traces.iterdir())
-    found: Answer = answer([summarize(AugmentedTrace(read(str(path)), {})) for path in paths], ["a", "b", "c", "d"])
+    content: Answer = answer([summarize(AugmentedTrace(read(str(path)), {})) for path in paths], ["a", "b", "c", "d"])
     for member, path in enumerate(paths):
-        *path_track, slices, counter = found.annotations(member)
+        *path_track, slices, counter = content.annotations(member)
         assert isinstance(slices, SliceTrack)
         assert isinstance(counter, CounterTrack)
         waits = slices.args["wait_ns"]
         assert isinstance(waits, np.ndarray)
         text = gzip.decompress((tmp_path / f"{path.name.partition('.')[0]}.augmented.json.gz").read_bytes())
         added = json.loads(text)["traceEvents"]
-        on_path = [one for one in added if one.get("cat") == "augment.cross_rank_critical_path" and one["ph"] == "X"]
-        assert len(on_path) == sum(len(one.ts) for one in path_track)
-        events = [one for one in added if one.get("cat") == "augment.job_collectives"]
-        own = [one for one in events if one["ph"] == "X" and one["name"] in ("wait", "transfer")]
-        assert [one["args"]["wait_ns"] for one in own] == waits.tolist()
-        points = [one["args"]["GB/s"] for one in events if one["ph"] == "C"]
+        on_path = [row for row in added if row.get("cat") == "augment.cross_rank_critical_path" and row["ph"] == "X"]
+        assert len(on_path) == sum(len(each.ts) for each in path_track)
+        events = [each for each in added if each.get("cat") == "augment.job_collectives"]
+        part = [event for event in events if event["ph"] == "X" and event["name"] in ("wait", "transfer")]
+        assert [each["args"]["wait_ns"] for each in part] == waits.tolist()
+        points = [event["args"]["GB/s"] for event in events if event["ph"] == "C"]
         assert points == pytest.approx(counter.values.tolist())
 
 
@@ -217,7 +217,7 @@ def test_without_collectives_in_common_outputs_stay_as_written(traces: Path, tmp
     source = some(traces, tmp_path / "in", 0, 1)
     batch(source, tmp_path / "two")
     other = json.loads(gzip.decompress((source / "rank1.pt.trace.json.gz").read_bytes()))
-    other["traceEvents"] = [one for one in other["traceEvents"] if not str(one.get("name")).startswith("nccl")]
+    other["traceEvents"] = [event for event in other["traceEvents"] if not str(event.get("name")).startswith("nccl")]
     (source / "rank1.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(other).encode()))
     _, drawn = batch(source, tmp_path / "two")
     assert states(drawn) == Counter(augmented=1)  # what had been drawn is taken out again
@@ -277,7 +277,7 @@ def test_what_cannot_be_drawn_is_told_and_tried_again(
     monkeypatch.setattr(adding, "add_tracks", full)
     _, drawn = batch(traces, tmp_path / "out")
     assert states(drawn) == Counter(augmented=3, failed=1)
-    (failed,) = [one for one in drawn if one.status == "failed"]
+    (failed,) = [each for each in drawn if each.status == "failed"]
     assert failed.message.endswith("no space left on device")
     manifest_is_right(tmp_path / "out")
     monkeypatch.setattr(adding, "add_tracks", real)

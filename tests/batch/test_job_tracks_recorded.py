@@ -26,14 +26,14 @@ BANDWIDTHS = "select count(*) from counter_track where name glob 'Bus bandwidth 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path) -> None:
     results, drawn = batch(shared_traces / job, tmp_path)
-    results = [one for one in results if one.status == "augmented"]
+    results = [result for result in results if result.status == "augmented"]
     assert len(drawn) == len(results) == JOBS[job]
-    traces = sorted((read(one.path) for one in results), key=lambda trace: trace.rank or 0)
-    found = answer([summarize(AugmentedTrace(one, {})) for one in traces], [one.source.name for one in traces])
-    of_path = {one.path: one for one in drawn}
+    traces = sorted((read(result.path) for result in results), key=lambda trace: trace.rank or 0)
+    rows = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [trace.source.name for trace in traces])
+    of_path = {each.path: each for each in drawn}
     for member, trace in enumerate(traces):
-        own = found.matched.rows_of(member)
-        time = int((found.matched.end[own] - found.matched.ts[own]).sum())
+        part = rows.matched.rows_of(member)
+        time = int((rows.matched.end[part] - rows.matched.ts[part]).sum())
         chrome, native, bundle, _ = of_path[trace.source.path].outputs
         perfetto.load(Path(native))
         assert perfetto.problems() == {}
@@ -42,7 +42,7 @@ def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path,
         assert set(drawn_ns) == {"wait", "transfer"}
         assert 0.9 * time < sum(drawn_ns.values()) <= time  # collectives that overlap on a stream are drawn once
         assert perfetto.rows(OUTSIDE) == [(0,)]
-        sized = bool((found.matched.bytes[found.matched.instance[own]] > 0).any())
+        sized = bool((rows.matched.bytes[rows.matched.instance[part]] > 0).any())
         assert (perfetto.rows(BANDWIDTHS) != [(0,)]) == sized
         perfetto.load(Path(trace.source.path))
         of_source = perfetto.problems()

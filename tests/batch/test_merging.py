@@ -56,14 +56,14 @@ def slices(perfetto: PerfettoEngine, path: Path, top: str | None = None) -> Coun
     """Name, category, time and duration of all slices below a root track; of the whole file if none is named."""
     perfetto.load(path)
     assert perfetto.problems() == {}
-    own = f"join root on root.id = track_id where top = '{top}'" if top else ""
-    return Counter(perfetto.rows(f"{ROOTS} select slice.name, slice.category, ts, dur from slice {own}"))
+    part = f"join root on root.id = track_id where top = '{top}'" if top else ""
+    return Counter(perfetto.rows(f"{ROOTS} select slice.name, slice.category, ts, dur from slice {part}"))
 
 
-def of_job(found: Counter[tuple[Cell, ...]]) -> Counter[tuple[Cell, ...]]:
+def of_job(result: Counter[tuple[Cell, ...]]) -> Counter[tuple[Cell, ...]]:
     """Those of ``found`` that the comparison of ranks added."""
     ours = "augment.job_collectives", "augment.cross_rank_critical_path"
-    return Counter({one: count for one, count in found.items() if one[1] in ours})
+    return Counter({each: count for each, count in result.items() if each[1] in ours})
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -73,9 +73,9 @@ def test_every_slice_of_every_rank_is_there(ranks: int, perfetto: PerfettoEngine
     for rank, path in enumerate(paths):
         alone = tmp_path / "alone.pftrace"
         native.write(augment(read(str(path))), alone)
-        expected, found = slices(perfetto, alone), slices(perfetto, tmp_path / "job.pftrace", f"rank {rank}")
-        assert not expected - found
-        assert found - expected == of_job(found)
+        expected, result = slices(perfetto, alone), slices(perfetto, tmp_path / "job.pftrace", f"rank {rank}")
+        assert not expected - result
+        assert result - expected == of_job(result)
     roots = "select name from track where parent_id is null order by extract_arg(source_arg_set_id, '{}')"
     order = [(f"rank {rank}",) for rank in range(ranks)]
     assert perfetto.rows(roots.format("sibling_order_rank")) == order
@@ -83,8 +83,8 @@ def test_every_slice_of_every_rank_is_there(ranks: int, perfetto: PerfettoEngine
 
 def test_clocks_are_aligned_and_collectives_linked(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     simulated(tmp_path / "job", 4, layers=6, clock_offset_ns=OFFSETS)
-    told = merged(tmp_path / "job", tmp_path / "raw.pftrace", align=False)
-    assert told.ranks == 4
+    output = merged(tmp_path / "job", tmp_path / "raw.pftrace", align=False)
+    assert output.ranks == 4
     perfetto.load(tmp_path / "raw.pftrace")
     apart = max(abs(int(str(a)) - int(str(b))) for _, _, a, b, *_ in perfetto.rows(ACROSS))
     assert apart > 4_000_000_000
@@ -107,15 +107,15 @@ def test_the_path_through_the_ranks_is_one(perfetto: PerfettoEngine, tmp_path: P
     perfetto.load(tmp_path / "job.pftrace")
     assert perfetto.problems() == {}
     category = "slice.category = 'augment.cross_rank_critical_path'"
-    found = perfetto.rows(f"{ROOTS} select ts, ts + dur, top, slice.name from slice join root on root.id = track_id "
+    result = perfetto.rows(f"{ROOTS} select ts, ts + dur, top, slice.name from slice join root on root.id = track_id "
                           f"where {category} order by ts, dur")  # fmt: skip
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
-    changes = [(a[2], b[2], b[0]) for a, b in itertools.pairwise(found) if a[2] != b[2]]
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(result))
+    changes = [(a[2], b[2], b[0]) for a, b in itertools.pairwise(result) if a[2] != b[2]]
     assert len(changes) > 3
-    told = perfetto.rows(HANDOVERS)
-    assert sorted((out, into, start) for _, start, _, _, _, _, out, into in told) == sorted(changes)
-    assert all(end == start for _, start, end, *_ in told)
-    assert {str(name) for *_, name in found} <= {"local work", "transfer AllGather", "transfer ReduceScatter"}
+    output = perfetto.rows(HANDOVERS)
+    assert sorted((out, into, start) for _, start, _, _, _, _, out, into in output) == sorted(changes)
+    assert all(end == start for _, start, end, *_ in output)
+    assert {str(name) for *_, name in result} <= {"local work", "transfer AllGather", "transfer ReduceScatter"}
 
 
 def test_the_job_comes_first_and_says_what_to_show(perfetto: PerfettoEngine, tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_correction_moves_all_of_a_rank_by_the_same(perfetto: PerfettoEngine, 
     merged(tmp_path / "job", tmp_path / "job.pftrace")
     # what is drawn of a collective depends on the clocks
     raw, aligned = (slices(perfetto, tmp_path / name, "rank 1") for name in ("raw.pftrace", "job.pftrace"))
-    for one in (raw, aligned):
-        for slice_ in of_job(one):
-            del one[slice_]
+    for each in (raw, aligned):
+        for slice_ in of_job(each):
+            del each[slice_]
     shifts = {b[2] - a[2] for a, b in zip(sorted(raw, key=by_time), sorted(aligned, key=by_time), strict=True)}  # type: ignore[operator]
     (shift,) = shifts
     assert abs(shift + 2_000_000_000) < 20_000
@@ -192,8 +192,8 @@ def test_some_ranks_and_steps(perfetto: PerfettoEngine, tmp_path: Path) -> None:
 def test_what_no_browser_holds_is_left_out(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     paths = simulated(tmp_path / "job", 2)
     size = sum(read(str(path)).source.text_bytes for path in paths)
-    told = merged(tmp_path / "job", tmp_path / "job.pftrace", limit_bytes=size * 3 // 4)
-    assert told.left_out.endswith("left out: steps 0 (--all includes them)")
+    output = merged(tmp_path / "job", tmp_path / "job.pftrace", limit_bytes=size * 3 // 4)
+    assert output.left_out.endswith("left out: steps 0 (--all includes them)")
     perfetto.load(tmp_path / "job.pftrace")
     names = "select distinct name from slice where name glob 'ProfilerStep*' and category = 'user_annotation'"
     assert perfetto.rows(names) == [("ProfilerStep#1",)]
@@ -205,8 +205,8 @@ def test_a_rank_that_cannot_be_read_is_told_of(perfetto: PerfettoEngine, tmp_pat
     for rank in range(3):
         write_trace(job / f"rank{rank}.json", kernel(f"k{rank}"))
     (job / "rank1.json").write_bytes(b'{"traceEvents": nope')
-    told = merged(job, tmp_path / "job.pftrace")
-    assert [Path(path).name for path, _ in told.failed] == ["rank1.json"]
+    output = merged(job, tmp_path / "job.pftrace")
+    assert [Path(path).name for path, _ in output.failed] == ["rank1.json"]
     perfetto.load(tmp_path / "job.pftrace")
     assert sorted(perfetto.rows("select name from slice where category = 'kernel'")) == [("k0",), ("k2",)]
     for rank in (0, 2):
@@ -220,8 +220,8 @@ def test_times_before_zero_are_moved_with_all_others(perfetto: PerfettoEngine, t
         write_trace(tmp_path / "job" / f"rank{rank}.json", kernel(f"k{rank}", ts=at, dur=10))
     write_trace(tmp_path / "job" / "rank2.json").write_bytes(b'{"traceEvents": []}')  # has no time at all
     assert merged(tmp_path / "job", tmp_path / "job.pftrace").ranks == 3
-    found = slices(perfetto, tmp_path / "job.pftrace")
-    kernels = sorted(one for one in found if one[1] == "kernel")
+    result = slices(perfetto, tmp_path / "job.pftrace")
+    kernels = sorted(each for each in result if each[1] == "kernel")
     assert kernels == [("k0", "kernel", 0, 10_000), ("k1", "kernel", 75_000, 10_000)]
 
 
@@ -238,7 +238,7 @@ def test_never_over_an_input_and_never_half(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("augment.pipeline.augment", broken)
     with pytest.raises(AugmentError, match="broken"):
         merged(tmp_path, tmp_path / "job.pftrace")
-    assert [one.name for one in tmp_path.iterdir()] == ["rank0.json"]
+    assert [each.name for each in tmp_path.iterdir()] == ["rank0.json"]
 
 
 def test_one_rank_at_a_time_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_one_rank_at_a_time_is_in_memory(tmp_path: Path, monkeypatch: pytest.Mon
     traces: list[weakref.ref[Trace]] = []
 
     def counted(path: str) -> Trace:
-        assert [one() for one in traces if one() is not None] == []
+        assert [trace() for trace in traces if trace() is not None] == []
         trace = read(path)
         traces.append(weakref.ref(trace))
         return trace
@@ -265,7 +265,7 @@ def test_urls(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     assert default_output(job) == "memory://merging/job.augmented.pftrace"
     assert merge(job, default_output(job), Choice()).ranks == 2
     (tmp_path / "job.pftrace").write_bytes(store.cat_file("/merging/job.augmented.pftrace"))
-    assert {"k0", "k1"} <= {one[0] for one in slices(perfetto, tmp_path / "job.pftrace")}
+    assert {"k0", "k1"} <= {slice_[0] for slice_ in slices(perfetto, tmp_path / "job.pftrace")}
     store.rm("/merging", recursive=True)
 
 
@@ -275,9 +275,9 @@ def test_which_traces_are_one_job(tmp_path: Path) -> None:
             write_trace(tmp_path / f"iteration_{window}" / f"rank{rank}_trace.json")
     with pytest.raises(UsageError, match="2 jobs or windows"):
         only_job(plan([str(tmp_path)], None).inputs)
-    one = only_job(plan([str(tmp_path / "iteration_2")], None).inputs)
-    assert [member.rank for member in one.members] == [0, 1]
-    assert default_output(one) == str(tmp_path / "iteration_2" / "job.augmented.pftrace")
+    job = only_job(plan([str(tmp_path / "iteration_2")], None).inputs)
+    assert [member.rank for member in job.members] == [0, 1]
+    assert default_output(job) == str(tmp_path / "iteration_2" / "job.augmented.pftrace")
     for host, rank in (("a", 1), ("b", 0)):
         write_trace(tmp_path / host / f"x-rank{rank}.json")
     apart = only_job(plan([str(tmp_path / "a"), str(tmp_path / "b")], None).inputs)

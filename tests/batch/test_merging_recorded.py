@@ -29,13 +29,13 @@ JOBS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_a_recorded_job(job: str, perfetto: PerfettoEngine, shared_traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "job.pftrace"
-    found = only_job(plan([str(shared_traces / job)], None).inputs)
-    told = merge(found, str(out), Choice(Request(only=("idle_time_breakdown",))))
-    assert (told.ranks, told.left_out, told.failed) == (JOBS[job], "", ())
+    result = only_job(plan([str(shared_traces / job)], None).inputs)
+    output = merge(result, str(out), Choice(Request(only=("idle_time_breakdown",))))
+    assert (output.ranks, output.left_out, output.failed) == (JOBS[job], "", ())
     perfetto.load(out)
     assert perfetto.problems() == {}
     summaries = []
-    for rank, member in enumerate(found.members):
+    for rank, member in enumerate(result.members):
         trace = read(member.input.path)
         summaries.append(summarize(AugmentedTrace(trace, {})))
         phase = trace.events.phase

@@ -70,8 +70,8 @@ class Threads:
         return Result(path, "augmented")
 
 
-def task_of(one: Input) -> Task:
-    return lambda: Result(one.path, "augmented")
+def task_of(input: Input) -> Task:
+    return lambda: Result(input.path, "augmented")
 
 
 def inputs(*names: str, size: int = 0) -> list[Input]:
@@ -79,17 +79,17 @@ def inputs(*names: str, size: int = 0) -> list[Input]:
 
 
 def test_results_come_in_order_and_are_told_at_once() -> None:
-    workers, told = Threads(), []
+    workers, output = Threads(), []
     names = ["waits", "a", "b", "d", "c"]
 
-    def tell(one: Input, _result: Result) -> None:
-        told.append(one.path)
+    def tell(input: Input, _result: Result) -> None:
+        output.append(input.path)
         workers.go.set()
 
     results = work_through(inputs(*names), task_of, workers, tell)
-    assert [one.path for one in results] == names
-    assert told[0] != "waits"
-    assert sorted(told) == sorted(names)
+    assert [result.path for result in results] == names
+    assert output[0] != "waits"
+    assert sorted(output) == sorted(names)
     assert workers.ended == "closed"
 
 
@@ -98,7 +98,7 @@ def test_what_died_is_tried_once_more_alone(deaths: int, status: str) -> None:
     workers = Threads(deaths=deaths)
     names = ["a", "deadly", "b", "c", "d"]
     results = list(work_through(inputs(*names), task_of, workers))
-    assert [one.status for one in results] == ["augmented", status, *["augmented"] * 3]
+    assert [result.status for result in results] == ["augmented", status, *["augmented"] * 3]
     assert workers.together.count({"deadly"}) >= 1
 
 
@@ -106,7 +106,7 @@ def test_no_more_is_under_way_than_memory_allows() -> None:
     workers = Threads(size=4)
     sizes = {"pair1": 5, "pair2": 5, "other": 5, "largest": 90, "a": 1, "b": 1}
     many = inputs(*sizes)
-    results = list(work_through(many, task_of, workers, needed=lambda one: sizes[one.path], budget=12))
+    results = list(work_through(many, task_of, workers, needed=lambda item: sizes[item.path], budget=12))
     assert len(results) == len(many)
     assert {frozenset(some) for some in workers.together if "largest" in some} == {frozenset({"largest"})}
     assert max(sum(sizes[name] for name in some) for some in workers.together if "largest" not in some) == 10
@@ -130,7 +130,7 @@ def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    plain, packed, members, tiny = (memory.needed(one) - memory.BASE for one in plan([str(tmp_path)], None).inputs)
+    plain, packed, members, tiny = (memory.needed(each) - memory.BASE for each in plan([str(tmp_path)], None).inputs)
     assert plain == packed == int(memory.SHARE * len(text))
     assert 0 < members < plain
     assert tiny < 10
@@ -142,15 +142,15 @@ def test_what_a_file_needs_is_told_by_what_it_holds(tmp_path: Path) -> None:
 def test_a_length_modulo_4_gib_is_unwrapped(text: int) -> None:
     for ratio, off in ((9, 0.5), (12, 1e-9), (16, 0.5)):
         size = text // ratio
-        found = memory._unwrapped(text % (1 << 32), size, 12 * size)
-        assert abs(found - text) <= off * text
+        result = memory._unwrapped(text % (1 << 32), size, 12 * size)
+        assert abs(result - text) <= off * text
 
 
 def test_memory_is_that_of_the_innermost_group(tmp_path: Path) -> None:
     folder = tmp_path / "group"
     folder.mkdir()
-    told = {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 1\ninactive_file 300\n"}
-    for name, text in told.items():
+    output = {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 1\ninactive_file 300\n"}
+    for name, text in output.items():
         (folder / name).write_text(text)
     assert memory._left(folder, "memory.max", "memory.current") == [400]
     (folder / "memory.max").write_text("max\n")

@@ -32,7 +32,7 @@ def concluded(inputs: Sequence[Input], results: Mapping[str, Result]) -> list[st
 def batch(source: Path, out: Path) -> tuple[list[Result], list[str]]:
     inputs = plan([str(source)], str(out)).inputs
     results = list(run(inputs, COUNTED, Manner(), Watch()))
-    return results, concluded(inputs, {one.path: one for one in results})
+    return results, concluded(inputs, {result.path: result for result in results})
 
 
 def test_jobs_are_concluded_from_what_was_done_before_too(tmp_path: Path, log: Path) -> None:
@@ -44,7 +44,7 @@ def test_jobs_are_concluded_from_what_was_done_before_too(tmp_path: Path, log: P
     assert written == [str(out / "a.job.metrics.json")]  # b has one rank, and alone is alone
     write_trace(tmp_path / "in" / "b_rank1.json", kernel())
     results, written = batch(tmp_path / "in", out)
-    assert [one.status for one in results].count("done_before") == 4
+    assert [result.status for result in results].count("done_before") == 4
     assert written == [str(out / "a.job.metrics.json"), str(out / "b.job.metrics.json")]
     assert json.loads((out / "b.job.metrics.json").read_bytes()) == {"events": 7, "ranks": 2}
     assert len(log.read_text().splitlines()) == 5
@@ -65,7 +65,7 @@ def test_of_jobs_in_the_cloud(tmp_path: Path) -> None:
     for rank in range(2):
         write_trace(tmp_path / "in" / f"rank{rank}.json")
     inputs = plan([str(tmp_path / "in")], "memory://stages/out").inputs
-    results = {one.path: one for one in run(inputs, COUNTED, Manner(), Watch())}
+    results = {each.path: each for each in run(inputs, COUNTED, Manner(), Watch())}
     assert concluded(inputs, results) == ["memory://stages/out/job.metrics.json"]
     fs = fsspec.filesystem("memory")
     assert json.loads(fs.cat_file("/stages/out/job.metrics.json")) == {"events": 12, "ranks": 2}
@@ -76,8 +76,8 @@ def test_ranks_without_a_summary_are_left_out(tmp_path: Path) -> None:
     for rank in range(3):
         write_trace(tmp_path / "in" / f"rank{rank}.json")
     inputs = plan([str(tmp_path / "in")], str(tmp_path / "out")).inputs
-    results = {one.path: one for one in run(inputs, COUNTED, Manner(), Watch())}
-    bare = {path: replace(one, summaries=()) for path, one in results.items()}
+    results = {each.path: each for each in run(inputs, COUNTED, Manner(), Watch())}
+    bare = {path: replace(each, summaries=()) for path, each in results.items()}
     assert concluded(inputs, bare) == []
     first = inputs[0].path
     assert concluded(inputs, {**bare, first: results[first]}) == []

@@ -42,18 +42,18 @@ def test_the_manifest_tells_all(job: Path, tmp_path: Path, augment: Augment) -> 
     bad.write_bytes(b'{"a": nope}')
     (job / "settings.json").write_bytes(b"{}")
     assert augment("run", job, "-o", out).code == 1
-    told = lines(out)
+    output = lines(out)
     assert converted(out) == ["rank0.json.gz", "rank1.json.gz", "rank2.json.gz", "node1/rank9.json"]
-    first, failed = told[0], told[-1]
+    first, failed = output[0], output[-1]
     source = job / "rank0.json.gz"
     assert first["path"] == str(source)
     assert first["size"] == source.stat().st_size
     assert first["sha256"] == hashlib.sha256(source.read_bytes()).hexdigest()
     assert (first["status"], first["rank"]) == ("augmented", 0)
-    assert [one["path"] for one in first["outputs"]] == ["rank0.augmented.pftrace", "rank0.metrics.json"]
-    for one in first["outputs"]:
-        content = (out / one["path"]).read_bytes()
-        assert (one["size"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert [output["path"] for output in first["outputs"]] == ["rank0.augmented.pftrace", "rank0.metrics.json"]
+    for each in first["outputs"]:
+        content = (out / each["path"]).read_bytes()
+        assert (each["size"], each["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
     assert failed["status"] == "failed"
     assert failed["outputs"] == []
     assert failed["message"].startswith(f"{bad}: byte ")
@@ -66,8 +66,8 @@ def test_what_is_done_is_skipped(job: Path, augment: Augment) -> None:
     assert (again.code, again.out) == (0, first.out)
     assert "0 augmented, 3 done before, 0 passed over, 0 failed" in again.err
     assert {path.name: path.stat().st_mtime_ns for path in job.iterdir()} == before
-    told = map(json.loads, augment("run", job, "--json").lines)
-    assert [one["status"] for one in told] == ["done_before"] * 3 + ["concluded"]
+    output = map(json.loads, augment("run", job, "--json").lines)
+    assert [each["status"] for each in output] == ["done_before"] * 3 + ["concluded"]
 
 
 def test_what_changed_is_done_again(job: Path, augment: Augment) -> None:
@@ -157,11 +157,11 @@ def test_what_cannot_be_drawn_is_told(tmp_path: Path, augment: Augment, monkeypa
     assert ended.code == 1
     assert ended.err.count("no space left on device") == 2
     assert "0 augmented, 2 passed over, 2 failed" in ended.err
-    assert [one["drawn"] for one in lines(tmp_path / "out")] == ["", ""]
+    assert [line["drawn"] for line in lines(tmp_path / "out")] == ["", ""]
     ended = augment("run", tmp_path / "in", "-o", tmp_path / "out")
     assert ended.code == 0
     assert "2 done before" in ended.err
-    assert len({one["drawn"] for one in lines(tmp_path / "out")[2:]}) == 1
+    assert len({line["drawn"] for line in lines(tmp_path / "out")[2:]}) == 1
     assert lines(tmp_path / "out")[-1]["drawn"]
 
 
@@ -177,15 +177,15 @@ def test_what_a_killed_process_began_is_taken_away(job: Path, augment: Augment) 
 
 def test_jobs_are_told(job: Path, augment: Augment) -> None:
     look = f"waits of the ranks: augment show {job / 'job.metrics.json'}"
-    told = augment("run", job).err.splitlines()
-    assert told[-3:-1] == ["job job: ranks 0-2", look]
-    assert "Cannot tell" in told[-1]
+    output = augment("run", job).err.splitlines()
+    assert output[-3:-1] == ["job job: ranks 0-2", look]
+    assert "Cannot tell" in output[-1]
     for rank in (4, 7):
         write_trace(job / "iteration_3" / f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 8})
-    told = augment("run", job).err.splitlines()
-    first = told.index("job job: ranks 0-2")
-    assert told[first + 1] == "job job, window 3: ranks 4, 7 of 8"
-    assert Path(told[first + 2].rpartition(" ")[2]).name.endswith("job.metrics.json")
+    output = augment("run", job).err.splitlines()
+    first = output.index("job job: ranks 0-2")
+    assert output[first + 1] == "job job, window 3: ranks 4, 7 of 8"
+    assert Path(output[first + 2].rpartition(" ")[2]).name.endswith("job.metrics.json")
 
 
 def test_some_steps(job: Path, augment: Augment) -> None:
@@ -238,6 +238,6 @@ def test_shares_make_the_whole(job: Path, tmp_path: Path, augment: Augment) -> N
     out = tmp_path / "out"
     for share in range(2):
         assert augment("run", job, "-o", out, "--shard", f"{share}/2").code == 0
-    told = [[line["input"] for line in lines(out, f"augment-manifest-{share}-of-2.jsonl")] for share in range(2)]
-    assert told == [["rank0.json.gz", "rank2.json.gz"], ["rank1.json.gz"]]
+    rows = [[line["input"] for line in lines(out, f"augment-manifest-{share}-of-2.jsonl")] for share in range(2)]
+    assert rows == [["rank0.json.gz", "rank2.json.gz"], ["rank1.json.gz"]]
     assert "0 augmented, 3 done before" in augment("run", job, "-o", out).err

@@ -18,9 +18,9 @@ from traces import kernel, op, step, write_trace
 def job(tmp_path: Path) -> Path:
     """Two ranks, and beside each an execution trace and a memory timeline."""
     for rank in range(2):
-        one = op("aten::mm", **{"Record function id": 5})
+        operator = op("aten::mm", **{"Record function id": 5})
         members = {"distributedInfo": {"rank": rank, "world_size": 2}}
-        write_trace(tmp_path / "job" / f"rank{rank}.json", step(), one, kernel(), **members)
+        write_trace(tmp_path / "job" / f"rank{rank}.json", step(), operator, kernel(), **members)
         write_execution_trace(
             tmp_path / "et" / f"{rank}.json.gz",
             {"nodes": [{"name": "aten::mm", "id": 70, "rf_id": 5, "parent": 1, "tid": 1}]},
@@ -35,8 +35,8 @@ def memory_of(folder: Path, rank: int | str) -> Path:
 
 def found_in(folder: Path, rank: int) -> Any:
     """The bytes of each category at the end, or why there are none."""
-    found = json.loads((folder / f"rank{rank}.metrics.json").read_bytes())["analyses"]["memory_timeline"]
-    return {row["category"]: row["end_bytes"] for row in found["rows"]} or found["reason"]
+    content = json.loads((folder / f"rank{rank}.metrics.json").read_bytes())["analyses"]["memory_timeline"]
+    return {row["category"]: row["end_bytes"] for row in content["rows"]} or content["reason"]
 
 
 def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
@@ -54,10 +54,10 @@ def test_one_trace(job: Path, tmp_path: Path, augment: Augment) -> None:
 def test_that_of_another_recording_is_told_in_a_line(job: Path, tmp_path: Path, augment: Augment) -> None:
     write_memory_timeline(memory_of(tmp_path, 0), [[5 * 10**9, 2, 8, 4]])
     reason = "the memory timeline is of another recording: it begins 4.999900 s after the trace ends"
-    one = augment("run", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
+    single = augment("run", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
     merged = augment("merge", job, "--memory-timeline", memory_of(tmp_path, "{rank}"))
     shown = augment("show", job / "rank0.json", "--memory-timeline", memory_of(tmp_path, 0))
-    for ended in (one, merged, shown):
+    for ended in (single, merged, shown):
         assert ended.code == 0
         assert f"rank0.json: its memory timeline is not used: {reason}" in ended.err
     assert reason in found_in(job, 0)

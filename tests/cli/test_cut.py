@@ -59,22 +59,22 @@ def test_steps_keep_what_they_launch(raw: Path, tmp_path: Path, augment: Augment
         ("ProfilerStep#1",),
         ("ProfilerStep#2",),
     ]
-    kernels = [one for one in events_of(out) if one.get("cat") == "kernel"]
-    launches = {one["args"]["correlation"] for one in events_of(out) if one.get("cat") in CALLS}
-    earlier = [one for one in kernels if one["args"]["correlation"] not in launches]
-    begin = min(one["ts"] for one in events_of(out) if one["name"] == "ProfilerStep#1")
-    assert all(one["ts"] + one["dur"] > begin for one in earlier), "what the device still did then"
-    kernels = [one for one in kernels if one not in earlier]
-    assert 0 < len(kernels) < len([one for one in events_of(raw) if one.get("cat") == "kernel"])
-    assert {one["args"]["correlation"] for one in kernels} <= launches
+    kernels = [each for each in events_of(out) if each.get("cat") == "kernel"]
+    launches = {each["args"]["correlation"] for each in events_of(out) if each.get("cat") in CALLS}
+    earlier = [kernel for kernel in kernels if kernel["args"]["correlation"] not in launches]
+    begin = min(each["ts"] for each in events_of(out) if each["name"] == "ProfilerStep#1")
+    assert all(each["ts"] + each["dur"] > begin for each in earlier), "what the device still did then"
+    kernels = [kernel for kernel in kernels if kernel not in earlier]
+    assert 0 < len(kernels) < len([each for each in events_of(raw) if each.get("cat") == "kernel"])
+    assert {kernel["args"]["correlation"] for kernel in kernels} <= launches
     correlations = sorted(
-        one["args"]["correlation"]
-        for one in events_of(out)
-        if one.get("cat") in WORK and one["args"]["correlation"] in launches
+        each["args"]["correlation"]
+        for each in events_of(out)
+        if each.get("cat") in WORK and each["args"]["correlation"] in launches
     )
     for phase in "sf":
         assert (
-            sorted(one["id"] for one in events_of(out) if one["ph"] == phase and one["cat"] == "ac2g") == correlations
+            sorted(row["id"] for row in events_of(out) if row["ph"] == phase and row["cat"] == "ac2g") == correlations
         )
 
 
@@ -82,7 +82,7 @@ def test_what_is_kept_keeps_its_bytes(raw: Path, tmp_path: Path, augment: Augmen
     out = tmp_path / "out.json"
     assert augment("cut", raw, "--drop", "python_function", "-o", out, "--quiet").code == 0
     before, after = events_of(raw), events_of(out)
-    assert [one for one in before if one.get("cat") != "python_function"] == after
+    assert [each for each in before if each.get("cat") != "python_function"] == after
     assert len(after) < len(before)
     mark = b'"augmentCut":{"dropped": ["python_function"]},'
     assert out.read_bytes().count(mark) == 1
@@ -122,7 +122,7 @@ def test_commas_are_right(
     if "," in drop:
         assert (ended.code, "no event would be left" in ended.err) == (2, True)
         return
-    assert [one for one in events_of(path) if one["cat"] != drop] == events_of(tmp_path / "b.json")
+    assert [each for each in events_of(path) if each["cat"] != drop] == events_of(tmp_path / "b.json")
 
 
 def test_small_pieces_give_the_same(raw: Path, tmp_path: Path) -> None:
@@ -142,13 +142,13 @@ def test_small_pieces_give_the_same(raw: Path, tmp_path: Path) -> None:
 
     import dataclasses
 
-    found = set()
+    result = set()
     for size in (997, 4099, 1 << 30):
         source = dataclasses.replace(trace.source, text=Pieces(size))  # type: ignore[arg-type]
         cut_writer.write_cut(dataclasses.replace(trace, source=source), keep, tmp_path / "out.json", {"steps": [0, 1]})
-        found.add((tmp_path / "out.json").read_bytes())
-    assert len(found) == 1
-    assert len(json.loads(found.pop())["traceEvents"]) == len(events_of(raw)) - int((~keep).sum())
+        result.add((tmp_path / "out.json").read_bytes())
+    assert len(result) == 1
+    assert len(json.loads(result.pop())["traceEvents"]) == len(events_of(raw)) - int((~keep).sum())
 
 
 def test_a_truncated_trace_is_closed(raw: Path, tmp_path: Path, augment: Augment) -> None:
@@ -169,7 +169,7 @@ def test_a_cut_says_that_it_is_one_and_keeps_the_backlog(tmp_path: Path, augment
     whole, out = read(str(path)), tmp_path / f"out.{suffix}"
     assert augment("cut", path, "--steps", "3", "-o", out).code == 0
     part = read(str(out))
-    assert [(one.code, one.count) for one in part.diagnostics] == [("cut", 1)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in part.diagnostics] == [("cut", 1)]
     assert "by augment cut: step 3" in part.diagnostics[0].message
     windows, kept = step_windows(whole), step_windows(part)
     assert windows.backlog[3] > 1_000_000
@@ -177,8 +177,8 @@ def test_a_cut_says_that_it_is_one_and_keeps_the_backlog(tmp_path: Path, augment
     idle = step_idle(part, 0, kept)
     before = step_idle(whole, 0, windows.take(np.array([3])))
     assert (idle.end - idle.start).sum() == (before.end - before.start).sum()
-    found = findings_of(part)
-    assert (found.pop("partial_recording"), "high" in found.values()) == ("info", False)
+    result = findings_of(part)
+    assert (result.pop("partial_recording"), "high" in result.values()) == ("info", False)
     assert verdict(part)[0].startswith("The file is a part of a recording (step 3), made by augment cut")
 
 
@@ -188,9 +188,9 @@ def test_what_lacks_launches_has_no_sure_cause(tmp_path: Path, augment: Augment)
     assert findings_of(read(str(path)))["data_loading"] == "high"
     assert augment("cut", path, "--drop", "cpu_op", "-o", tmp_path / "a.json").code == 0
     assert augment("cut", tmp_path / "a.json", "--steps", "1-2", "-o", tmp_path / "b.json").code == 0
-    found = findings_of(read(str(tmp_path / "b.json")))
-    assert found.pop("partial_recording") == "warning"
-    assert set(found.values()) <= {"info"}
+    content = findings_of(read(str(tmp_path / "b.json")))
+    assert content.pop("partial_recording") == "warning"
+    assert set(content.values()) <= {"info"}
     text = (tmp_path / "b.json").read_text()
     assert '"augmentCut":{"steps": [1, 2], "dropped": ["cpu_op"]},"augmentCutEarlier":{' in text
 
@@ -201,7 +201,7 @@ def test_an_array_becomes_an_object(tmp_path: Path, augment: Augment) -> None:
     assert augment("cut", path, "--time", "0-0.5", "-o", tmp_path / "b.json").code == 0
     whole = json.loads((tmp_path / "b.json").read_text())
     assert list(whole) == ["augmentCut", "traceEvents"]
-    assert [one.code for one in read(str(tmp_path / "b.json")).diagnostics] == ["cut"]
+    assert [diagnostic.code for diagnostic in read(str(tmp_path / "b.json")).diagnostics] == ["cut"]
 
 
 def test_ranks_of_folders_and_timelines(tmp_path: Path, augment: Augment, perfetto: PerfettoEngine) -> None:
@@ -224,7 +224,7 @@ def test_ranks_of_folders_and_timelines(tmp_path: Path, augment: Augment, perfet
     slices = perfetto.rows(under)
     perfetto.load(out)
     assert perfetto.problems() == {}
-    assert perfetto.rows(under) == [one for one in slices if one[0] in ("rank 1", "rank 2")]
+    assert perfetto.rows(under) == [slice_ for slice_ in slices if slice_[0] in ("rank 1", "rank 2")]
     assert augment("cut", out, "--ranks", "2", "-o", tmp_path / "one.pftrace").code == 0
     for args, because in (
         ((timeline, "--ranks", "7"), "has none of these, only rank 0, rank 1, rank 2"),

@@ -31,7 +31,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(*arguments: object) -> Result:
-    return CliRunner().invoke(group(), [str(one) for one in arguments], standalone_mode=False)
+    return CliRunner().invoke(group(), [str(argument) for argument in arguments], standalone_mode=False)
 
 
 def rank0(folder: Path) -> Path:
@@ -98,7 +98,7 @@ def test_diff_of_two_folders(jobs: Path, tmp_path: Path) -> None:
     result = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--json")
     assert result.exception is None
     sidecar = json.loads(result.stdout)
-    assert [(one["control"]["rank"], one["test"]["rank"]) for one in sidecar["compared"]] == [(0, 0), (1, 1)]
+    assert [(each["control"]["rank"], each["test"]["rank"]) for each in sidecar["compared"]] == [(0, 0), (1, 1)]
     assert (tmp_path / "test.diff.metrics.json").exists()
     crossed = ran("diff", jobs / "control", jobs / "test", "-o", tmp_path, "--quiet",
                   "--control-rank", "0", "--test-rank", "1", "--step", "0:2")  # fmt: skip

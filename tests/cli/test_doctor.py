@@ -17,7 +17,7 @@ from traces import event, kernel, launch, op, some_work, write_trace
 
 
 def codes(report: dict[str, Any], part: str) -> dict[str, int]:
-    return {one["code"]: one["count"] for one in report[part]}
+    return {each["code"]: each["count"] for each in report[part]}
 
 
 def test_what_is_in_a_file(tmp_path: Path, augment: Augment) -> None:
@@ -110,7 +110,7 @@ def test_slices_that_perfetto_drops(slices: list[tuple[int, int]]) -> None:
     trace = trace_of(*(kernel_row("k", ts, ts + dur) for ts, dur in slices))
     kept: list[tuple[int, int]] = []
     dropped = 0
-    for ts, dur in sorted(slices, key=lambda one: (one[0], -one[1])):
+    for ts, dur in sorted(slices, key=lambda item: (item[0], -item[1])):
         around = [end for start, end in kept if start <= ts < end]
         if dur and around and ts + dur > min(around):
             dropped += 1

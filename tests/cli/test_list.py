@@ -20,14 +20,14 @@ def test_everything_registered_is_listed(augment: Augment) -> None:
     shown, listed = augment("list"), json.loads(augment("list", "--json").out)
     assert shown.code == 0
     for kind, registry in (("analyses", ANALYSES), ("readers", READERS), ("writers", WRITERS)):
-        assert [one["name"] for one in listed[kind]] == [one.NAME for one in registry]
-        for one in listed[kind]:
-            assert f"  {one['name']}" in shown.out
-            assert one["about"] in shown.out
-            assert len(one["about"]) > 10
-    for analysis, told in zip(ANALYSES, listed["analyses"], strict=True):
-        assert told["options"] == options_of(analysis)
-        assert all(one["doc"] for one in told["columns"])
+        assert [each["name"] for each in listed[kind]] == [each.NAME for each in registry]
+        for each in listed[kind]:
+            assert f"  {each['name']}" in shown.out
+            assert each["about"] in shown.out
+            assert len(each["about"]) > 10
+    for analysis, output in zip(ANALYSES, listed["analyses"], strict=True):
+        assert output["options"] == options_of(analysis)
+        assert all(column["doc"] for column in output["columns"])
 
 
 def test_schema_is_one(augment: Augment) -> None:
@@ -41,9 +41,9 @@ def test_without_arguments_comes_help(augment: Augment) -> None:
     for name in ("run", "show", "doctor", "list"):
         assert f"\n  {name} " in bare.out
         assert augment(name, "--help").code == 0
-    told = bare.out.partition("Commands:")[2]
-    assert told.split()[0] == "run"
-    assert "..." not in told  # no sentence is cut
+    match = bare.out.partition("Commands:")[2]
+    assert match.split()[0] == "run"
+    assert "..." not in match  # no sentence is cut
 
 
 def test_version(augment: Augment) -> None:

@@ -32,8 +32,8 @@ def alarm() -> Iterator[None]:
 
 
 def metrics(path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(path.read_bytes())
-    return told
+    content: dict[str, Any] = json.loads(path.read_bytes())
+    return content
 
 
 @pytest.mark.usefixtures("alarm")
@@ -74,8 +74,8 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path, augment_apart: Augment) -> None
     assert str(folder / name) in inputs, "it can be read back"
     stem = os.fsdecode(b"bad\xff\xferank1")
     assert metrics(out / f"{stem}.metrics.json")["source"]["name"] == "bad\\xff\\xferank1.json.gz"
-    told = [json.loads(line) for line in (out / "augment-manifest.jsonl").read_text().splitlines()]
-    assert name in {one["input"] for one in told}
+    content = [json.loads(line) for line in (out / "augment-manifest.jsonl").read_text().splitlines()]
+    assert name in {each["input"] for each in content}
     assert "2 done before" in augment_apart("run", folder, "-o", out, "--to", "chrome,perfetto,bundle", "--merge").err
     for args in (["doctor", "--json"], ["doctor"], ["show"], ["diff", folder / "rank0.json.gz"]):
         ended = augment_apart(*args, folder / name)
@@ -92,12 +92,12 @@ def test_a_rank_that_is_cut_off(tmp_path: Path, augment: Augment) -> None:
         ended = augment("run", tmp_path / "job", "-o", tmp_path / "out")
         assert line in ended.err, ended.err
         assert f"  {path}: the text ends inside the event" in ended.err, "also of what was done before"
-    told = metrics(tmp_path / "out" / "job.metrics.json")["diagnostics"]
-    (cut,) = (one for one in told if one["code"] == "truncated_rank")
+    output = metrics(tmp_path / "out" / "job.metrics.json")["diagnostics"]
+    (cut,) = (each for each in output if each["code"] == "truncated_rank")
     assert cut["count"] == 1
     assert path.name in cut["message"]
     manifest = [json.loads(line) for line in (tmp_path / "out" / "augment-manifest.jsonl").read_text().splitlines()]
-    assert {one["rank"] for one in manifest if one["partial"]} == {2}
+    assert {each["rank"] for each in manifest if each["partial"]} == {2}
 
 
 def test_the_format_follows_the_input(tmp_path: Path, augment: Augment) -> None:

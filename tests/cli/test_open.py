@@ -74,8 +74,8 @@ def arguments(link: str) -> dict[str, str]:
 
 
 def said_commands(link: str) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = json.loads(arguments(link)["startupCommands"])
-    return told
+    content: list[dict[str, Any]] = json.loads(arguments(link)["startupCommands"])
+    return content
 
 
 # ---- the server
@@ -110,10 +110,10 @@ def test_only_perfettos_pages_get_it(served: tuple[TraceServer, Path], headers: 
     running, path = served
     sent = {name: value.format(port=running.port) for name, value in headers.items()}
     for method in ("GET", "OPTIONS"):
-        got, body, told = ask(running.port, "/" + urllib.parse.quote(path.name), method, **sent)
+        got, body, content = ask(running.port, "/" + urllib.parse.quote(path.name), method, **sent)
         assert (got == 403) == (status == 403)
         assert body == (b"trace" if (status, method) == (200, "GET") else b"")
-        assert told["Access-Control-Allow-Origin"] == PERFETTO_UI
+        assert content["Access-Control-Allow-Origin"] == PERFETTO_UI
 
 
 def test_browsers_may_ask_first(served: tuple[TraceServer, Path]) -> None:
@@ -165,7 +165,7 @@ def names_of(view: View) -> list[str]:
         "Exposed communication", "Idle", "Critical path", "GPU state", "Steps", "Diagnosis", "stream 7",
         "Launch outliers", "Δ host (12)", "Memcpy HtoD bandwidth", "Δ GPU 0 slower",
     )  # fmt: skip
-    patterns = [one["args"][0] for one in commands(view) if one["id"] == PIN]  # type: ignore[index]
+    patterns = [command["args"][0] for command in commands(view) if command["id"] == PIN]  # type: ignore[index]
     return [name for pattern in patterns for name in names if re.fullmatch(pattern, name)]
 
 
@@ -206,7 +206,7 @@ def test_memory_is_pinned_if_it_matters(tmp_path: Path, share: float, pinned: bo
 def test_of_several_devices_the_busiest_comes_first(tmp_path: Path) -> None:
     events = [kernel("k", ts=10 * device, dur=device + 1, device=device) for device in range(5)]
     view = view_of(read(str(write_trace(tmp_path / "a.json", launch(), *events))))
-    assert [one for one in view.pins if one.startswith("GPU state")] == [f"GPU state device {n}" for n in (4, 3, 2)]
+    assert [pin for pin in view.pins if pin.startswith("GPU state")] == [f"GPU state device {n}" for n in (4, 3, 2)]
     assert "Idle device 4" in view.pins
     assert len(view.pins) <= 10
 
@@ -324,26 +324,26 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_bytes(whole.read_bytes()[:-200])
     write_trace(tmp_path / "c.json", launch())
     for name, wanted in (("a", []), ("b", ["b.json is not whole: "]), ("c", ["no GPU work in c.json: "])):
-        told: list[str] = []
-        prepare(str(tmp_path / f"{name}.json"), tmp_path / "made", told.append, lambda _: None)
-        assert [line.startswith(text) for line, text in zip(told[1:], wanted, strict=True)] == [True] * len(wanted)
-    told = []  # the output says it again
-    prepare(str(tmp_path / "made" / "b.augmented.pftrace"), tmp_path / "made", told.append, lambda _: None)
-    assert [line.startswith("b.augmented.pftrace is not whole: ") for line in told] == [True]
+        output: list[str] = []
+        prepare(str(tmp_path / f"{name}.json"), tmp_path / "made", output.append, lambda _: None)
+        assert [line.startswith(text) for line, text in zip(output[1:], wanted, strict=True)] == [True] * len(wanted)
+    output = []  # the output says it again
+    prepare(str(tmp_path / "made" / "b.augmented.pftrace"), tmp_path / "made", output.append, lambda _: None)
+    assert [line.startswith("b.augmented.pftrace is not whole: ") for line in output] == [True]
 
 
 # ---- which file
 
 
 def test_what_lies_beside_and_is_newer_is_taken(trace: Path, tmp_path: Path) -> None:
-    told: list[str] = []
-    made = prepare(str(trace), tmp_path / "made", told.append, told.append)
+    output: list[str] = []
+    made = prepare(str(trace), tmp_path / "made", output.append, output.append)
     assert made.path == tmp_path / "made" / "a.augmented.pftrace"
     assert newer_beside(trace) is None
     beside = write_all(augmented(read(str(trace))), tmp_path)[0]
     assert newer_beside(trace) == beside
-    assert prepare(str(trace), tmp_path / "no", told.append, told.append).path.name == "a.augmented.pftrace"
-    assert "opening a.augmented.pftrace, which lies beside a.json and is newer" in told
+    assert prepare(str(trace), tmp_path / "no", output.append, output.append).path.name == "a.augmented.pftrace"
+    assert "opening a.augmented.pftrace, which lies beside a.json and is newer" in output
     shutil.copy(made.path, tmp_path)  # the better one of both
     assert newer_beside(trace) == tmp_path / "a.augmented.pftrace"
     os.utime(beside, ns=(0, 0))
@@ -363,19 +363,19 @@ def test_of_a_trace_too_large_for_a_browser_some_steps_are_shown(tmp_path: Path,
     ((raw, _),) = simulate(JobOptions(ranks=1, steps=5, layers=1), tmp_path / "job")
     size = read(str(raw)).source.text_bytes
     monkeypatch.setattr(preparing, "BROWSER_TEXT_BYTES", size * 3 // 5 + 5)
-    told: list[str] = []
-    made = prepare(str(raw), tmp_path / "made", told.append, lambda _: None)
-    assert told[0].endswith("showing steps 1-3; --whole for all")
+    output: list[str] = []
+    made = prepare(str(raw), tmp_path / "made", output.append, lambda _: None)
+    assert output[0].endswith("showing steps 1-3; --whole for all")
     shown = read(str(made.path))
     assert {name for name in shown.names_of(np.arange(len(shown.events))) if name.startswith("ProfilerStep")} == {
         f"ProfilerStep#{number}" for number in (1, 2, 3)
     }
-    all_of_it = prepare(str(raw), tmp_path / "whole", told.append, lambda _: None, whole=True)
+    all_of_it = prepare(str(raw), tmp_path / "whole", output.append, lambda _: None, whole=True)
     assert len(read(str(all_of_it.path)).events) > len(shown.events)
     monkeypatch.setattr(preparing, "BROWSER_TEXT_BYTES", 10)
     bare = write_trace(tmp_path / "bare.json", launch(), kernel())
-    prepare(str(bare), tmp_path / "bare", told.append, lambda _: None)
-    assert any("augment cut --time makes a smaller trace" in line for line in told)
+    prepare(str(bare), tmp_path / "bare", output.append, lambda _: None)
+    assert any("augment cut --time makes a smaller trace" in line for line in output)
 
 
 # ---- the command

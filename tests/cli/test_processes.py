@@ -28,30 +28,30 @@ def test_processes_change_nothing(tmp_path: Path, augment: Augment, augment_apar
     for rank in range(4):
         write_trace(tmp_path / "in" / f"rank{rank}.json.gz", launch(), kernel(dur=10 + rank))
     (tmp_path / "in" / "rank4.json").write_bytes(b'{"a": nope}')
-    one = augment("run", tmp_path / "in", "-o", tmp_path / "out")
+    ended = augment("run", tmp_path / "in", "-o", tmp_path / "out")
     by_one = contents(tmp_path / "out")
     for path in (tmp_path / "out").iterdir():
         path.unlink()
     two = augment_apart("run", tmp_path / "in", "-o", tmp_path / "out", "--jobs", 2)
     assert contents(tmp_path / "out") == by_one
-    assert (two.code, two.out, two.err) == (one.code, one.out, one.err)
-    assert one.code == 1
+    assert (two.code, two.out, two.err) == (ended.code, ended.out, ended.err)
+    assert ended.code == 1
 
 
-def dies_of_some(one: Input) -> Result:
+def dies_of_some(input: Input) -> Result:
     """Work that kills its process when the input is called so, having begun to write."""
-    Path(one.folder, f".{one.path}.augmented.pftrace.0123456789ab.tmp").write_bytes(b"half")
-    if one.path.startswith("deadly"):
+    Path(input.folder, f".{input.path}.augmented.pftrace.0123456789ab.tmp").write_bytes(b"half")
+    if input.path.startswith("deadly"):
         os.kill(os.getpid(), signal.SIGKILL)
-    Path(one.folder, f".{one.path}.augmented.pftrace.0123456789ab.tmp").unlink()
-    return Result(one.path, "augmented")
+    Path(input.folder, f".{input.path}.augmented.pftrace.0123456789ab.tmp").unlink()
+    return Result(input.path, "augmented")
 
 
 def test_a_process_that_dies_fails_its_own_input_alone(tmp_path: Path) -> None:
     names = ["a", "deadly1", "b", "c", "deadly2", "d"]
     inputs = [Input(name, str(tmp_path), named=True) for name in names]
-    results = list(work_through(inputs, lambda one: partial(dies_of_some, one), Processes(2)))
-    assert [(one.path, one.status) for one in results] == [
+    results = list(work_through(inputs, lambda item: partial(dies_of_some, item), Processes(2)))
+    assert [(result.path, result.status) for result in results] == [
         (name, "failed" if name.startswith("deadly") else "augmented") for name in names
     ]
     assert results[1].message.startswith("deadly1: its worker process died")

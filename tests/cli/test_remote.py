@@ -78,8 +78,8 @@ def contents(out: Path) -> dict[str, bytes]:
 
 def in_memory(folder: str) -> dict[str, bytes]:
     fs = fsspec.filesystem("memory")
-    found = {path[len(folder) + 1 :]: fs.cat_file(path) for path in fs.find(folder)}
-    return without_name({path: content for path, content in found.items() if not path.endswith(".jsonl")})
+    rows = {path[len(folder) + 1 :]: fs.cat_file(path) for path in fs.find(folder)}
+    return without_name({path: content for path, content in rows.items() if not path.endswith(".jsonl")})
 
 
 def without_name(files: dict[str, bytes]) -> dict[str, bytes]:

@@ -18,8 +18,8 @@ from traces import kernel, launch, op, trace_text, write_trace
 
 def files(folder: Path) -> list[str]:
     """All files but a batch's manifest, of which test_resume.py tells."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "augment-manifest.jsonl")
-    return sorted(str(path.relative_to(folder)) for path in found)
+    result = (path for path in folder.rglob("*") if path.is_file() and path.name != "augment-manifest.jsonl")
+    return sorted(str(path.relative_to(folder)) for path in result)
 
 
 def metrics(path: Path) -> dict[str, Any]:
@@ -58,12 +58,12 @@ def test_json_has_an_object_an_input(tmp_path: Path, augment: Augment) -> None:
     (tmp_path / "b.json").write_bytes(b'{"settings": 1}')
     (tmp_path / "c.json").write_bytes(b'{"a": nope}')
     ended = augment("run", tmp_path, "--json")
-    told = {Path(one["input"]).name: one for one in map(json.loads, ended.lines)}
-    assert {name: one["status"] for name, one in told.items()} == {
+    rows = {Path(line["input"]).name: line for line in map(json.loads, ended.lines)}
+    assert {name: each["status"] for name, each in rows.items()} == {
         "a.json": "augmented", "b.json": "passed_over", "c.json": "failed"
     }  # fmt: skip
-    assert told["a.json"]["outputs"] == [str(tmp_path / "a.augmented.pftrace"), str(tmp_path / "a.metrics.json")]
-    assert "byte" in told["c.json"]["message"]
+    assert rows["a.json"]["outputs"] == [str(tmp_path / "a.augmented.pftrace"), str(tmp_path / "a.metrics.json")]
+    assert "byte" in rows["c.json"]["message"]
     assert ended.code == 1
 
 
@@ -302,15 +302,15 @@ def test_some_steps_alone(tmp_path: Path, augment: Augment) -> None:
 def executed(folder: Path, ranks: int) -> None:
     """Traces of an operator each, and the execution traces recorded with them."""
     for rank in range(ranks):
-        one = op("aten::mm", **{"Record function id": 5})
-        write_trace(folder / f"rank{rank}.json", one, distributedInfo={"rank": rank, "world_size": ranks})
+        operator = op("aten::mm", **{"Record function id": 5})
+        write_trace(folder / f"rank{rank}.json", operator, distributedInfo={"rank": rank, "world_size": ranks})
         nodes = [{"name": "aten::mm", "id": 70 + rank, "rf_id": 5, "parent": 1, "tid": 1}]
         write_execution_trace(folder / "et" / f"et_{rank}.json.gz", {"nodes": nodes})
 
 
 def node_of(folder: Path, rank: int) -> Any:
-    found = metrics(folder / f"rank{rank}.metrics.json")["analyses"]["execution_trace"]
-    return found["rows"][0]["node_id"] if found["rows"] else found["reason"]
+    result = metrics(folder / f"rank{rank}.metrics.json")["analyses"]["execution_trace"]
+    return result["rows"][0]["node_id"] if result["rows"] else result["reason"]
 
 
 def test_an_execution_trace(tmp_path: Path, augment: Augment) -> None:
@@ -323,8 +323,8 @@ def test_an_execution_trace(tmp_path: Path, augment: Augment) -> None:
 def test_it_is_shown_without_writing_anything(tmp_path: Path, augment: Augment) -> None:
     executed(tmp_path, 1)
     call = ("show", tmp_path / "rank0.json", "execution_trace", "--execution-trace")
-    told = json.loads(augment(*call, tmp_path / "et" / "et_0.json.gz", "--json").out)
-    assert told["execution_trace"]["rows"][0]["node_id"] == 70
+    content = json.loads(augment(*call, tmp_path / "et" / "et_0.json.gz", "--json").out)
+    assert content["execution_trace"]["rows"][0]["node_id"] == 70
     ended = augment(*call, tmp_path / "no.json")
     assert (ended.code, ended.err) == (3, f"augment: {tmp_path / 'no.json'}: no such file or directory\n")
     augment("run", tmp_path / "rank0.json")
@@ -365,8 +365,8 @@ def test_a_trace_is_converted_again_when_its_execution_trace_changed(tmp_path: P
 
     def again(*more: str) -> list[str]:
         """What came of each rank; the execution traces, which are no traces, are passed over every time."""
-        told = [json.loads(line) for line in augment(*call, "--json", *more).out.splitlines()]
-        return [one["status"] for one in told if "rank" in one.get("input", "")]
+        content = [json.loads(line) for line in augment(*call, "--json", *more).out.splitlines()]
+        return [each["status"] for each in content if "rank" in each.get("input", "")]
 
     assert again() == ["augmented", "augmented"]
     assert again() == ["done_before", "done_before"]

@@ -23,9 +23,9 @@ def test_metrics_file_and_trace_show_the_same(tmp_path: Path, augment: Augment) 
     assert from_file.code == 0
     assert from_file.out == from_trace.out
     assert list(tmp_path.iterdir()) == [trace, sidecar.parent] or len(list(tmp_path.iterdir())) == 2  # nothing written
-    told = json.loads(augment("show", sidecar, "--json").out)
-    assert told == json.loads(sidecar.read_bytes())["analyses"]
-    assert json.loads(augment("show", trace, "--json").out) == told
+    content = json.loads(augment("show", sidecar, "--json").out)
+    assert content == json.loads(sidecar.read_bytes())["analyses"]
+    assert json.loads(augment("show", trace, "--json").out) == content
 
 
 def test_tables_have_units_and_titles(tmp_path: Path, augment: Augment) -> None:
@@ -98,7 +98,7 @@ def test_columns_are_for_people() -> None:
             "p50": [1.0, 2.5],
         }
     )
-    assert [(" ".join(one.head).strip(), *one.cells) for one in columns] == [
+    assert [(" ".join(column.head).strip(), *column.cells) for column in columns] == [
         ("stream", "7", "13"),
         ("sum ms", "1,234.568", "0.000"),
         ("mean µs", "1.500", "–"),

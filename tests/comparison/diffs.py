@@ -22,9 +22,9 @@ def adds_up(result: Diff) -> None:
     """The parts of the waterfall, and the kinds of work, are the whole, to the nanosecond."""
     steps = rows(result, "diff_steps")
     for column in ("control_ns", "test_ns", "delta_ns"):
-        whole = sum(getattr(one, column) for one in steps)
-        assert sum(getattr(one, column) for one in rows(result, "diff_waterfall")) == whole
-        assert sum(getattr(one, column) for one in rows(result, "diff_kinds")) == whole
+        whole = sum(getattr(step, column) for step in steps)
+        assert sum(getattr(row, column) for row in rows(result, "diff_waterfall")) == whole
+        assert sum(getattr(diff_kind, column) for diff_kind in rows(result, "diff_kinds")) == whole
 
 
 def partners_are_partners(result: Diff) -> None:

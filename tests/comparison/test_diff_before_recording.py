@@ -31,30 +31,33 @@ def recording(first: int, *, steps: bool = False) -> Trace:
 
 def test_it_is_matched_by_order_on_its_stream() -> None:
     for steps in (False, True):
-        found = diff(recording(1, steps=steps), recording(3, steps=steps))
-        (pair,) = found.pairs
+        diff_result = diff(recording(1, steps=steps), recording(3, steps=steps))
+        (pair,) = diff_result.pairs
         early = np.flatnonzero(before_recording(pair.test.trace))
         assert len(early) == 3
         partner = pair.alignment.work_of_test[early]
         assert (partner != ALONE).all()
-        for mine, yours in zip(partner.tolist(), early.tolist(), strict=True):
-            one, other = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
-            assert pair.control.trace.names_of(one.row[[mine]]) == pair.test.trace.names_of(other.row[[yours]])
+        for part, yours in zip(partner.tolist(), early.tolist(), strict=True):
+            first, other = gpu_work(pair.control.trace), gpu_work(pair.test.trace)
+            assert pair.control.trace.names_of(first.row[[part]]) == pair.test.trace.names_of(other.row[[yours]])
         assert not before_recording(pair.control.trace)[pair.alignment.work_of_test[-3:]].any()
 
 
 def test_it_is_one_part_and_told_with_its_share() -> None:
-    found = diff(recording(1), recording(3))
-    rows = found.outcomes["diff_waterfall"].rows  # type: ignore[union-attr]
+    diff_result = diff(recording(1), recording(3))
+    rows = diff_result.outcomes["diff_waterfall"].rows  # type: ignore[union-attr]
     assert not [row for row in rows if row.change in ("added", "deleted")]
     (part,) = (row for row in rows if row.test_names == [BEFORE])
     assert (part.operator, part.control_ns, part.test_ns, part.change) == ("", 450, 270, "decreased")
-    told = [one for one in found.diagnostics if one.code == "before_recording"]
-    assert [(one.count, "62.5%" in one.message or "50.0%" in one.message) for one in told] == [(5, True), (3, True)]
+    output = [diagnostic for diagnostic in diff_result.diagnostics if diagnostic.code == "before_recording"]
+    assert [(each.count, "62.5%" in each.message or "50.0%" in each.message) for each in output] == [
+        (5, True),
+        (3, True),
+    ]
 
 
 def test_of_steps_it_is_no_part() -> None:
-    found = diff(recording(1, steps=True), recording(3, steps=True))
-    rows = found.outcomes["diff_waterfall"].rows  # type: ignore[union-attr]
+    diff_result = diff(recording(1, steps=True), recording(3, steps=True))
+    rows = diff_result.outcomes["diff_waterfall"].rows  # type: ignore[union-attr]
     assert {row.delta_ns for row in rows} == {0}
     assert not [row for row in rows if BEFORE in row.test_names]

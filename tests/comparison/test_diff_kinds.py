@@ -66,10 +66,10 @@ def test_families_keep_their_order_when_others_come_between() -> None:
 
 
 def test_an_unknown_family_matches_only_within_an_operator() -> None:
-    one, other = [("zzz_1", 50)], [("yyy_2", 60)]
-    in_operator = diff(trace_of(*recording(one)), trace_of(*recording(other)))
+    first, other = [("zzz_1", 50)], [("yyy_2", 60)]
+    in_operator = diff(trace_of(*recording(first)), trace_of(*recording(other)))
     assert [row.change for row in rows(in_operator, "diff_waterfall") if row.kind == "computation"] == ["renamed"]
-    in_graph = diff(trace_of(*recording(one, within="a")), trace_of(*recording(other, within="a")))
+    in_graph = diff(trace_of(*recording(first, within="a")), trace_of(*recording(other, within="a")))
     assert {row.change for row in rows(in_graph, "diff_waterfall") if row.kind == "computation"} == {"added", "deleted"}
     for result in (in_operator, in_graph):
         adds_up(result)

@@ -72,7 +72,7 @@ def test_groups_are_aligned_each_by_itself(a: list[tuple[int, int]], b: list[tup
     assert (item_a[met] == item_b[partner[met]]).all()
     of_group = {g: [i for _, i in rows] for g, rows in groupby(sorted(b, key=lambda row: row[0]), lambda row: row[0])}
     for group, rows in groupby(sorted(a, key=lambda row: row[0]), lambda row: row[0]):
-        own = [item for _, item in rows]
-        assert (group_a[met] == group).sum() == slow_length(own, of_group.get(group, []))
+        part = [item for _, item in rows]
+        assert (group_a[met] == group).sum() == slow_length(part, of_group.get(group, []))
         ours = partner[met][group_a[met] == group]
         assert (np.diff(ours) > 0).all()

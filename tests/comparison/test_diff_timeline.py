@@ -66,25 +66,25 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 def slices(annotations: list[Annotation], *, device: bool, test: Trace, gone: bool = False) -> list[Slice]:
     """The slices on devices or threads, as a viewer shows them; either what is ``gone`` or what is there."""
-    found = []
-    for one in annotations:
-        if isinstance(one, SliceTrack) and device == (test.tracks[one.under].device is not None):
-            expect_names(one, test)
-            columns = {"name": texts(one.names), "ts": one.ts.tolist(), "dur": one.dur.tolist()}
-            columns |= {key: texts(c) if isinstance(c, Texts) else c.tolist() for key, c in one.args.items()}
-            found += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    chosen = [one for one in found if (one["change"] == "deleted") == gone]
-    return sorted(chosen, key=lambda one: (one["ts"], -one["dur"]))
+    result = []
+    for annotation in annotations:
+        if isinstance(annotation, SliceTrack) and device == (test.tracks[annotation.under].device is not None):
+            expect_names(annotation, test)
+            columns = {"name": texts(annotation.names), "ts": annotation.ts.tolist(), "dur": annotation.dur.tolist()}
+            columns |= {key: texts(c) if isinstance(c, Texts) else c.tolist() for key, c in annotation.args.items()}
+            result += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    chosen = [each for each in result if (each["change"] == "deleted") == gone]
+    return sorted(chosen, key=lambda item: (item["ts"], -item["dur"]))
 
 
-def expect_names(one: SliceTrack, test: Trace) -> None:
+def expect_names(slice_track: SliceTrack, test: Trace) -> None:
     """The place tells the sign; the label is in the name of the group, or in the description."""
-    device, signs = test.tracks[one.under].device, {text[:1] for text in texts(one.names) if text}
+    device, signs = test.tracks[slice_track.under].device, {text[:1] for text in texts(slice_track.names) if text}
     if device is None:
-        assert (one.name, one.group) in (("Δ host", ""), ("Δ host deleted", ""))
+        assert (slice_track.name, slice_track.group) in (("Δ host", ""), ("Δ host deleted", ""))
         return
-    (row,) = {"slower", "faster", "same"} & set(one.name.split())
-    assert (one.name, one.group) == (f"Δ GPU {device} {row}", "Diff vs C")
+    (row,) = {"slower", "faster", "same"} & set(slice_track.name.split())
+    assert (slice_track.name, slice_track.group) == (f"Δ GPU {device} {row}", "Diff vs C")
     assert row == "same" or signs <= {"slower": {"▲", "+"}, "faster": {"▼", "−"}}[row]
 
 
@@ -93,9 +93,9 @@ def texts(column: Texts) -> list[str | None]:
 
 
 def counter(annotations: list[Annotation], *, device: bool, test: Trace) -> CounterTrack:
-    (found,) = [one for one in annotations if isinstance(one, CounterTrack)
-                and device == (test.tracks[one.under].device is not None)]  # fmt: skip
-    return found
+    (rows,) = [annotation for annotation in annotations if isinstance(annotation, CounterTrack)
+                and device == (test.tracks[annotation.under].device is not None)]  # fmt: skip
+    return rows
 
 
 def shown(control: Trace, test: Trace, **options: Any) -> tuple[Diff, list[Annotation]]:
@@ -112,20 +112,20 @@ def test_a_slower_kernel(control: Trace, tmp_path: Path) -> None:
     result, annotations = shown(control, test)
     kernels = slices(annotations, device=True, test=test)
     matching = [n for n in test.names_of(test.events.slices_of(Category.KERNEL)) if "nvjet" in n]
-    assert Counter(one["name"] for one in kernels) == Counter("▲ " + name for name in matching)
-    assert all(one["change"] == "increased" and one["control_ns"] + one["delta_ns"] == one["dur"] for one in kernels)
-    assert {one["delta_ratio"] for one in kernels} == {"+20.0 %"}
-    assert {one["operator"] for one in kernels} == {"aten::mm", "aten::addmm"}
-    assert {one["control_name"] for one in kernels} == {None}
+    assert Counter(kernel["name"] for kernel in kernels) == Counter("▲ " + name for name in matching)
+    assert all(row["change"] == "increased" and row["control_ns"] + row["delta_ns"] == row["dur"] for row in kernels)
+    assert {kernel["delta_ratio"] for kernel in kernels} == {"+20.0 %"}
+    assert {kernel["operator"] for kernel in kernels} == {"aten::mm", "aten::addmm"}
+    assert {kernel["control_name"] for kernel in kernels} == {None}
     grown = sum(row.delta_ns for row in rows(result, "diff_names") if row.side == "gpu")
-    assert sum(one["delta_ns"] for one in kernels) == grown
+    assert sum(kernel["delta_ns"] for kernel in kernels) == grown
     host = slices(annotations, device=False, test=test)
-    assert {one["name"] for one in host} == {
+    assert {each["name"] for each in host} == {
         "▲ aten::addmm (GPU)", "▲ aten::linear (GPU)", "▲ aten::mm (GPU)", "▲ AddmmBackward0 (GPU)",
         "▲ autograd::engine::evaluate_function: AddmmBackward0 (GPU)", "▲ aten::item", "▲ aten::_local_scalar_dense",
     }  # fmt: skip
-    innermost = [one for one in host if one["name"] in ("▲ aten::addmm (GPU)", "▲ aten::mm (GPU)")]
-    assert sum(one["gpu_delta_ns"] for one in innermost) == grown
+    innermost = [each for each in host if each["name"] in ("▲ aten::addmm (GPU)", "▲ aten::mm (GPU)")]
+    assert sum(each["gpu_delta_ns"] for each in innermost) == grown
     assert slices(annotations, device=True, test=test, gone=True) == []
     longer = rows(result, "diff_steps")[0].delta_ns
     for device in (False, True):
@@ -136,14 +136,14 @@ def test_an_added_operator(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, extra_operator="aten::extra")
     _, annotations = shown(control, test)
     host = slices(annotations, device=False, test=test)
-    added = [one for one in host if one["change"] == "added"]
-    assert [one["name"] for one in added] == ["+ aten::extra"] * 6
-    assert {one["control_ns"] for one in added} == {-1}
-    assert {one["name"] for one in host if one not in added} == {"▲ aten::item", "▲ aten::_local_scalar_dense"}
+    added = [each for each in host if each["change"] == "added"]
+    assert [each["name"] for each in added] == ["+ aten::extra"] * 6
+    assert {each["control_ns"] for each in added} == {-1}
+    assert {each["name"] for each in host if each not in added} == {"▲ aten::item", "▲ aten::_local_scalar_dense"}
     kernels = slices(annotations, device=True, test=test)
-    assert [(one["change"], one["operator"]) for one in kernels] == [("added", "aten::extra")] * 6
+    assert [(kernel["change"], kernel["operator"]) for kernel in kernels] == [("added", "aten::extra")] * 6
     assert counter(annotations, device=True, test=test).values.max() * 1e6 == pytest.approx(
-        sum(one["dur"] for one in kernels) // 3
+        sum(kernel["dur"] for kernel in kernels) // 3
     )
 
 
@@ -153,21 +153,21 @@ def test_a_dropped_collective(control: Trace, tmp_path: Path) -> None:
     (pair,) = result.pairs
     for device, name in ((False, "− c10d::allreduce_"), (True, "− ncclDevKernel_AllReduce")):
         gone = slices(annotations, device=device, test=test, gone=True)
-        assert [one["change"] for one in gone] == ["deleted"] * 3
-        assert all(one["name"].startswith(name) and one["dur"] == 0 for one in gone)
-        assert all(one["delta_ns"] == -one["control_ns"] < 0 for one in gone)
+        assert [each["change"] for each in gone] == ["deleted"] * 3
+        assert all(each["name"].startswith(name) and each["dur"] == 0 for each in gone)
+        assert all(each["delta_ns"] == -each["control_ns"] < 0 for each in gone)
         windows = zip(pair.test.steps.start.tolist(), pair.test.steps.end.tolist(), gone, strict=True)
-        assert all(start <= one["ts"] <= end for start, end, one in windows)
+        assert all(start <= each["ts"] <= end for start, end, each in windows)
     gone = slices(annotations, device=False, test=test, gone=True)
     calls, alignment = pair.control.calls, pair.alignment
     for mark in gone:  # right after its predecessor among its siblings, seen one by one
         (call,) = [
-            one
-            for one in np.flatnonzero((alignment.call_of_control == ALONE) & (calls.parent == -1)).tolist()
-            if calls.step[one] == [row["ts"] for row in gone].index(mark["ts"]) and calls.thread[one] == 1
+            call
+            for call in np.flatnonzero((alignment.call_of_control == ALONE) & (calls.parent == -1)).tolist()
+            if calls.step[call] == [row["ts"] for row in gone].index(mark["ts"]) and calls.thread[call] == 1
         ]
-        before = [one for one in range(call) if calls.parent[one] == -1 and calls.thread[one] == calls.thread[call]
-                  and calls.step[one] == calls.step[call] and alignment.call_of_control[one] != ALONE]  # fmt: skip
+        before = [each for each in range(call) if calls.parent[each] == -1 and calls.thread[each] == calls.thread[call]
+                  and calls.step[each] == calls.step[call] and alignment.call_of_control[each] != ALONE]  # fmt: skip
         partner = pair.test.calls.row[alignment.call_of_control[before[-1]]]
         assert mark["ts"] == test.events.ts[partner] + test.events.dur[partner]
 
@@ -176,32 +176,32 @@ def test_what_would_have_been_at_one_moment_has_one_mark(tmp_path: Path) -> None
     """Three calls in a row are gone, one before all others, and one in a call of which nothing else is left."""
     names = ["aten::first", "aten::a", "aten::x", "aten::x", "aten::y", "aten::b", "outer"]
     calls = [op(name, 10 * place, 8 + place) for place, name in enumerate(names, start=1)]
-    calls = [one | {"dur": 9} for one in calls] + [op("aten::inner", 72, 5), op("aten::y", 77, 2)]
+    calls = [call | {"dur": 9} for call in calls] + [op("aten::inner", 72, 5), op("aten::y", 77, 2)]
     calls[2]["dur"] = 9.5
     before = augment.read(str(write_trace(tmp_path / "a.json", step(3, 5, 100), *calls)))
-    kept = [one | {"ts": one["ts"] + 500} for one in calls if one["name"] in ("aten::a", "aten::b", "outer")]
+    kept = [call | {"ts": call["ts"] + 500} for call in calls if call["name"] in ("aten::a", "aten::b", "outer")]
     test = augment.read(str(write_trace(tmp_path / "b.json", step(9, 505, 100), *kept)))
     gone = slices(shown(before, test)[1], device=False, test=test, gone=True)
-    seen = [(one["name"], one["ts"] - test.source.base_ns, one["names"], one["count"], one["delta_ns"]) for one in gone]
+    seen = [(row["name"], row["ts"] - test.source.base_ns, row["names"], row["count"], row["delta_ns"]) for row in gone]
     assert seen == [
         ("− aten::first", 510_000, None, 1, -9000),
         ("− aten::x", 529_000, "2 × aten::x, aten::y", 3, -27_500),
         ("− aten::inner", 570_000, "aten::inner, aten::y", 2, -7000),
     ]
-    assert all(one["control_ns"] == -one["delta_ns"] for one in gone)
+    assert all(each["control_ns"] == -each["delta_ns"] for each in gone)
 
 
 def test_a_host_that_stalls(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, host_stall_us=800.0)
     _, annotations = shown(control, test)
-    (one, *_) = host = slices(annotations, device=False, test=test)
+    (value, *_) = host = slices(annotations, device=False, test=test)
     assert len(host) == 3
-    assert one["name"] == "▲ enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    assert one["delta_ns"] == 800_000
+    assert value["name"] == "▲ enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert value["delta_ns"] == 800_000
     assert slices(annotations, device=True, test=test) == []
     late = counter(annotations, device=False, test=test)
     assert late.values.max() == 0.8
-    assert not any(isinstance(one, CounterTrack) and one is not late for one in annotations), "no GPU work differs"
+    assert not any(isinstance(each, CounterTrack) and each is not late for each in annotations), "no GPU work differs"
 
 
 def test_every_call_is_drawn_where_the_least_difference_is_none(control: Trace, tmp_path: Path) -> None:
@@ -209,12 +209,12 @@ def test_every_call_is_drawn_where_the_least_difference_is_none(control: Trace, 
     result, annotations = shown(control, test, min_delta_ns=0)
     side = result.pairs[0].test
     assert len(slices(annotations, device=False, test=test)) == np.count_nonzero(side.calls.step >= 0)
-    names = {one.name for one in annotations if isinstance(one, SliceTrack)}
+    names = {annotation.name for annotation in annotations if isinstance(annotation, SliceTrack)}
     assert names == {"Δ GPU 0 slower", "Δ GPU 0 same", "Δ host"}
     work = slices(annotations, device=True, test=test)
-    assert {one["stream"] for one in work} == {7, 20, 23}
+    assert {each["stream"] for each in work} == {7, 20, 23}
     assert len(work) == np.count_nonzero(side.work.step >= 0)
-    assert {one["change"] for one in work} == {"increased", "unchanged"}
+    assert {each["change"] for each in work} == {"increased", "unchanged"}
 
 
 def test_by_default_only_what_makes_up_a_share_of_the_step_is_drawn(tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_by_default_only_what_makes_up_a_share_of_the_step_is_drawn(tmp_path: Pa
     named, every = (
         Counter(
             text[2:]
-            for one in drawn(pair, "C", least).annotations
-            if isinstance(one, SliceTrack) and test.tracks[one.under].device is not None
-            for text in texts(one.names)
+            for annotation in drawn(pair, "C", least).annotations
+            if isinstance(annotation, SliceTrack) and test.tracks[annotation.under].device is not None
+            for text in texts(annotation.names)
             if text
         )
         for least in (None, MIN_DELTA_NS)
@@ -237,13 +237,13 @@ def test_by_default_only_what_makes_up_a_share_of_the_step_is_drawn(tmp_path: Pa
     lengths = pair.control.steps.end - pair.control.steps.start
     deltas: dict[str, list[int]] = {}
     columns = pair.test.work.row, pair.test.work.ns, pair.test.work.step, pair.alignment.work_of_test
-    for row, ns, number, partner in zip(*(one.tolist() for one in columns), strict=True):
+    for row, ns, number, partner in zip(*(column.tolist() for column in columns), strict=True):
         if number >= 0:
             assert partner != ALONE, "nothing is new"
             deltas.setdefault(test.names_of([row])[0], []).append(ns - int(pair.control.work.ns[partner]))
     for name, each in deltas.items():
-        large = [one for one in each if abs(one) >= 0.01 * lengths.mean()]
-        together = [one for one in each if abs(one) >= MIN_DELTA_NS] if abs(sum(each)) >= 0.01 * lengths.sum() else []
+        large = [each for each in each if abs(each) >= 0.01 * lengths.mean()]
+        together = [row for row in each if abs(row) >= MIN_DELTA_NS] if abs(sum(each)) >= 0.01 * lengths.sum() else []
         assert named[name] == len(together or large), name
 
 
@@ -252,9 +252,8 @@ def naive_sum(result: Diff, step: int) -> int:
     (pair,) = result.pairs
     device = [gpu_work(side.trace).devices[0] for side in (pair.control, pair.test)]
     sums = [
-        sum(ns for ns, own in zip(side.work.ns[one.places].tolist(), side.work.step[one.places].tolist(), strict=True)
-            if own == step)
-        for side, one in zip((pair.control, pair.test), device, strict=True)
+        int(side.work.ns[each.places][side.work.step[each.places] == step].sum())
+        for side, each in zip((pair.control, pair.test), device, strict=True)
     ]  # fmt: skip
     return int(sums[1] - sums[0])
 
@@ -271,17 +270,17 @@ def test_counters_end_at_the_sums(control: Trace, tmp_path: Path) -> None:
     assert (np.diff(track.ts) > 0).all()
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=[pair[1].split("/")[0] for pair in PAIRS])
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=[pair[1].split("/")[0] for pair in PAIRS])
 def test_recorded_pairs_in_perfetto(
-    shared_traces: Path, perfetto: PerfettoEngine, tmp_path: Path, one: str, other: str
+    shared_traces: Path, perfetto: PerfettoEngine, tmp_path: Path, first: str, second: str
 ) -> None:
     """The engine has as many slices of ours as were drawn, and nothing to complain of that it had not before."""
-    result = diff(augment.read(str(shared_traces / one)), augment.read(str(shared_traces / other)))
+    result = diff(augment.read(str(shared_traces / first)), augment.read(str(shared_traces / second)))
     annotations = drawn(result.pairs[0], "C", MIN_DELTA_NS).annotations
     expect_nested(annotations)
-    count = sum(len(one.ts) for one in annotations if isinstance(one, SliceTrack))
-    points = sum(len(one.ts) for one in annotations if isinstance(one, CounterTrack))
-    perfetto.load(shared_traces / other)
+    count = sum(len(annotation.ts) for annotation in annotations if isinstance(annotation, SliceTrack))
+    points = sum(len(annotation.ts) for annotation in annotations if isinstance(annotation, CounterTrack))
+    perfetto.load(shared_traces / second)
     before = perfetto.problems()
     paths = write_all(result, tmp_path, "t", Drawing(("chrome", "perfetto"), "C", MIN_DELTA_NS, overlay=True))
     for path in paths[:-1]:
@@ -294,10 +293,10 @@ def test_recorded_pairs_in_perfetto(
 
 def expect_nested(annotations: list[Annotation]) -> None:
     """Of the slices of a track each lies within those that are open when it begins."""
-    for one in annotations:
-        if isinstance(one, SliceTrack):
+    for annotation in annotations:
+        if isinstance(annotation, SliceTrack):
             ends: list[int] = []
-            for ts, end in zip(one.ts.tolist(), (one.ts + one.dur).tolist(), strict=True):
+            for ts, end in zip(annotation.ts.tolist(), (annotation.ts + annotation.dur).tolist(), strict=True):
                 while ends and ends[-1] <= ts:
                     ends.pop()
                 assert not ends or end <= ends[-1]
@@ -332,8 +331,8 @@ def test_an_overlay_holds_both(control: Trace, perfetto: PerfettoEngine, tmp_pat
         join slice b on slice_in = b.id join tree ta on ta.id = a.track_id join tree tb on tb.id = b.track_id
         where ta.root != tb.root""")
     assert len(arrows) == 7
-    assert all(one == other for one, other in arrows)
-    assert {one for one, _ in arrows} <= {"aten::mm", "aten::addmm", "aten::_local_scalar_dense"}
+    assert all(each == other for each, other in arrows)
+    assert {each for each, _ in arrows} <= {"aten::mm", "aten::addmm", "aten::_local_scalar_dense"}
 
 
 def test_an_overlay_begins_with_the_step_in_the_middle(
@@ -381,16 +380,16 @@ def test_what_changed_most_is_linked(control: Trace, tmp_path: Path) -> None:
     test = trace(tmp_path, slow_kernel="nvjet")
     (pair,) = diff(control, test).pairs
 
-    def own(place: int) -> int:
+    def make_one(place: int) -> int:
         partner = int(pair.alignment.call_of_test[place])
         now, was = pair.test.calls, pair.control.calls
         return max(abs(int(now.cpu_self_ns[place] - was.cpu_self_ns[partner])),
                    abs(int(now.gpu_self_ns[place] - was.gpu_self_ns[partner])))  # fmt: skip
 
     met = np.flatnonzero((pair.alignment.call_of_test != ALONE) & (pair.test.calls.step >= 0)).tolist()
-    largest = sorted(map(own, met), reverse=True)[:10]
-    assert sorted(map(own, most_changed(pair, 10).tolist()), reverse=True) == largest
-    assert len(most_changed(pair, 10**6)) == sum(own(place) > 0 for place in met)
+    largest = sorted(map(make_one, met), reverse=True)[:10]
+    assert sorted(map(make_one, most_changed(pair, 10).tolist()), reverse=True) == largest
+    assert len(most_changed(pair, 10**6)) == sum(make_one(place) > 0 for place in met)
     assert len(most_changed(pair, 0)) == 0
 
 
@@ -406,8 +405,8 @@ def test_only_a_gpu_or_only_a_host(control: Trace, *, on_device: bool) -> None:
         columns["ts"] = events.ts[0] + (columns["ts"] - events.ts[0]) * slower
         columns["dur"] = columns["dur"] * slower
         halves.append(dataclasses.replace(control, facts={}, events=EventTable(**columns, bytes=none, flow_id=none)))
-    found = drawn(diff(*halves).pairs[0], "C", MIN_DELTA_NS).annotations
-    tracks = [one for one in found if isinstance(one, SliceTrack)]
-    assert {control.tracks[one.under].device is not None for one in tracks} == {on_device}
-    changes = Counter(change for one in tracks for change in texts(one.args["change"]))
+    diff_result = drawn(diff(*halves).pairs[0], "C", MIN_DELTA_NS).annotations
+    tracks = [each for each in diff_result if isinstance(each, SliceTrack)]
+    assert {control.tracks[track.under].device is not None for track in tracks} == {on_device}
+    changes = Counter(change for track in tracks for change in texts(track.args["change"]))
     assert set(changes) == {"increased"}

@@ -90,7 +90,7 @@ def test_ranks_against_ranks(control: list[Trace], tmp_path: Path) -> None:
     alone = [diff(*pair) for pair in zip(control, test, strict=True)]
     for name in ("diff_names", "diff_call_paths"):
         assert sum(getattr(row, "test_ns", 0) + getattr(row, "test_gpu_ns", 0) for row in rows(result, name)) == sum(
-            getattr(row, "test_ns", 0) + getattr(row, "test_gpu_ns", 0) for one in alone for row in rows(one, name)
+            getattr(row, "test_ns", 0) + getattr(row, "test_gpu_ns", 0) for each in alone for row in rows(each, name)
         )
     crossed = diff(control, test, control_rank=0, test_rank=1)
     assert [(p.control.trace.rank, p.test.trace.rank) for p in crossed.pairs] == [(0, 1)]
@@ -100,4 +100,4 @@ def test_some_steps_alone(control: list[Trace]) -> None:
     result = diff(control[0], control[0], step=(0, 2))
     (row,) = rows(result, "diff_steps")
     assert (row.control_step, row.test_step) == (0, 2)
-    assert {one.verdict for one in rows(result, "diff_figures")} == {"unknown"}
+    assert {diff_figure.verdict for diff_figure in rows(result, "diff_figures")} == {"unknown"}

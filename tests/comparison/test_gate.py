@@ -20,8 +20,8 @@ def samples(**columns: list[float]) -> dict[str, np.ndarray]:
 
 
 def line(name: str, lines: list[Line]) -> Line:
-    (found,) = [one for one in lines if one.figure.name == name]
-    return found
+    (rows,) = [line for line in lines if line.figure.name == name]
+    return rows
 
 
 STEADY = samples(step_ns=[1000, 1010, 990, 1005], host_wait_ns=[10, 11, 9, 10], overlap_ratio=[0.8, 0.81, 0.79, 0.8])
@@ -30,24 +30,24 @@ PARTS = Limits(parts=True)
 
 def test_beyond_the_noise_and_the_limit() -> None:
     worse = samples(step_ns=[1100, 1110, 1090, 1105])
-    found = line("step_ns", check(STEADY, worse))
-    assert found.status == "fail"
-    assert found.low is not None
-    assert found.high is not None
-    assert 0 < found.low < 100 < found.high
+    result = line("step_ns", check(STEADY, worse))
+    assert result.status == "fail"
+    assert result.low is not None
+    assert result.high is not None
+    assert 0 < result.low < 100 < result.high
     assert line("step_ns", check(worse, STEADY)).status == "pass"
     assert line("step_ns", check(worse, STEADY)).reason == "better beyond the noise"
 
 
 def test_where_the_interval_is_too_wide_nothing_is_told() -> None:
     wild = samples(step_ns=[1000, 2000, 500, 1400])
-    found = line("step_ns", check(STEADY, wild))
-    assert found.status == "uncertain"
-    said = re.fullmatch(r"cannot tell 5 %: noise ± (\d+) %; record (\d+) more steps on each side", found.reason)
+    result = line("step_ns", check(STEADY, wild))
+    assert result.status == "uncertain"
+    said = re.fullmatch(r"cannot tell 5 %: noise ± (\d+) %; record (\d+) more steps on each side", result.reason)
     assert said is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert int(said[1]) == pytest.approx((found.high - found.low) / 2 / 10.0125, rel=0.05)
+    assert result.low is not None
+    assert result.high is not None
+    assert int(said[1]) == pytest.approx((result.high - result.low) / 2 / 10.0125, rel=0.05)
     assert 100 < int(said[2]) < 5000
     assert line("step_ns", check(STEADY, wild, Limits(Limit(share=9.0)))).status == "pass", "within such a limit"
     least = check(STEADY, samples(step_ns=[1000, 1040, 980, 1060]), Limits(Limit(share=0.04)))
@@ -57,9 +57,9 @@ def test_where_the_interval_is_too_wide_nothing_is_told() -> None:
 def test_steps_that_are_alike_are_compared_in_pairs() -> None:
     """Each step 8 % longer; steps differ by a factor of three."""
     control, test = samples(step_ns=[3000, 1000, 1100]), samples(step_ns=[3243, 1079, 1190])
-    found = line("step_ns", check(control, test))
-    assert (found.status, found.paired, found.confidence) == ("fail", True, 0.95)
-    assert found.change == pytest.approx(0.08 * 1700, rel=0.01)
+    result = line("step_ns", check(control, test))
+    assert (result.status, result.paired, result.confidence) == ("fail", True, 0.95)
+    assert result.change == pytest.approx(0.08 * 1700, rel=0.01)
     shuffled = line("step_ns", check(control, samples(step_ns=[1079, 1190, 3243])))
     assert (shuffled.status, shuffled.paired) == ("uncertain", False)
 
@@ -98,15 +98,15 @@ def test_error_rates(kind: str) -> None:
 def test_certain_but_small() -> None:
     slightly = samples(step_ns=[1020, 1021, 1019, 1020])
     exact = samples(step_ns=[1000, 1001, 999, 1000])
-    found = line("step_ns", check(exact, slightly))
-    assert (found.status, found.reason) == ("pass", "worse, but by less than the limit")
+    result = line("step_ns", check(exact, slightly))
+    assert (result.status, result.reason) == ("pass", "worse, but by less than the limit")
     assert line("step_ns", check(exact, slightly, Limits(Limit(share=0.02)))).status == "fail"
 
 
 def test_parts_of_the_step_explain_and_fail_on_request_alone() -> None:
     worse = {"step_ns": STEADY["step_ns"] - 40, "host_wait_ns": STEADY["host_wait_ns"] * 10}
     lines = check(STEADY, worse)
-    assert [one.status for one in lines] == ["pass", "skipped", "info"]
+    assert [line.status for line in lines] == ["pass", "skipped", "info"]
     assert text_of(line("host_wait_ns", lines)) == "host_wait_ns: 10 ns → 100 ns, +90 ns; within a step that is -40 ns"
     for asked in (Limits(parts=True), limits_of({}, metrics={"host_wait_ns": ""}), limits_of({"parts": True})):
         assert line("host_wait_ns", check(STEADY, worse, asked)).status == "fail"
@@ -114,9 +114,9 @@ def test_parts_of_the_step_explain_and_fail_on_request_alone() -> None:
 
 def test_a_part_that_is_small_beside_the_step_fails_nothing() -> None:
     doubled = {**STEADY, "host_wait_ns": np.array([16.0, 17, 15, 16])}
-    found = line("host_wait_ns", check(STEADY, doubled, PARTS))
-    assert (found.status, found.reason) == ("pass", "grew by less than 1 % of the step")
-    assert all(one.figure.name != "host_wait_ns" for one in check(STEADY, doubled)), "it explains nothing"
+    result = line("host_wait_ns", check(STEADY, doubled, PARTS))
+    assert (result.status, result.reason) == ("pass", "grew by less than 1 % of the step")
+    assert all(each.figure.name != "host_wait_ns" for each in check(STEADY, doubled)), "it explains nothing"
     tenfold = {**STEADY, "host_wait_ns": np.array([100.0, 110, 90, 100])}
     assert line("host_wait_ns", check(STEADY, tenfold, PARTS)).status == "fail"
 
@@ -128,12 +128,12 @@ def test_a_figure_of_which_more_is_better() -> None:
 
 
 def test_one_step_a_side() -> None:
-    one, other = samples(step_ns=[1000]), samples(step_ns=[1050])
-    found = line("step_ns", check(one, other))
-    assert found.status == "fail"
-    assert found.low is None
-    assert "noise is unknown" in found.reason
-    assert line("step_ns", check(one, samples(step_ns=[1049]))).status == "pass"
+    first, other = samples(step_ns=[1000]), samples(step_ns=[1050])
+    result = line("step_ns", check(first, other))
+    assert result.status == "fail"
+    assert result.low is None
+    assert "noise is unknown" in result.reason
+    assert line("step_ns", check(first, samples(step_ns=[1049]))).status == "pass"
 
 
 def test_bounds() -> None:
@@ -141,7 +141,7 @@ def test_bounds() -> None:
     lines = check(STEADY, STEADY, limits)
     assert line("step_ns", lines).status == "fail", "1001.25 ns"
     assert line("overlap_ratio", lines).status == "fail", "at least"
-    assert "host_wait_ns" not in [one.figure.name for one in lines]
+    assert "host_wait_ns" not in [line.figure.name for line in lines]
     alone = check({}, STEADY, limits)
     assert line("step_ns", alone).status == "fail", "a bound needs no baseline"
     assert line("memory_peak_bytes", alone).reason == "not recorded in the baseline and the test"
@@ -153,9 +153,9 @@ def test_bounds() -> None:
      ("2GiB", Limit(bound=2**31)), ("0.8", Limit(bound=0.8)), ("1e6", Limit(bound=1e6))],
 )  # fmt: skip
 def test_limits(text: str, limit: Limit) -> None:
-    found = limit_of(text)
-    assert found.share == (None if limit.share is None else pytest.approx(limit.share))
-    assert found.bound == limit.bound
+    result = limit_of(text)
+    assert result.share == (None if limit.share is None else pytest.approx(limit.share))
+    assert result.bound == limit.bound
 
 
 @pytest.mark.parametrize("text", ["", "5 percent", "ms", "-3%", "1.2.3%", "5%%"])

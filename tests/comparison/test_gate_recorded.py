@@ -47,7 +47,7 @@ def stretched(trace: Trace, percent: int) -> Trace:
 
 
 def figures(*traces: Trace) -> Samples:
-    return mean_of_ranks([samples_of(one, step_windows(one)) for one in traces])
+    return mean_of_ranks([samples_of(trace, step_windows(trace)) for trace in traces])
 
 
 def gate(control: Samples, test: Samples) -> list[Line]:
@@ -102,18 +102,18 @@ def test_a_faster_step_fails_for_none_of_its_parts() -> None:
 def slow_step_times(name: str) -> list[float]:
     """From the text alone: each step from the end of the work launched before it to that of its own."""
     events = [
-        one for one in json.loads(gzip.decompress((TRACES / name).read_bytes()))["traceEvents"] if one.get("ph") == "X"
+        row for row in json.loads(gzip.decompress((TRACES / name).read_bytes()))["traceEvents"] if row.get("ph") == "X"
     ]
-    calls = [one for one in events if one.get("cat") in ("cuda_runtime", "cuda_driver") and "args" in one]
-    launched = {one["args"].get("correlation"): one["ts"] for one in calls}
-    work = [one for one in events if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    steps = sorted((one["ts"], one["ts"] + one["dur"]) for one in events
-                   if one["name"].startswith("ProfilerStep#") and one.get("cat") == "user_annotation")  # fmt: skip
+    calls = [event for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver") and "args" in event]
+    launched = {call["args"].get("correlation"): call["ts"] for call in calls}
+    work = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    steps = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
+                   if event["name"].startswith("ProfilerStep#") and event.get("cat") == "user_annotation")  # fmt: skip
 
     def done(before: float) -> float:
         """When all that was launched before that moment, or before the recording, is done."""
         return max(
-            (one["ts"] + one["dur"] for one in work if launched.get(one["args"]["correlation"], 0) < before), default=0
+            (row["ts"] + row["dur"] for row in work if launched.get(row["args"]["correlation"], 0) < before), default=0
         )
 
     return [max(end, done(end)) - max(begin, done(begin)) for begin, end in steps]
@@ -121,5 +121,5 @@ def slow_step_times(name: str) -> list[float]:
 
 @pytest.mark.parametrize("name", [SEVERAL_STEPS[0], SEVERAL_STEPS[1], SEVERAL_STEPS[5], SEVERAL_STEPS[-1]])
 def test_steps_are_as_long_as_the_text_alone_tells(name: str) -> None:
-    found = figures(read(str(TRACES / name)))["step_ns"]
-    assert found == pytest.approx(1000 * np.array(slow_step_times(name)), rel=1e-6)
+    content = figures(read(str(TRACES / name)))["step_ns"]
+    assert content == pytest.approx(1000 * np.array(slow_step_times(name)), rel=1e-6)

@@ -35,20 +35,20 @@ def by(engine: str, trace: Trace) -> ArgColumns:
     return ArgColumns(args_of_rows(trace, np.arange(len(trace.events)), ALL))
 
 
-def seen(found: ArgColumns) -> dict[str, Any]:
+def seen(arg_columns: ArgColumns) -> dict[str, Any]:
     """All that can be asked of the columns, in Python's own types."""
-    told: dict[str, Any] = {"diagnostics": found.diagnostics(list(found.args))}
-    for arg in (one for one in ALL if one.name in found.args):
+    output: dict[str, Any] = {"diagnostics": arg_columns.diagnostics(list(arg_columns.args))}
+    for arg in (each for each in ALL if each.name in arg_columns.args):
         if arg.is_text:
-            rows, texts = found.texts(arg.name)
-            told[arg.name] = dict(
+            rows, texts = arg_columns.texts(arg.name)
+            output[arg.name] = dict(
                 zip(rows.tolist(), [texts.values[code] for code in texts.codes.tolist()], strict=True)
             )
         else:
-            ints = found.ints(arg.name)
+            ints = arg_columns.ints(arg.name)
             assert (np.diff(ints.rows) > 0).all()
-            told[arg.name] = dict(zip(ints.rows.tolist(), ints.values.tolist(), strict=True))
-    return told
+            output[arg.name] = dict(zip(ints.rows.tolist(), ints.values.tolist(), strict=True))
+    return output
 
 
 def test_values_as_they_are_written(tmp_path: Path) -> None:
@@ -63,20 +63,20 @@ def test_values_as_they_are_written(tmp_path: Path) -> None:
         op(ts=5, **{"external id": 9}),
     )
     for engine in ("compiled", "plain"):
-        found = by(engine, read(str(path)))
-        told = seen(found)
-        assert told["Input Dims"] == {0: "[[2, 3], []]"}
-        assert told["External id"] == {0: 7, 4: 9}
-        assert told["Bytes"] == {1: -512}  # of an operator, nobody wants them
-        assert told["Addr"] == {1: 5 - 2**63}
-        assert found.ints("Addr").values.view(np.uint64).tolist() == [2**63 + 5]
-        assert told["Total Allocated"] == {1: 4096}
-        assert told["Total Reserved"] == told["Device Id"] == {}
-        assert told["Collective name"] == {2: "all\u00e9\n"}
-        assert told["Process Group Ranks"] == {2: "[0, 1]", 3: "[0, 1]"}
-        assert len(found.texts("Process Group Ranks")[1].values) == 1
-        assert told["Comms Id"] == {3: str(2**64 + 1)}
-        assert [(one.code, one.count) for one in told["diagnostics"]] == [("arg_converted", 2), ("arg_dropped", 1)]
+        content = by(engine, read(str(path)))
+        output = seen(content)
+        assert output["Input Dims"] == {0: "[[2, 3], []]"}
+        assert output["External id"] == {0: 7, 4: 9}
+        assert output["Bytes"] == {1: -512}  # of an operator, nobody wants them
+        assert output["Addr"] == {1: 5 - 2**63}
+        assert content.ints("Addr").values.view(np.uint64).tolist() == [2**63 + 5]
+        assert output["Total Allocated"] == {1: 4096}
+        assert output["Total Reserved"] == output["Device Id"] == {}
+        assert output["Collective name"] == {2: "all\u00e9\n"}
+        assert output["Process Group Ranks"] == {2: "[0, 1]", 3: "[0, 1]"}
+        assert len(content.texts("Process Group Ranks")[1].values) == 1
+        assert output["Comms Id"] == {3: str(2**64 + 1)}
+        assert [(each.code, each.count) for each in output["diagnostics"]] == [("arg_converted", 2), ("arg_dropped", 1)]
 
 
 def test_rows_ascend_whatever_the_order_in_the_file(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def events_texts(draw: st.DrawFn) -> list[str]:
     made = []
     for ts in range(draw(st.integers(1, 8))):
         category, args = draw(st.sampled_from(CATEGORIES)), draw(args_texts())
-        own = f'"ph": "X", "cat": "{category}", "name": "n", "pid": 1, "tid": 2, "ts": {ts}, "dur": 1'
+        part = f'"ph": "X", "cat": "{category}", "name": "n", "pid": 1, "tid": 2, "ts": {ts}, "dur": 1'
         layout = draw(st.sampled_from(LAYOUTS))
-        made.append(layout.format(own=own, args=args))
+        made.append(layout.format(own=part, args=args))
     return made
 
 
@@ -147,8 +147,8 @@ def test_blocks_end_anywhere_and_tables_grow(tmp_path: Path, monkeypatch: pytest
     path = write_trace(tmp_path / "trace.json", *events)
     trace = read(str(path))
     assert seen(identifiers(trace))["External id"] == {i: i for i in range(9000)}
-    told = seen(arg_columns(trace))
-    assert told["Input Dims"] == {i: f"[[{i}]]" for i in range(9000)}
+    output = seen(arg_columns(trace))
+    assert output["Input Dims"] == {i: f"[[{i}]]" for i in range(9000)}
 
 
 def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +161,12 @@ def test_the_reader_takes_them_on_its_way(tmp_path: Path, monkeypatch: pytest.Mo
     events[9] = op(**{"Sequence number": 9}) | {"ts": None}
     path = write_trace(tmp_path / "trace.json", *events)
     trace = read(str(path))
-    found = arg_columns(trace)
+    result = arg_columns(trace)
     rows = {8999 - i - (i < 9): i for i in range(9000) if i != 9}
-    assert seen(found)["Input Dims"] == {row: f"[[{i}]]" for row, i in rows.items()}
-    assert seen(found)["Sequence number"] == rows
-    assert [(one.code, one.count) for one in found.diagnostics(["Sequence number"])] == [("arg_converted", 1)]
-    assert not np.isin(found.ints("Addr").rows, [0]).any()
+    assert seen(result)["Input Dims"] == {row: f"[[{i}]]" for row, i in rows.items()}
+    assert seen(result)["Sequence number"] == rows
+    assert [(each.code, each.count) for each in result.diagnostics(["Sequence number"])] == [("arg_converted", 1)]
+    assert not np.isin(result.ints("Addr").rows, [0]).any()
     part = between(trace, 100_000, 200_000)
     assert part.events.args is not None
     assert seen(arg_columns(part)) == seen(arg_columns(replace(part, events=replace(part.events, args=None), facts={})))
@@ -194,20 +194,20 @@ def test_real_traces_against_json(shared_traces: Path) -> None:
     for name in ("hta_nccl/nccl_data.json.gz", "h100_kineto_out_of_order/after_fix_trace.json",
                  "cpu_dtu/exercise_trace.json.gz", "b200_tracelens/b200_eager_rank0of8.json.gz"):  # fmt: skip
         trace = read(str(shared_traces / name))
-        told = seen(arg_columns(trace)) | seen(identifiers(trace))
+        output = seen(arg_columns(trace)) | seen(identifiers(trace))
         args_of = trace.args_of(np.arange(len(trace.events)))
         for arg in ALL:
-            for row, value in told[arg.name].items():
+            for row, value in output[arg.name].items():
                 expected = args_of[row][arg.name]
                 assert value == (expected if isinstance(expected, (int, str)) else json.dumps(expected))
                 compared += 1
             candidates = np.flatnonzero(np.isin(trace.events.category, arg.categories)).tolist()
-            assert len(told[arg.name]) == sum(arg.name in args_of[row] for row in candidates)
-        assert told["diagnostics"] == []
+            assert len(output[arg.name]) == sum(arg.name in args_of[row] for row in candidates)
+        assert output["diagnostics"] == []
     assert compared > 1000
 
 
 def test_no_events_of_interest(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(trace_text(event("python_function", "f", 1, 2, 1, 1, Bytes=1)))
-    assert all(not found for found in seen(arg_columns(read(str(path)))).values())
+    assert all(not arg_column for arg_column in seen(arg_columns(read(str(path)))).values())

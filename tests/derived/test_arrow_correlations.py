@@ -23,30 +23,30 @@ def arrow(phase: str, slice_: Event, number: int) -> Event:
 
 def recorded(path: Path, *, tells: bool) -> Trace:
     """Four launches; two pieces of work begin in the same microsecond on one stream."""
-    calls = [launch("hipLaunchKernel", 1 + 4 * one, 3, correlation=one) for one in (1, 2, 3)]
+    calls = [launch("hipLaunchKernel", 1 + 4 * each, 3, correlation=each) for each in (1, 2, 3)]
     calls.append(launch("hipMemcpyWithStream", 45, 4, correlation=4))
     work = [kernel("a", 20, 0, correlation=1), kernel("b", 20, 5, correlation=2), kernel("c", 60, 9, correlation=3)]
     work.append(copy("CopyHostToDevice", 80, 5, correlation=4))
     events = [step(), op("aten::mm", 4, 40)]
     for slices, phase in ((calls, "s"), (work, "f")):
-        for one in slices:
-            number = one["args"]["correlation"]
+        for slice_ in slices:
+            number = slice_["args"]["correlation"]
             if not tells:
-                one["args"] = {"External id": number} if phase == "f" else {"cid": 3, "correlation": number}
-            events += [one, arrow(phase, one, number)]
+                slice_["args"] = {"External id": number} if phase == "f" else {"cid": 3, "correlation": number}
+            events += [slice_, arrow(phase, slice_, number)]
     return read(str(write_trace(path, *events)))
 
 
 def test_arrows_lead_from_the_launches(tmp_path: Path) -> None:
-    told, untold = (recorded(tmp_path / f"{tells}.json", tells=tells) for tells in (True, False))
+    output, untold = (recorded(tmp_path / f"{tells}.json", tells=tells) for tells in (True, False))
     assert (untold.events.correlation[gpu_work(untold).row] == NO_CORRELATION).all()
-    assert gpu_work(untold).launch.tolist() == gpu_work(told).launch.tolist()
-    assert (gpu_work(told).launch >= 0).all()
+    assert gpu_work(untold).launch.tolist() == gpu_work(output).launch.tolist()
+    assert (gpu_work(output).launch >= 0).all()
     chosen = ["idle_time_breakdown", "launch_statistics", "operator_launch_delay", "queue_length"]
-    rows = [[one.rows for one in augment(trace, only=chosen).outcomes.values()] for trace in (told, untold)]
+    rows = [[outcome.rows for outcome in augment(trace, only=chosen).outcomes.values()] for trace in (output, untold)]
     assert rows[0] == rows[1]
-    assert [(one.code, one.count) for one in launch_diagnostics(told)] == []
-    assert [(one.code, one.count) for one in launch_diagnostics(untold)] == [("launch_by_arrow", 4)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in launch_diagnostics(output)] == []
+    assert [(each.code, each.count) for each in launch_diagnostics(untold)] == [("launch_by_arrow", 4)]
 
 
 def test_arrows_are_asked_only_where_no_work_has_a_correlation(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_arrows_are_asked_only_where_no_work_has_a_correlation(tmp_path: Path) -
 def test_an_arrow_belongs_to_the_slice_before_it_alone(tmp_path: Path) -> None:
     """At its time, and on its thread; nothing is guessed of a file in another order."""
     a, b, c = (kernel(name, ts, 5, stream=stream) for name, ts, stream in (("a", 20, 7), ("b", 30, 7), ("c", 30, 8)))
-    for one in (a, b, c):
-        del one["args"]["correlation"]
+    for each in (a, b, c):
+        del each["args"]["correlation"]
     trace = read(str(write_trace(tmp_path / "a.json", launch(), a, b, c, arrow("f", a, 5), arrow("f", b, 6))))
     assert correlations_of(trace, gpu_work(trace).row).tolist() == [NO_CORRELATION] * 3
     assert correlations_of(trace, np.empty(0, np.int64)).tolist() == []

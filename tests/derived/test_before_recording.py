@@ -99,32 +99,32 @@ def test_it_is_told_drawn_and_in_no_step() -> None:
         kernel("queued", 110, 140, correlation=9),
         kernel("copy", 90, 150, stream=20, correlation=7),
     )
-    found = analysis.analyze(trace)
-    assert isinstance(found, Findings)
-    (row,) = found.rows
+    findings = analysis.analyze(trace)
+    assert isinstance(findings, Findings)
+    (row,) = findings.rows
     assert (row.count, row.gpu_ns, row.busy_ns, row.until_ns, row.unknown_count) == (3, 110, 60, 60, 0)
     assert row.gpu_ratio == pytest.approx(110 / 120)
-    tracks = [one for one in found.annotations if isinstance(one, SliceTrack)]
+    tracks = [annotation for annotation in findings.annotations if isinstance(annotation, SliceTrack)]
     what = {"name": "launched before the recording"}
-    assert {one.name: slices_of(one) for one in tracks} == {
+    assert {track.name: slices_of(track) for track in tracks} == {
         "Before the recording stream 7": [{"ts": 90, "dur": 50, "count": 2, "gpu_ns": 50, **what}],
         "Before the recording stream 20": [{"ts": 90, "dur": 60, "count": 1, "gpu_ns": 60, **what}],
     }
-    assert [(one.code, one.count) for one in before_recording_diagnostics(trace)] == [("before_recording", 3)]
+    assert [(each.code, each.count) for each in before_recording_diagnostics(trace)] == [("before_recording", 3)]
     early = before_recording(trace)
     assert (steps_of_gpu_work(trace)[early] == -1).all()
     assert (step_of_work(trace, step_windows(trace))[early] == -1).all()
-    told = steps.analyze(trace)
-    assert isinstance(told, Findings)
-    assert [(one.kernel_count, one.before_recording_kernel_count, one.before_recording_ns) for one in told.rows] == [
+    output = steps.analyze(trace)
+    assert isinstance(output, Findings)
+    assert [(row.kernel_count, row.before_recording_kernel_count, row.before_recording_ns) for row in output.rows] == [
         (2, 1, 50)
     ]
 
 
 def test_without_any_launch_it_is_skipped_with_the_reason() -> None:
-    found = analysis.analyze(trace_of(call("cudaDeviceSynchronize", 0, 5, correlation=50), kernel("k", 9, 10)))
-    assert isinstance(found, Skipped)
-    assert "the time of launch is unknown" in found.reason
+    findings = analysis.analyze(trace_of(call("cudaDeviceSynchronize", 0, 5, correlation=50), kernel("k", 9, 10)))
+    assert isinstance(findings, Skipped)
+    assert "the time of launch is unknown" in findings.reason
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -135,21 +135,21 @@ def test_simulated_jobs_of_known_truth(name: str, tmp_path: Path) -> None:
         before = truth["causes"]["before_recording"]
         assert (int(early.sum()), int((work.end - work.ts)[early].sum())) == (before["count"], before["ns"])
         assert not launch_unknown(trace).any()
-        found = analysis.analyze(trace)
-        assert isinstance(found, Findings)
-        (row,) = found.rows
+        findings = analysis.analyze(trace)
+        assert isinstance(findings, Findings)
+        (row,) = findings.rows
         assert row.gpu_ratio == pytest.approx(before["share"])
 
 
 def _reckoned(document: Document) -> set[Any]:
     """Correlations of the early work, in plain Python: of those without a call, the ones that run before the first work
     of their stream that has one. Only of recordings all of whose other work has a call."""
-    calls = {one["args"]["correlation"] for one in document["traceEvents"]
-             if one.get("cat") in CALLS and "correlation" in (one.get("args") or {})}  # fmt: skip
+    calls = {event["args"]["correlation"] for event in document["traceEvents"]
+             if event.get("cat") in CALLS and "correlation" in (event.get("args") or {})}  # fmt: skip
     streams = defaultdict(list)
-    for one in document["traceEvents"]:
-        if one.get("cat") in GPU_WORK:
-            streams[one["args"]["device"], one["args"]["stream"]].append((one["ts"], one["args"]["correlation"]))
+    for each in document["traceEvents"]:
+        if each.get("cat") in GPU_WORK:
+            streams[each["args"]["device"], each["args"]["stream"]].append((each["ts"], each["args"]["correlation"]))
     early: set[Any] = set()
     for work in streams.values():
         known = [number in calls for _, number in sorted(work)]
@@ -180,13 +180,13 @@ def test_a_recording_that_begins_later_has_more_of_it(name: str, tmp_path: Path)
     whole = _found(real_trace(name))
     for ns in (1_000_000, 20_000_000):
         cut = without_first_ns(document, ns)
-        begin = min(one["ts"] for one in cut["traceEvents"] if one.get("cat") in CALLS)
+        begin = min(event["ts"] for event in cut["traceEvents"] if event.get("cat") in CALLS)
         called = {
-            one["args"]["correlation"]
-            for one in document["traceEvents"]
-            if one.get("cat") in CALLS and one["ts"] < begin and "correlation" in (one.get("args") or {})
+            event["args"]["correlation"]
+            for event in document["traceEvents"]
+            if event.get("cat") in CALLS and event["ts"] < begin and "correlation" in (event.get("args") or {})
         }
-        kept = {one["args"]["correlation"] for one in cut["traceEvents"] if one.get("cat") in GPU_WORK}
+        kept = {event["args"]["correlation"] for event in cut["traceEvents"] if event.get("cat") in GPU_WORK}
         assert _found(save(cut, tmp_path / "cut.json")) == (whole | called) & kept
 
 
@@ -196,9 +196,9 @@ def test_a_call_that_is_lost_amid_others_says_nothing(tmp_path: Path) -> None:
     document = load(real_trace(name))
     path = save(without_first_launches(document, 30), tmp_path / "cut.json")
     assert _found(path) <= _found(real_trace(name)) | {
-        one["args"]["correlation"]
-        for one in document["traceEvents"]
-        if one.get("cat") in CALLS and "correlation" in (one.get("args") or {})
+        event["args"]["correlation"]
+        for event in document["traceEvents"]
+        if event.get("cat") in CALLS and "correlation" in (event.get("args") or {})
     }
     assert _found(path) >= _found(real_trace(name))
 
@@ -206,16 +206,16 @@ def test_a_call_that_is_lost_amid_others_says_nothing(tmp_path: Path) -> None:
 def test_the_paths_shares_of_a_step_leave_it_out(tmp_path: Path) -> None:
     ((path, _),) = simulate(dataclasses.replace(SMALL, sync_every=0, record_from=(1.5,), ranks=1), tmp_path)
     for trace in (read(str(path)), read(str(real_trace("h100_rank0_pair_modded_nanogpt/test_hook_rank0.json.gz")))):
-        found = critical_path.analyze(trace)
-        assert isinstance(found, Findings)
-        assert "before_recording" in {one.code for one in found.diagnostics}
-        numbers = sorted({row.step for row in found.rows})
+        findings = critical_path.analyze(trace)
+        assert isinstance(findings, Findings)
+        assert "before_recording" in {diagnostic.code for diagnostic in findings.diagnostics}
+        numbers = sorted({row.step for row in findings.rows})
         for number in numbers:
-            rows = [row for row in found.rows if row.step == number]
+            rows = [row for row in findings.rows if row.step == number]
             assert sum(row.time_ns for row in rows) == rows[0].span_ns
             early = sum(row.before_recording_ns for row in rows)
             assert early > 0 or number != numbers[0]
             for row in rows:
-                own = row.span_ns - early
-                share = (row.time_ns - row.before_recording_ns) / own if own else 0
+                part = row.span_ns - early
+                share = (row.time_ns - row.before_recording_ns) / part if part else 0
                 assert row.time_ratio == pytest.approx(share)

@@ -18,8 +18,8 @@ def host(category: Category, ts: int, end: int, thread: int = 0, name: str = "x"
     return Event(category, name, ts, end, Track(0, 1, thread))
 
 
-def sort_key(one: Event) -> tuple[int, int, int]:
-    return one.ts, -one.end, OUTER_FIRST.index(one.category)
+def sort_key(event: Event) -> tuple[int, int, int]:
+    return event.ts, -event.end, OUTER_FIRST.index(event.category)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -30,27 +30,27 @@ def test_parent_is_the_innermost_that_encloses(drawn: list[tuple[int, int, Categ
     stacks = call_stacks(trace)
     assert len(stacks) == len(events)
     table = trace.events
-    found = [
+    rows = [
         Event(Category(table.category[row]), "x", table.ts[row], table.ts[row] + table.dur[row],
               trace.tracks[table.track[row]])
         for row in stacks.row.tolist()
     ]  # fmt: skip
-    for place, one in enumerate(found):
+    for place, each in enumerate(rows):
         before = [
             other
             for other in range(place)
-            if found[other].track == one.track
-            and found[other].ts <= one.ts < found[other].end
-            and one.end <= found[other].end
+            if rows[other].track == each.track
+            and rows[other].ts <= each.ts < rows[other].end
+            and each.end <= rows[other].end
         ]
         # of those that enclose it, the last in the order from outer to inner
         assert stacks.parent[place] == (max(before) if before else -1)
         assert stacks.depth[place] == (stacks.depth[max(before)] + 1 if before else 0)
-        if place and found[place - 1].track == one.track:
-            assert sort_key(found[place - 1]) <= sort_key(one)
-    for place in range(len(found)):  # a slice and all below it stand together
+        if place and rows[place - 1].track == each.track:
+            assert sort_key(rows[place - 1]) <= sort_key(each)
+    for place in range(len(rows)):  # a slice and all below it stand together
         below = [place]
-        for other in range(place + 1, len(found)):
+        for other in range(place + 1, len(rows)):
             below += [other] if stacks.parent[other] in below else []
         assert below == list(range(place, stacks.stop[place]))
     assert sorted(stacks.place_of.tolist()) == sorted([-1, *range(len(events))])
@@ -65,10 +65,10 @@ def test_crossed_is_what_one_that_begins_in_it_outlasts(drawn: list[tuple[int, i
     expected = [
         place
         for place, (track, ts, end) in enumerate(spans)
-        if any(one == track and begin < end < stop for one, begin, stop in spans[place + 1 :])
+        if any(each == track and begin < end < stop for each, begin, stop in spans[place + 1 :])
     ]
     assert crossed_places(trace).tolist() == expected
-    assert [one.count for one in crossing_diagnostics(trace)] == ([len(expected)] if expected else [])
+    assert [diagnostic.count for diagnostic in crossing_diagnostics(trace)] == ([len(expected)] if expected else [])
 
 
 def test_no_host_at_all() -> None:

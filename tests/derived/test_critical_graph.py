@@ -56,8 +56,8 @@ def recordings(draw: st.DrawFn) -> Trace:
         elif name == "cudaMemcpyAsync":
             events.append(copy("Memcpy DtoH", start, start + draw(small), correlation=correlation, stream=stream))
         elif draw(st.booleans()):
-            told = draw(st.sampled_from(["Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event"]))
-            events.append(sync(told, ts, end, stream=draw(st.integers(-1, 9)), correlation=correlation,
+            output = draw(st.sampled_from(["Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event"]))
+            events.append(sync(output, ts, end, stream=draw(st.integers(-1, 9)), correlation=correlation,
                                wait_on_stream=draw(st.integers(6, 9)),
                                wait_on_cuda_event_record_corr_id=draw(st.integers(-1, 9))))  # fmt: skip
     if draw(st.booleans()):
@@ -74,12 +74,12 @@ def longest(graph: Graph, weight: dict[int, int]) -> dict[int, int]:
     leading = defaultdict(list)
     for edge, target in enumerate(graph.target.tolist()):
         leading[target].append(edge)
-    found = {0: int(graph.ts[0])}
+    result = {0: int(graph.ts[0])}
 
     def reach(node: int) -> int:
-        if node not in found:
-            found[node] = max(reach(int(graph.source[edge])) + weight[edge] for edge in leading[node])
-        return found[node]
+        if node not in result:
+            result[node] = max(reach(int(graph.source[edge])) + weight[edge] for edge in leading[node])
+        return result[node]
 
     return {node: reach(node) for node in range(len(graph))}
 
@@ -111,31 +111,31 @@ def test_the_path_is_the_longest_and_as_long_as_the_recording(trace: Trace) -> N
 @given(recordings())
 @settings(max_examples=200)
 def test_a_node_for_each_start_and_end_changes_no_path(trace: Trace) -> None:
-    graph, path, found = critical_graph(trace), critical_path(trace), event_graph(trace)
-    took = found.ts[found.target] - found.ts[found.source]
-    assert (found.weight >= 0).all()
-    assert (found.weight <= took).all()
+    graph, path, result = critical_graph(trace), critical_path(trace), event_graph(trace)
+    took = result.ts[result.target] - result.ts[result.source]
+    assert (result.weight >= 0).all()
+    assert (result.weight <= took).all()
     leading = defaultdict(list)
-    for edge, target in enumerate(found.target.tolist()):
+    for edge, target in enumerate(result.target.tolist()):
         leading[target].append(edge)
     best: dict[int, tuple[int, list[int]]] = {}  # length of the longest path, and its edges; of equals the first
 
     def reach(node: int) -> tuple[int, list[int]]:
         if node not in best:
-            ways = [(reach(int(found.source[edge]))[0] + int(found.weight[edge]), edge) for edge in leading[node]]
+            ways = [(reach(int(result.source[edge]))[0] + int(result.weight[edge]), edge) for edge in leading[node]]
             length, edge = max(ways, key=lambda way: way[0], default=(0, -1))
-            best[node] = length, [] if edge < 0 else [*reach(int(found.source[edge]))[1], edge]
+            best[node] = length, [] if edge < 0 else [*reach(int(result.source[edge]))[1], edge]
         return best[node]
 
-    length, edges = reach(len(found.ts) - 1)
-    assert length == graph.ts[-1] - graph.ts[0] == max(reach(node)[0] for node in range(len(found.ts)))
-    sums = np.bincount(found.bound_by[edges], found.weight[edges], len(BoundBy))
+    length, edges = reach(len(result.ts) - 1)
+    assert length == graph.ts[-1] - graph.ts[0] == max(reach(node)[0] for node in range(len(result.ts)))
+    sums = np.bincount(result.bound_by[edges], result.weight[edges], len(BoundBy))
     assert sums.tolist() == np.bincount(path.bound_by, path.dur, len(BoundBy)).tolist()
     ends = trace.events.ts + np.maximum(trace.events.dur, 0)
-    known = found.row >= 0
-    moment = np.where(found.is_start[known], trace.events.ts[found.row[known]], ends[found.row[known]])
-    assert moment.tolist() == found.ts[known].tolist()
-    assert len(np.unique(2 * found.row[known] + found.is_start[known])) == np.count_nonzero(known)
+    known = result.row >= 0
+    moment = np.where(result.is_start[known], trace.events.ts[result.row[known]], ends[result.row[known]])
+    assert moment.tolist() == result.ts[known].tolist()
+    assert len(np.unique(2 * result.row[known] + result.is_start[known])) == np.count_nonzero(known)
 
 
 @given(recordings())
@@ -145,9 +145,9 @@ def test_slack_is_what_may_be_added_before_the_end_moves(trace: Trace) -> None:
     assert (room >= 0).all()
     for place in range(len(work)):
         node = graph.first_work + place
-        own = int(slack(trace, work.row[[place]])[0])
+        part = int(slack(trace, work.row[[place]])[0])
         matters = latest_of_nodes(trace)[node] < NEVER  # else the end does not depend on it, however long it takes
-        for extra, late in ((own, 0), (own + 1, 1 if matters else 0)):
+        for extra, late in ((part, 0), (part + 1, 1 if matters else 0)):
             longer = weights(graph)
             for edge in np.flatnonzero(graph.source == node).tolist():
                 longer[edge] += extra
@@ -161,35 +161,35 @@ def cuts(trace: Trace, graph: Graph, name: str, start: int, stop: int) -> dict[i
     """How much of each edge is spent in ``name`` from ``start`` to ``stop``, nanosecond by nanosecond."""
     work, events = gpu_work(trace), trace.events
     order = call_stacks(trace).row.tolist()
-    found: dict[int, int] = defaultdict(int)
+    result: dict[int, int] = defaultdict(int)
     for edge in range(len(graph.kind)):
         source, target = int(graph.source[edge]), int(graph.target[edge])
         begun = int(graph.ts[source])
         if graph.self_ns[edge]:
             row = work.row[source - graph.first_work]
             if trace.names_of(np.array([row])) == [name]:
-                found[edge] = len(range(max(begun, start), min(begun + int(graph.self_ns[edge]), stop)))
+                result[edge] = len(range(max(begun, start), min(begun + int(graph.self_ns[edge]), stop)))
         elif graph.kind[edge] == Kind.THREAD and graph.weight[edge]:
             for moment in range(max(begun, start), min(int(graph.ts[target]), stop)):
                 on = [row for row in order if events.track[row] == graph.lane[source]
                       and events.ts[row] <= moment < events.end[row]]  # fmt: skip
-                found[edge] += bool(on) and trace.names_of(np.array(on[-1:])) == [name]
-    return found
+                result[edge] += bool(on) and trace.names_of(np.array(on[-1:])) == [name]
+    return result
 
 
 @given(recordings())
 @settings(max_examples=100)
 def test_what_is_saved_is_what_a_search_without_it_finds(trace: Trace) -> None:
     graph = critical_graph(trace)
-    found = longest_names(trace, 3)
+    result = longest_names(trace, 3)
     start, stop = windows(trace)
-    for place, window in enumerate(found.window.tolist()):
-        name = trace.strings[found.name[place]]
+    for place, window in enumerate(result.window.tolist()):
+        name = trace.strings[result.name[place]]
         less = cuts(trace, graph, name, int(start[window]), int(stop[window]))
         shorter = {edge: weight - less.get(edge, 0) for edge, weight in weights(graph).items()}
         without = longest(graph, shorter)[len(graph) - 1]
-        assert found.saved_ns[place] == graph.ts[-1] - without
-        assert 0 <= found.saved_ns[place] <= found.ns[place] <= found.total_ns[place]
+        assert result.saved_ns[place] == graph.ts[-1] - without
+        assert 0 <= result.saved_ns[place] <= result.ns[place] <= result.total_ns[place]
 
 
 @given(recordings())
@@ -246,13 +246,13 @@ def moments(trace: Trace) -> list[tuple[int, int, int, int]]:
             row, outer = -1, -1
             if kind == Kind.THREAD:
                 on = [
-                    one for one in order if events.track[one] == graph.lane[source] and events.ts[one] <= at < end[one]
+                    row for row in order if events.track[row] == graph.lane[source] and events.ts[row] <= at < end[row]
                 ]
                 row = on[-1] if on else -1
                 bound_by = int(host_kinds(trace, np.array([row]))[0])
-                around = [one for one in order if row >= 0 and events.track[one] == events.track[row]
-                          and events.category[one] == Category.CPU_OP
-                          and order.index(one) <= order.index(row) and end[one] >= end[row]]  # fmt: skip
+                around = [each for each in order if row >= 0 and events.track[each] == events.track[row]
+                          and events.category[each] == Category.CPU_OP
+                          and order.index(each) <= order.index(row) and end[each] >= end[row]]  # fmt: skip
                 outer = around[0] if around else row
             elif at < begun + graph.self_ns[edge]:
                 place = source - graph.first_work
@@ -287,17 +287,17 @@ def test_slices_and_sums_are_those_of_each_nanosecond(trace: Trace) -> None:
         else:
             slices.append([moment])
     assert path.time.tolist() == time.tolist()
-    assert path.dur.tolist() == [len(one) for one in slices]
-    assert path.bound_by.tolist() == [one[0][1] for one in slices]
-    for row, one in zip(path.row.tolist(), slices, strict=True):
-        if one[0][1] == BoundBy.OUTSIDE_OPERATORS:
-            ns = Counter(moment[2] for moment in one)
+    assert path.dur.tolist() == [len(slice_) for slice_ in slices]
+    assert path.bound_by.tolist() == [slice_[0][1] for slice_ in slices]
+    for row, each in zip(path.row.tolist(), slices, strict=True):
+        if each[0][1] == BoundBy.OUTSIDE_OPERATORS:
+            ns = Counter(moment[2] for moment in each)
             assert row == min(ns, key=lambda row: (-ns[row], row))
         else:
-            assert row == one[0][3]
-    found = path.names
+            assert row == each[0][3]
+    result = path.names
     assert {(window, name, kind): ns for window, name, kind, ns, _ in zip(*map(np.ndarray.tolist, (
-        found.window, found.name, found.bound_by, found.ns, found.count)), strict=True)
+        result.window, result.name, result.bound_by, result.ns, result.count)), strict=True)
     } == {key: len(rows) for key, rows in names.items()}  # fmt: skip
     first: set[int] = set()
     counts: dict[tuple[int, int, int], int] = defaultdict(int)
@@ -306,7 +306,7 @@ def test_slices_and_sums_are_those_of_each_nanosecond(trace: Trace) -> None:
             first.add(row)
             counts[window, int(trace.events.name[row]), kind] += 1
     for window, name, kind, count in zip(
-        *map(np.ndarray.tolist, (found.window, found.name, found.bound_by, found.count)), strict=True
+        *map(np.ndarray.tolist, (result.window, result.name, result.bound_by, result.count)), strict=True
     ):
         assert count == counts[window, name, kind]
 
@@ -323,9 +323,9 @@ def test_slices_of_many_threads_are_cut_by_many_steps() -> None:
         events.append(call("cudaLaunchKernel", 10, 20, thread=thread, correlation=thread))
         events.append(kernel("gemm", 30 * thread, 30 * thread + 20, correlation=thread))
     trace = trace_of(*events)
-    found = longest_names(trace, 3)
+    result = longest_names(trace, 3)
     totals = {(window, trace.strings[name]): ns for window, name, ns in zip(
-        found.window.tolist(), found.name.tolist(), found.total_ns.tolist(), strict=True)}  # fmt: skip
+        result.window.tolist(), result.name.tolist(), result.total_ns.tolist(), strict=True)}  # fmt: skip
     asked = [window for window, name in totals if name == "aten::mm"]
     assert asked == list(range(steps))
     for window in asked:

@@ -32,13 +32,13 @@ def events_of(pieces: list[tuple[str, int, int]]) -> list[Event]:
 @given(WORK)
 def test_every_nanosecond_has_the_state_that_it_should_have(pieces: list[tuple[str, int, int]]) -> None:
     trace = trace_of(*events_of(pieces))
-    (found,) = device_states(trace)
+    (result,) = device_states(trace)
     first, last = min(start for _, start, _ in pieces), max(start + dur for _, start, dur in pieces)
     runs = {kind: {t for name, s, d in pieces if name == kind for t in range(s, s + d)} for kind, _, _ in pieces}
-    assert (found.start[1:] == found.end[:-1]).all()
-    assert (np.diff(found.state.astype(int)) != 0).all()
-    assert (found.end > found.start).all()
-    held = {t: STATES[s] for a, b, s in zip(found.start, found.end, found.state, strict=True) for t in range(a, b)}
+    assert (result.start[1:] == result.end[:-1]).all()
+    assert (np.diff(result.state.astype(int)) != 0).all()
+    assert (result.end > result.start).all()
+    held = {t: STATES[s] for a, b, s in zip(result.start, result.end, result.state, strict=True) for t in range(a, b)}
     assert set(held) == set(range(first, max(first, last)))
     for moment, state in held.items():
         wanted = next(
@@ -65,8 +65,8 @@ def test_slices_add_up_to_the_temporal_breakdown(pieces: list[tuple[str, int, in
     for track in findings.annotations:
         assert isinstance(track, SliceTrack)
         assert track.name == "GPU state"
-        for one in slices_of(track):
-            ns[one["name"]] += one["dur"]
+        for each in slices_of(track):
+            ns[each["name"]] += each["dur"]
     assert ns["compute"] == row.compute_ns
     assert ns["exposed communication"] == row.exposed_communication_ns
     assert ns["exposed copy"] == row.exposed_memory_ns

@@ -13,7 +13,7 @@ from tables import Event, call, kernel, sync, trace_of
 
 
 def us(*events: Event) -> Trace:
-    return trace_of(*(replace(one, ts=one.ts * 1000, end=one.end * 1000) for one in events))
+    return trace_of(*(replace(event, ts=event.ts * 1000, end=event.end * 1000) for event in events))
 
 
 def launched(name: str, at: int, ts: int, end: int, stream: int, correlation: int) -> list[Event]:
@@ -74,7 +74,7 @@ def test_the_clocks_of_a_device_may_differ_by_two_microseconds() -> None:
 def test_short_work_that_ends_all_the_time_says_nothing() -> None:
     """Of a stream of short kernels one has always ended just before; but the last that was launched in time tells."""
     short = [launched("k", 110 + i, 1100 + 9 * i, 1108 + 9 * i, 20, 10 + i) for i in range(100)]
-    busy = [event for one in short for event in one]
+    busy = [event for each in short for event in each]
     assert waits_in(us(*BEFORE, *busy, *launched("b", 300, 1600, 1700, 7, 3))) == {}
     assert waits_in(us(*BEFORE, *busy, *launched("b", 300, 2001, 2100, 7, 3))) == {"b": ("k", "ended just before")}
 

@@ -38,13 +38,13 @@ def drawn_trace(drawn: list[tuple[int, int, Category, int]]) -> Trace:
 def around(trace: Trace, place: int) -> list[int]:
     """The places before it whose slices enclose it wholly; they ascend from the outermost to the innermost."""
     rows, events = call_stacks(trace).row, trace.events
-    own = rows[place]
+    part = rows[place]
     return [
         other
         for other, row in enumerate(rows[:place].tolist())
-        if events.track[row] == events.track[own]
-        and events.ts[row] <= events.ts[own] < events.end[row]
-        and events.end[own] <= events.end[row]
+        if events.track[row] == events.track[part]
+        and events.ts[row] <= events.ts[part] < events.end[row]
+        and events.end[part] <= events.end[row]
     ]
 
 
@@ -58,11 +58,11 @@ def test_among_places(drawn: list[tuple[int, int, Category, int]], some: set[int
     above = directly_around(trace, places).tolist()
     for place in range(count):
         wanted = [chosen.index(other) for other in around(trace, place) if other in chosen]
-        own = [chosen.index(place)] if place in chosen else []
-        assert inner[place] == (wanted + own or [-1])[-1]
-        assert outer[place] == (wanted + own or [-1])[0]
-        if own:
-            assert above[own[0]] == max(wanted, default=-1)
+        part = [chosen.index(place)] if place in chosen else []
+        assert inner[place] == (wanted + part or [-1])[-1]
+        assert outer[place] == (wanted + part or [-1])[0]
+        if part:
+            assert above[part[0]] == max(wanted, default=-1)
 
 
 @given(SLICES, st.sampled_from([(Category.CPU_OP,), (Category.USER_ANNOTATION, Category.CPU_OP)]), st.booleans())
@@ -71,22 +71,22 @@ def test_by_category(drawn: list[tuple[int, int, Category, int]], categories: tu
     stacks, events = call_stacks(trace), trace.events
     named = None if all_ else np.array([name == "a" for name in trace.strings])
     rows = np.append(np.arange(len(events)), -1)
-    found = innermost(trace, rows, categories, named).tolist(), outermost(trace, rows, categories, named).tolist()
+    result = innermost(trace, rows, categories, named).tolist(), outermost(trace, rows, categories, named).tolist()
     for row in rows.tolist():
         place = int(stacks.place_of[row]) if row >= 0 else -1
         chain = stacks.row[[*around(trace, place), place]].tolist() if place >= 0 else []
         chain = [
-            one
-            for one in chain
-            if events.category[one] in categories and (all_ or trace.strings[events.name[one]] == "a")
+            each
+            for each in chain
+            if events.category[each] in categories and (all_ or trace.strings[events.name[each]] == "a")
         ]
-        assert (found[0][row], found[1][row]) == ((chain or [-1])[-1], (chain or [-1])[0])
+        assert (result[0][row], result[1][row]) == ((chain or [-1])[-1], (chain or [-1])[0])
 
 
 @given(SLICES, st.lists(st.tuples(TIMES, st.integers(0, 1)), min_size=1, max_size=5))
 def test_around_a_moment(drawn: list[tuple[int, int, Category, int]], asked: list[tuple[int, int]]) -> None:
     trace = drawn_trace(drawn)
-    threads = {one.tid: index for index, one in enumerate(trace.tracks)}
+    threads = {each.tid: index for index, each in enumerate(trace.tracks)}
     ts, thread = np.array([ts for ts, _ in asked]), np.array([threads[tid] for _, tid in asked], np.int32)
     inner, outer = around_moments(trace, ts, thread, [Category.CPU_OP, Category.PYTHON_FUNCTION])
     events = trace.events
@@ -115,8 +115,8 @@ def test_ancestors_by_category() -> None:
     )
     rows = np.append(rows, -1)
 
-    def named(found: np.ndarray) -> list[str | None]:  # type: ignore[type-arg]
-        return [None if row < 0 else trace.names_of(np.array([row]))[0] for row in found.tolist()]
+    def named(result: np.ndarray) -> list[str | None]:  # type: ignore[type-arg]
+        return [None if row < 0 else trace.names_of(np.array([row]))[0] for row in result.tolist()]
 
     assert named(innermost(trace, rows, [Category.CPU_OP])) == ["aten::addmm", None, None, None]
     assert named(outermost(trace, rows, [Category.CPU_OP])) == ["aten::linear", None, None, None]

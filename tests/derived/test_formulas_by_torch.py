@@ -31,9 +31,9 @@ def counted(run: Callable[[], object]) -> int:
 
 def ours(operator: str, *args: Any) -> int | None:
     """What we count of a call with these arguments, told as a trace tells them."""
-    tensors = [isinstance(one, torch.Tensor) for one in args]
-    dims = [list(one.shape) if is_tensor else [] for one, is_tensor in zip(args, tensors, strict=True)]
-    values = ["" if is_tensor or one is None else str(one) for one, is_tensor in zip(args, tensors, strict=True)]
+    tensors = [isinstance(arg, torch.Tensor) for arg in args]
+    dims = [list(each.shape) if is_tensor else [] for each, is_tensor in zip(args, tensors, strict=True)]
+    values = ["" if is_tensor or each is None else str(each) for each, is_tensor in zip(args, tensors, strict=True)]
     types = ["c10::BFloat16" if is_tensor else "Scalar" for is_tensor in tensors]
     return ALL[operator](Call(operator, dims, types, values)).flops
 
@@ -53,7 +53,7 @@ def meta(*shape: int) -> Any:
     ],
 )
 def test_products(operator: str, shapes: list[tuple[int, ...]]) -> None:
-    args = [meta(*one) for one in shapes]
+    args = [meta(*shape) for shape in shapes]
     assert ours(f"aten::{operator}", *args) == counted(lambda: getattr(torch.ops.aten, operator)(*args))
 
 
@@ -93,7 +93,7 @@ def test_attention(kind: str) -> None:
     from torch.utils.flop_counter import flop_registry
 
     shapes = (2, 4, 16, 8), (2, 4, 24, 8), (2, 4, 24, 8)
-    q, k, v = (meta(*one) for one in shapes)
+    q, k, v = (meta(*shape) for shape in shapes)
     forward = f"_scaled_dot_product_{kind}_attention"
     causal = {"flash": 4, "efficient": 6, "cudnn": 6}[kind]
     args = [q, k, v, *([None] * (causal - 3)), False]
@@ -141,7 +141,7 @@ def test_the_profiler_writes_what_calls_are_read_from(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     profiler.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
-    [args] = [one["args"] for one in events if one.get("name") == "aten::mm"]
+    [args] = [event["args"] for event in events if event.get("name") == "aten::mm"]
     texts = [json.dumps(args[name]) for name in ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")]
     call = Call.parsed("aten::mm", *texts)
     assert call is not None

@@ -28,17 +28,17 @@ _SHAPE = re.compile(rf"\b({'|'.join(TYPES)})\[([\d,]*)\]")
 def instructions(shared_traces: Path) -> list[dict[str, Any]]:
     """The args of one event of each instruction."""
     events = json.loads(gzip.decompress((shared_traces / TRACE).read_bytes()))["traceEvents"]
-    args = [one["args"] for one in events if "raw_bytes_accessed" in one.get("args", {})]
-    return list({one["long_name"]: one for one in args}.values())
+    args = [event["args"] for event in events if "raw_bytes_accessed" in event.get("args", {})]
+    return list({arg["long_name"]: arg for arg in args}.values())
 
 
-def told(instruction: dict[str, Any], operator: str, *, result: bool) -> Call:
+def call_of(instruction: dict[str, Any], operator: str, *, result: bool) -> Call:
     """The instruction as a call with its operands, and its results as operands if wanted."""
     text = re.split(r", (?:kind|to_apply|channel_id)=", instruction["long_name"])[0]
     results, _, operands = text.partition(f" {text.split('(')[0].split()[-1]}(")
-    found = _SHAPE.findall(text if result else operands or results)
-    shapes = [[int(size) for size in dims.split(",") if size] or [1] for _, dims in found]
-    return Call(operator, shapes, [TYPES[kind] for kind, _ in found])
+    actual = _SHAPE.findall(text if result else operands or results)
+    shapes = [[int(size) for size in dims.split(",") if size] or [1] for _, dims in actual]
+    return Call(operator, shapes, [TYPES[kind] for kind, _ in actual])
 
 
 def figures(instruction: dict[str, Any]) -> tuple[int, int]:
@@ -46,7 +46,7 @@ def figures(instruction: dict[str, Any]) -> tuple[int, int]:
 
 
 def of_category(instructions: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
-    return [one for one in instructions if one["hlo_category"] == category]
+    return [instruction for instruction in instructions if instruction["hlo_category"] == category]
 
 
 def work(operator: str, call: Call) -> Work:
@@ -56,29 +56,29 @@ def work(operator: str, call: Call) -> Work:
 
 
 def test_a_product_has_the_operations_and_bytes_of_linear(instructions: list[dict[str, Any]]) -> None:
-    found = of_category(instructions, "convolution fusion")
-    assert found
-    for one in found:
-        ours = linear(told(one, "aten::linear", result=False))
-        assert (ours.flops, ours.bytes) == figures(one)
+    result = of_category(instructions, "convolution fusion")
+    assert result
+    for each in result:
+        ours = linear(call_of(each, "aten::linear", result=False))
+        assert (ours.flops, ours.bytes) == figures(each)
 
 
 def test_a_gather_has_the_bytes_of_an_embedding(instructions: list[dict[str, Any]]) -> None:
-    found = of_category(instructions, "custom fusion")
-    assert found
-    for one in found:
-        (rows, _), weight, *_ = told(one, "", result=True).dims  # an index for each row of the result
+    result = of_category(instructions, "custom fusion")
+    assert result
+    for each in result:
+        (rows, _), weight, *_ = call_of(each, "", result=True).dims  # an index for each row of the result
         call = Call("aten::embedding", [weight, [rows]], ["c10::BFloat16", "int"])
-        assert work("aten::embedding", call).bytes == figures(one)[1]
+        assert work("aten::embedding", call).bytes == figures(each)[1]
 
 
 @pytest.mark.parametrize("category", ["data formatting", "all-reduce", "all-gather", "broadcast", "loop fusion"])
 def test_what_moves_has_the_bytes_of_all_operands(instructions: list[dict[str, Any]], category: str) -> None:
     """Fusions that read a part of an operand, or convert a part, move less than all of it: never more."""
-    found = of_category(instructions, category)
-    assert found
+    result = of_category(instructions, category)
+    assert result
     name = "triton_poi_fused_add"
-    pairs = [(work(name, told(one, name, result=True)).bytes or 0, figures(one)[1]) for one in found]
+    pairs = [(work(name, call_of(each, name, result=True)).bytes or 0, figures(each)[1]) for each in result]
     assert all(ours >= theirs for ours, theirs in pairs)
     equal = sum(ours == theirs for ours, theirs in pairs)
     assert equal >= 0.9 * len(pairs)

@@ -48,9 +48,9 @@ def replayed(nodes: list[str], at: int = 10_000, *, streams: tuple[int, ...] = (
 
 def joined(trace: Trace) -> list[str | None]:
     """Of each kernel the operator with its first shape."""
-    found = operator_work(trace)
-    told = [f"{call.operator} {call.dims[0][0]}" for call in found.calls]
-    return [told[found.kind[owner]] if owner >= 0 else None for owner in found.owner.tolist()]
+    result = operator_work(trace)
+    rows = [f"{call.operator} {call.dims[0][0]}" for call in result.calls]
+    return [rows[result.kind[owner]] if owner >= 0 else None for owner in result.owner.tolist()]
 
 
 EXPECTED = ["aten::mm 64", "aten::add 16", "aten::mm 32"]
@@ -63,9 +63,9 @@ def test_kernels_have_the_operators_of_the_capture_beside_the_trace() -> None:
     assert joined(beside) == EXPECTED * 2
     assert not graph_work(beside).reasons
     assert len(operator_work(beside)) == 6  # each launch of the graph has its own
-    found = roofline.analyze(beside)
-    assert isinstance(found, Findings)
-    products = sorted((row.count, row.flops) for row in found.rows if row.flops)
+    findings = roofline.analyze(beside)
+    assert isinstance(findings, Findings)
+    products = sorted((row.count, row.flops) for row in findings.rows if row.flops)
     assert products == [(2, 4 * 32**3), (2, 4 * 64**3)]
 
 
@@ -88,8 +88,8 @@ def test_what_does_not_fit_is_not_joined(
 ) -> None:
     trace = replace(trace_of(*replayed(nodes, streams=streams)), graph_capture=trace_of(*capture))
     assert joined(trace) == [None] * 3
-    (told,) = graph_work(trace).reasons
-    assert reason in told
+    (output,) = graph_work(trace).reasons
+    assert reason in output
 
 
 def test_captures_that_agree_are_one() -> None:
@@ -106,14 +106,14 @@ def test_a_recorded_graph_and_its_capture(shared_traces: Path) -> None:
     trace = augment.with_graph_capture(
         augment.read(folder / "qwen3_8b_decode.json.gz"), folder / "capture_bs32_rank0.json.gz"
     )
-    found = roofline.analyze(trace)
-    assert isinstance(found, Findings)
+    findings = roofline.analyze(trace)
+    assert isinstance(findings, Findings)
     events = json.loads(gzip.decompress((folder / "capture_bs32_rank0.json.gz").read_bytes()))["traceEvents"]
-    shapes = [one["args"]["Input Dims"] for one in events if one.get("name") == "aten::mm"]
+    shapes = [event["args"]["Input Dims"] for event in events if event.get("name") == "aten::mm"]
     expected = sum(2 * left[0] * left[1] * right[1] for left, right in shapes)
-    assert sum(row.flops or 0 for row in found.rows if row.operator == "aten::mm") == expected > 0
-    assert sum(row.count for row in found.rows if row.operator == "aten::mm") == len(shapes)
-    assert not any(one.code in ("graph_not_joined", "above_peak") for one in found.diagnostics)
+    assert sum(row.flops or 0 for row in findings.rows if row.operator == "aten::mm") == expected > 0
+    assert sum(row.count for row in findings.rows if row.operator == "aten::mm") == len(shapes)
+    assert not any(diagnostic.code in ("graph_not_joined", "above_peak") for diagnostic in findings.diagnostics)
 
 
 def test_another_runs_capture_is_refused(shared_traces: Path) -> None:
@@ -126,14 +126,14 @@ def test_another_runs_capture_is_refused(shared_traces: Path) -> None:
 def test_a_recorded_cuda_graph_with_its_capture_in_the_trace(shared_traces: Path) -> None:
     """CUDA records no names of captured kernels: each kernel's own name says what its operator must be."""
     trace = augment.read(shared_traces / "a100_torch_compile_ao" / "quantize_vit_bfloat16.json.gz")
-    work, found = gpu_work(trace), graph_work(trace)
-    assert not found.reasons
+    work, result = gpu_work(trace), graph_work(trace)
+    assert not result.reasons
     in_graph = [places for _, places in graph_launches(trace)]
     assert [len(places) for places in in_graph] == [124] * 5
     for place in np.concatenate(in_graph).tolist():
         name = trace.strings[trace.events.name[work.row[place]]]
-        owner = found.owner[place]
-        operator = found.calls[found.kind[owner]].operator if owner >= 0 else ""
+        owner = result.owner[place]
+        operator = result.calls[result.kind[owner]].operator if owner >= 0 else ""
         if "flash_fwd" in name:
             assert operator == "aten::_flash_attention_forward"
         elif "convolve" in name:

@@ -19,10 +19,10 @@ MAKERS = (op, annotation, python, call)
 
 def named(trace: Trace) -> list[tuple[int, int, str | None]]:
     """Track, moment and innermost slice."""
-    found = host_segments(trace)
-    tracks = np.repeat(np.arange(len(trace.tracks)), np.diff(found.bounds))
-    names = [trace.names_of(np.array([row]))[0] if row >= 0 else None for row in found.row.tolist()]
-    return list(zip(tracks.tolist(), found.ts.tolist(), names, strict=True))
+    result = host_segments(trace)
+    tracks = np.repeat(np.arange(len(trace.tracks)), np.diff(result.bounds))
+    names = [trace.names_of(np.array([row]))[0] if row >= 0 else None for row in result.row.tolist()]
+    return list(zip(tracks.tolist(), result.ts.tolist(), names, strict=True))
 
 
 def test_a_thread_is_in_the_innermost_of_its_slices() -> None:
@@ -67,11 +67,11 @@ def slices(draw: st.DrawFn) -> list[Event]:
 @given(slices())
 def test_every_moment_has_the_slice_that_began_last_of_those_that_last(made: list[Event]) -> None:
     trace = trace_of(*made)
-    found = host_segments(trace)
+    result = host_segments(trace)
     stacks_order = {row: place for place, row in enumerate(module.call_stacks(trace).row.tolist())}
     for track in range(len(trace.tracks)):
-        own = found.of(track)
-        ts, row = found.ts[own].tolist(), found.row[own].tolist()
+        part = result.of(track)
+        ts, row = result.ts[part].tolist(), result.row[part].tolist()
         assert ts == sorted(set(ts))
         for moment in range(46):
             end = trace.events.end

@@ -70,9 +70,9 @@ def test_matrix_units_of_labelled_names() -> None:
                 continue
             label, _, _, _, name = line.rstrip("\n").split("\t")
             count += 1
-            found = shipped_rules().matrix("gemm", name)
-            if label in wanted and found != wanted[label]:
-                wrong.append((label, found, name))
+            result = shipped_rules().matrix("gemm", name)
+            if label in wanted and result != wanted[label]:
+                wrong.append((label, result, name))
     assert len(wrong) <= 0.02 * count, wrong[:10]
 
 

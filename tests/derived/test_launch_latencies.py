@@ -35,10 +35,10 @@ def test_it_is_the_least_lag_of_the_launches_that_follow(lags: list[int], reach:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_LAUNCHES", reach)
         trace = trace_of(*events, kernel("unknown", 0, 1, stream=99))
-        found = dict(zip(trace.events.correlation[gpu_work(trace).row].tolist(), launch_latencies(trace), strict=True))
+        result = dict(zip(trace.events.correlation[gpu_work(trace).row].tolist(), launch_latencies(trace), strict=True))
     for i in range(len(lags)):
         near = lags[min(i, max(len(lags) - reach, 0)) :][:reach]
-        assert found[i + 1] == min((lag * US for lag in near if 0 < lag <= 30), default=LONGEST_NS)
+        assert result[i + 1] == min((lag * US for lag in near if 0 < lag <= 30), default=LONGEST_NS)
 
 
 def backlog(periods: int = 50, behind: int = 10_005) -> list[Event]:
@@ -54,10 +54,10 @@ def backlog(periods: int = 50, behind: int = 10_005) -> list[Event]:
 
 
 def test_a_device_with_a_backlog_is_bound_by_itself() -> None:
-    found = sums(*backlog())
-    assert found.keys() <= {"idle", "kernel_gap", "kernel_computation"}
-    assert found["kernel_computation"] == 2 * 50 * 198 * US
-    assert found["idle"] == 5 * US
+    result = sums(*backlog())
+    assert result.keys() <= {"idle", "kernel_gap", "kernel_computation"}
+    assert result["kernel_computation"] == 2 * 50 * 198 * US
+    assert result["idle"] == 5 * US
 
 
 def test_a_host_that_is_late_by_a_little_still_decides() -> None:
@@ -108,8 +108,8 @@ def test_names_that_tie_are_told_in_their_own_order() -> None:
     turned = len(trace.strings) - 1 - trace.events.name
     other = Trace(dataclasses.replace(trace.events, name=turned), trace.strings[::-1], trace.tracks, trace.source)
     assert trace.names_of(np.arange(6)) == other.names_of(np.arange(6))
-    for one in (trace, other):
-        rows = rows_of(critical_path_operators.analyze(one, name_count=3), "name", "time_ns")
+    for each in (trace, other):
+        rows = rows_of(critical_path_operators.analyze(each, name_count=3), "name", "time_ns")
         assert rows == [("alpha", 10), ("beta", 10), ("cudaLaunchKernel", 10)]
 
 
@@ -121,19 +121,19 @@ def test_time_outside_operators_tells_where_it_was() -> None:
         op("aten::mm", 110, 120),
         call("cudaLaunchKernel", 115, 116),
     ]
-    found = critical_path.analyze(trace_of(*events))
-    track = found.annotations[0]  # type: ignore[union-attr]
+    findings = critical_path.analyze(trace_of(*events))
+    track = findings.annotations[0]  # type: ignore[union-attr]
     source = track.args["source"]  # type: ignore[union-attr]
-    told = [source.values[code] for code in source.codes.tolist()]
+    rows = [source.values[code] for code in source.codes.tolist()]
     outside = BoundBy.OUTSIDE_OPERATORS
     kinds = track.names.codes.tolist()  # type: ignore[union-attr]
-    assert [one for one, kind in zip(told, kinds, strict=True) if kind == outside] == [
+    assert [each for each, kind in zip(rows, kinds, strict=True) if kind == outside] == [
         "ProfilerStep#1", "ProfilerStep#1", "nothing recorded",
     ]  # fmt: skip
 
 
 def test_rows_say_what_the_path_covers() -> None:
-    found = critical_path.analyze(trace_of(*backlog()))
-    spans = {span for (span,) in rows_of(found, "span_ns")}
-    assert spans == {sum(ns for (ns,) in rows_of(found, "time_ns"))} == {(50 * 200 + 10_005 - 2) * US}
-    assert np.isclose(sum(ratio for (ratio,) in rows_of(found, "time_ratio")), 1)
+    findings = critical_path.analyze(trace_of(*backlog()))
+    spans = {span for (span,) in rows_of(findings, "span_ns")}
+    assert spans == {sum(ns for (ns,) in rows_of(findings, "time_ns"))} == {(50 * 200 + 10_005 - 2) * US}
+    assert np.isclose(sum(ratio for (ratio,) in rows_of(findings, "time_ratio")), 1)

@@ -15,7 +15,7 @@ from tables import Event, annotation, call, kernel, op, python, trace_of
 
 TIMES = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(lambda ends: (min(ends), max(ends)))
 HOST = st.lists(st.tuples(TIMES, st.sampled_from([op, annotation, python])), max_size=8)
-CALLS = st.lists(st.tuples(TIMES, st.integers(0, 99), st.integers(1, 2)), max_size=6, unique_by=lambda one: one[1])
+CALLS = st.lists(st.tuples(TIMES, st.integers(0, 99), st.integers(1, 2)), max_size=6, unique_by=lambda item: item[1])
 
 
 @given(HOST, CALLS)
@@ -30,30 +30,30 @@ def test_spans_hold_what_lies_within_in_the_order_of_launch(
     stacks, launched, table = call_stacks(trace), launched_work(trace), trace.events
     assert len(launched.place) == sum(pieces for _, _, pieces in calls)
     launch = gpu_work(trace).launch[launched.listed]
-    own: dict[str, tuple[int, int]] = {}
+    part: dict[str, tuple[int, int]] = {}
     for place, row in enumerate(stacks.row.tolist()):
         if table.category[row] == Category.CUDA_RUNTIME:
             continue
         (start,), (stop,) = launched.spans(stacks.place_of[[row]].astype(int))
         within = [
-            one
-            for one in set(launch.tolist())
-            if stacks.place_of[one] > place
-            and table.ts[row] <= table.ts[one] < table.end[row]
-            and table.end[one] <= table.end[row]
+            each
+            for each in set(launch.tolist())
+            if stacks.place_of[each] > place
+            and table.ts[row] <= table.ts[each] < table.end[row]
+            and table.end[each] <= table.end[row]
         ]
         pieces = {number: count for _, number, count in calls}
-        found = launch[start:stop].tolist()
-        assert sorted(set(found)) == sorted(within)
-        assert len(found) == sum(pieces[int(table.correlation[one])] for one in within)
-        assert [table.ts[one] for one in found] == sorted(table.ts[one] for one in found)
-        own[trace.names_of(stacks.row[[place]])[0]] = int(start), int(stop)
+        result = launch[start:stop].tolist()
+        assert sorted(set(result)) == sorted(within)
+        assert len(result) == sum(pieces[int(table.correlation[each])] for each in within)
+        assert [table.ts[each] for each in result] == sorted(table.ts[each] for each in result)
+        part[trace.names_of(stacks.row[[place]])[0]] = int(start), int(stop)
     found_rows = operator_breakdown.analyze(trace)
     assert isinstance(found_rows, Findings)
-    for one in found_rows.rows:
-        if one.operator is not None:
-            assert (one.gpu_ns or 0) == own[one.operator][1] - own[one.operator][0]  # each piece takes 1 ns
-    assert sum(one.self_gpu_ns or 0 for one in found_rows.rows) == len(launched.place)
+    for each in found_rows.rows:
+        if each.operator is not None:
+            assert (each.gpu_ns or 0) == part[each.operator][1] - part[each.operator][0]  # each piece takes 1 ns
+    assert sum(row.self_gpu_ns or 0 for row in found_rows.rows) == len(launched.place)
 
 
 def test_launches_of_one_moment_stand_by_correlation() -> None:

@@ -37,15 +37,15 @@ def many_streams() -> Trace:
         stream, ts = Counted(f"s{i}"), 10 * i
         work = kernel("k", ts, ts + 5, stream=stream, correlation=2 * i + 1)
         note = replace(work, category=Category.GPU_USER_ANNOTATION, name="note", correlation=-1)
-        told = replace(sync("Stream Sync", ts + 5, ts + 7, correlation=2 * i + 2), track=work.track)
-        events += [work, note, call("cudaStreamSynchronize", ts + 5, ts + 8, correlation=2 * i + 2), told]
+        output = replace(sync("Stream Sync", ts + 5, ts + 7, correlation=2 * i + 2), track=work.track)
+        events += [work, note, call("cudaStreamSynchronize", ts + 5, ts + 8, correlation=2 * i + 2), output]
     return trace_of(*events)
 
 
 def many_devices() -> Trace:
     """An annotation of each of many devices."""
     work = [kernel("k", 10 * i, 10 * i + 5, device=Counted(f"d{i}")) for i in range(COUNT)]
-    return trace_of(*(replace(one, category=Category.GPU_USER_ANNOTATION, name="note") for one in work))
+    return trace_of(*(replace(each, category=Category.GPU_USER_ANNOTATION, name="note") for each in work))
 
 
 def waits(trace: Trace) -> int:

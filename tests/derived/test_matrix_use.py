@@ -36,7 +36,7 @@ RTX3060 = {"name": "NVIDIA GeForce RTX 3060", "computeMajor": 8, "computeMinor":
 
 
 @pytest.mark.parametrize(
-    ("device", "types", "name", "operator", "told"),
+    ("device", "types", "name", "operator", "expected"),
     [
         (H100, "float", SIMT, "aten::mm", "eligible"),
         (H100, "float", TENSOR, "aten::mm", "used"),
@@ -53,13 +53,13 @@ RTX3060 = {"name": "NVIDIA GeForce RTX 3060", "computeMajor": 8, "computeMinor":
         ({"name": "GPU of tomorrow"}, "float", SIMT, "aten::mm", "not_used"),
     ],
 )
-def test_what_could_have_used_them(device: dict[str, Any], types: str, name: str, operator: str, told: str) -> None:
+def test_what_could_have_used_them(device: dict[str, Any], types: str, name: str, operator: str, expected: str) -> None:
     trace = product(device, types, name, operator)
-    assert rows_of(kernel_breakdown.analyze(trace), "matrix_units") == [(told,)]
-    not_used = 50 if told in ("eligible", "not_eligible", "not_used") else 0
+    assert rows_of(kernel_breakdown.analyze(trace), "matrix_units") == [(expected,)]
+    not_used = 50 if expected in ("eligible", "not_eligible", "not_used") else 0
     columns = ("matrix_used_ns", "matrix_not_used_ns", "matrix_eligible_ns")
     assert rows_of(kernel_family_breakdown.analyze(trace), *columns) == [
-        (50 if told == "used" else 0, not_used, 50 if told == "eligible" else 0)
+        (50 if expected == "used" else 0, not_used, 50 if expected == "eligible" else 0)
     ]
 
 
@@ -75,16 +75,16 @@ def test_without_shapes_it_is_not_known() -> None:
 def test_products_of_few_rows_of_a_recorded_run(shared_traces: Path) -> None:
     """Against the trace's own text: kernels ``gemmSN`` of an operator of 16-bit numbers on an A100."""
     path = shared_traces / "a100_sam_fast" / "amg_example_trace.json.gz"
-    events = [one for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if one.get("ph") == "X"]
-    calls = {one["args"]["correlation"]: one["ts"] for one in events if one.get("cat") == "cuda_runtime"}
-    products = [one for one in events if one.get("cat") == "cpu_op" and one["name"] == "aten::bmm"]
+    events = [each for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if each.get("ph") == "X"]
+    calls = {event["args"]["correlation"]: event["ts"] for event in events if event.get("cat") == "cuda_runtime"}
+    products = [event for event in events if event.get("cat") == "cpu_op" and event["name"] == "aten::bmm"]
     expected = 0
-    for one in events:
-        if one.get("cat") == "kernel" and "gemmSN" in one["name"]:
-            at = calls[one["args"]["correlation"]]
+    for event in events:
+        if event.get("cat") == "kernel" and "gemmSN" in event["name"]:
+            at = calls[event["args"]["correlation"]]
             (around,) = [op for op in products if op["ts"] <= at < op["ts"] + op["dur"]]
             assert around["args"]["Input type"] == ["c10::BFloat16"] * 2
-            expected += round(one["dur"] * 1000)
-    found = kernel_family_breakdown.analyze(augment.read(path))
-    (eligible,) = [ns for family, ns in rows_of(found, "family", "matrix_eligible_ns") if family == "gemm"]
+            expected += round(event["dur"] * 1000)
+    findings = kernel_family_breakdown.analyze(augment.read(path))
+    (eligible,) = [ns for family, ns in rows_of(findings, "family", "matrix_eligible_ns") if family == "gemm"]
     assert eligible == expected > 0

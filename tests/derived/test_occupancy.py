@@ -33,14 +33,14 @@ def test_occupants_are_those_of_each_moment(
     start = np.array([ts for ts, _ in asked], np.int64)
     end = start + np.array([dur for _, dur in asked], np.int64)
     at_once, occupancy.PAIRS_AT_ONCE = occupancy.PAIRS_AT_ONCE, 3 if in_pieces else occupancy.PAIRS_AT_ONCE
-    found = occupancy.occupants(trace, [Category.CPU_OP], start, end, np.full(len(asked), thread, np.int32))
+    result = occupancy.occupants(trace, [Category.CPU_OP], start, end, np.full(len(asked), thread, np.int32))
     occupancy.PAIRS_AT_ONCE = at_once
     for index, (low, high) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         held = Counter[str]()
         stretches = Counter[tuple[str, int, int]]()  # of one slice without a break: its name, its start, when it began
         before, began = None, low
         for moment in range(low, high):
-            around = [(-one.ts, one.end, one.name, one.ts) for one in events if one.ts <= moment < one.end]
+            around = [(-each.ts, each.end, each.name, each.ts) for each in events if each.ts <= moment < each.end]
             inner = min(around, default=None)  # that began last, of those the shortest
             began = moment if inner != before else began
             before = inner
@@ -48,15 +48,15 @@ def test_occupants_are_those_of_each_moment(
                 held[inner[2]] += 1
                 stretches[inner[2], inner[3], began] += 1
         if not held:
-            assert (found.name[index], found.ns[index], found.row[index]) == (-1, -1, -1)
+            assert (result.name[index], result.ns[index], result.row[index]) == (-1, -1, -1)
         else:
-            assert found.ns[index] == max(held.values())
-            name = trace.strings[found.name[index]]
-            assert held[name] == found.ns[index]
+            assert result.ns[index] == max(held.values())
+            name = trace.strings[result.name[index]]
+            assert held[name] == result.ns[index]
             longest = max(count for (whose, _, _), count in stretches.items() if whose == name)
             starts = [start for (whose, start, _), count in stretches.items() if (whose, count) == (name, longest)]
-            assert trace.names_of(found.row[[index]]) == [name]
-            assert trace.events.ts[found.row[index]] == starts[0]
+            assert trace.names_of(result.row[[index]]) == [name]
+            assert trace.events.ts[result.row[index]] == starts[0]
 
 
 def test_after_a_crossing_the_one_that_began_last_goes_on() -> None:
@@ -71,13 +71,13 @@ def test_timelines_of_many_threads(drawn: list[tuple[int, int, int]]) -> None:
     group, start, end = (np.array(column, np.int64) for column in (zip(*slices, strict=True) if slices else ([],) * 3))
     line, bounds = occupancy.timelines(np.arange(len(slices)), start, end, group.astype(np.int32), 3)
     for thread in range(3):
-        own = slice(*bounds[thread : thread + 2])
-        pieces = list(zip(*(column[own].tolist() for column in line), strict=True))
+        part = slice(*bounds[thread : thread + 2])
+        pieces = list(zip(*(column[part].tolist() for column in line), strict=True))
         for moment in range(21):
             open_ = [
-                (one[1], -one[2], row)
-                for row, one in enumerate(slices)
-                if one[0] == thread and one[1] <= moment < one[2]
+                (each[1], -each[2], row)
+                for row, each in enumerate(slices)
+                if each[0] == thread and each[1] <= moment < each[2]
             ]
-            found = [row for begin, stop, row in pieces if begin <= moment < stop]
-            assert found == ([max(open_)[2]] if open_ else [])
+            rows = [row for begin, stop, row in pieces if begin <= moment < stop]
+            assert rows == ([max(open_)[2]] if open_ else [])

@@ -24,7 +24,7 @@ def called(operator: str, *dims: Dims, types: str = "float", values: dict[int, s
     """A call whose tensors are all of one type."""
     texts = [(values or {}).get(place, "") for place in range(max(len(dims), *(values or {0: ""})) + 1)]
     padded = [*dims, *([] for _ in range(len(texts) - len(dims)))]
-    return Call(operator, padded, [types if one else "Scalar" for one in padded], texts)
+    return Call(operator, padded, [types if each else "Scalar" for each in padded], texts)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_packed_sequences_are_bounded_by_all_that_may_be() -> None:
     qkv = [tokens, 2, 4]
     values = {5: str(longest), 6: str(longest), 8: "True", 11: "-1", 12: "-1"}
     work = ATTENTION["aten::_flash_attention_forward"](called("f", qkv, qkv, qkv, [4], [4], values=values))
-    lengths = [one for one in product(range(longest + 1), repeat=sequences) if sum(one) == tokens]
-    counts = [sum(one * (one + 1) // 2 for one in some) * 2 * 2 * 8 for some in lengths]
+    lengths = [sequence for sequence in product(range(longest + 1), repeat=sequences) if sum(sequence) == tokens]
+    counts = [sum(each * (each + 1) // 2 for each in some) * 2 * 2 * 8 for some in lengths]
     assert (work.flops, work.most_flops) == (min(counts), max(counts))
     assert work.flops != work.most_flops
 

@@ -15,11 +15,11 @@ SHARED = Path(__file__).parents[3] / "shared" / "traces"
 MM = shaped([2, 3], [3, 5])
 
 
-def told(trace: Trace) -> list[tuple[str, int | None, int | None]]:
+def counted(trace: Trace) -> list[tuple[str, int | None, int | None]]:
     """The operators that count: name, operations, bytes."""
-    found = operator_work(trace)
-    works = [found.works[kind] for kind in found.kind.tolist()]
-    return [(name, work.flops, work.bytes) for name, work in zip(trace.names_of(found.row), works, strict=True)]
+    result = operator_work(trace)
+    works = [result.works[kind] for kind in result.kind.tolist()]
+    return [(name, work.flops, work.bytes) for name, work in zip(trace.names_of(result.row), works, strict=True)]
 
 
 def launched(number: int, at: int) -> list[Event]:
@@ -36,7 +36,7 @@ def test_of_nested_products_the_innermost_counts() -> None:
         op("aten::addmm", 10, 90, args=shaped([5], [2, 3], [3, 5])),
         *launched(1, 20),
     )
-    assert told(trace) == [("aten::addmm", 60, 2 * 36)]
+    assert counted(trace) == [("aten::addmm", 60, 2 * 36)]
     assert operator_work(trace).owner.tolist() == [0]
 
 
@@ -47,7 +47,7 @@ def test_a_copy_within_a_product_takes_its_own_kernels_alone() -> None:
         *launched(1, 20),
         *launched(2, 50),
     )
-    assert told(trace) == [("aten::mm", 60, 62), ("aten::copy_", None, 24)]
+    assert counted(trace) == [("aten::mm", 60, 62), ("aten::copy_", None, 24)]
     assert operator_work(trace).owner.tolist() == [1, 0]
 
 
@@ -55,7 +55,7 @@ def test_an_operator_without_shapes_leaves_its_parent_to_count() -> None:
     trace = trace_of(
         op("aten::linear", 0, 100, args=shaped([2, 3], [5, 3])), op("aten::addmm", 10, 90), *launched(1, 20)
     )
-    assert told(trace) == [("aten::linear", 60, 62)]
+    assert counted(trace) == [("aten::linear", 60, 62)]
 
 
 def test_what_launches_no_computation_does_not_count() -> None:
@@ -66,14 +66,14 @@ def test_what_launches_no_computation_does_not_count() -> None:
         copy("Memcpy DtoD", 50, 60, correlation=1),
         kernel("unrelated", 70, 80),
     )
-    assert told(trace) == []
+    assert counted(trace) == []
     assert set(operator_work(trace).owner.tolist()) == {-1}
     assert operator_work(trace).recorded
 
 
 def test_without_shapes_nothing_is_known() -> None:
-    found = operator_work(trace_of(op("aten::mm", 0, 10), *launched(1, 5)))
-    assert (len(found), found.recorded) == (0, False)
+    result = operator_work(trace_of(op("aten::mm", 0, 10), *launched(1, 5)))
+    assert (len(result), result.recorded) == (0, False)
 
 
 def test_users_formulas_come_first(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_users_formulas_come_first(tmp_path: Path) -> None:
     trace = trace_of(
         op("aten::mm", 0, 9, args=MM), *launched(1, 5), op("my::op", 20, 29, args=shaped([4])), *launched(2, 25)
     )
-    assert told(augment.with_tables(trace, table)) == [("aten::mm", 7, None), ("my::op", None, 8)]
+    assert counted(augment.with_tables(trace, table)) == [("aten::mm", 7, None), ("my::op", None, 8)]
 
 
 NODE = "autograd::engine::evaluate_function: "
@@ -129,13 +129,15 @@ def test_a_backward_that_will_be_differentiated_is_no_recomputation() -> None:
 def test_recorded_rates_are_those_of_a_count_by_another_program() -> None:
     """TFLOP/s of GEMMs on an H100, against a prototype that shares no code."""
     trace = augment.read(SHARED / "h100_8rank_modded_nanogpt" / "rank0.json.gz")
-    found, work = operator_work(trace), gpu_work(trace)
+    result, work = operator_work(trace), gpu_work(trace)
     rates = {}
     for name in ("aten::mm", "aten::_scaled_mm"):
-        own = [one == name for one in trace.names_of(found.row)]
-        flops = sum(found.works[kind].flops or 0 for kind, mine in zip(found.kind.tolist(), own, strict=True) if mine)
-        mine = [owner >= 0 and own[owner] for owner in found.owner.tolist()]
-        rates[name] = flops / int((work.end - work.ts)[mine].sum()) / 1e3
+        part = [each == name for each in trace.names_of(result.row)]
+        flops = sum(
+            result.works[kind].flops or 0 for kind, part in zip(result.kind.tolist(), part, strict=True) if part
+        )
+        index = [owner >= 0 and part[owner] for owner in result.owner.tolist()]
+        rates[name] = flops / int((work.end - work.ts)[index].sum()) / 1e3
     assert {name: round(rate, 1) for name, rate in rates.items()} == {"aten::mm": 692.1, "aten::_scaled_mm": 1400.6}
 
 
@@ -143,7 +145,7 @@ def test_recorded_rates_are_those_of_a_count_by_another_program() -> None:
 def test_recorded_recomputation() -> None:
     """Blocks run twice in three steps, their convolutions in the second run within the backward."""
     trace = augment.read(SHARED / "mi300_tracelens" / "resnet_act_checkpoint_rank0of8.json.gz")
-    found, again = operator_work(trace), recomputed(trace)
-    convolutions = [one for one, name in enumerate(trace.names_of(found.row)) if name == "aten::miopen_convolution"]
+    result, again = operator_work(trace), recomputed(trace)
+    convolutions = [each for each, name in enumerate(trace.names_of(result.row)) if name == "aten::miopen_convolution"]
     assert (len(convolutions), int(again[convolutions].sum())) == (117, 57)
-    assert not [one for one, name in enumerate(trace.names_of(found.row)) if "backward" in name and again[one]]
+    assert not [each for each, name in enumerate(trace.names_of(result.row)) if "backward" in name and again[each]]

@@ -61,7 +61,7 @@ UNKNOWN = {
 def on(name: str, major: int, minor: int, units: int, memory: int) -> Trace:
     """A trace of a device."""
     trace = trace_of(kernel("k", 0, 10))
-    told = {
+    output = {
         "id": 0,
         "name": name,
         "computeMajor": major,
@@ -69,13 +69,13 @@ def on(name: str, major: int, minor: int, units: int, memory: int) -> Trace:
         "numSms": units,
         "totalGlobalMem": memory,
     }
-    return replace(trace, source=replace(trace.source, metadata={"deviceProperties": [told]}))
+    return replace(trace, source=replace(trace.source, metadata={"deviceProperties": [output]}))
 
 
 @pytest.mark.parametrize("name", SEEN)
 def test_devices_that_were_seen(name: str) -> None:
-    *told, number, tflops, gbps = SEEN[name]
-    peak = device_peaks(on(name, *(int(one or 0) for one in told)))[0]
+    *output, number, tflops, gbps = SEEN[name]
+    peak = device_peaks(on(name, *(int(each or 0) for each in output)))[0]
     assert peak is not None
     assert (peak.tflops.get(str(number)), peak.memory_gbps) == (tflops, gbps)
 
@@ -93,14 +93,14 @@ def test_a_trace_that_tells_no_device_has_no_peak() -> None:
 
 def test_the_older_spelling() -> None:
     trace = trace_of(kernel("k", 0, 10))
-    told = {"id": 0, "name": "", "major": 9, "minor": 4, "multiProcessorCount": 304, "totalGlobalMem": 206141652992}
-    peak = device_peaks(replace(trace, source=replace(trace.source, metadata={"deviceProperties": [told, "x"]})))[0]
+    output = {"id": 0, "name": "", "major": 9, "minor": 4, "multiProcessorCount": 304, "totalGlobalMem": 206141652992}
+    peak = device_peaks(replace(trace, source=replace(trace.source, metadata={"deviceProperties": [output, "x"]})))[0]
     assert peak is not None
 
 
 def test_devices_that_are_counted_otherwise_are_told_apart_where_they_differ() -> None:
     trace = trace_of(kernel("k", 0, 10, device=2))
-    listed = [{"id": one, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992} for one in (0, 1)]
+    listed = [{"id": each, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992} for each in (0, 1)]
     alike = replace(trace, source=replace(trace.source, metadata={"deviceProperties": listed}))
     assert device_peaks(alike)[2] is not None
     mixed = [*listed, {"id": 3, "name": "NVIDIA B200"}]

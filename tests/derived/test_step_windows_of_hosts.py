@@ -21,11 +21,11 @@ def test_steps_are_the_hosts_annotations() -> None:
         step("ProfilerStep#10", 50, 60, category=Category.GPU_USER_ANNOTATION),
         kernel("k", 5, 8),
     )
-    found = steps(trace)
-    assert found.number.tolist() == [7, 8]
-    assert found.ts.tolist() == [0, 10]
-    assert found.end.tolist() == [10, 30]
-    assert found.at(np.array([-1, 0, 9, 10, 29, 30])).tolist() == [-1, 0, 0, 1, 1, -1]
+    result = steps(trace)
+    assert result.number.tolist() == [7, 8]
+    assert result.ts.tolist() == [0, 10]
+    assert result.end.tolist() == [10, 30]
+    assert result.at(np.array([-1, 0, 9, 10, 29, 30])).tolist() == [-1, 0, 0, 1, 1, -1]
 
 
 def test_two_threads_with_one_step() -> None:
@@ -36,6 +36,6 @@ def test_two_threads_with_one_step() -> None:
 
 
 def test_no_steps() -> None:
-    found = steps(trace_of(kernel("k", 5, 8)))
-    assert len(found) == 0
-    assert found.at(np.array([6])).tolist() == [-1]
+    result = steps(trace_of(kernel("k", 5, 8)))
+    assert len(result) == 0
+    assert result.at(np.array([6])).tolist() == [-1]

@@ -32,13 +32,13 @@ def load(name: str) -> dict[str, Any]:
 def windows(trace: dict[str, Any], path: Path) -> dict[int, tuple[int, int]]:
     """The window of each step, in ns after the trace's base: what is cut off changes no time."""
     path.write_text(json.dumps(trace))
-    found = step_windows(read(str(path)))
-    return {n: (a, b) for n, a, b in zip(found.number.tolist(), found.start.tolist(), found.end.tolist(), strict=True)}
+    rows = step_windows(read(str(path)))
+    return {n: (a, b) for n, a, b in zip(rows.number.tolist(), rows.start.tolist(), rows.end.tolist(), strict=True)}
 
 
 def cut(trace: dict[str, Any], at: float) -> dict[str, Any]:
     """What a recording would hold that began at that time: of calls those that begin later, and all work that does."""
-    kept = [one for one in trace["traceEvents"] if one.get("ph") != "X" or one["ts"] >= at]
+    kept = [event for event in trace["traceEvents"] if event.get("ph") != "X" or event["ts"] >= at]
     return {**trace, "traceEvents": kept}
 
 
@@ -46,9 +46,9 @@ def cut(trace: dict[str, Any], at: float) -> dict[str, Any]:
 def test_a_recording_that_begins_later_has_the_same_windows(name: str, tmp_path: Path) -> None:
     trace = load(name)
     whole = windows(trace, tmp_path / "whole.json")
-    begins = {int(one["name"].split("#")[1]): one["ts"] for one in trace["traceEvents"]
-              if one.get("ph") == "X" and one["name"].startswith("ProfilerStep#")
-              and one.get("cat") not in ON_DEVICE}  # fmt: skip
+    begins = {int(event["name"].split("#")[1]): event["ts"] for event in trace["traceEvents"]
+              if event.get("ph") == "X" and event["name"].startswith("ProfilerStep#")
+              and event.get("cat") not in ON_DEVICE}  # fmt: skip
     for first in sorted(begins)[1:]:
         later = windows(cut(trace, begins[first]), tmp_path / f"{first}.json")
         assert later == {number: window for number, window in whole.items() if number >= first}
@@ -59,6 +59,6 @@ def test_ranks_of_a_job_agree_about_the_first_step(job: str) -> None:
     """Collectives hold the ranks together, whatever the backlog was that each recording began with."""
     lengths = []
     for path in sorted((TRACES / job).glob("*.json.gz")):
-        found = step_windows(read(str(path)))
-        lengths.append(int(found.end[0] - found.start[0]))
+        content = step_windows(read(str(path)))
+        lengths.append(int(content.end[0] - content.start[0]))
     assert max(lengths) < 1.02 * min(lengths)

@@ -23,8 +23,8 @@ def found_in(trace: Trace) -> list[StreamIdle]:
     return stream_idle(trace, device_idle(trace, DELAY), DELAY)
 
 
-def pieces_of(one: StreamIdle) -> list[tuple[int, int, str]]:
-    pieces = one.pieces
+def pieces_of(stream_idle: StreamIdle) -> list[tuple[int, int, str]]:
+    pieces = stream_idle.pieces
     return [
         (start, end, CAUSES[cause])
         for start, end, cause in zip(pieces.start.tolist(), pieces.end.tolist(), pieces.cause.tolist(), strict=True)
@@ -89,19 +89,19 @@ def test_the_parts_add_up_and_say_what_ran(drawn: list[tuple[int, int, int, bool
     for stream, ts, dur, _ in drawn:
         for moment in range(ts, ts + dur):
             works[stream // 2, moment].add(stream)
-    for one, gaps, stream in zip(
+    for each, gaps, stream in zip(
         found_in(trace), stream_gaps(trace), sorted({stream for stream, *_ in drawn}), strict=True
     ):
         sizes = gaps.end - gaps.start
-        assert (one.parts >= 0).all()
-        assert (one.parts.sum(axis=0) == sizes).all()
+        assert (each.parts >= 0).all()
+        assert (each.parts.sum(axis=0) == sizes).all()
         for index in range(len(gaps)):
             other = sum(bool(works[stream // 2, moment]) for moment in range(gaps.start[index], gaps.end[index]))
-            assert one.parts[OTHER_STREAM_BUSY, index] == other
-        tiled = [(start, end) for start, end, _ in pieces_of(one)]
+            assert each.parts[OTHER_STREAM_BUSY, index] == other
+        tiled = [(start, end) for start, end, _ in pieces_of(each)]
         assert sum(end - start for start, end in tiled) == sizes.sum()
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(tiled))
-        for start, end, cause in pieces_of(one):
+        for start, end, cause in pieces_of(each):
             busy = sum(bool(works[stream // 2, moment]) for moment in range(start, end))
             if cause != "other_stream_busy":
                 assert busy == 0
@@ -114,6 +114,6 @@ def test_pieces_are_bounded_by_gaps_and_not_by_streams_times_gaps(streams: int) 
     """A stream that works all the time, with pauses; and others that idle throughout, or work in turn."""
     busy = [kernel("k", ts, ts + 9, stream=0) for ts in range(0, 20_000, 10)]
     idle = [kernel("k", ts, ts + 5, stream=number) for number in range(1, streams) for ts in (0, 19_990)]
-    found = found_in(trace_of(*busy, *idle))
-    assert sum(len(one.pieces) for one in found[1:]) <= (2 * SHARE + 1) * (streams - 1)
-    assert all(int(one.parts.sum()) == int(np.sum(one.gaps.end - one.gaps.start)) for one in found)
+    result = found_in(trace_of(*busy, *idle))
+    assert sum(len(each.pieces) for each in result[1:]) <= (2 * SHARE + 1) * (streams - 1)
+    assert all(int(each.parts.sum()) == int(np.sum(each.gaps.end - each.gaps.start)) for each in result)

@@ -30,6 +30,6 @@ def test_a_slice_on_a_stream_speaks_of_that_alone() -> None:
         sync("Context Sync", 10, 31),
         sync("Stream Wait Event", 40, 50, stream=7),
     )
-    found = sync_calls(trace)
-    assert trace.names_of(found.row) == ["cudaDeviceSynchronize", "Context Sync", "Context Sync", "Stream Wait Event"]
-    assert found.general.tolist() == [0, 1, 2]
+    result = sync_calls(trace)
+    assert trace.names_of(result.row) == ["cudaDeviceSynchronize", "Context Sync", "Context Sync", "Stream Wait Event"]
+    assert result.general.tolist() == [0, 1, 2]

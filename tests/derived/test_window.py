@@ -65,10 +65,10 @@ def test_arrows_of_a_window_lead_to_slices_of_the_whole_trace() -> None:
         kernel("after", 1_500_002, 1_500_010, correlation=2),
     )
     augmented = augment.augment(trace, only=["idle_time_breakdown"], steps=(4, 4))
-    flows = [one for one in augmented.annotations if isinstance(one, Flows) and len(one)]
+    flows = [annotation for annotation in augmented.annotations if isinstance(annotation, Flows) and len(annotation)]
     assert flows
-    for one in flows:
-        (ends,) = [ends for ends in (one.out, one.into) if ends.track is None]
+    for flow in flows:
+        (ends,) = [ends for ends in (flow.out, flow.into) if ends.track is None]
         assert trace.names_of(ends.rows) == ["late"]
 
 
@@ -129,13 +129,13 @@ def test_outputs_hold_the_whole_source_and_annotations_of_the_window(tmp_path: P
     assert augmented.trace is trace
     assert rows_of(augmented.outcomes["steps"], "step", "start_ns") == [(1, 0)]
     *_, sidecar = augment.write(augmented, tmp_path)
-    told = json.loads(sidecar.read_bytes())["source"]
-    assert told["steps"] == [0, 1, 2]
+    content = json.loads(sidecar.read_bytes())["source"]
+    assert content["steps"] == [0, 1, 2]
     assert augmented.window is not None
-    assert told["window"] == {"first_step": 1, "last_step": 1, "start_ns": augmented.window.start_ns}
+    assert content["window"] == {"first_step": 1, "last_step": 1, "start_ns": augmented.window.start_ns}
     again = augment.read(str(tmp_path / "rank0.augmented.pftrace"))
     added = [again.strings[code].startswith("augment.") for code in again.events.category_name.tolist()]
     assert len(added) - sum(added) == len(trace.events)
     place = steps(trace).number.tolist().index(1)
     start, end = int(steps(trace).ts[place]), int(steps(trace).end[place])
-    assert all(start <= ts <= end for ts, own in zip(again.events.ts.tolist(), added, strict=True) if own)
+    assert all(start <= ts <= end for ts, part in zip(again.events.ts.tolist(), added, strict=True) if part)

@@ -37,8 +37,8 @@ def test_rows_say_what_where_and_how_much() -> None:
     assert row.slice == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     assert row.track == "thread 4200 (python)"
     assert "num_workers" in (row.advice or "")
-    assert {one.rule for one in findings.rows} >= {"launch_bound", "exposed_communication"}
-    assert augmented.verdict.rows == tuple(one for one in findings.rows if one.status == "found")
+    assert {row.rule for row in findings.rows} >= {"launch_bound", "exposed_communication"}
+    assert augmented.verdict.rows == tuple(row for row in findings.rows if row.status == "found")
 
 
 def test_the_verdict_says_how_busy_the_gpu_is_and_what_is_wrong() -> None:

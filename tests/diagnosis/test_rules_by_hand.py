@@ -78,9 +78,9 @@ def test_a_broken_file_is_told() -> None:
 def test_compilation_in_steady_steps_is_found() -> None:
     steps = [annotation(f"ProfilerStep#{number}", number * 1_000_000, (number + 1) * 1_000_000) for number in range(4)]
     work = [
-        one
+        each
         for number in range(4)
-        for one in launched("gemm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000, number)
+        for each in launched("gemm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000, number)
     ]
     compiling = op("entire_frame_compile (dynamo_timed)", 2_050_000, 2_500_000)
     answer = found(recompilation.check(trace_of(*steps, *work, compiling)))
@@ -104,7 +104,7 @@ def test_sizes_that_fit_no_tile_are_found() -> None:
     assert "aten::mm 4096x768 × 768x50257" in answer.title
     assert (answer.severity, answer.saved_ns) == ("info", None)
     assert isinstance(unaligned_shapes.check(trace_of(*product(768, 50304))), Fine)
-    bare = [replace(one, args={}) for one in product(768, 50257)]
+    bare = [replace(each, args={}) for each in product(768, 50257)]
     assert isinstance(unaligned_shapes.check(trace_of(*bare)), NoData)
 
 
@@ -275,7 +275,7 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     assert evidence[1] == "kernels of plain FP32 on this device mean that TF32 is not allowed"
     assert evidence[2].startswith(fits)
     assert evidence[2].endswith("pad the others") == (columns == 50257)
-    bare = [replace(one, args={}) for one in events]
+    bare = [replace(event, args={}) for event in events]
     assert "record_shapes=True" in found(matrix_units.check(on_device(trace_of(*bare)))).evidence[2]
 
 

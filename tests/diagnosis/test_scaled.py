@@ -21,7 +21,7 @@ JOBS = (
 )
 
 
-@pytest.mark.parametrize(("rule", "job"), JOBS, ids=lambda one: getattr(one, "NAME", ""))
+@pytest.mark.parametrize(("rule", "job"), JOBS, ids=lambda item: getattr(item, "NAME", ""))
 def test_all_twice_as_long_saves_twice_as_much(rule: object, job: object, tmp_path: Path) -> None:
     ((path, _),) = simulate(job, tmp_path)  # type: ignore[arg-type]
     once = rule.check(read(str(path)))  # type: ignore[attr-defined]

@@ -23,8 +23,8 @@ def runs(seed: int, count: int, *, shift: float = 0.0, since: int = 0, until: in
     return np.asarray(LEVEL * np.exp(noise))
 
 
-def rate(found: list[bool]) -> float:
-    return sum(found) / len(found)
+def rate(result: list[bool]) -> float:
+    return sum(result) / len(result)
 
 
 @pytest.mark.parametrize("count", [8, 20, 60])
@@ -48,17 +48,17 @@ def test_other_noise_has_few_changes(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shift", "after", "told"), [(5.0, FEWEST, 0.95), (3.0, 5, 0.75), (3.0, 10, 0.95), (2.0, 15, 0.5)]
+    ("shift", "after", "least_rate"), [(5.0, FEWEST, 0.95), (3.0, 5, 0.75), (3.0, 10, 0.95), (2.0, 15, 0.5)]
 )
-def test_changes_are_found_at_their_run(shift: float, after: int, told: float) -> None:
+def test_changes_are_found_at_their_run(shift: float, after: int, least_rate: float) -> None:
     begun = 30 - after
-    found = [changes(runs(seed, 30, shift=shift, since=begun)) for seed in range(TRIALS)]
-    assert rate([len(one) == 1 and abs(one[0].first - begun) <= 1 for one in found]) >= told
+    rows = [changes(runs(seed, 30, shift=shift, since=begun)) for seed in range(TRIALS)]
+    assert rate([len(each) == 1 and abs(each[0].first - begun) <= 1 for each in rows]) >= least_rate
 
 
 def test_a_change_that_was_undone_is_two() -> None:
-    found = [changes(runs(seed, 40, shift=6, since=15, until=25)) for seed in range(TRIALS)]
-    right = [len(one) == 2 and abs(one[0].first - 15) <= 1 and abs(one[1].first - 25) <= 1 for one in found]
+    rows = [changes(runs(seed, 40, shift=6, since=15, until=25)) for seed in range(TRIALS)]
+    right = [len(each) == 2 and abs(each[0].first - 15) <= 1 and abs(each[1].first - 25) <= 1 for each in rows]
     assert rate(right) >= 0.9
 
 
@@ -76,7 +76,7 @@ def test_single_outliers_are_no_change() -> None:
 
 
 def test_exact_figures_change_at_once_and_small_changes_are_not_told() -> None:
-    assert [one.first for one in changes(np.array([512.0] * 6 + [640.0] * 4))] == [6]
+    assert [change.first for change in changes(np.array([512.0] * 6 + [640.0] * 4))] == [6]
     assert changes(np.array([1000.0] * 6 + [1001.0] * 6)) == []
     assert changes(np.full(20, 512.0)) == []
     assert changes(np.zeros(20)) == []
@@ -119,13 +119,13 @@ def test_a_new_run_like_those_before_lies_in_the_interval_at_the_nominal_rate(co
     assert 0.015 <= rate(outside) <= 0.08
 
 
-@pytest.mark.parametrize(("count", "told"), [(5, 0.65), (10, 0.9), (20, 0.95)])
-def test_a_run_that_is_five_spreads_slower_is_above_the_interval(count: int, told: float) -> None:
+@pytest.mark.parametrize(("count", "least_rate"), [(5, 0.65), (10, 0.9), (20, 0.95)])
+def test_a_run_that_is_five_spreads_slower_is_above_the_interval(count: int, least_rate: float) -> None:
     above = []
     for seed in range(150):
         *before, new = runs(seed, count + 1, shift=5, since=count)
         above.append(new > prediction(np.array(before), 0.95).high)
-    assert rate(above) >= told
+    assert rate(above) >= least_rate
 
 
 def test_an_outlier_among_the_runs_does_not_widen_the_interval_much() -> None:

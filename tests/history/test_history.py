@@ -34,7 +34,7 @@ def run(number: int, step_ns: float, **more: float) -> Run:
 
 def usual(count: int, *, shift: float = 1.0, since: int = 99, **more: float) -> list[Run]:
     noise = np.random.default_rng(7).normal(0, 0.01, count)
-    return [run(at, 80e6 * float(np.exp(one)) * (shift if at >= since else 1), **more) for at, one in enumerate(noise)]
+    return [run(at, 80e6 * float(np.exp(row)) * (shift if at >= since else 1), **more) for at, row in enumerate(noise)]
 
 
 def judged(runs: list[Run], test: Run, limits: Limits | None = None) -> dict[str, tuple[str, str]]:
@@ -58,7 +58,7 @@ def test_slower_by_less_than_the_limit_passes() -> None:
 
 def test_runs_that_differ_more_than_the_limit_cannot_tell() -> None:
     noise = np.random.default_rng(3).normal(0, 0.1, 12)
-    runs = [run(at, 80e6 * float(np.exp(one))) for at, one in enumerate(noise)]
+    runs = [run(at, 80e6 * float(np.exp(each))) for at, each in enumerate(noise)]
     status, reason = judged(runs, run(99, 88e6))["step_ns"]
     assert status == "uncertain"
     assert reason.startswith("cannot tell 5 %: runs differ by ±")
@@ -66,7 +66,7 @@ def test_runs_that_differ_more_than_the_limit_cannot_tell() -> None:
 
 def test_the_baseline_begins_where_the_figure_last_changed() -> None:
     runs = usual(20, shift=1.2, since=10)
-    assert [one.name for one in gate.baselines(runs)[gate.FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
+    assert [run.name for run in gate.baselines(runs)[gate.FIGURES[0]].runs] == [f"c{at}" for at in range(10, 20)]
     assert judged(runs, run(99, 96e6))["step_ns"][0] == "pass"
     assert judged(runs[:13], run(99, 96e6))["step_ns"] == (
         "uncertain",
@@ -82,9 +82,9 @@ def test_few_runs_are_no_baseline_but_a_bound_is() -> None:
 
 
 def test_other_figures_that_are_not_as_usual_explain() -> None:
-    told = judged(usual(12, idle_ns=5e6, work_count=100), run(99, 92e6, idle_ns=17e6, work_count=100))
-    assert told["idle_ns"] == ("info", "unlike the runs before; not gated")
-    assert "work_count" not in told
+    ended = judged(usual(12, idle_ns=5e6, work_count=100), run(99, 92e6, idle_ns=17e6, work_count=100))
+    assert ended["idle_ns"] == ("info", "unlike the runs before; not gated")
+    assert "work_count" not in ended
 
 
 @needs_pyarrow
@@ -92,8 +92,8 @@ def test_other_figures_that_are_not_as_usual_explain() -> None:
 def test_the_store_keeps_runs_in_order_of_time(place: str, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs" if place == "folder" else "memory://augment-history/runs")
     runs = usual(5, memory_peak_bytes=1e9)
-    for one in reversed(runs):
-        store.add(one)
+    for each in reversed(runs):
+        store.add(each)
     store.add(runs[2])  # once more
     other = replace(run(9, 80e6), labels={"branch": "other"})
     store.add(other)
@@ -126,10 +126,10 @@ def sidecars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("metrics")
     noise = np.random.default_rng(5).normal(0, 0.004, 16)
     paths = []
-    for number, one in enumerate(noise):
+    for number, each in enumerate(noise):
         sidecar = json.loads(json.dumps(original))
         sidecar["source"]["sha256"] = f"{number:064x}"
-        factor = float(np.exp(one)) * (1.1 if number >= 8 else 1.0)
+        factor = float(np.exp(each)) * (1.1 if number >= 8 else 1.0)
         for row in sidecar["analyses"]["step_figures"]["rows"]:
             row["step_ns"] = int(row["step_ns"] * factor)
         paths.append(folder / f"run{number}.metrics.json")
@@ -153,7 +153,7 @@ def test_runs_are_added_listed_shown_and_a_run_is_checked(
         assert augment_(capsys, "history", "add", path, *store, *labels) == (0, f"c{number}\n", "")
     _, out, _ = augment_(capsys, "history", "list", *store, "--json")
     listed = [json.loads(line) for line in out.splitlines()]
-    assert [one["name"] for one in listed] == [f"c{number}" for number in range(15)]
+    assert [each["name"] for each in listed] == [f"c{number}" for number in range(15)]
     device = json.loads(sidecars[0].read_text())["source"]["devices"][0]["name"]
     assert listed[0]["labels"] == {"branch": "main", "commit": "c0", "device": device}
 

@@ -44,7 +44,7 @@ def test_the_last_step_is_left_out(tmp_path: Path) -> None:
     whole = analysis(tmp_path, *TWO_STEPS, include_last_profiler_step=True)
     assert whole.get_temporal_breakdown(visualize=False)["kernel_time(us)"].tolist() == [170.0]
     assert whole.get_profiler_steps() == [1, 2]
-    one_step = analysis(tmp_path, *(one for one in TWO_STEPS if one["name"] != "ProfilerStep#2"))
+    one_step = analysis(tmp_path, *(two_step for two_step in TWO_STEPS if two_step["name"] != "ProfilerStep#2"))
     assert one_step.get_temporal_breakdown(visualize=False)["kernel_time(us)"].tolist() == [170.0]
     assert one_step.get_profiler_steps() == [1]
 
@@ -65,9 +65,9 @@ def test_annotations_have_args_in_the_frame(tmp_path: Path) -> None:
     noted = event("user_annotation", "nccl:all_to_all", 20, 5, HOST, THREAD, **args)
     on_device = event("gpu_user_annotation", "nccl:all_to_all", 9, 31, 0, 7, **{"External id": 7})
     frame = analysis(tmp_path, *TWO_STEPS, noted, on_device, include_last_profiler_step=True).t.get_trace(0)
-    found = frame[frame["name"] == "nccl:all_to_all"].set_index("cat")
-    assert found["external_id"].to_dict() == {"user_annotation": 7, "gpu_user_annotation": 7}
-    assert found["input_dims"].to_dict() == {"user_annotation": [[8]], "gpu_user_annotation": "-1"}
+    result = frame[frame["name"] == "nccl:all_to_all"].set_index("cat")
+    assert result["external_id"].to_dict() == {"user_annotation": 7, "gpu_user_annotation": 7}
+    assert result["input_dims"].to_dict() == {"user_annotation": [[8]], "gpu_user_annotation": "-1"}
 
 
 def test_times_count_from_the_first_slice_of_the_frames(tmp_path: Path) -> None:
@@ -93,12 +93,12 @@ def test_streams_that_are_no_int64(tmp_path: Path, stream: Any) -> None:
 
 def test_comparisons_see_every_step(tmp_path: Path) -> None:
     analyzer = analysis(tmp_path, *TWO_STEPS)
-    found = TraceDiff.compare_traces(
+    trace = TraceDiff.compare_traces(
         analyzer.t, analyzer.t, control_iteration=1, test_iteration=2, device_type=DeviceType.GPU
     )
-    assert found[["Control_counts", "Test_counts"]].to_numpy().tolist() == [[0, 1], [2, 0]]
-    assert found.index.tolist() == ["Memcpy HtoD (Pinned -> Device)", "gemm"]
-    assert found["diff_duration"].tolist() == [10, -40]
+    assert trace[["Control_counts", "Test_counts"]].to_numpy().tolist() == [[0, 1], [2, 0]]
+    assert trace.index.tolist() == ["Memcpy HtoD (Pinned -> Device)", "gemm"]
+    assert trace["diff_duration"].tolist() == [10, -40]
     assert analyzer.get_profiler_steps() == [1]  # whose own window stays
 
 
@@ -182,9 +182,9 @@ def test_summaries_are_weighted_by_time(tmp_path: Path) -> None:
     summary = analyzer.get_queue_length_summary_from_time_series(series)
     assert summary is not None
     assert summary.index.names == ["rank", "stream"]
-    told = summary.loc[(0, 7), "queue_length"]
-    assert told["mean"] == (10 + 20 + 80) / 100
-    assert (told["count"], told["min"], told["50%"], told["max"]) == (4, 0, 1, 2)
+    output = summary.loc[(0, 7), "queue_length"]
+    assert output["mean"] == (10 + 20 + 80) / 100
+    assert (output["count"], output["min"], output["50%"], output["max"]) == (4, 0, 1, 2)
     full = analyzer.get_time_spent_blocked_on_full_queue(series, max_queue_length=1)
     assert full is not None
     assert full.to_dict("records") == [
@@ -254,16 +254,16 @@ def test_traces_with_counters_and_overlays_are_no_inputs(tmp_path: Path) -> None
     written = analyzer.generate_trace_with_counters()
     assert written == {0: str(tmp_path / "rank0_with_counters.json.gz")}
     added = [
-        one for one in json.loads(gzip.decompress(Path(written[0]).read_bytes()))["traceEvents"] if one["ph"] == "C"
+        each for each in json.loads(gzip.decompress(Path(written[0]).read_bytes()))["traceEvents"] if each["ph"] == "C"
     ]
-    assert any("Queue" in one["name"] for one in added)
-    assert max(one["ts"] for one in added) >= 150  # the last step has counters, too
-    graph, found = analyzer.critical_path_analysis(0, "ProfilerStep", 0)
-    assert found
+    assert any("Queue" in each["name"] for each in added)
+    assert max(each["ts"] for each in added) >= 150  # the last step has counters, too
+    graph, result = analyzer.critical_path_analysis(0, "ProfilerStep", 0)
+    assert result
     overlaid = Path(analyzer.overlay_critical_path_analysis(0, graph, str(tmp_path)))
     assert overlaid.name == "overlaid_critical_path_rank0.json.gz"
     events = json.loads(gzip.decompress(overlaid.read_bytes()))["traceEvents"]
-    names = [one["name"] for one in events if one.get("cat") == "augment.critical_path" and one["ph"] == "X"]
+    names = [event["name"] for event in events if event.get("cat") == "augment.critical_path" and event["ph"] == "X"]
     assert names
     analyzer.get_frequent_cuda_kernel_sequences("aten::mm", str(tmp_path), min_pattern_len=1)
     assert (tmp_path / "overlaid_rank0.json.gz").exists()
@@ -277,7 +277,7 @@ def test_traces_with_counters_and_overlays_are_no_inputs(tmp_path: Path) -> None
 
 def counters_of(path: Path) -> set[str]:
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    return {one["name"] for one in events if one["ph"] == "C"}
+    return {event["name"] for event in events if event["ph"] == "C"}
 
 
 def test_sequences(tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_sequences(tmp_path: Path) -> None:
 
 def test_critical_path_of_an_instance(tmp_path: Path) -> None:
     analyzer = analysis(tmp_path, *TWO_STEPS, include_last_profiler_step=True)
-    graph, found = analyzer.critical_path_analysis(0, "ProfilerStep", (0, 1))
-    assert found
+    graph, result = analyzer.critical_path_analysis(0, "ProfilerStep", (0, 1))
+    assert result
     assert isinstance(graph, CPGraph)
     breakdown = graph.get_critical_path_breakdown()
     assert breakdown is not None
@@ -412,9 +412,9 @@ def test_without_plotly_it_is_said_once(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(plots, "_TOLD", set())
     analyzer = analysis(tmp_path, *TWO_STEPS)
-    with pytest.warns(UserWarning, match="plotly is not installed") as told:
+    with pytest.warns(UserWarning, match="plotly is not installed") as output:
         assert [len(analyzer.get_temporal_breakdown()) for _ in range(2)] == [1, 1]
-    assert len(told) == 1
+    assert len(output) == 1
     TraceDiff.visualize_counts_diff(TraceDiff.compare_traces(analyzer.t, analyzer.t))
     MemoryAnalysis(tmp_path / "not there").plot_memory_timeline()
 

@@ -56,14 +56,14 @@ def test_execution_traces(tmp_path: Path, seed: int) -> None:
     ((path, _),) = simulate(JobOptions(ranks=1, steps=3, layers=2), tmp_path)
     document = execution_trace_of(path)
     dice = random.Random(seed)
-    document["nodes"] = [one for one in document["nodes"] if dice.random() < 0.7]
+    document["nodes"] = [node for node in document["nodes"] if dice.random() < 0.7]
     written = write_execution_trace(tmp_path / "et" / "et.json.gz", document)
     et = hta.load_execution_trace(str(written))
-    assert set(et.nodes) == {one["id"] for one in document["nodes"]}
+    assert set(et.nodes) == {node["id"] for node in document["nodes"]}
     t = TraceAnalysis({0: str(path)}).t
     hta.correlate_execution_trace(t, 0, et)
     frame = t.get_trace(0)
-    by_id = {one["rf_id"]: one for one in document["nodes"] if one["rf_id"]}
+    by_id = {node["rf_id"]: node for node in document["nodes"] if node["rf_id"]}
     wanted = {
         row: by_id[external]["id"]
         for row, category, external in frame[["cat", "external_id"]].itertuples()
@@ -75,9 +75,9 @@ def test_execution_traces(tmp_path: Path, seed: int) -> None:
     for column in ("op_schema", "input_shapes", "input_types", "output_shapes", "output_types", "et_node_name"):
         hta.add_et_column(copied, et, column)
         member = "name" if column == "et_node_name" else column
-        node_of = {one["id"]: one for one in document["nodes"]}
+        node_of = {node["id"]: node for node in document["nodes"]}
         linked = copied.dropna(subset=["et_node"])
-        assert linked[column].tolist() == [node_of[one][member] for one in linked["et_node"]]
+        assert linked[column].tolist() == [node_of[each][member] for each in linked["et_node"]]
         assert copied[copied["et_node"].isna()][column].isna().all()
     assert "op_schema" not in frame
 
@@ -180,9 +180,9 @@ def test_old_and_new_word(analyzer: TraceAnalysis) -> None:
     frame.loc[frame["name"] == "void gemm<float>(int)", "s_name"] = hta.shorten_name("void gemm<float>(int)")
 
     def first(**how: bool) -> str:
-        found = analyzer.get_gpu_kernels_with_user_annotations(0, **how)
-        assert found is not None
-        return str(found["s_name"].iloc[0])
+        result = analyzer.get_gpu_kernels_with_user_annotations(0, **how)
+        assert result is not None
+        return str(result["s_name"].iloc[0])
 
     assert first() == first(shorten_names=True) == first(shortern_names=True) == "gemm"
     assert first(shorten_names=False) == first(shortern_names=False) == "void gemm<float>(int)"
@@ -226,7 +226,7 @@ def test_flops_are_those_of_the_analysis(tmp_path: Path) -> None:
 
 
 def test_raw_events(analyzer: TraceAnalysis, tmp_path: Path) -> None:
-    path = write_trace(tmp_path / "based.json", *(one | {"ts": one["ts"] + 1000.125} for one in EVENTS),
+    path = write_trace(tmp_path / "based.json", *(event | {"ts": event["ts"] + 1000.125} for event in EVENTS),
                        baseTimeNanoseconds=1_700_000_000_000_000_000)  # fmt: skip
     t = TraceAnalysis({0: str(path)}, include_last_profiler_step=True).t
     series = TraceAnalysis({0: str(path)}).get_queue_length_time_series()[0]
@@ -235,8 +235,8 @@ def test_raw_events(analyzer: TraceAnalysis, tmp_path: Path) -> None:
                          "args": {"Queue Length": 1}, "id": 7}  # fmt: skip
     assert len(events) == len(series)
     named = pd.DataFrame({"pid": [1], "ts": [0.875], "name": ["copies"], "value": [2]})
-    (one,) = t.convert_time_series_to_events(named, "Memcpy BW", "value")
-    assert (one["name"], one["ts"], one["args"]) == ("copies", 1001, {"Memcpy BW": 2})
+    (value,) = t.convert_time_series_to_events(named, "Memcpy BW", "value")
+    assert (value["name"], value["ts"], value["args"]) == ("copies", 1001, {"Memcpy BW": 2})
     with pytest.warns(UserWarning, match="no counter x: the frame has no column ts, value"):
         assert t.convert_time_series_to_events(named[["pid"]], "x", "value") == []
     start = t.flow_event(1, 2, 3, 4, True, "a", "b")

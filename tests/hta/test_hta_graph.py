@@ -48,9 +48,9 @@ def row_of(t: Trace, name: str, number: int = 0) -> int:
 def graph_of(analyzer: TraceAnalysis, *asked: Any) -> CPGraph:
     answer = analyzer.critical_path_analysis(0, *(asked or ("", None)))
     assert answer is not None
-    graph, found = answer
-    assert found
-    weights = {one["object"].weight for *_, one in graph.edges(data=True) if one["object"].type == SYNC}
+    graph, result = answer
+    assert result
+    weights = {each["object"].weight for *_, each in graph.edges(data=True) if each["object"].type == SYNC}
     assert weights <= {0}, "a synchronisation takes no time; what follows it may"
     return graph
 
@@ -74,7 +74,7 @@ def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
     call, gemm, outer = row_of(t, "cudaLaunchKernel"), row_of(t, "gemm"), row_of(t, "aten::linear")
     (begun, ended), (start, end) = graph.get_nodes_for_event(call), graph.get_nodes_for_event(gemm)
     assert begun and ended and start and end  # noqa: PT018
-    assert [(one.ts, one.ev_idx, one.is_start) for one in (begun, ended, start, end)] == [
+    assert [(each.ts, each.ev_idx, each.is_start) for each in (begun, ended, start, end)] == [
         (5, call, True), (8, call, False), (10, gemm, True), (50, gemm, False)
     ]  # fmt: skip
     launched = graph.edges[begun.idx, start.idx]["object"]
@@ -83,8 +83,8 @@ def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
     ran = graph.edges[start.idx, end.idx]["object"]
     assert (ran.type, ran.weight, graph.get_event_attribution_for_edge(ran)) == (CPEdgeType.OPERATOR_KERNEL, 40, gemm)
     assert set(graph.get_edges_attributed_to_event(gemm)) == {launched, ran}
-    own = graph.get_edges_attributed_to_event(outer)
-    assert sum(edge.weight for edge in own) == 10, "from its start to mm's, from mm's end to its own"
+    part = graph.get_edges_attributed_to_event(outer)
+    assert sum(edge.weight for edge in part) == 10, "from its start to mm's, from mm's end to its own"
     waits = graph.get_nodes_for_event(row_of(t, "cudaDeviceSynchronize"))
     assert waits[0] and waits[1] and waits[0].is_blocking and not begun.is_blocking  # noqa: PT018
     synced = graph.edges[end.idx, waits[1].idx]["object"]
@@ -93,7 +93,7 @@ def test_events_have_nodes_and_edges(analyzer: TraceAnalysis) -> None:
     assert [(edge.type, edge.end, edge.weight) for edge in returned] == [
         (CPEdgeType.OPERATOR_KERNEL, waits[1].idx, 2)
     ], "from the end of the kernel until the call returns"
-    assert {one["object"].type for *_, one in graph.in_edges(returned[0].begin, data=True)} == {SYNC}
+    assert {each["object"].type for *_, each in graph.in_edges(returned[0].begin, data=True)} == {SYNC}
     assert graph.get_nodes_for_event(row_of(t, "ProfilerStep#1")) == (None, None)
 
 
@@ -118,9 +118,9 @@ def test_work_that_waits_for_another_stream(tmp_path: Path) -> None:
     edge = graph.edges[first[1].idx, second[0].idx]["object"]
     assert (edge.type, edge.weight) == (SYNC, 0)
     path_edges = [graph.edges[pair]["object"] for pair in pairwise(graph.critical_path_nodes)]
-    late = [one for one in path_edges if one.end == second[0].idx]
-    assert [(one.type, one.weight) for one in late] == [(CPEdgeType.KERNEL_KERNEL_DELAY, 4)]
-    assert SYNC in {one.type for one in path_edges}
+    late = [edge for edge in path_edges if edge.end == second[0].idx]
+    assert [(each.type, each.weight) for each in late] == [(CPEdgeType.KERNEL_KERNEL_DELAY, 4)]
+    assert SYNC in {edge.type for edge in path_edges}
     assert graph.summary().sum() == pytest.approx(100)
 
 

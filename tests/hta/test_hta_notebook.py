@@ -24,14 +24,14 @@ TRUTH: dict[str, list[dict[str, Any]]] = {}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    found = {}
+    result = {}
     for name, options in JOBS.items():
         folder = tmp_path_factory.mktemp(name)
         TRUTH[name] = [truth for _, truth in simulate(options, folder)]
         for path in folder.glob("*.truth.json"):
             path.unlink()
-        found[name] = str(folder)
-    return found
+        result[name] = str(folder)
+    return result
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -89,10 +89,10 @@ def test_traces_are_compared(folders: dict[str, str]) -> None:
 def test_operators_that_were_added(folders: dict[str, str]) -> None:
     ddp = LabeledTrace(label="ddp", trace_dir=folders["ddp"])
     roll = LabeledTrace(label="roll", trace_dir=folders["roll"])
-    found = TraceDiff.ops_diff(ddp, roll, 0, 0, 1, 1, DeviceType.CPU)
-    assert set(found) == {"added", "deleted", "increased", "decreased", "unchanged"}
-    assert found["added"] == ["aten::roll"]
-    assert not found["deleted"]
+    trace = TraceDiff.ops_diff(ddp, roll, 0, 0, 1, 1, DeviceType.CPU)
+    assert set(trace) == {"added", "deleted", "increased", "decreased", "unchanged"}
+    assert trace["added"] == ["aten::roll"]
+    assert not trace["deleted"]
     same = TraceDiff.ops_diff(ddp, ddp, 0, 0, 1, 1, DeviceType.ALL)
     assert not [name for kind in ("added", "deleted", "increased", "decreased") for name in same[kind]]
     assert same["unchanged"]
@@ -105,16 +105,16 @@ def test_counts_are_those_of_a_slow_reading(folders: dict[str, str]) -> None:
 
     (path,) = Path(folders["baseline"]).glob("*.gz")
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    step = next(one for one in events if one.get("name") == "ProfilerStep#1" and one["cat"] == "user_annotation")
+    step = next(each for each in events if each.get("name") == "ProfilerStep#1" and each["cat"] == "user_annotation")
     inside = {
-        one["args"]["correlation"]
-        for one in events
-        if one.get("cat") in ("cuda_runtime", "cuda_driver") and step["ts"] <= one["ts"] < step["ts"] + step["dur"]
+        event["args"]["correlation"]
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver") and step["ts"] <= event["ts"] < step["ts"] + step["dur"]
     }
     counts: dict[str, int] = {}
-    for one in events:
-        if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and one["args"]["correlation"] in inside:
-            counts[one["name"]] = counts.get(one["name"], 0) + 1
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and event["args"]["correlation"] in inside:
+            counts[event["name"]] = counts.get(event["name"], 0) + 1
     labeled = LabeledTrace(trace_dir=folders["baseline"])
     summary = labeled.get_ops_summary(labeled.extract_ops(0, 1, DeviceType.GPU))
     assert dict(zip(summary["name"], summary["counts"], strict=True)) == counts

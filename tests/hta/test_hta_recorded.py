@@ -46,8 +46,8 @@ def row(frame: Any, **where: Any) -> dict[str, Any]:
     """The only row of ``frame`` with these values."""
     for column, value in where.items():
         frame = frame[frame[column] == value]
-    (found,) = frame.to_dict("records")
-    return dict(found)
+    (result,) = frame.to_dict("records")
+    return dict(result)
 
 
 def test_annotations_of_the_ns_trace(ns: TraceAnalysis) -> None:
@@ -69,30 +69,30 @@ def test_kernels_with_annotations_of_the_ns_trace(ns: TraceAnalysis) -> None:
     assert frame is not None
     assert len(frame) == 4876
     assert frame["user_annotation"].nunique(dropna=False) == 4
-    one = row(frame, correlation=135139)
-    assert one["s_user_annotation"] == "DistributedDataParallel.forward"
-    assert one["s_name"] == "Memcpy DtoD (Device -> Device)"
-    one = row(frame, correlation=164926)
-    assert one["s_user_annotation"] == "Optimizer.step#SGD.step"
-    assert one["s_name"] == "at::native::::multi_tensor_apply_kernel"
+    match_row = row(frame, correlation=135139)
+    assert match_row["s_user_annotation"] == "DistributedDataParallel.forward"
+    assert match_row["s_name"] == "Memcpy DtoD (Device -> Device)"
+    match_row = row(frame, correlation=164926)
+    assert match_row["s_user_annotation"] == "Optimizer.step#SGD.step"
+    assert match_row["s_name"] == "at::native::::multi_tensor_apply_kernel"
     assert (frame["user_annotation"] == "Optimizer.step#SGD.step").sum() == 36  # HTA: 27, without those below 1 us
 
 
 def test_window_is_htas(a100: TraceAnalysis, shared_traces: Path) -> None:
-    found = row(a100.get_temporal_breakdown(visualize=False), rank=0)
-    told = {"idle_time(us)": 705853, "compute_time(us)": 143836, "non_compute_time(us)": 166865}
-    assert {key: found[key] for key in told} == told
+    result = row(a100.get_temporal_breakdown(visualize=False), rank=0)
+    output = {"idle_time(us)": 705853, "compute_time(us)": 143836, "non_compute_time(us)": 166865}
+    assert {key: result[key] for key in output} == output
     assert row(a100.get_comm_comp_overlap(False), rank=0)["comp_comm_overlap_pctg"] == 1.37
     assert a100.get_profiler_steps() == [550, 551, 552, 553]
     path = str(shared_traces / "hta_memory_v100" / "df_index_resolver.json.gz")
     v100 = TraceAnalysis(trace_files=[path])
-    (found,) = v100.get_temporal_breakdown(visualize=False).to_dict("records")
-    told = {"idle_time(us)": 643612, "compute_time(us)": 496485, "non_compute_time(us)": 256572}
-    assert {key: found[key] for key in told} == told
+    (result,) = v100.get_temporal_breakdown(visualize=False).to_dict("records")
+    output = {"idle_time(us)": 643612, "compute_time(us)": 496485, "non_compute_time(us)": 256572}
+    assert {key: result[key] for key in output} == output
     idle, stats = v100.get_idle_time_breakdown(visualize=False, show_idle_interval_stats=True)
     times = [("host_wait", 791330, 0.9), ("kernel_wait", 16727, 0.02), ("other", 73829, 0.08)]
-    own = idle[idle["stream"] == 7]
-    assert list(zip(own["idle_category"], own["idle_time"], own["idle_time_ratio"], strict=True)) == times
+    part = idle[idle["stream"] == 7]
+    assert list(zip(part["idle_category"], part["idle_time"], part["idle_time_ratio"], strict=True)) == times
     assert stats is not None
     assert stats[stats["stream"] == 14].loc["other"].tolist()[2:] == [84, 52.9, 49.8, 31, 35, 36, 38, 263]
     all_steps = TraceAnalysis(trace_files=[path], include_last_profiler_step=True)
@@ -102,18 +102,18 @@ def test_window_is_htas(a100: TraceAnalysis, shared_traces: Path) -> None:
 def test_window_to_the_nanosecond(ns: TraceAnalysis) -> None:
     """By a slow reading of the file, in decimals."""
     text = gzip.decompress(Path(ns.t.trace_files[0]).read_bytes())
-    events = [one for one in json.loads(text, parse_float=Decimal)["traceEvents"] if one["ph"] == "X"]
-    last = max(one["ts"] for one in events if one["name"].startswith("ProfilerStep"))
-    launched = {one["args"].get("correlation") for one in events if one["cat"] == "cuda_runtime" and one["ts"] < last}
-    work = [one for one in events if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
-    spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in work if one["args"]["correlation"] in launched)
+    events = [event for event in json.loads(text, parse_float=Decimal)["traceEvents"] if event["ph"] == "X"]
+    last = max(event["ts"] for event in events if event["name"].startswith("ProfilerStep"))
+    launched = {row["args"].get("correlation") for row in events if row["cat"] == "cuda_runtime" and row["ts"] < last}
+    work = [event for event in events if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    spans = sorted((each["ts"], each["ts"] + each["dur"]) for each in work if each["args"]["correlation"] in launched)
     until, idle = spans[0][1], Decimal(0)
     for begin, end in spans:
         idle += max(begin - until, Decimal(0))
         until = max(until, end)
-    (found,) = ns.get_temporal_breakdown(visualize=False).to_dict("records")
-    assert found["idle_time(us)"] == float(idle)
-    assert found["kernel_time(us)"] == float(until - spans[0][0])
+    (result,) = ns.get_temporal_breakdown(visualize=False).to_dict("records")
+    assert result["idle_time(us)"] == float(idle)
+    assert result["kernel_time(us)"] == float(until - spans[0][0])
 
 
 def test_kernels_have_their_own_statistics(shared_traces: Path) -> None:
@@ -254,8 +254,8 @@ def calls(analyzer: TraceAnalysis, rank: int, folder: str) -> Iterator[Any]:
     yield analyzer.get_frequent_cuda_kernel_patterns("aten::", folder, 1, rank)
     yield analyzer.get_cupti_counter_data_with_operators()
     yield analyzer.get_potential_stragglers()
-    graph, found = analyzer.critical_path_analysis(rank, "", None)
-    yield found, graph.summary(), graph.get_critical_path_breakdown(), graph.critical_path_events_set
+    graph, result = analyzer.critical_path_analysis(rank, "", None)
+    yield result, graph.summary(), graph.get_critical_path_breakdown(), graph.critical_path_events_set
     yield TraceDiff.compare_traces(analyzer.t, Trace(analyzer.t.trace_files), use_short_name=True)
 
 

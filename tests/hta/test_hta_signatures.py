@@ -84,7 +84,7 @@ CPGraph.show_critical_path()
 CPGraph.save(out_dir)
 """
 
-CALLS = [" ".join(one.split()) for one in re.split(r"\n(?=\S)", SIGNATURES.strip())]
+CALLS = [" ".join(signature.split()) for signature in re.split(r"\n(?=\S)", SIGNATURES.strip())]
 
 
 def arguments(call: str) -> list[tuple[str, Any]]:
@@ -93,21 +93,21 @@ def arguments(call: str) -> list[tuple[str, Any]]:
     return [(name, eval(default) if default else inspect.Parameter.empty) for name, default in texts]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda one: one.partition("(")[0])
+@pytest.mark.parametrize("call", CALLS, ids=lambda item: item.partition("(")[0])
 def test_signature(call: str) -> None:
     owner, _, name = call.partition("(")[0].partition(".")
     method = getattr(getattr(hta, owner), name)
-    ours = [one for one in inspect.signature(method).parameters.values() if one.name != "self"]
+    ours = [parameter for parameter in inspect.signature(method).parameters.values() if parameter.name != "self"]
     theirs = arguments(call)
-    assert [(one.name, one.default) for one in ours[: len(theirs)]] == theirs
-    assert all(one.default is not inspect.Parameter.empty for one in ours[len(theirs) :]), "more is never asked for"
-    assert all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in ours)
+    assert [(their.name, their.default) for their in ours[: len(theirs)]] == theirs
+    assert all(their.default is not inspect.Parameter.empty for their in ours[len(theirs) :]), "more is never asked for"
+    assert all(our.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for our in ours)
 
 
 def test_members() -> None:
-    assert {one.name: one.value for one in DeviceType} == {"CPU": 1, "GPU": 2, "ALL": 3}
-    assert {one.name: one.value for one in TimeSeriesTypes} == {"QUEUE_LENGTH": 1, "MEMCPY_BANDWIDTH": 2}
-    assert {one.name for one in CPEdgeType} == {
+    assert {each.name: each.value for each in DeviceType} == {"CPU": 1, "GPU": 2, "ALL": 3}
+    assert {each.name: each.value for each in TimeSeriesTypes} == {"QUEUE_LENGTH": 1, "MEMCPY_BANDWIDTH": 2}
+    assert {each.name for each in CPEdgeType} == {
         "OPERATOR_KERNEL", "DEPENDENCY", "KERNEL_LAUNCH_DELAY", "KERNEL_KERNEL_DELAY", "SYNC_DEPENDENCY"
     }  # fmt: skip
     assert CPNode() == CPNode(-1, -1, 0, False, False)
@@ -194,7 +194,7 @@ def test_a_frame_without_rows_has_the_same_columns(tmp_path: Path, name: str) ->
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         frame = ask(TraceAnalysis({0: str(path)}))
-    assert any("rank 0: no" in str(one.message) for one in said) or name == "full"
+    assert any("rank 0: no" in str(each.message) for each in said) or name == "full"
     assert (len(frame), list(frame.columns)) == (0, columns)
     assert numbers_of(frame) == set(columns) - TEXTS
 
@@ -235,8 +235,8 @@ def test_the_raw_trace(job: TraceAnalysis, tmp_path: Path) -> None:
 def test_symbols_stand_for_themselves(job: TraceAnalysis) -> None:
     table, frame = job.t.symbol_table, job.t.get_trace(0)
     assert not table.is_empty()
-    found = table.find_matches(["^aten::lin", "^aten::add$"])
-    assert found == table.find_matched_symbols(["^aten::lin", "^aten::add$"])
-    assert {"aten::linear", "aten::add"} <= set(found)
-    assert set(frame[frame["name"].isin(found)]["name"]) <= set(found)
+    result = table.find_matches(["^aten::lin", "^aten::add$"])
+    assert result == table.find_matched_symbols(["^aten::lin", "^aten::add$"])
+    assert {"aten::linear", "aten::add"} <= set(result)
+    assert set(frame[frame["name"].isin(result)]["name"]) <= set(result)
     assert table.get_sym_index()["aten::linear"] == table.sym_table["aten::linear"] == "aten::linear"

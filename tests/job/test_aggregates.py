@@ -21,7 +21,7 @@ def with_figures(rank: int, tables: dict[str, tuple[list[list[str]], np.ndarray]
     return summary
 
 
-def found(summaries: list[RankSummary]) -> Findings:
+def findings_of(summaries: list[RankSummary]) -> Findings:
     outcome = aggregates(summaries)
     assert isinstance(outcome, Findings)
     return outcome
@@ -32,7 +32,7 @@ def test_they_are_those_of_a_whole_table() -> None:
     values = random.normal(1e9, 1e7, (40, 3, 2))
     values[5, 1, 0] = np.nan
     keys = [["name=a"], ["name=b"], ["name=b"]]
-    rows = found([with_figures(rank, {"kernels": (keys, values[rank])}) for rank in range(40)]).rows
+    rows = findings_of([with_figures(rank, {"kernels": (keys, values[rank])}) for rank in range(40)]).rows
     assert [(row.of, row.figure) for row in rows] == [
         (key, figure) for key in ("name=a", "name=b", "name=b #2") for figure in ("time_ns", "ratio")
     ]
@@ -52,10 +52,10 @@ def test_keys_of_few_ranks_are_left_out_and_counted(monkeypatch: pytest.MonkeyPa
         single = [[f"ts_ns={1000 * rank + number}"] for number in range(50)]
         tables = {"outliers": (single, np.ones((50, 2))), "kernels": ([["name=a"]], np.full((1, 2), float(rank)))}
         summaries.append(with_figures(rank, tables))
-    outcome = found(summaries)
+    outcome = findings_of(summaries)
     assert {row.analysis for row in outcome.rows} == {"kernels"}
     assert [(note.code, note.count) for note in outcome.diagnostics] == [("keys_of_few_ranks", 60 * 50)]
-    assert len(found(summaries[:3]).rows) == 2 + 3 * 50 * 2
+    assert len(findings_of(summaries[:3]).rows) == 2 + 3 * 50 * 2
 
 
 def test_no_analysis_is_cut_off_by_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_no_analysis_is_cut_off_by_a_long_one(monkeypatch: pytest.MonkeyPatch) -
         name: ([[f"name={number}"] for number in range(count)], np.ones((count, 2)))
         for name, count in (("long", 100), ("short", 5), ("last", 20))
     }
-    outcome = found([with_figures(rank, tables) for rank in range(4)])
+    outcome = findings_of([with_figures(rank, tables) for rank in range(4)])
     counts = {name: sum(row.analysis == name for row in outcome.rows) for name in tables}
     assert counts == {"long": 25, "short": 10, "last": 25}
     assert outcome.diagnostics[-1].count == 250 - 60

@@ -43,14 +43,14 @@ def answered(summaries: Any) -> Answer:
     return Answer(summaries, clocks, matched, waits(matched, clocks), [])
 
 
-def rows(found: Answer, question: str) -> Any:
-    outcome = found.outcomes[question]
+def rows(answer: Answer, question: str) -> Any:
+    outcome = answer.outcomes[question]
     assert isinstance(outcome, Findings)
     return outcome.rows
 
 
 def step_ns(summaries: Any) -> float:
-    return float(np.mean([one.step_column("end") - one.step_column("start") for one in summaries]))
+    return float(np.mean([summary.step_column("end") - summary.step_column("start") for summary in summaries]))
 
 
 def filled(cap: float, layers: int = 4) -> list[int]:
@@ -109,43 +109,43 @@ def test_the_uncertainty_is_stated_for_unsteady_jobs(job: Any) -> None:
 
 
 def test_without_shapes_only_larger_caps_are_predicted(job: Any) -> None:
-    summaries = [msgspec.structs.replace(one) for one in job(10.0)]
+    summaries = [msgspec.structs.replace(each) for each in job(10.0)]
     for summary in summaries:
         summary.tables = {name: of for name, of in summary.tables.items() if name != "gradients"}
-    found = answered(summaries)
-    outcome = found.outcomes["ddp_caps"]
+    result = answered(summaries)
+    outcome = result.outcomes["ddp_caps"]
     assert isinstance(outcome, Findings)
     assert "record_shapes" in (outcome.partial or "")
     assert {row.cap_bytes for row in outcome.rows} <= {50 * MIB, 100 * MIB, None}
-    first = rows(found, "ddp_buckets")[0]
+    first = rows(result, "ddp_buckets")[0]
     assert (first.least_cap_bytes, first.largest_gradient_bytes) == (None, None)
     assert first.most_cap_bytes >= 10 * MIB
 
 
 def test_equal_buckets_predict_nothing(tmp_path: Path) -> None:
     paths = simulate(JobOptions(ranks=2, steps=2), tmp_path)
-    found = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths])
-    assert [row.bytes for row in rows(found, "ddp_buckets")] == [2 * 12 * HIDDEN**2] * 4
-    outcome = found.outcomes["ddp_caps"]
+    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths])
+    assert [row.bytes for row in rows(content, "ddp_buckets")] == [2 * 12 * HIDDEN**2] * 4
+    outcome = content.outcomes["ddp_caps"]
     assert isinstance(outcome, Skipped)
     assert "too similar sizes" in outcome.reason
 
 
 def test_unknown_sizes_are_said(job: Any) -> None:
-    summaries = [msgspec.structs.replace(one) for one in job(10.0)]
+    summaries = [msgspec.structs.replace(each) for each in job(10.0)]
     for summary in summaries:
         summary.columns = summary.columns | {"bytes": np.full(len(summary.column("bytes")), -1).tobytes()}
-    found = answered(summaries)
-    assert {row.bytes for row in rows(found, "ddp_buckets")} == {None}
-    outcome = found.outcomes["ddp_caps"]
+    result = answered(summaries)
+    assert {row.bytes for row in rows(result, "ddp_buckets")} == {None}
+    outcome = result.outcomes["ddp_caps"]
     assert isinstance(outcome, Skipped)
     assert outcome.reason == "sizes of all-reduces were not recorded"
 
 
 def test_sharded_gradients_have_no_buckets(tmp_path: Path) -> None:
     paths = simulate(JobOptions(ranks=2, steps=1, collectives="fsdp"), tmp_path)
-    found = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths])
-    assert {type(found.outcomes[name]) for name in ("ddp_buckets", "ddp_caps")} == {Skipped}
+    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path, _ in paths])
+    assert {type(content.outcomes[name]) for name in ("ddp_buckets", "ddp_caps")} == {Skipped}
 
 
 def test_recorded_gradients_fill_the_recorded_buckets() -> None:
@@ -168,6 +168,6 @@ def test_recorded_gradients_fill_the_recorded_buckets() -> None:
 def test_stretched_jobs_have_stretched_buckets(job: Any) -> None:
     before = rows(answered(job(50.0)), "ddp_buckets")
     after = rows(answered(job(50.0, stretch=2.0)), "ddp_buckets")
-    for one, two in zip(before, after, strict=True):
-        assert two.tail_ns == pytest.approx(2 * one.tail_ns, rel=1e-3, abs=100)
-        assert two.bytes == one.bytes
+    for each, two in zip(before, after, strict=True):
+        assert two.tail_ns == pytest.approx(2 * each.tail_ns, rel=1e-3, abs=100)
+        assert two.bytes == each.bytes

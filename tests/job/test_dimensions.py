@@ -39,14 +39,14 @@ def undescribed(summaries: list[RankSummary]) -> list[RankSummary]:
     return summaries
 
 
-def rows(found: Answer, question: str) -> Any:
-    outcome = found.outcomes[question]
+def rows(answer: Answer, question: str) -> Any:
+    outcome = answer.outcomes[question]
     assert isinstance(outcome, Findings)
     return outcome.rows
 
 
-def by_dimension(found: Answer, question: str) -> dict[str, Any]:
-    return {row.dimension: row for row in rows(found, question)}
+def by_dimension(answer: Answer, question: str) -> dict[str, Any]:
+    return {row.dimension: row for row in rows(answer, question)}
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_dimensions_and_coordinates_of_products(tmp_path: Path, tp: int, pp: int
     summaries = summaries_of(
         tmp_path, **{name: getattr(options, name) for name in ("ranks", "tp", "pp", "steps", "layers", "microbatches")}
     )
-    found = answered(summaries if described else undescribed(summaries))
-    table = by_dimension(found, "parallel_dimensions")
+    result = answered(summaries if described else undescribed(summaries))
+    table = by_dimension(result, "parallel_dimensions")
     assert {name for name in table if table[name].group_size and table[name].group_size > 1} == {
         name for name, size in (("tp", tp), ("pp", pp), ("dp", dp)) if size > 1
     }
@@ -94,7 +94,7 @@ def test_dimensions_and_coordinates_of_products(tmp_path: Path, tp: int, pp: int
             assert (table[name].group_size, table[name].stride) == (size, stride)
             assert table[name].group_count == options.ranks // size
             assert table[name].confidence == ("high" if described and size < options.ranks else "medium")
-    for row in rows(found, "rank_coordinates"):
+    for row in rows(result, "rank_coordinates"):
         place = place_of(options, row.rank)
         assert row.pp == (place.stage if pp > 1 else None)
         assert row.tp == (row.rank % tp if tp > 1 else None)
@@ -112,8 +112,8 @@ def test_a_pipeline_within_the_default_group(tmp_path: Path) -> None:
     ("collectives", "style", "ratio"), [("ddp", "all-reduce", 1.0), ("fsdp", "fully sharded", 1.5)]
 )
 def test_the_volume_is_that_of_theory(tmp_path: Path, collectives: str, style: str, ratio: float) -> None:
-    found = answered(summaries_of(tmp_path, ranks=4, steps=2, collectives=collectives))
-    (row,) = rows(found, "communication_by_dimension")
+    result = answered(summaries_of(tmp_path, ranks=4, steps=2, collectives=collectives))
+    (row,) = rows(result, "communication_by_dimension")
     assert row.style == style
     assert row.volume_ratio == pytest.approx(ratio) == row.theory_ratio
     assert row.wait_ns + row.transfer_ns + row.unmatched_ns == row.time_ns
@@ -122,7 +122,7 @@ def test_the_volume_is_that_of_theory(tmp_path: Path, collectives: str, style: s
 
 def test_what_dimensions_communicate_adds_up(tmp_path: Path) -> None:
     summaries = summaries_of(tmp_path, ranks=8, tp=2, pp=2, steps=2, layers=4, microbatches=2)
-    found = answered(summaries)
+    result = answered(summaries)
     inside = [summary.column("step") >= 0 for summary in summaries]
     for name in ("time_ns", "exposed_ns"):
         whole = {
@@ -130,16 +130,16 @@ def test_what_dimensions_communicate_adds_up(tmp_path: Path) -> None:
             "exposed_ns": [summary.column("exposed_ns") for summary in summaries],
         }[name]
         total = sum(int(values[mask].sum()) for values, mask in zip(whole, inside, strict=True))
-        assert sum(getattr(row, name) for row in rows(found, "communication_by_dimension")) == total
-    for row in rows(found, "dimension_places"):
+        assert sum(getattr(row, name) for row in rows(result, "communication_by_dimension")) == total
+    for row in rows(result, "dimension_places"):
         parts = row.compute_ns + row.communication_ns + row.memory_ns + row.idle_ns
         assert parts == pytest.approx(row.step_ns)
 
 
 def test_a_slow_stage_computes_longer_than_the_others(tmp_path: Path) -> None:
-    found = answered(summaries_of(tmp_path, ranks=4, pp=4, steps=2, layers=4, microbatches=2, straggler=2))
+    result = answered(summaries_of(tmp_path, ranks=4, pp=4, steps=2, layers=4, microbatches=2, straggler=2))
     worst = max(
-        (row for row in rows(found, "dimension_places") if row.dimension == "pp"), key=lambda row: row.compute_ratio
+        (row for row in rows(result, "dimension_places") if row.dimension == "pp"), key=lambda row: row.compute_ratio
     )
     assert worst.place == "2"
     assert worst.compute_ratio > 1.2
@@ -148,11 +148,11 @@ def test_a_slow_stage_computes_longer_than_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("described", [True, False])
 def test_stated_sizes_win(tmp_path: Path, described: bool) -> None:
     summaries = summaries_of(tmp_path, ranks=8, tp=2, pp=2, steps=1, layers=4)
-    found = answered(summaries if described else undescribed(summaries), {"tp": 2, "pp": 2, "dp": 2})
-    table = by_dimension(found, "parallel_dimensions")
+    result = answered(summaries if described else undescribed(summaries), {"tp": 2, "pp": 2, "dp": 2})
+    table = by_dimension(result, "parallel_dimensions")
     assert {row.confidence for row in table.values()} == {"user"}
     assert {name: row.stride for name, row in table.items()} == {"tp": 1, "dp": 2, "pp": 4}
-    assert [(row.tp, row.dp, row.pp) for row in rows(found, "rank_coordinates")] == [
+    assert [(row.tp, row.dp, row.pp) for row in rows(result, "rank_coordinates")] == [
         (rank % 2, rank // 2 % 2, rank // 4) for rank in range(8)
     ]
 
@@ -175,8 +175,8 @@ def test_the_order_of_stated_sizes_is_that_of_the_groups(tmp_path: Path) -> None
 
 
 def test_stated_sizes_that_cannot_be_are_not_used(tmp_path: Path) -> None:
-    found = answered(summaries_of(tmp_path, ranks=4, steps=1), {"tp": 2})
-    outcome = found.outcomes["parallel_dimensions"]
+    result = answered(summaries_of(tmp_path, ranks=4, steps=1), {"tp": 2})
+    outcome = result.outcomes["parallel_dimensions"]
     assert isinstance(outcome, Findings)
     assert [each.code for each in outcome.diagnostics] == ["parallelism_contradicted"]
     assert outcome.rows[0].confidence == "medium"
@@ -190,8 +190,8 @@ def test_what_cannot_be_stated(text: str) -> None:
 
 def test_experts_part_the_data_parallel_ranks(tmp_path: Path) -> None:
     summaries = summaries_of(tmp_path, ranks=4, steps=1, ep=2)
-    found = answered(summaries, {"dp": 4, "ep": 2})
-    assert [(row.dp, row.ep) for row in rows(found, "rank_coordinates")] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    result = answered(summaries, {"dp": 4, "ep": 2})
+    assert [(row.dp, row.ep) for row in rows(result, "rank_coordinates")] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
 def test_without_phases_nothing_is_guessed(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_a_sharded_optimizer_of_eight_gpus() -> None:
     paths = sorted((SHARED / "h100_8rank_modded_nanogpt").glob("rank*.json.gz"))
     if len(paths) != 8:
         pytest.skip("../shared/traces is not available")
-    found = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
-    (row,) = rows(found, "communication_by_dimension")
+    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
+    (row,) = rows(content, "communication_by_dimension")
     assert (row.dimension, row.style, row.group_size) == ("dp", "sharded optimizer", 8)
     assert row.volume_ratio == pytest.approx(1.0)
     assert row.theory_ratio == 1.0

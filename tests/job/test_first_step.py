@@ -24,7 +24,7 @@ from simulator import JobOptions, simulate
 
 
 def ratios(traces: list[Trace]) -> dict[int, float | None]:
-    summaries = [read_summary(summarize(AugmentedTrace(one, {})), str(rank)) for rank, one in enumerate(traces)]
+    summaries = [read_summary(summarize(AugmentedTrace(each, {})), str(rank)) for rank, each in enumerate(traces)]
     return {row.step: row.imbalance_ratio for row in imbalance(summaries)}
 
 
@@ -37,12 +37,12 @@ def early_compute(trace: Trace) -> int:
 def test_recordings_that_begin_at_different_moments(tmp_path: Path) -> None:
     options = JobOptions(ranks=3, steps=7, layers=3, run_ahead=2, record_from=(2.3, 3.1, 3.6), causes=True)
     traces = [read(str(path)) for path, _ in simulate(options, tmp_path)]
-    assert np.ptp([early_compute(one) for one in traces]) > 0
-    found = ratios(traces)
-    of_all = {number for number, ratio in found.items() if number >= 4}
+    assert np.ptp([early_compute(trace) for trace in traces]) > 0
+    result = ratios(traces)
+    of_all = {number for number, ratio in result.items() if number >= 4}
     assert len(of_all) >= 3
     for number in sorted(of_all):
-        ratio = found[number]
+        ratio = result[number]
         assert ratio is not None
         assert ratio < 0.05, number
 
@@ -52,7 +52,7 @@ def test_a_real_job_begun_in_a_backlog(shared_traces: Path) -> None:
     paths = sorted((shared_traces / "h100_8rank_modded_nanogpt").glob("*.json.gz"))
     if not paths:
         pytest.skip("the job is not at hand")
-    found = ratios([read(str(path)) for path in paths])
-    assert sorted(found) == [10, 11, 12, 13]
-    assert found[10] == pytest.approx(0.008, abs=0.002)
-    assert all(ratio is not None and ratio < 0.01 for ratio in found.values())
+    content = ratios([read(str(path)) for path in paths])
+    assert sorted(content) == [10, 11, 12, 13]
+    assert content[10] == pytest.approx(0.008, abs=0.002)
+    assert all(ratio is not None and ratio < 0.01 for ratio in content.values())

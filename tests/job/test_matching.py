@@ -16,12 +16,12 @@ from augment.job.waits import apart, waits
 from job_summaries import Part, summary_of
 
 
-def packed(one: RankSummary) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(one))
+def packed(rank_summary: RankSummary) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(rank_summary))
 
 
-def told(diagnostics: object) -> dict[str, int]:
-    return {one.code: one.count for one in diagnostics}  # type: ignore[attr-defined]
+def counts_of(diagnostics: object) -> dict[str, int]:
+    return {diagnostic.code: diagnostic.count for diagnostic in diagnostics}  # type: ignore[attr-defined]
 
 
 def mesh(offsets: list[int], rows: int = 4, count: int = 20, host: bool = False) -> list[RankSummary]:
@@ -40,8 +40,8 @@ def mesh(offsets: list[int], rows: int = 4, count: int = 20, host: bool = False)
                 end = begin + 40_000 + int(random.integers(-20, 20)) + offsets[rank]
                 parts[rank].append((start, (group, "AllReduce", number, start, end)))
     return [
-        summary_of(rank, [part for _, part in sorted(own)], host=f"h{rank // columns}" if host else "")
-        for rank, own in enumerate(parts)
+        summary_of(rank, [part for _, part in sorted(part)], host=f"h{rank // columns}" if host else "")
+        for rank, part in enumerate(parts)
     ]
 
 
@@ -67,7 +67,7 @@ def test_ranks_of_a_host_have_one_clock_unless_they_clearly_have_not() -> None:
     offsets[6] += 3_000_000
     summaries = mesh(offsets, host=True)
     clocks, doubts = align(match(summaries), summaries)
-    assert told(doubts) == {"clock_unlike_host": 1}
+    assert counts_of(doubts) == {"clock_unlike_host": 1}
     assert clocks[6].offset_ns == pytest.approx(8_000_000, abs=100)
     assert clocks[5].offset_ns == pytest.approx(5_000_000, abs=100)
 
@@ -82,10 +82,10 @@ def test_without_numbers_the_order_within_a_step_and_kind_tells() -> None:
     assert len(matched) == 4
     assert all(len(set(pair)) == 1 for pair in matched.place.reshape(-1, 2).tolist())
     cut = match([rank(0, kinds, steps), rank(1, kinds[1:], steps[1:])])
-    assert told(cut.diagnostics) == {"collectives_of_one_rank": 1}  # step 1's all-reduces: 2 and 1
+    assert counts_of(cut.diagnostics) == {"collectives_of_one_rank": 1}  # step 1's all-reduces: 2 and 1
     assert sorted(zip(cut.place[0::2].tolist(), cut.place[1::2].tolist(), strict=True)) == [(1, 0), (2, 1), (3, 2)]
     unclear = match([rank(0, ["AllReduce"] * 2, [1, 1]), rank(1, ["AllReduce"], [1])])  # the first or the second
-    assert told(unclear.diagnostics) == {"collectives_counted_differently": 3}
+    assert counts_of(unclear.diagnostics) == {"collectives_counted_differently": 3}
 
 
 def test_groups_of_one_name_and_other_ranks_are_two() -> None:
@@ -100,10 +100,10 @@ def test_what_ranks_tell_differently_is_left_out_and_counted() -> None:
     parts: list[Part] = [("g", "AllReduce", 0, 0, 9), ("g", "AllReduce", 1, 10, 19), ("g", "Send", 2, 20, 29)]
     matched = match([summary_of(0, parts, bytes=[8, 8, 8]), summary_of(1, parts, bytes=[8, 16, 8])])
     assert len(matched) == 1
-    assert told(matched.diagnostics) == {"point_to_point_left_out": 2, "collectives_told_differently": 1}
+    assert counts_of(matched.diagnostics) == {"point_to_point_left_out": 2, "collectives_told_differently": 1}
     alone = match([summary_of(0, parts[:1]), summary_of(1, parts[1:2])])
     assert not len(alone)
-    assert told(alone.diagnostics) == {"collectives_of_one_rank": 2}
+    assert counts_of(alone.diagnostics) == {"collectives_of_one_rank": 2}
 
 
 def test_a_size_that_one_rank_does_not_tell_differs_from_none() -> None:
@@ -111,7 +111,7 @@ def test_a_size_that_one_rank_does_not_tell_differs_from_none() -> None:
     matched = match([summary_of(0, parts), summary_of(1, parts, bytes=[8, 16]), summary_of(2, parts, bytes=[8, 32])])
     assert matched.bytes.tolist() == [8]
     assert matched.members.tolist() == [3]
-    assert told(matched.diagnostics) == {"collectives_told_differently": 1}
+    assert counts_of(matched.diagnostics) == {"collectives_told_differently": 1}
 
 
 def test_long_lists_of_ranks_that_are_cut_short_tell_groups_of_one_name_apart() -> None:
@@ -124,15 +124,15 @@ def test_long_lists_of_ranks_that_are_cut_short_tell_groups_of_one_name_apart() 
 
 def test_collectives_of_no_told_group_are_doubtful_among_more_than_two() -> None:
     contents = [packed(summary_of(rank, [("", "AllReduce", 0, 0, 9)])) for rank in range(3)]
-    assert told(answer(contents, ["a", "b", "c"]).diagnostics) == {"group_not_told": 1}
-    assert told(answer(contents[:2], ["a", "b"]).diagnostics) == {}
+    assert counts_of(answer(contents, ["a", "b", "c"]).diagnostics) == {"group_not_told": 1}
+    assert counts_of(answer(contents[:2], ["a", "b"]).diagnostics) == {}
 
 
 def test_a_rank_that_two_traces_claim_is_told() -> None:
     contents = [packed(summary_of(rank, [("g", "AllReduce", 0, 0, 9)])) for rank in (0, 1, 1, 1)]
-    found = answer(contents, ["a", "b", "c", "d"])
-    assert told(found.diagnostics) == {"rank_claimed_twice": 2}
-    assert told(answer(contents[:2], ["a", "b"]).diagnostics) == {}
+    result = answer(contents, ["a", "b", "c", "d"])
+    assert counts_of(result.diagnostics) == {"rank_claimed_twice": 2}
+    assert counts_of(answer(contents[:2], ["a", "b"]).diagnostics) == {}
 
 
 def test_too_few_collectives_give_no_clock_and_durations_tell_the_waits() -> None:
@@ -205,13 +205,13 @@ def pairs(between_ns: int, late_ns: int, group_of: list[int], count: int = 30) -
         for rank, group in enumerate(group_of):
             end = begin + 30_000 + start[group] + shift[group] + int(random.integers(0, 40))
             parts[rank].append(("", "AllReduce", number, begin + start[group], end))
-    return [summary_of(rank, own, numbered=False, steps=([0], [0], [10**8], [0])) for rank, own in enumerate(parts)]
+    return [summary_of(rank, part, numbered=False, steps=([0], [0], [10**8], [0])) for rank, part in enumerate(parts)]
 
 
 def test_groups_that_end_at_about_the_same_time_are_not_merged() -> None:
     alike = match(pairs(20_000, 1, [0, 0, 1, 1]))  # one group of two hosts, or two groups: nothing tells
     assert len(alike) == 0
-    assert told(alike.diagnostics) == {"group_members_not_told": 120}
+    assert counts_of(alike.diagnostics) == {"group_members_not_told": 120}
     apart_ = match(pairs(20_000, 90_000, [0, 0, 1, 1]))  # a pair ends before the other begins
     assert {group.ranks for group in apart_.groups if group.ranks} == {"[0, 1]", "[2, 3]"}
     assert len(apart_) == 60

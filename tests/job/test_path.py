@@ -26,7 +26,7 @@ Piece = tuple[int, int, int, bool]  #: member, start, end, whether data are move
 AR = "AllReduce"
 
 
-def found(summaries: Sequence[RankSummary], clocks: Sequence[Clock]) -> Path:
+def whole_path(summaries: Sequence[RankSummary], clocks: Sequence[Clock]) -> Path:
     matched = match(summaries)
     path = path_of(matched, waits(matched, clocks), clocks, summaries)
     assert isinstance(path, Path), path
@@ -35,8 +35,8 @@ def found(summaries: Sequence[RankSummary], clocks: Sequence[Clock]) -> Path:
 
 def exact(summaries: Sequence[RankSummary], uncertainty: int = 0, offsets: Sequence[int] = ()) -> list[Clock]:
     return [
-        Clock(one.rank, "", comparable=True, uncertainty_ns=uncertainty, offset_ns=offset)
-        for one, offset in zip(summaries, offsets or [0] * len(summaries), strict=True)
+        Clock(each.rank, "", comparable=True, uncertainty_ns=uncertainty, offset_ns=offset)
+        for each, offset in zip(summaries, offsets or [0] * len(summaries), strict=True)
     ]
 
 
@@ -46,7 +46,7 @@ def job(summaries: Sequence[RankSummary], clocks: Sequence[Clock]) -> Answer:
 
 
 def pieces(path: Path) -> list[Piece]:
-    return list(zip(*(one.tolist() for one in (path.member, path.start, path.end, path.is_transfer())), strict=True))
+    return list(zip(*(each.tolist() for each in (path.member, path.start, path.end, path.is_transfer())), strict=True))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def three() -> list[RankSummary]:
 
 
 def test_the_path_of_a_small_job(three: list[RankSummary]) -> None:
-    path = found(three, exact(three))
+    path = whole_path(three, exact(three))
     assert pieces(path) == [
         (1, 0, 300, False),
         (2, 300, 350, True),
@@ -81,12 +81,12 @@ def test_the_path_of_a_small_job(three: list[RankSummary]) -> None:
 
 def test_its_figures(three: list[RankSummary]) -> None:
     clocks, matched = exact(three, 7), match(three)
-    path = found(three, clocks)
+    path = whole_path(three, clocks)
     rows = sorted(figures(path, clocks, three), key=lambda row: (row.step is None, row.step or 0, row.rank or 0))
-    told = [
+    output = [
         (row.step, row.rank, row.path_ns, row.compute_ns, row.idle_ns, row.transfer_ns, row.visit_count) for row in rows
     ]
-    assert told == [
+    assert output == [
         (4, 1, 300, 80, 220, 0, 1),
         (4, 2, 100, 40, 10, 50, 1),
         (5, 0, 200, 0, 140, 60, 1),
@@ -106,8 +106,8 @@ def test_its_figures(three: list[RankSummary]) -> None:
 
 def test_a_wait_within_the_uncertainty_hands_nothing_over() -> None:
     late = [summary_of(rank, [("g", AR, 0, start, 200)]) for rank, start in enumerate((100, 140))]
-    assert pieces(found(late, exact(late, 39))) == [(0, 140, 200, True)]
-    assert pieces(found(late, exact(late, 40))) == [(0, 100, 200, True)]
+    assert pieces(whole_path(late, exact(late, 39))) == [(0, 140, 200, True)]
+    assert pieces(whole_path(late, exact(late, 40))) == [(0, 100, 200, True)]
 
 
 def test_only_what_held_the_rank_up_hands_over() -> None:
@@ -118,18 +118,18 @@ def test_only_what_held_the_rank_up_hands_over() -> None:
         return [summary_of(0, both, steps=windows, **of_first), summary_of(1, late, steps=windows, **of_first)]
 
     held, free, queued = ranks(), ranks(held=[0, 1]), ranks(held=[0, 1], follows=[-1, 0])
-    assert [piece[0] for piece in pieces(found(free, exact(free)))] == [0, 0, 0]
-    for one in (held, queued):
-        assert pieces(found(one, exact(one)))[:2] == [(1, 0, 300, False), (0, 300, 400, True)]
+    assert [piece[0] for piece in pieces(whole_path(free, exact(free)))] == [0, 0, 0]
+    for each in (held, queued):
+        assert pieces(whole_path(each, exact(each)))[:2] == [(1, 0, 300, False), (0, 300, 400, True)]
 
 
 def test_a_broadcast_tells_nobody_who_was_late() -> None:
     ranks = [summary_of(rank, [("g", "Broadcast", 0, start, 400)]) for rank, start in enumerate((100, 300))]
-    assert pieces(found(ranks, exact(ranks))) == [(0, 100, 400, False)]
+    assert pieces(whole_path(ranks, exact(ranks))) == [(0, 100, 400, False)]
 
 
 def test_where_there_is_no_path(three: list[RankSummary]) -> None:
-    refused = [Clock(one.rank, "", refused="why") for one in three]
+    refused = [Clock(each.rank, "", refused="why") for each in three]
     for clocks in (refused, [*exact(three)[:1], *refused[1:]]):
         outcome = job(three, clocks).outcomes["cross_rank_critical_path"]
         assert outcome == Skipped("no two ranks have comparable clocks")
@@ -153,7 +153,7 @@ def test_handovers_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch,
     outcome = job(three, exact(three)).outcomes["cross_rank_handovers"]
     assert isinstance(outcome, Findings)
     assert [(row.late_rank, row.wait_ns) for row in outcome.rows] == [(1, 180)]
-    assert [(one.code, one.count) for one in outcome.diagnostics] == [("handovers_beyond_limit", 1)]
+    assert [(each.code, each.count) for each in outcome.diagnostics] == [("handovers_beyond_limit", 1)]
 
 
 @st.composite
@@ -166,12 +166,12 @@ def jobs(draw: st.DrawFn) -> tuple[list[RankSummary], list[int]]:
     for number in range(draw(st.integers(1, 12))):
         members = sorted(draw(st.sets(st.integers(0, count - 1), min_size=2)))
         stream = draw(st.integers(0, 1))
-        start = {one: free[one][stream] + 2 * draw(st.integers(0, 30)) for one in members}
+        start = {member: free[member][stream] + 2 * draw(st.integers(0, 30)) for member in members}
         end = max(start.values()) + 2 * draw(st.integers(1, 10))
-        for one in members:
-            parts[one].append((f"{members}{stream}", AR, number, start[one], end))
-            streams[one].append(stream)
-            free[one][stream] = end
+        for member in members:
+            parts[member].append((f"{members}{stream}", AR, number, start[member], end))
+            streams[member].append(stream)
+            free[member][stream] = end
     offsets = [0, *draw(st.lists(st.integers(-500, 500), min_size=count - 1, max_size=count - 1))]
     numbers = draw(st.lists(st.integers(0, 9), max_size=3, unique=True).map(sorted))
     made = []
@@ -179,17 +179,17 @@ def jobs(draw: st.DrawFn) -> tuple[list[RankSummary], list[int]]:
         order = sorted(range(len(parts[rank])), key=lambda place: parts[rank][place][3])
         last = {0: -1, 1: -1}
         follows = []
-        for place, one in enumerate(order):
-            stream = streams[rank][one]
+        for place, member in enumerate(order):
+            stream = streams[rank][member]
             follows.append(last[stream] if draw(st.booleans()) else -1)
             last[stream] = place
         ahead = offsets[rank]
-        own = [(*part[:3], part[3] + ahead, part[4] + ahead) for part in (parts[rank][one] for one in order)]
+        part = [(*part[:3], part[3] + ahead, part[4] + ahead) for part in (parts[rank][each] for each in order)]
         edges = sorted(draw(st.sets(st.integers(-20, max(max(free)) + 20), min_size=8, max_size=8)))
         steps = np.array(edges[: 2 * max(len(numbers), 1)]).reshape(-1, 2) + ahead
-        computing = [(one + ahead, two + ahead) for one, two in zip(edges[::2], edges[1::2], strict=True)]
-        held = draw(st.lists(st.integers(0, 1), min_size=len(own), max_size=len(own)))
-        made.append(summary_of(rank, own, held=held, follows=follows, computing=computing,
+        computing = [(each + ahead, two + ahead) for each, two in zip(edges[::2], edges[1::2], strict=True)]
+        held = draw(st.lists(st.integers(0, 1), min_size=len(part), max_size=len(part)))
+        made.append(summary_of(rank, part, held=held, follows=follows, computing=computing,
                                steps=(numbers or [-1], steps[:, 0], steps[:, 1], [0] * len(steps))))  # fmt: skip
     return made, offsets
 
@@ -198,20 +198,20 @@ def slowly(summaries: Sequence[RankSummary], offsets: Sequence[int], uncertainty
     """The path, from the last piece to the first, its steps not told apart."""
     parts: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     places: list[list[int]] = []
-    for rank, one in enumerate(summaries):
-        places.append(one.column("seq").tolist())
-        times = zip(one.column("ts").tolist(), one.column("end").tolist(), strict=True)
+    for rank, each in enumerate(summaries):
+        places.append(each.column("seq").tolist())
+        times = zip(each.column("ts").tolist(), each.column("end").tolist(), strict=True)
         for number, (start, end) in zip(places[-1], times, strict=True):
             parts[number][rank] = start - offsets[rank], end - offsets[rank]
-    first, last = ([int(one.step_column(side)[at]) - ahead for one, ahead in zip(summaries, offsets, strict=True)]
+    first, last = ([int(each.step_column(side)[at]) - ahead for each, ahead in zip(summaries, offsets, strict=True)]
                    for side, at in (("start", 0), ("end", -1)))  # fmt: skip
 
     def later(number: int, rank: int) -> int:
         """The rank that the path goes on at."""
         start, _ = parts[number][rank]
-        arrival = max(one for one, _ in parts[number].values())
+        arrival = max(each for each, _ in parts[number].values())
         waited = arrival - start  # also where durations tell, as all end together
-        return rank if waited <= uncertainty else min(one for one, (at, _) in parts[number].items() if at == arrival)
+        return rank if waited <= uncertainty else min(each for each, (at, _) in parts[number].items() if at == arrival)
 
     def back() -> Iterator[Piece]:
         rank = last.index(max(last))
@@ -239,7 +239,7 @@ def slowly(summaries: Sequence[RankSummary], offsets: Sequence[int], uncertainty
 def test_it_is_what_a_slow_search_finds(case: tuple[list[RankSummary], list[int]], uncertainty: int) -> None:
     summaries, offsets = case
     clocks = exact(summaries, uncertainty, offsets)
-    path = found(summaries, clocks)
+    path = whole_path(summaries, clocks)
     joined: list[Piece] = []
     for member, start, end, moves in pieces(path):
         if joined and not moves and joined[-1][0] == member and not joined[-1][3]:
@@ -255,7 +255,7 @@ def test_its_parts_add_up_on_any_clocks(
     summaries, offsets = case
     clocks = [Clock(at, "", offset, drift, comparable=True, uncertainty_ns=uncertainty)
               for at, (offset, drift) in enumerate(zip(offsets, drifts, strict=False))]  # fmt: skip
-    path = found(summaries, clocks)
+    path = whole_path(summaries, clocks)
     assert (path.start[1:] == path.end[:-1]).all()
     assert (path.dur >= 0).all()
     times = np.array([path.compute_ns, path.communication_ns, path.memory_ns, path.idle_ns])
@@ -273,7 +273,7 @@ def test_its_parts_add_up_on_any_clocks(
 def test_it_is_on_no_rank_before_that_has_arrived(case: tuple[list[RankSummary], list[int]]) -> None:
     summaries, offsets = case
     clocks, matched = exact(summaries, 0, offsets), match(summaries)
-    path = found(summaries, clocks)
+    path = whole_path(summaries, clocks)
     for number in np.flatnonzero(path_figures.is_handover(path)).tolist():
         late = int(path.late[number])
         rank = int(matched.member[late])

@@ -46,22 +46,22 @@ class Truth:
 
     def walk(self) -> Iterator[Spent]:
         step = len(self.played) - 1
-        rank = max(self.ranks, key=lambda one: int(self.played[step][one].host[-1]))
+        rank = max(self.ranks, key=lambda item: int(self.played[step][item].host[-1]))
         host = len(self.played[step][rank].host) - 1
         now = int(self.played[step][rank].host[host])
         while True:
-            found = self.waited_for(step, rank, host)
-            if found is None and step == 0:
+            result = self.waited_for(step, rank, host)
+            if result is None and step == 0:
                 yield rank, int(self.played[0][rank].host[0]), now
                 return
-            if found is None:
+            if result is None:
                 step, host = step - 1, len(self.played[step - 1][rank].host) - 1
                 continue
-            op = found
+            op = result
             while op is not None:  # on the device
                 end = int(self.played[step][rank].end[op])
                 yield rank, end, now
-                begins = max(self.ranks, key=lambda one: int(self.played[step][one].start[op]))
+                begins = max(self.ranks, key=lambda item: int(self.played[step][item].start[op]))
                 late = begins if self.ops[op].collective else rank
                 now = int(self.played[step][late].start[op])
                 yield rank, now, end
@@ -73,7 +73,7 @@ class Truth:
     def waited_for(self, step: int, rank: int, host: int) -> int | None:
         """The operation that the host last had to wait for until its point ``host``."""
         times = self.played[step][rank]
-        for sync in reversed([one for one in self.syncs if one.end <= host]):
+        for sync in reversed([sync for sync in self.syncs if sync.end <= host]):
             streams = {op.stream for op in self.ops} if sync.stream is None else {sync.stream}
             awaited = [place for place in range(sync.ops) if self.ops[place].stream in streams]
             last = max(awaited, key=lambda place: int(times.end[place]), default=None)
@@ -87,7 +87,7 @@ class Truth:
         for other in self.ops[op].waits:
             if int(times.end[other]) + WAIT_NS == now:
                 return step, other
-        stream = [place for place, one in enumerate(self.ops) if one.stream == self.ops[op].stream]
+        stream = [place for place, each in enumerate(self.ops) if each.stream == self.ops[op].stream]
         earlier = [place for place in stream if place < op]
         return (step, earlier[-1]) if earlier else (step - 1, stream[-1])
 

@@ -28,8 +28,8 @@ PARTS = ("theory_ns", "imbalance_ns", "late_send_ns", "host_ns", "rest_ns")
 
 def passes(text: str) -> Passes:
     """``F0 B0`` is a forward and a backward; ``F1.0`` a forward of chunk 1."""
-    told = [(Kind("FBIWO".index(word[0])), *map(int, word[1:].split("."))) for word in text.split()]
-    rows = [(kind, *([-1] if len(rest) == 1 else []), *rest) for kind, *rest in told]
+    output = [(Kind("FBIWO".index(word[0])), *map(int, word[1:].split("."))) for word in text.split()]
+    rows = [(kind, *([-1] if len(rest) == 1 else []), *rest) for kind, *rest in output]
     return Passes(*np.array(rows, np.int64).T)
 
 
@@ -106,8 +106,8 @@ def test_played_schedules_have_the_bubbles_of_theory(stages: int, many: int, chu
     orders = {"1F1B": one_f_one_b, "GPipe": gpipe} if chunks == 1 else {"interleaved 1F1B": interleaved}
     for name, order in orders.items():
         made = order(stages, many) if chunks == 1 else interleaved(stages, chunks, many)
-        one = {Kind.FORWARD: forward / chunks, Kind.BACKWARD: backward / chunks}
-        length = played(made, [one] * stages)
+        value = {Kind.FORWARD: forward / chunks, Kind.BACKWARD: backward / chunks}
+        length = played(made, [value] * stages)
         whole = {Kind.FORWARD: forward, Kind.BACKWARD: backward}
         expected = bubble(name, stages, chunks, whole)
         assert length is not None
@@ -143,23 +143,23 @@ def rows(summaries: list[RankSummary]) -> Any:
 @pytest.mark.parametrize("labels", ["none", "torch", "megatron"])
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_bubbles_of_equal_stages_are_those_of_theory(tmp_path: Path, schedule: str, labels: str) -> None:
-    found = rows(job(tmp_path, schedule=schedule, stage_labels=labels, stacks=labels == "megatron", jitter=0.01))
-    assert [row.stage for row in found] == [row.rank for row in found] == [0, 1, 2, 3]
-    for row in found:
+    result = rows(job(tmp_path, schedule=schedule, stage_labels=labels, stacks=labels == "megatron", jitter=0.01))
+    assert [row.stage for row in result] == [row.rank for row in result] == [0, 1, 2, 3]
+    for row in result:
         assert row.schedule == {"1f1b": "1F1B", "gpipe": "GPipe"}[schedule]
         assert row.known_by == ("phases" if labels == "none" else "labels")
         assert (row.stage_count, row.microbatch_count, row.chunk_count, row.step_count) == (4, 8, 1, 2)
         assert row.theory_ratio == pytest.approx(3 / 11)
         assert abs(row.rest_ns) < 0.03 * row.window_ns  # messages take their time
-    assert found[-1].bubble_ratio == pytest.approx(3 / 11, abs=0.02)  # the last has the loss, too: it is the slowest
+    assert result[-1].bubble_ratio == pytest.approx(3 / 11, abs=0.02)  # the last has the loss, too: it is the slowest
 
 
 def test_a_slow_stage_is_the_others_bubble(tmp_path: Path) -> None:
-    found = rows(job(tmp_path, schedule="1f1b", straggler=1, straggler_factor=1.5, jitter=0.01))
-    slow = found[1]
-    assert slow.work_ns == max(row.work_ns for row in found)
-    assert slow.bubble_ns == min(row.bubble_ns for row in found)
-    for row in (found[0], found[2]):
+    result = rows(job(tmp_path, schedule="1f1b", straggler=1, straggler_factor=1.5, jitter=0.01))
+    slow = result[1]
+    assert slow.work_ns == max(row.work_ns for row in result)
+    assert slow.bubble_ns == min(row.bubble_ns for row in result)
+    for row in (result[0], result[2]):
         assert row.work_ns * 1.5 == pytest.approx(slow.work_ns, rel=0.02)
         assert 0.1 * row.window_ns < row.imbalance_ns == max(row.imbalance_ns, slow.imbalance_ns)
         assert abs(row.rest_ns) < 0.03 * row.window_ns
@@ -175,8 +175,8 @@ def test_a_late_host_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_pipelines_of_data_parallel_jobs_are_told_apart(tmp_path: Path) -> None:
-    found = rows(job(tmp_path, ranks=4, pp=2, schedule="1f1b"))
-    assert [(row.pipeline, row.stage, row.rank) for row in found] == [(0, 0, 0), (0, 1, 2), (1, 0, 1), (1, 1, 3)]
+    result = rows(job(tmp_path, ranks=4, pp=2, schedule="1f1b"))
+    assert [(row.pipeline, row.stage, row.rank) for row in result] == [(0, 0, 0), (0, 1, 2), (1, 0, 1), (1, 1, 3)]
 
 
 def test_a_kernel_that_receives_is_no_work(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_a_kernel_that_receives_is_no_work(tmp_path: Path) -> None:
 def test_stretched_jobs_have_stretched_bubbles(tmp_path: Path) -> None:
     before = rows(job(tmp_path / "a", schedule="1f1b"))
     after = rows(job(tmp_path / "b", schedule="1f1b", stretch=2.0))
-    for one, two in zip(before, after, strict=True):
-        assert two.bubble_ns == pytest.approx(2 * one.bubble_ns, rel=1e-3)
-        assert two.theory_ratio == pytest.approx(one.theory_ratio)
+    for each, two in zip(before, after, strict=True):
+        assert two.bubble_ns == pytest.approx(2 * each.bubble_ns, rel=1e-3)
+        assert two.theory_ratio == pytest.approx(each.theory_ratio)
 
 
 def test_ranks_that_only_send_are_not_taken_for_stages(tmp_path: Path) -> None:
@@ -223,9 +223,9 @@ def test_jobs_without_stages_have_no_bubble(tmp_path: Path) -> None:
 def test_a_recorded_pipeline_of_pytorch() -> None:
     """Two stages on each of two processes; on the CPU, so that the ranges of actions are the passes."""
     paths = sorted((EXAMPLES / "cpu_pipeline").glob("rank*.json.gz"))
-    found = rows([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
-    assert [(row.rank, row.stage) for row in found] == [(0, 0), (1, 1)]
-    for row in found:
+    content = rows([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
+    assert [(row.rank, row.stage) for row in content] == [(0, 0), (1, 1)]
+    for row in content:
         assert (row.schedule, row.known_by) == ("interleaved 1F1B", "labels")
         assert (row.stage_count, row.chunk_count, row.microbatch_count, row.step_count) == (2, 2, 4, 2)
         assert row.theory_ratio == pytest.approx(1 / (2 * 4 + 1))
@@ -240,17 +240,17 @@ def timelines(name: str, window: Window | None = None) -> list[RankSummary]:
 
 def test_the_bubbles_of_primus() -> None:
     """Reference by hand: 1 - sum(forward, backward) / (last end - first start), in iteration 20."""
-    found = rows(timelines("primus_pp8_1f1b", Window(20, 20, 0)))
-    ratios = [round(100 * row.bubble_ratio, 1) for row in found]
+    result = rows(timelines("primus_pp8_1f1b", Window(20, 20, 0)))
+    ratios = [round(100 * row.bubble_ratio, 1) for row in result]
     assert ratios == [36.4, 37.4, 35.0, 36.5, 35.7, 35.0, 36.1, 30.2]
     assert sum(ratios) / 8 == pytest.approx(35.3, abs=0.05)
-    assert {row.schedule for row in found} == {"1F1B"}
-    assert found[0].theory_ratio == pytest.approx(7 / 23)
-    assert found[7].imbalance_ns == min(row.imbalance_ns for row in found)
+    assert {row.schedule for row in result} == {"1F1B"}
+    assert result[0].theory_ratio == pytest.approx(7 / 23)
+    assert result[7].imbalance_ns == min(row.imbalance_ns for row in result)
 
 
 def test_the_schedule_of_megatron_app() -> None:
-    found = rows(timelines("megatronapp_pp4"))
-    assert {row.schedule for row in found} == {"interleaved 1F1B"}
-    assert {(row.stage_count, row.chunk_count, row.microbatch_count) for row in found} == {(4, 4, 8)}
-    assert found[0].theory_ratio == pytest.approx(3 / (4 * 8 + 3))
+    result = rows(timelines("megatronapp_pp4"))
+    assert {row.schedule for row in result} == {"interleaved 1F1B"}
+    assert {(row.stage_count, row.chunk_count, row.microbatch_count) for row in result} == {(4, 4, 8)}
+    assert result[0].theory_ratio == pytest.approx(3 / (4 * 8 + 3))

@@ -32,7 +32,7 @@ def rank_of(rank: int | None, sent: list[Sent], **options: Any) -> RankSummary:
 
 
 def clocks_of(summaries: list[RankSummary], uncertainty: int = 1) -> list[Clock]:
-    return [Clock(one.rank, "", comparable=True, uncertainty_ns=uncertainty) for one in summaries]
+    return [Clock(summary.rank, "", comparable=True, uncertainty_ns=uncertainty) for summary in summaries]
 
 
 def parted(summaries: list[RankSummary], uncertainty: int = 1) -> tuple[Matched, Waits]:
@@ -69,12 +69,12 @@ def test_what_cannot_be_paired_is_left_out_and_counted(sent: list[Sent], code: s
     other: list[Sent] = [("Recv", 1, 0, 9)] if code == "collectives_counted_differently" else []
     matched = match([rank_of(0, other), rank_of(1, sent)])
     assert len(matched) == 0
-    assert [(one.code, one.count) for one in matched.diagnostics] == [(code, count)]
+    assert [(diagnostic.code, diagnostic.count) for diagnostic in matched.diagnostics] == [(code, count)]
 
 
 def test_a_rank_that_is_not_known_is_in_no_pair() -> None:
     matched = match([rank_of(0, [("Send", 1, 0, 9)]), rank_of(None, [("Recv", 0, 0, 9)])])
-    assert {one.code: one.count for one in matched.diagnostics} == {
+    assert {diagnostic.code: diagnostic.count for diagnostic in matched.diagnostics} == {
         "point_to_point_left_out": 1,
         "collectives_of_one_rank": 1,
     }
@@ -82,25 +82,25 @@ def test_a_rank_that_is_not_known_is_in_no_pair() -> None:
 
 def test_sizes_must_agree() -> None:
     ranks = [rank_of(0, [("Send", 1, 0, 9)], bytes=[64]), rank_of(1, [("Recv", 0, 0, 9)], bytes=[32])]
-    assert [one.code for one in match(ranks).diagnostics] == ["collectives_told_differently"]
+    assert [diagnostic.code for diagnostic in match(ranks).diagnostics] == ["collectives_told_differently"]
 
 
 def test_a_receive_waits_for_the_later_send() -> None:
     ranks = [rank_of(0, [("Send", 1, 700, 1000)]), rank_of(1, [("Recv", 0, 100, 1000)])]
-    matched, told = parted(ranks)
-    assert told.wait_ns.tolist() == [0, 600]
-    assert told.transfer_ns.tolist() == [300, 300]
-    assert (matched.member[told.late].tolist(), told.lead_ns.tolist()) == ([0], [600])
+    matched, output = parted(ranks)
+    assert output.wait_ns.tolist() == [0, 600]
+    assert output.transfer_ns.tolist() == [300, 300]
+    assert (matched.member[output.late].tolist(), output.lead_ns.tolist()) == ([0], [600])
 
 
 def test_a_send_waits_for_a_receive_unless_it_is_done_before() -> None:
     waiting = [rank_of(0, [("Send", 1, 100, 1000)]), rank_of(1, [("Recv", 0, 700, 1000)])]
     assert parted(waiting)[1].wait_ns.tolist() == [600, 0]
     buffered = [rank_of(0, [("Send", 1, 100, 160)]), rank_of(1, [("Recv", 0, 700, 710)])]
-    told = parted(buffered)[1]
-    assert told.wait_ns.tolist() == [0, 0]
-    assert told.transfer_ns.tolist() == [60, 10]
-    assert (told.lead_ns.tolist(), told.by_arrival.tolist()) == ([0], [True])
+    output = parted(buffered)[1]
+    assert output.wait_ns.tolist() == [0, 0]
+    assert output.transfer_ns.tolist() == [60, 10]
+    assert (output.lead_ns.tolist(), output.by_arrival.tolist()) == ([0], [True])
     # clocks too uncertain to say so leave it to the durations
     assert parted(buffered, 600)[1].wait_ns.tolist() == [50, 0]
 
@@ -112,8 +112,8 @@ def test_the_path_goes_through_a_pipeline() -> None:
         rank_of(1, [("Recv", 0, 50, 350), ("Send", 2, 600, 640)], **window),
         rank_of(2, [("Recv", 1, 60, 640)], steps=([-1], [0], [1001], [0])),
     ]
-    matched, told = parted(ranks)
-    path = path_of(matched, told, clocks_of(ranks), ranks)
+    matched, output = parted(ranks)
+    path = path_of(matched, output, clocks_of(ranks), ranks)
     assert not isinstance(path, str)
     assert list(zip(path.member.tolist(), path.start.tolist(), path.end.tolist(), strict=True)) == [
         (0, 0, 300), (1, 300, 350), (1, 350, 600), (2, 600, 640), (2, 640, 1001),
@@ -122,10 +122,10 @@ def test_the_path_goes_through_a_pipeline() -> None:
 
 def test_no_straggler_is_told_by_the_stages_of_a_pipeline() -> None:
     ranks = [rank_of(0, [("Send", 1, 700, 1000)]), rank_of(1, [("Recv", 0, 100, 1000)])]
-    matched, told = parted(ranks)
-    found = Answer(ranks, clocks_of(ranks), matched, told, [])
-    assert not isinstance(found.outcomes["stragglers"], Findings)
-    figures = found.outcomes["job_collectives"]
+    matched, output = parted(ranks)
+    result = Answer(ranks, clocks_of(ranks), matched, output, [])
+    assert not isinstance(result.outcomes["stragglers"], Findings)
+    figures = result.outcomes["job_collectives"]
     assert isinstance(figures, Findings)
     (row,) = figures.rows
     assert (row.kind, row.group_size, row.count, row.wait_ns, row.transfer_ns) == ("SendRecv", 2, 1, 600, 600)
@@ -133,11 +133,11 @@ def test_no_straggler_is_told_by_the_stages_of_a_pipeline() -> None:
 
 def sent(what: str, peer: int, ts: float, dur: float, number: int) -> list[Event]:
     """As PyTorch records a send or receive: the launch and the kernel, which bears the args."""
-    told = {"Dst Rank" if what == "send" else "Src Rank": peer}
+    output = {"Dst Rank" if what == "send" else "Src Rank": peer}
     args = {
         "device": 0, "stream": 20, "correlation": number, "Collective name": what, "In msg nelems": 1024,
         "Out msg nelems": 1024, "Group size": 4, "dtype": "BFloat16", "Process Group Name": "3",
-        "Process Group Description": "pp", "Process Group Ranks": "[4, 5, 6, 7]", "Seq": number, **told,
+        "Process Group Description": "pp", "Process Group Ranks": "[4, 5, 6, 7]", "Seq": number, **output,
     }  # fmt: skip
     return [
         event("cuda_runtime", "cudaLaunchKernelExC", ts - 8, 4, 1, 1, correlation=number),
@@ -153,11 +153,11 @@ def test_from_traces(tmp_path: Path) -> None:
              for rank, events in ((5, first), (6, second))]  # fmt: skip
     traces = [read(str(path)) for path in paths]
     assert [np.unique(collectives(trace).peer).tolist() for trace in traces] == [[6], [5]]
-    found = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], ["a", "b"])
-    assert not found.diagnostics
-    assert len(found.matched) == 4
-    assert found.matched.bytes.tolist() == [2048] * 4
-    assert found.parted.wait_ns[found.matched.member == 1].tolist() == [30_000] * 4
-    instance, member, _ = found.links()
+    rows = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], ["a", "b"])
+    assert not rows.diagnostics
+    assert len(rows.matched) == 4
+    assert rows.matched.bytes.tolist() == [2048] * 4
+    assert rows.parted.wait_ns[rows.matched.member == 1].tolist() == [30_000] * 4
+    instance, member, _ = rows.links()
     assert instance.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert member.tolist() == [1, 0] * 4  # the receive came first

@@ -35,8 +35,8 @@ def job(folder: Path, **options: Any) -> Answer:
     return answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
 
 
-def rows(found: Answer, question: str) -> Any:
-    outcome = found.outcomes[question]
+def rows(answer: Answer, question: str) -> Any:
+    outcome = answer.outcomes[question]
     assert isinstance(outcome, Findings)
     return outcome.rows
 
@@ -59,9 +59,9 @@ def test_gathers_of_fast_computation_are_late(tmp_path: Path) -> None:
 
 
 def test_what_gathers_were_waited_for_is_what_the_device_did_not_compute(tmp_path: Path) -> None:
-    found = job(tmp_path, ranks=2, collectives="fsdp", steps=2, work=0.1)
-    late = sum(row.late_ns for row in rows(found, "sharding"))
-    idle = sum(row.communication_ns for row in rows(found, "step_heat"))
+    result = job(tmp_path, ranks=2, collectives="fsdp", steps=2, work=0.1)
+    late = sum(row.late_ns for row in rows(result, "sharding"))
+    idle = sum(row.communication_ns for row in rows(result, "step_heat"))
     assert 0.5 * idle < late <= idle  # the first gather of a step delays no computation that was under way
 
 
@@ -76,19 +76,19 @@ def test_memory_and_volume_of_a_sharded_optimizer() -> None:
     paths = sorted((SHARED / "h100_8rank_modded_nanogpt").glob("rank*.json.gz"))
     if len(paths) != 8:
         pytest.skip("../shared/traces is not available")
-    found = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
-    (row,) = rows(found, "communication_by_dimension")
+    content = answered([summary_of(AugmentedTrace(read(str(path)), {})) for path in paths])
+    (row,) = rows(content, "communication_by_dimension")
     assert row.memory_ratio == pytest.approx((4 + 12 / 8) / 16)
-    assert {row.phase for row in rows(found, "sharding")} == {"backward", "optimizer"}
+    assert {row.phase for row in rows(content, "sharding")} == {"backward", "optimizer"}
 
 
 def received(counts: list[list[int]]) -> list[RankSummary]:
     """Ranks that receive these bytes in successive all-to-alls."""
     summaries = []
-    for rank, own in enumerate(counts):
-        parts = [("ep", "AllToAll", number, 1000 * number, 1000 * number + 500) for number in range(len(own))]
-        summary = made(rank, parts, sizes={"ep": len(counts)}, bytes=[100] * len(own))
-        summary.tables = {"collectives": {"received": np.array(own, np.int64).tobytes()}}
+    for rank, part in enumerate(counts):
+        parts = [("ep", "AllToAll", number, 1000 * number, 1000 * number + 500) for number in range(len(part))]
+        summary = made(rank, parts, sizes={"ep": len(counts)}, bytes=[100] * len(part))
+        summary.tables = {"collectives": {"received": np.array(part, np.int64).tobytes()}}
         summaries.append(summary)
     return summaries
 
@@ -111,15 +111,15 @@ def test_unknown_sizes_are_not_guessed() -> None:
 
 def test_kernels_of_expert_parallelism_show_their_dimension(tmp_path: Path) -> None:
     # a late rank makes the groups differ: of groups without names that always end together nobody can tell how many
-    found = job(tmp_path, ranks=4, ep=2, steps=2, straggler=3, straggler_factor=1.6)
-    table = {row.dimension: row for row in rows(found, "parallel_dimensions")}
+    result = job(tmp_path, ranks=4, ep=2, steps=2, straggler=3, straggler_factor=1.6)
+    table = {row.dimension: row for row in rows(result, "parallel_dimensions")}
     assert (table["ep"].group_size, table["ep"].group_count, table["ep"].confidence) == (2, 2, "medium")
-    assert {row.dimension for row in rows(found, "expert_parallel")} == {"ep"}
+    assert {row.dimension for row in rows(result, "expert_parallel")} == {"ep"}
 
 
 def test_the_heat_of_a_stalled_host(tmp_path: Path) -> None:
-    found = job(tmp_path, ranks=4, steps=4, host_stall_us=8000.0, host_stall_step=2, host_stall_rank=1)
-    cells = {(row.step, row.rank): row for row in rows(found, "step_heat")}
+    result = job(tmp_path, ranks=4, steps=4, host_stall_us=8000.0, host_stall_step=2, host_stall_rank=1)
+    cells = {(row.step, row.rank): row for row in rows(result, "step_heat")}
     assert len(cells) == 16
     for row in cells.values():
         assert row.compute_ns + row.communication_ns + row.memory_ns + row.idle_ns == row.step_ns

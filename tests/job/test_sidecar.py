@@ -38,41 +38,41 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     simulate(JobOptions(ranks=4, steps=2, collectives="fsdp", uneven_buckets=True, straggler=3), folder / "in")
     inputs = plan([str(folder / "in")], str(folder / "out")).inputs
     settings = Settings(Request(options={"collectives": {"link_gbps": 450.0}}), STAGES)
-    results = {one.path: one for one in run(inputs, settings, Manner(), Watch())}
+    results = {setting.path: setting for setting in run(inputs, settings, Manner(), Watch())}
     (job,) = conclude(STAGES, inputs, results, Request())
     assert job.written == [str(folder / "out" / "job.metrics.json")]
     return folder / "out"
 
 
 def test_it_is_as_declared(out: Path) -> None:
-    told = json.loads((out / "job.metrics.json").read_bytes())
-    jsonschema.validate(told, job_schema(closed=True))
-    assert {name for name, one in told["analyses"].items() if one["status"] != "ok"} == OF_OTHER_JOBS
-    assert told["source"]["ranks"] == [0, 1, 2, 3]
-    for row in told["analyses"]["job_collectives"]["rows"]:
+    content = json.loads((out / "job.metrics.json").read_bytes())
+    jsonschema.validate(content, job_schema(closed=True))
+    assert {name for name, each in content["analyses"].items() if each["status"] != "ok"} == OF_OTHER_JOBS
+    assert content["source"]["ranks"] == [0, 1, 2, 3]
+    for row in content["analyses"]["job_collectives"]["rows"]:
         assert row["efficiency_ratio"] == pytest.approx(row["bus_gbps"] / 450)
         assert row["wait_ns"] + row["transfer_ns"] == row["time_ns"]
 
 
 def test_aggregates_are_of_the_ranks_own_sidecars(out: Path) -> None:
     rows = json.loads((out / "job.metrics.json").read_bytes())["analyses"]["aggregates"]["rows"]
-    one = next(row for row in rows if row["analysis"] == "temporal_breakdown" and row["figure"] == "compute_ns")
-    own = []
+    each = next(row for row in rows if row["analysis"] == "temporal_breakdown" and row["figure"] == "compute_ns")
+    part = []
     for rank in range(4):
         sidecar = json.loads((out / f"rank{rank}.metrics.json").read_bytes())
-        own.append(sidecar["analyses"]["temporal_breakdown"]["rows"][0]["compute_ns"])
-    assert (one["min"], one["max"], one["mean"]) == (min(own), max(own), statistics.mean(own))
-    assert one["std"] == pytest.approx(statistics.stdev(own))
-    assert (one["min_rank"], one["max_rank"], one["rank_count"]) == (own.index(min(own)), 3, 4)
+        part.append(sidecar["analyses"]["temporal_breakdown"]["rows"][0]["compute_ns"])
+    assert (each["min"], each["max"], each["mean"]) == (min(part), max(part), statistics.mean(part))
+    assert each["std"] == pytest.approx(statistics.stdev(part))
+    assert (each["min_rank"], each["max_rank"], each["rank_count"]) == (part.index(min(part)), 3, 4)
 
 
 def test_rows_beyond_what_a_summary_holds_are_counted(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
     traces = [read(str(out.parent / "in" / f"rank{rank}.pt.trace.json.gz")) for rank in range(2)]
     monkeypatch.setattr(summary, "MOST_ROWS", 3)
     augmented = [augment(trace, only=["kernel_breakdown", "temporal_breakdown"]) for trace in traces]
-    cut = sum(len(one.outcomes["kernel_breakdown"].rows) - 3 for one in augmented)  # type: ignore[union-attr]
-    told = document(answer([summarize(one) for one in augmented], ["0", "1"]), "job")
-    assert {one.code: one.count for one in told["diagnostics"]}["rows_not_aggregated"] == cut > 0
+    cut = sum(len(each.outcomes["kernel_breakdown"].rows) - 3 for each in augmented)  # type: ignore[union-attr]
+    rows = document(answer([summarize(each) for each in augmented], ["0", "1"]), "job")
+    assert {diagnostic.code: diagnostic.count for diagnostic in rows["diagnostics"]}["rows_not_aggregated"] == cut > 0
 
 
 def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_a_summary_is_small_equal_and_checked(out: Path, tmp_path: Path) -> None
     made = [summarize(augment(read(str(trace)))) for _ in range(2)]
     assert made[0] == made[1]
     assert len(made[0]) < 20_000
-    one = read_summary((out / f"rank0{SUFFIX}").read_bytes(), "rank0")
-    assert one.rank == 0
-    assert "kernel_breakdown" in one.figures
-    assert not {"launch_outliers", "activity_over_time"} & one.figures.keys()  # rows that no other rank shares
+    each = read_summary((out / f"rank0{SUFFIX}").read_bytes(), "rank0")
+    assert each.rank == 0
+    assert "kernel_breakdown" in each.figures
+    assert not {"launch_outliers", "activity_over_time"} & each.figures.keys()  # rows that no other rank shares
     with pytest.raises(InputError, match=r"^x: not a summary of a rank"):
         read_summary(made[0][:-9], "x")
     with pytest.raises(InputError, match="not a summary"):
@@ -127,9 +127,9 @@ def test_the_fit_is_refused_to_what_tells_nothing() -> None:
 def test_a_collective_of_negative_duration_takes_no_time(tmp_path: Path) -> None:
     contents = []
     for rank, dur in enumerate((5.0, -3.0)):
-        told = {"Collective name": "allreduce", "Seq": 1, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+        output = {"Collective name": "allreduce", "Seq": 1, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
         path = tmp_path / f"rank{rank}.json"
-        write_trace(path, kernel("ncclDevKernel_AllReduce_Sum_f32_RING", dur=dur) | {"args": {"stream": 7, **told}})
+        write_trace(path, kernel("ncclDevKernel_AllReduce_Sum_f32_RING", dur=dur) | {"args": {"stream": 7, **output}})
         contents.append(summarize(augment(read(str(path)))))
     (row,) = answer(contents, ["a", "b"]).outcomes["job_collectives"].rows
     assert (row.time_ns, row.wait_ns, row.transfer_ns) == (5000, 5000, 0)

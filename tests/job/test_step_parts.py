@@ -38,8 +38,8 @@ def answered(paths: list[Path]) -> Answer:
     return answer(contents, [path.name for path in paths])
 
 
-def rows(found: Answer) -> list[Row]:
-    outcome = found.outcomes["job_step_efficiency"]
+def rows(answer: Answer) -> list[Row]:
+    outcome = answer.outcomes["job_step_efficiency"]
     assert isinstance(outcome, Findings)
     return list(outcome.rows)
 
@@ -59,21 +59,21 @@ def test_parts_of_a_recorded_job(shared_traces: Path) -> None:
     expected_parts(answered(paths), paths, within=2000)  # the summary has not every moment of a long trace
 
 
-def expected_parts(found: Answer, paths: list[Path], within: int = 0) -> None:
+def expected_parts(answer: Answer, paths: list[Path], within: int = 0) -> None:
     """Every part but copies and idle time, from the text of the traces and the wait of each collective."""
-    for row in rows(found):
+    for row in rows(answer):
         assert sum(getattr(row, name) for name in PARTS) == row.wall_ns
         assert min(getattr(row, name) for name in PARTS) >= 0
     for member, path in enumerate(paths):
-        own = [row for row in rows(found) if row.trace == found.summaries[member].name]
+        part = [row for row in rows(answer) if row.trace == answer.summaries[member].name]
         trace = read(str(path))
         windows = step_windows(trace)
-        assert [row.wall_ns for row in own] == (windows.end - windows.start).tolist()
+        assert [row.wall_ns for row in part] == (windows.end - windows.start).tolist()
         computing, communicating = kernels(path)
-        mine = found.matched.rows_of(member)
-        ts, end = found.matched.ts[mine], found.matched.end[mine]
-        turn = ts + found.parted.wait_ns[mine]
-        for row, first, last in zip(own, windows.start.tolist(), windows.end.tolist(), strict=True):
+        index = answer.matched.rows_of(member)
+        ts, end = answer.matched.ts[index], answer.matched.end[index]
+        turn = ts + answer.parted.wait_ns[index]
+        for row, first, last in zip(part, windows.start.tolist(), windows.end.tolist(), strict=True):
             step = Covered(np.array([first]), np.array([last]))
             exposed = step & Covered(*communicating) - Covered(*computing)
             moving, waiting = Covered(turn, end), Covered(ts, turn)
@@ -88,25 +88,25 @@ class Covered:
 
     def __init__(self, start: Any, end: Any) -> None:
         self.pieces: list[list[int]] = []
-        for one, other in sorted(zip(np.asarray(start).tolist(), np.asarray(end).tolist(), strict=True)):
-            if other > one and self.pieces and one <= self.pieces[-1][1]:
+        for each, other in sorted(zip(np.asarray(start).tolist(), np.asarray(end).tolist(), strict=True)):
+            if other > each and self.pieces and each <= self.pieces[-1][1]:
                 self.pieces[-1][1] = max(self.pieces[-1][1], other)
-            elif other > one:
-                self.pieces.append([one, other])
+            elif other > each:
+                self.pieces.append([each, other])
 
     @property
     def length(self) -> int:
         return sum(end - start for start, end in self.pieces)
 
     def __and__(self, other: Covered) -> Covered:
-        both, mine, yours = Covered([], []), iter(self.pieces), iter(other.pieces)
-        one, two = next(mine, None), next(yours, None)
-        while one and two:
-            start, end = max(one[0], two[0]), min(one[1], two[1])
+        both, part, yours = Covered([], []), iter(self.pieces), iter(other.pieces)
+        first, two = next(part, None), next(yours, None)
+        while first and two:
+            start, end = max(first[0], two[0]), min(first[1], two[1])
             if start < end:
                 both.pieces.append([start, end])
-            if one[1] < two[1]:
-                one = next(mine, None)
+            if first[1] < two[1]:
+                first = next(part, None)
             else:
                 two = next(yours, None)
         return both
@@ -121,28 +121,28 @@ def kernels(path: Path) -> tuple[Any, Any]:
     document = json.loads(gzip.decompress(path.read_bytes()))
     base = int(document.get("baseTimeNanoseconds", 0))
     table: tuple[list[list[int]], list[list[int]]] = ([], [])
-    for one in document["traceEvents"]:
-        if one.get("cat") == "kernel":
-            start = round(one["ts"] * 1000) + base
-            table["nccl" in one["name"]].append([start, start + round(one["dur"] * 1000)])
+    for event in document["traceEvents"]:
+        if event.get("cat") == "kernel":
+            start = round(event["ts"] * 1000) + base
+            table["nccl" in event["name"]].append([start, start + round(event["dur"] * 1000)])
     return tuple(np.array(sort, np.int64).reshape(-1, 2).T for sort in table)  # type: ignore[return-value]
 
 
 def test_the_late_rank_waits_least(tmp_path: Path) -> None:
     options = replace(JOBS["fsdp"], steps=4)
-    found = rows(answered([path for path, _ in simulate(options, tmp_path)]))
-    waited = {rank: sum(row.exposed_wait_ns for row in found if row.rank == rank) for rank in range(4)}
+    result = rows(answered([path for path, _ in simulate(options, tmp_path)]))
+    waited = {rank: sum(row.exposed_wait_ns for row in result if row.rank == rank) for rank in range(4)}
     assert min(waited, key=lambda rank: waited[rank]) == 2
     assert all(waited[rank] > 5 * waited[2] for rank in (0, 1, 3))
 
 
 def test_efficiency_of_the_rank_is_beside_it(tmp_path: Path) -> None:
     paths = [path for path, _ in simulate(JOBS["ddp"], tmp_path)]
-    own = step_efficiency.analyze(read(str(paths[1])))
-    assert isinstance(own, Findings)
-    found = [row for row in rows(answered(paths)) if row.rank == 1]
-    assert [(row.mfu_ratio, row.hfu_ratio) for row in found] == [(row.mfu_ratio, row.hfu_ratio) for row in own.rows]
-    for row, alone in zip(found, own.rows, strict=True):
+    part = step_efficiency.analyze(read(str(paths[1])))
+    assert isinstance(part, Findings)
+    result = [row for row in rows(answered(paths)) if row.rank == 1]
+    assert [(row.mfu_ratio, row.hfu_ratio) for row in result] == [(row.mfu_ratio, row.hfu_ratio) for row in part.rows]
+    for row, alone in zip(result, part.rows, strict=True):
         exposed = row.exposed_wait_ns + row.exposed_transfer_ns + row.exposed_unmatched_ns
         assert (row.wall_ns, exposed, row.exposed_copy_ns) == (
             alone.wall_ns, alone.exposed_communication_ns, alone.exposed_copy_ns

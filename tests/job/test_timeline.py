@@ -29,13 +29,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
         ranks=4, steps=3, layers=2, tp=2, straggler=SLOW, straggler_factor=1.5, clock_offset_ns=(0, 10**9, -(10**8), 77)
     )
     traces = [read(str(path)) for path, _ in simulate(options, tmp_path_factory.mktemp("job"))]
-    found = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [each.source.name for each in traces])
-    return found, traces, {track.name: track for track in found.of_job(EVER)}
+    rows = answer([summarize(AugmentedTrace(trace, {})) for trace in traces], [each.source.name for each in traces])
+    return rows, traces, {track.name: track for track in rows.of_job(EVER)}
 
 
-def waits_at(found: Answer, trace: Trace, member: int, moment: int) -> bool:
+def waits_at(answer: Answer, trace: Trace, member: int, moment: int) -> bool:
     """Whether a rank waits at a moment of its own clock, by its kernels one by one."""
-    matched, parted = found.matched, found.parted
+    matched, parted = answer.matched, answer.parted
     rows = matched.rows_of(member).tolist()
     waiting = any(matched.ts[row] <= moment < matched.ts[row] + parted.wait_ns[row] for row in rows)
     moving = any(matched.ts[row] + parted.wait_ns[row] <= moment < matched.end[row] for row in rows)
@@ -48,14 +48,14 @@ def waits_at(found: Answer, trace: Trace, member: int, moment: int) -> bool:
 
 
 def test_as_many_ranks_wait_as_their_kernels_show(shown: Shown) -> None:
-    found, traces, tracks = shown
+    result, traces, tracks = shown
     counter = tracks[WAITING]
     assert isinstance(counter, CounterTrack)
     random = np.random.default_rng(5)
     for moment in random.integers(counter.ts[0], counter.ts[-1], 60).tolist():
         value = counter.values[np.searchsorted(counter.ts, moment, side="right") - 1]
-        own = [moment - int(clock.to_common(np.array([0]))[0]) for clock in found.clocks]
-        expected = sum(waits_at(found, trace, member, own[member]) for member, trace in enumerate(traces))
+        part = [moment - int(clock.to_common(np.array([0]))[0]) for clock in result.clocks]
+        expected = sum(waits_at(result, trace, member, part[member]) for member, trace in enumerate(traces))
         assert value == expected
     assert counter.values.max() == 3
     assert counter.values[-1] == 0
@@ -77,8 +77,8 @@ def test_the_late_rank_is_drawn_while_others_wait_for_it(shown: Shown) -> None:
 
 
 def test_the_path_is_drawn_with_the_rank_of_each_piece(shown: Shown) -> None:
-    found, _, tracks = shown
-    drawn, path = tracks[PATH], found.path
+    result, _, tracks = shown
+    drawn, path = tracks[PATH], result.path
     assert isinstance(drawn, SliceTrack)
     assert isinstance(path, JobPath)
     names = np.array([drawn.names.values[code] for code in drawn.names.codes])
@@ -88,15 +88,15 @@ def test_the_path_is_drawn_with_the_rank_of_each_piece(shown: Shown) -> None:
     for stay in np.flatnonzero(stays).tolist():
         start, end = drawn.ts[stay], drawn.ts[stay] + drawn.dur[stay]
         inside = (path.start >= start) & (path.end <= end) & (path.end > path.start)
-        assert {f"rank {found.summaries[member].rank}" for member in path.member[inside].tolist()} == {names[stay]}
+        assert {f"rank {result.summaries[member].rank}" for member in path.member[inside].tolist()} == {names[stay]}
 
 
 def test_a_part_of_the_time(shown: Shown) -> None:
-    found, _, tracks = shown
+    result, _, tracks = shown
     path = tracks[PATH]
     assert isinstance(path, SliceTrack)
     middle = int(np.median(path.ts))
-    for track in found.of_job((middle, middle + 5_000_000)):
+    for track in result.of_job((middle, middle + 5_000_000)):
         assert track.ts[0] >= middle
         assert track.ts[-1] <= middle + 5_000_000
 

@@ -30,24 +30,24 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, list[Trace]]:
 
 
 def test_waits_and_transfers_lie_under_their_kernels(job: tuple[Answer, list[Trace]]) -> None:
-    found, traces = job
+    result, traces = job
     for member, trace in enumerate(traces):
-        *_, slices, counter = found.annotations(member)
+        *_, slices, counter = result.annotations(member)
         assert isinstance(slices, SliceTrack)
         assert isinstance(counter, CounterTrack)
         assert (slices.ts[1:] >= (slices.ts + slices.dur)[:-1]).all()
-        _, members, rows = found.links()
+        _, members, rows = result.links()
         kernels = np.sort(rows[members == member])
-        assert len(kernels) == len(found.matched)
+        assert len(kernels) == len(result.matched)
         assert slices.dur.sum() == trace.events.dur[kernels].sum()
         assert 290 < np.median(counter.values[counter.values > 0]) < 335
         assert counter.values[-1] == 0
 
 
 def test_links_are_in_the_order_of_arrival(job: tuple[Answer, list[Trace]]) -> None:
-    found, traces = job
-    instance, member, row = found.links()
-    start = np.array([found.clocks[m].to_common(traces[m].events.ts[r : r + 1])[0]
+    result, traces = job
+    instance, member, row = result.links()
+    start = np.array([result.clocks[m].to_common(traces[m].events.ts[r : r + 1])[0]
                       for m, r in zip(member.tolist(), row.tolist(), strict=True)])  # fmt: skip
     assert (np.diff(instance) >= 0).all()
     same = np.diff(instance) == 0
@@ -55,21 +55,21 @@ def test_links_are_in_the_order_of_arrival(job: tuple[Answer, list[Trace]]) -> N
 
 
 def test_the_path_is_drawn_where_it_is(job: tuple[Answer, list[Trace]]) -> None:
-    found, traces = job
-    path = found.path
+    result, traces = job
+    path = result.path
     assert isinstance(path, Path_)
     drawn, come, left = 0, [], []
     for member in range(len(traces)):
-        tracks = [one for one in found.annotations(member) if one.name == "Cross-rank critical path"]
+        tracks = [each for each in result.annotations(member) if each.name == "Cross-rank critical path"]
         assert len(tracks) == (member in path.member)
-        for one in tracks:
-            assert isinstance(one, SliceTrack)
-            own = path.member == member
-            at = found.clocks[member].to_common(one.ts), found.clocks[member].to_common(one.ts + one.dur)
-            assert (at[0] == path.start[own]).all()
-            assert (at[1] == path.end[own]).all()
-            drawn += len(one.ts)
-            (_, _, first), (_, _, second) = handovers([one])
+        for track in tracks:
+            assert isinstance(track, SliceTrack)
+            part = path.member == member
+            at = result.clocks[member].to_common(track.ts), result.clocks[member].to_common(track.ts + track.dur)
+            assert (at[0] == path.start[part]).all()
+            assert (at[1] == path.end[part]).all()
+            drawn += len(track.ts)
+            (_, _, first), (_, _, second) = handovers([track])
             come += first.tolist()
             left += second.tolist()
     assert drawn == len(path)
@@ -77,8 +77,8 @@ def test_the_path_is_drawn_where_it_is(job: tuple[Answer, list[Trace]]) -> None:
 
 
 def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: Any) -> None:
-    found, traces = job
-    drawn = AugmentedTrace(traces[2], {"job_collectives": Findings((), found.annotations(2))})
+    result, traces = job
+    drawn = AugmentedTrace(traces[2], {"job_collectives": Findings((), result.annotations(2))})
     assert native.write(drawn, tmp_path / "rank2.pftrace") == []
     perfetto.load(tmp_path / "rank2.pftrace")
     assert perfetto.problems() == {}
@@ -86,13 +86,13 @@ def test_in_perfetto(job: tuple[Answer, list[Trace]], tmp_path: Path, perfetto: 
         "select name, count(*), sum(dur) from slice where category = 'augment.job_collectives' and depth = 0 "
         "group by name"
     )
-    own = found.matched.member == 2
-    wait, transfer = found.parted.wait_ns[own], found.parted.transfer_ns[own]
+    part = result.matched.member == 2
+    wait, transfer = result.parted.wait_ns[part], result.parted.transfer_ns[part]
     assert rows == [("transfer", (transfer > 0).sum(), transfer.sum()), ("wait", (wait > 0).sum(), wait.sum())]
     late = "extract_arg(arg_set_id, 'debug.last_to_arrive')"
-    told = perfetto.rows(f"select distinct {late} from slice where category = 'augment.job_collectives' order by 1")
-    assert ("rank 1",) in told
-    assert {one for (one,) in told} <= {"rank 0", "rank 1", "rank 2", None}
+    output = perfetto.rows(f"select distinct {late} from slice where category = 'augment.job_collectives' order by 1")
+    assert ("rank 1",) in output
+    assert {each for (each,) in output} <= {"rank 0", "rank 1", "rank 2", None}
     below = dict(
         perfetto.rows(
             "select below.name, count(*) from slice below join slice wait on below.parent_id = wait.id "

@@ -99,16 +99,16 @@ def test_replay_is_exact_and_shifts_do_what_they_say(tmp_path: Path) -> None:
     replay = replay_of(progress)
     assert replay is not None
     assert replay.time_ns() == replay.recorded_ns
-    own = stretches(progress, result.summaries)
-    last = own.member == 3
+    part = stretches(progress, result.summaries)
+    last = part.member == 3
     longer = np.where(last & (np.arange(len(last)) == np.flatnonzero(last)[-1]), 10_000_000, 0)
-    assert replay.time_ns(shift=Shift(own, longer)) - replay.recorded_ns == pytest.approx(10_000_000, abs=300_000)
+    assert replay.time_ns(shift=Shift(part, longer)) - replay.recorded_ns == pytest.approx(10_000_000, abs=300_000)
     none = replay.time_ns(moving=np.zeros_like(replay.moving))
     assert none <= replay.recorded_ns
 
 
 def test_parts_of_a_stretch_add_up(tmp_path: Path) -> None:
     result = verdicts.job(JobOptions(ranks=4, steps=3, layers=3, tp=2))
-    own = stretches(progress_of(result.matched, result.clocks, result.summaries), result.summaries)
-    assert (sum(own.parts) - own.parts.communication == own.own_ns).all()
-    assert (own.own_ns >= 0).all()
+    part = stretches(progress_of(result.matched, result.clocks, result.summaries), result.summaries)
+    assert (sum(part.parts) - part.parts.communication == part.own_ns).all()
+    assert (part.own_ns >= 0).all()

@@ -29,15 +29,15 @@ def leads(paths: list[Path]) -> dict[int, float]:
     for path in paths:
         trace = json.loads(gzip.decompress(path.read_bytes()))
         ranks.append(trace["distributedInfo"]["rank"])
-        found = [(e["ts"], e["ts"] + e["dur"]) for e in trace["traceEvents"]
+        rows = [(e["ts"], e["ts"] + e["dur"]) for e in trace["traceEvents"]
                  if e.get("ph") == "X" and e.get("cat") == "kernel" and "nccl" in e["name"].lower()]  # fmt: skip
-        kernels.append(sorted(found)[-FIRST_COMMON:])
+        kernels.append(sorted(rows)[-FIRST_COMMON:])
     ahead = [
-        statistics.median(own[1] - first[1] for own, first in zip(one, kernels[0], strict=True)) for one in kernels
+        statistics.median(part[1] - first[1] for part, first in zip(each, kernels[0], strict=True)) for each in kernels
     ]
     charged = dict.fromkeys(ranks, 0.0)
     for place in range(FIRST_COMMON):
-        arrivals = sorted((one[place][0] - shift, rank) for one, shift, rank in zip(kernels, ahead, ranks, strict=True))
+        arrivals = sorted((row[place][0] - shift, rank) for row, shift, rank in zip(kernels, ahead, ranks, strict=True))
         charged[arrivals[-1][1]] += arrivals[-1][0] - arrivals[-2][0]
     return charged
 

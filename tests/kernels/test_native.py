@@ -110,9 +110,9 @@ def test_of_many_processes_one_builds(checkout: Path) -> None:
 
 def test_where_nothing_can_be_built_the_command_is_told(checkout: Path) -> None:
     (checkout / "building" / "emit.py").write_text("import no_such_compiler")
-    told = call(checkout).splitlines()[-1]
-    assert told.startswith("ImportError: the kernels are older than their sources: ")
-    assert f"{checkout / 'building'} fails: ModuleNotFoundError: No module named 'no_such_compiler'" in told
+    output = call(checkout).splitlines()[-1]
+    assert output.startswith("ImportError: the kernels are older than their sources: ")
+    assert f"{checkout / 'building'} fails: ModuleNotFoundError: No module named 'no_such_compiler'" in output
 
 
 def test_an_installed_package_asks_for_no_sources(checkout: Path) -> None:

@@ -55,8 +55,8 @@ def write(folder: Path, events: list[Any]) -> str:
 def test_what_its_devices_do(tmp_path: Path) -> None:
     trace = read(write(tmp_path, TASKS + PROCESSES))
     assert {
-        trace.strings[one]: Category(kind).name
-        for one, kind in zip(trace.events.name.tolist(), trace.events.category.tolist(), strict=True)
+        trace.strings[each]: Category(kind).name
+        for each, kind in zip(trace.events.name.tolist(), trace.events.category.tolist(), strict=True)
     } == {
         "aclnnMm_MatMulCommon_MatMulV2": "KERNEL",
         "MEMCPY_ASYNC": "KERNEL",
@@ -65,15 +65,15 @@ def test_what_its_devices_do(tmp_path: Path) -> None:
         "hcom_allReduce__123_0_1": "KERNEL",
         "Notify_Wait": "OTHER",
     }
-    assert {(one.device, one.stream) for one in trace.tracks} == {
+    assert {(track.device, track.stream) for track in trace.tracks} == {
         (HARDWARE, 3), (HARDWARE, "Group 0 Communication"), (None, None)
     }  # fmt: skip
 
 
 def test_time_is_parted_between_streams_and_collectives(tmp_path: Path) -> None:
-    found = temporal_breakdown.analyze(read(write(tmp_path, PROCESSES + TASKS)))
+    findings = temporal_breakdown.analyze(read(write(tmp_path, PROCESSES + TASKS)))
     columns = ("device", "span_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
-    assert rows_of(found, *columns) == [(HARDWARE, 102_000, 12_000, 10_000, 0, 80_000)]
+    assert rows_of(findings, *columns) == [(HARDWARE, 102_000, 12_000, 10_000, 0, 80_000)]
 
 
 def test_the_native_format_tells_the_same(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_the_native_format_tells_the_same(tmp_path: Path) -> None:
 
 def test_collectives_of_one_of_two_devices_are_no_ones(tmp_path: Path) -> None:
     trace = read(write(tmp_path, [named("process_name", "Ascend Hardware", 801), *PROCESSES, *TASKS]))
-    assert {one.device for one in trace.tracks} == {HARDWARE, None}
-    assert [trace.strings[one] for one in trace.events.name[trace.events.category == Category.OTHER].tolist()] == [
+    assert {track.device for track in trace.tracks} == {HARDWARE, None}
+    assert [trace.strings[event] for event in trace.events.name[trace.events.category == Category.OTHER].tolist()] == [
         "hcom_allReduce__123_0_1",
         "Notify_Wait",
     ]

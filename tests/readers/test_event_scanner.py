@@ -133,7 +133,7 @@ elements = st.one_of(plausible(), plausible(), objects(keys, values), st.sampled
 @st.composite
 def texts(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, bytes]], list[int]]:
     """A text, its whole elements with their offsets, and which of them no comma divides from the one before."""
-    events = [first.encode(), *(one.encode("utf-8", "surrogatepass") for one in draw(st.lists(elements, max_size=12)))]
+    events = [first.encode(), *(row.encode("utf-8", "surrogatepass") for row in draw(st.lists(elements, max_size=12)))]
     some = st.sampled_from(draw(st.sampled_from([[","], [",\n  "], [" , ", " ", "\n", ",,"]])))
     text, whole, undivided = b"[", [], []
     for number, event in enumerate(events):
@@ -146,7 +146,7 @@ def texts(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, bytes]], list[int]]:
     text += b'], "traceName": "x"}'
     cut = draw(st.one_of(st.none(), st.none(), st.integers(2, len(text))))
     if cut is not None:  # a bare value may go on behind the cut
-        whole = [(at, one) for at, one in whole if at + len(one) < cut or (one[-1] in b"]}" and at + len(one) == cut)]
+        whole = [(at, row) for at, row in whole if at + len(row) < cut or (row[-1] in b"]}" and at + len(row) == cut)]
         undivided = [at for at in undivided if any(at == begins for begins, _ in whole)]
     return text[:cut], whole, undivided
 
@@ -180,7 +180,7 @@ def test_commas_that_are_missing(tmp_path: Path, size: int, monkeypatch: pytest.
     path.write_text(f'{{"traceEvents": [{events}], "traceEvents": [ {first} {first}]}}')
     trace = read(str(path))
     assert trace.source.event_count == 11
-    (missing,) = [found for found in trace.diagnostics if found.code == "missing_comma"]
+    (missing,) = [diagnostic for diagnostic in trace.diagnostics if diagnostic.code == "missing_comma"]
     assert missing.count == 6
     assert f"the first at byte {len(first) + 17}; read as if" in missing.message
 
@@ -262,7 +262,7 @@ def test_nesting(tmp_path: Path, most: int, beyond: int) -> None:
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [\n' + ",\n".join(events) + "]}")
     trace = read(str(path), limits=Limits(nesting=most))
-    codes = {one.code: one.count for one in trace.diagnostics}
+    codes = {diagnostic.code: diagnostic.count for diagnostic in trace.diagnostics}
     assert trace.source.event_count == 7
     if beyond:
         assert len(trace.events) == 2

@@ -45,7 +45,7 @@ def test_one_event_without_a_time(tmp_path: Path, text: str) -> None:
     path.write_text(f'{{"traceEvents":[{",".join(events)}]}}', encoding="utf-8")
     trace = read(str(path))
     assert trace.events.ts.tolist() == [10_000, 30_000]
-    assert [one.count for one in trace.diagnostics] == [1]
+    assert [diagnostic.count for diagnostic in trace.diagnostics] == [1]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_args_that_are_no_object(tmp_path: Path, args: str) -> None:
     odd = f'{{"ph":"X","cat":"kernel","name":"odd","pid":0,"tid":7,"ts":30,"dur":5,{args}}}'
     path.write_text(f'{{"traceEvents":[{KERNEL.format(0, 10)},{odd}]}}')
     trace = read(str(path))
-    assert [one.code for one in trace.diagnostics] == ([] if "null" in args else ["args_without_names"])
+    assert [diagnostic.code for diagnostic in trace.diagnostics] == ([] if "null" in args else ["args_without_names"])
     augmented = augment(trace)
     temporal = augmented.outcomes["temporal_breakdown"]
     assert isinstance(temporal, Findings)
@@ -83,9 +83,9 @@ def test_sizes_beyond_int64(tmp_path: Path) -> None:
         KERNEL.format(0, 10).replace('"k0"', '"ncclDevKernel_AllReduce"').replace('"device":0,"stream":7', collective)
     )
     (tmp_path / "trace.json").write_text(f"[{event}]")
-    found = augment(read(str(tmp_path / "trace.json"))).outcomes["collectives"]
-    assert isinstance(found, Findings)
-    assert [row.bytes for row in found.rows] == [None]
+    findings = augment(read(str(tmp_path / "trace.json"))).outcomes["collectives"]
+    assert isinstance(findings, Findings)
+    assert [row.bytes for row in findings.rows] == [None]
 
 
 @pytest.mark.parametrize("text", ["nan(" * 200_000, "[" + ", " * 200_000 + "]", " :" * 200_000])

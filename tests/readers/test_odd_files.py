@@ -32,7 +32,7 @@ def events(*some: Any, **members: Any) -> str:
 
 
 def codes(trace: Trace) -> dict[str, int]:
-    return {one.code: one.count for one in trace.diagnostics}
+    return {diagnostic.code: diagnostic.count for diagnostic in trace.diagnostics}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_an_odd_base_time(reading: Any, base: Any, usable: bool) -> None:
 
 def test_times_whose_differences_would_not_fit(reading: Any) -> None:
     odd = [{"ts": -5e15}, {"dur": -9.2e15}, {"ts": -4.6e15, "dur": -1e14}, {"ts": 9.2e15, "dur": 9.2e15}]
-    trace = reading(events(*({**FIRST, **one} for one in odd)))
+    trace = reading(events(*({**FIRST, **each} for each in odd)))
     assert trace.events.ts.tolist() == [10_000]
     assert codes(trace) == {"time_out_of_range": 4}
 
@@ -218,7 +218,7 @@ def test_work_with_broken_args_is_still_work(tmp_path: Path, args: str) -> None:
     assert trace.events.correlation.tolist() == list(range(8))
     if "[" not in args:  # what is nested is not looked at until it is asked for
         assert codes(trace) == {"mended_event": 4}
-    assert [one["correlation"] for one in augment(trace).trace.args_of(np.arange(8))] == list(range(8))
+    assert [each["correlation"] for each in augment(trace).trace.args_of(np.arange(8))] == list(range(8))
 
 
 def test_invalid_utf8_and_control_characters_and_half_surrogates(reading: Any) -> None:
@@ -305,14 +305,14 @@ def test_what_cannot_be_read_is_refused_in_one_line(
 def test_an_event_without_end_in_a_large_file_is_refused(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("MAX_EVENT_BYTES", "CHUNK_BYTES"):
         monkeypatch.setattr(f"augment.readers.chrome.{limit}", 1000)
-    one = json.dumps(FIRST)
+    value = json.dumps(FIRST)
     with pytest.raises(MalformedTrace, match="an event here is larger than"):
-        reading(f'{{"traceEvents": [{one}, {{"ph": "X", "name": "it"s", "x": "{"y" * 5000}"}}, {one}]}}')
+        reading(f'{{"traceEvents": [{value}, {{"ph": "X", "name": "it"s", "x": "{"y" * 5000}"}}, {value}]}}')
 
 
 def test_zeros_between_events_are_blanks(reading: Any) -> None:
-    one = json.dumps(FIRST)
-    trace = reading(f'{{"traceEvents": [{one},\0\0\0{one}\0]}}')
+    value = json.dumps(FIRST)
+    trace = reading(f'{{"traceEvents": [{value},\0\0\0{value}\0]}}')
     assert (len(trace.events), trace.partial) == (2, None)
 
 

@@ -46,7 +46,7 @@ def slices(trace: Trace) -> list[tuple[str, int, int]]:
 
 
 def codes(trace: Trace) -> dict[str, int]:
-    return {one.code: one.count for one in trace.diagnostics}
+    return {diagnostic.code: diagnostic.count for diagnostic in trace.diagnostics}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -117,14 +117,14 @@ def test_stacks_that_nothing_closes(tmp_path: Path, count: int) -> None:
 def as_two(events: list[Event]) -> list[Event]:
     """The same with a beginning and an end for each slice that lasts."""
     made: list[tuple[float, int, float, Event]] = []
-    for one in events:
-        if one["ph"] != "X" or not one["dur"]:
-            made.append((one.get("ts", 0), 1, 0, one))
+    for event in events:
+        if event["ph"] != "X" or not event["dur"]:
+            made.append((event.get("ts", 0), 1, 0, event))
             continue
-        begin = {key: value for key, value in one.items() if key != "dur"} | {"ph": "B"}
-        end = {"ph": "E", "pid": one["pid"], "tid": one["tid"], "ts": one["ts"] + one["dur"]}
-        made += [(one["ts"], 2, -one["dur"], begin), (end["ts"], 0, -one["ts"], end)]
-    return [one for *_, one in sorted(made, key=lambda each: each[:3])]
+        begin = {key: value for key, value in event.items() if key != "dur"} | {"ph": "B"}
+        end = {"ph": "E", "pid": event["pid"], "tid": event["tid"], "ts": event["ts"] + event["dur"]}
+        made += [(event["ts"], 2, -event["dur"], begin), (end["ts"], 0, -event["ts"], end)]
+    return [each for *_, each in sorted(made, key=lambda each: each[:3])]
 
 
 def test_figures_are_those_of_whole_slices(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_figures_are_those_of_whole_slices(tmp_path: Path) -> None:
     document["traceEvents"] = as_two(document["traceEvents"])
     (two := tmp_path / "two.json").write_text(json.dumps(document, default=str))
     figures = []
-    for one in (whole, two):
-        outcomes = augment(read(str(one))).outcomes
-        figures.append({name: found.rows for name, found in outcomes.items() if isinstance(found, Findings)})
+    for each in (whole, two):
+        outcomes = augment(read(str(each))).outcomes
+        figures.append({name: result.rows for name, result in outcomes.items() if isinstance(result, Findings)})
     assert figures[0].keys() == figures[1].keys()
     for name, rows in figures[0].items():
         assert rows == figures[1][name], name
@@ -155,7 +155,7 @@ def test_both_formats_draw_them(perfetto: PerfettoEngine, tmp_path: Path) -> Non
     written = write_all(augment(read(str(source))), tmp_path / "out", ["chrome", "perfetto"])
     assert gzip.decompress(written[0].read_bytes()).startswith(source.read_bytes().removesuffix(b"]}"))
     for path in written[:2]:
-        found = perfetto.load(path).rows("select name, ts, dur from slice where name in ('gemm', 'idle') order by ts")
-        assert ("gemm", 20_000, 10_000) in found
+        result = perfetto.load(path).rows("select name, ts, dur from slice where name in ('gemm', 'idle') order by ts")
+        assert ("gemm", 20_000, 10_000) in result
         keys = perfetto.rows("select key from args join slice using (arg_set_id) where slice.name = 'gemm'")
         assert {key.rpartition(".")[2] for (key,) in keys if isinstance(key, str)} >= {"correlation", "grid"}

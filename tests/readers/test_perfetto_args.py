@@ -21,7 +21,7 @@ from oracles import with_unknown_decoder
 from perfetto_messages import BEGIN, CLEARED, END, NEEDED, Messages, annotate
 from simulator import JobOptions, simulate
 
-ARGS = {one.name: one for one in (*OF_FRAMES, *WANTED)}
+ARGS = {of_frame.name: of_frame for of_frame in (*OF_FRAMES, *WANTED)}
 
 
 def by(engine: str, trace: Trace) -> dict[str, ArgValues]:
@@ -31,9 +31,9 @@ def by(engine: str, trace: Trace) -> dict[str, ArgValues]:
     return args_of_rows(trace, np.arange(len(trace.events)), list(ARGS.values()))
 
 
-def told(trace: Trace, found: dict[str, ArgValues]) -> dict[str, list[Any]]:
+def values_of_args(trace: Trace, result: dict[str, ArgValues]) -> dict[str, list[Any]]:
     """Of each arg, when and in what it was found, its value, and how many were of each kind."""
-    columns, seen = ArgColumns(found), {}
+    columns, seen = ArgColumns(result), {}
     for name, arg in ARGS.items():
         column = columns.ints(name)
         values: list[Any] = column.values.tolist()
@@ -41,12 +41,12 @@ def told(trace: Trace, found: dict[str, ArgValues]) -> dict[str, list[Any]]:
             texts = columns.texts(name)[1]
             values = [texts.values[code] for code in texts.codes.tolist()]
         events = zip(trace.events.ts[column.rows].tolist(), trace.names_of(column.rows), values, strict=True)
-        seen[name] = [*sorted(events), *found[name].counts[2:]]
+        seen[name] = [*sorted(events), *result[name].counts[2:]]
     return seen
 
 
 def both(trace: Trace) -> dict[str, list[Any]]:
-    compiled, plain = (told(trace, by(engine, trace)) for engine in ("compiled", "plain"))
+    compiled, plain = (values_of_args(trace, by(engine, trace)) for engine in ("compiled", "plain"))
     assert compiled == plain
     return compiled
 
@@ -56,8 +56,8 @@ def test_a_simulated_job_has_the_args_of_its_chrome_file(tmp_path: Path) -> None
     source = read(str(path))
     native = read(str(write_all(augment(source, only=["steps"]), tmp_path / "out", ["perfetto"])[0]))
     seen = both(native)
-    assert seen == told(source, by("plain", source))
-    assert sum(len(one) > 100 for one in seen.values()) > 4
+    assert seen == values_of_args(source, by("plain", source))
+    assert sum(len(each) > 100 for each in seen.values()) > 4
 
 
 VALUES = st.one_of(
@@ -133,5 +133,5 @@ def test_strings_hold_until_they_are_cleared(tmp_path: Path) -> None:
         event.debug_annotations.add(name_iid=1, string_value_iid=1)
         made.packet(1, timestamp=10 * number + 5, sequence_flags=NEEDED).track_event.type = END
     seen = both(made.read(tmp_path))
-    assert [one[1:] for one in seen["Input Dims"][:-2]] == [("op 0", "[[1]]"), ("op 2", "[]")]
-    assert [one[1:] for one in seen["Input type"][:-2]] == [("op 1", "['float']")]
+    assert [dim[1:] for dim in seen["Input Dims"][:-2]] == [("op 0", "[[1]]"), ("op 2", "[]")]
+    assert [each[1:] for each in seen["Input type"][:-2]] == [("op 1", "['float']")]

@@ -15,7 +15,7 @@ from augment.errors import InputError, MalformedTrace, UnknownFormat
 from augment.readers import perfetto, read
 from augment.trace import Trace
 from oracles import packets_by_hand
-from perfetto_messages import CLEARED, NEEDED, Messages, found, rows
+from perfetto_messages import CLEARED, NEEDED, Messages, diagnostic_counts, rows
 
 
 def whole() -> Messages:
@@ -52,7 +52,7 @@ def test_a_file_that_was_cut_gives_what_is_whole(tmp_path: Path, scanner: str) -
     assert read_bytes(tmp_path, WHOLE).partial is None
     trace = read_bytes(tmp_path, WHOLE[:-1])
     assert trace.partial is not None
-    assert found(trace)["truncated_text"] == 1
+    assert diagnostic_counts(trace)["truncated_text"] == 1
 
 
 def test_what_comes_after_the_packets_is_told(tmp_path: Path, scanner: str) -> None:
@@ -136,7 +136,7 @@ def test_no_bytes_do_harm(tmp_path_factory: pytest.TempPathFactory, seed: int) -
             with scanner():
                 trace = read_bytes(folder, data)
             trace.args_of(trace.events.slices_of(*range(16)))  # type: ignore[arg-type]
-            outcomes.append((rows(trace), trace.tracks, trace.partial, found(trace)))
+            outcomes.append((rows(trace), trace.tracks, trace.partial, diagnostic_counts(trace)))
         except InputError as error:
             assert isinstance(error, (UnknownFormat, MalformedTrace))  # noqa: PT017 - either may be
             outcomes.append(str(error))  # type: ignore[arg-type]

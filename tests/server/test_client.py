@@ -29,14 +29,14 @@ from traces import kernel, launch, some_work, write_trace
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), "--max-running-jobs", 1) as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state"), "--max-running-jobs", 1) as server:
+        yield server
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
-    with Client(server.address) as one:
-        yield one
+    with Client(server.address) as client:
+        yield client
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def locally(trace: Path, out: Path, *, formats: tuple[str, ...] = (), **asked: A
 def large_trace(path: Path, size: int) -> Path:
     """Of ``size`` bytes or a little more, not compressed, and hardly to be."""
     chance = random.Random(7)
-    each = 1000
+    value = 1000
     events = [
-        kernel(chance.randbytes(each // 2).hex(), 20 + 20 * number, correlation=number)
-        for number in range(size // each + 1)
+        kernel(chance.randbytes(value // 2).hex(), 20 + 20 * number, correlation=number)
+        for number in range(size // value + 1)
     ]
     return write_trace(path, *events, launch())
 
@@ -63,7 +63,7 @@ def test_the_files_are_those_of_the_library(client: Client, trace: Path, tmp_pat
     formats = ("chrome", "perfetto", "bundle")
     got = client.augment(trace, formats=formats, out=tmp_path / "there")
     wanted = locally(trace, tmp_path / "here", formats=formats)
-    assert [one.name for one in got.files] == [one.name for one in wanted]
+    assert [file.name for file in got.files] == [each.name for each in wanted]
     for there, here in zip(got.files, wanted, strict=True):
         assert there.read_bytes() == here.read_bytes()
     assert got.metrics["analyses"]["temporal_breakdown"]["status"] == "ok"
@@ -79,16 +79,16 @@ def test_what_is_asked_for_is_asked(client: Client, trace: Path, tmp_path: Path)
 
 
 def test_beside_the_trace_if_nothing_is_said(client: Client, trace: Path) -> None:
-    assert {one.parent for one in client.augment(trace).files} == {trace.parent}
+    assert {file.parent for file in client.augment(trace).files} == {trace.parent}
 
 
 def test_progress_tells_of_bytes_and_stages(client: Client, trace: Path, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    client.augment(trace, out=tmp_path, progress=lambda *one: told.append(one))
+    output: list[tuple[str, int, int]] = []
+    client.augment(trace, out=tmp_path, progress=lambda *item: output.append(item))
     size = trace.stat().st_size
-    assert ("sending", size, size) in told
-    assert told[-1][0] == "fetching"
-    assert told[-1][1] == told[-1][2] > 0
+    assert ("sending", size, size) in output
+    assert output[-1][0] == "fetching"
+    assert output[-1][1] == output[-1][2] > 0
 
 
 def test_nothing_is_left_on_the_server(client: Client, trace: Path, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_bad_trace_raises_what_reading_it_raises(
         client.augment(path)
     assert (type(there.value), str(there.value)) == (type(here.value), str(here.value))
     assert type(here.value) is kind
-    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 def test_a_trace_that_is_not_there(client: Client, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(tmp_path: Path, monkeypatch:
 
     def arrived() -> None:
         least = next(expected)  # of what has passed, whole messages of it
-        eventually(lambda: sum(one.stat().st_size for one in parts.iterdir()) >= least)
+        eventually(lambda: sum(part.stat().st_size for part in parts.iterdir()) >= least)
 
     with serving(tmp_path / "state") as server:
         between_both = proxy(server.port, 3 << 20, 5 << 20, ready=arrived)
@@ -202,10 +202,10 @@ def test_a_download_that_is_cut_goes_on_where_it_was(server: Server, tmp_path: P
         client._stub.ReadArtifact = remembering  # type: ignore[assignment]
         got = client.augment(trace, out=tmp_path / "there", only=["queue_length"], progress=tell)
         assert between.cut_count == 1
-    assert all(one == 0 or one >= fetched[0] for one in asked)
+    assert all(each == 0 or each >= fetched[0] for each in asked)
     assert fetched[:-1] == sorted(fetched[:-1])
     here = locally(trace, tmp_path / "here", only=["queue_length"])
-    assert [one.read_bytes() for one in got.files] == [one.read_bytes() for one in here]
+    assert [file.read_bytes() for file in got.files] == [each.read_bytes() for each in here]
 
 
 def test_a_watch_that_is_cut_goes_on(trace: Path, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(trace: Path, tm
         thread.join()
     (got,) = done
     here = locally(trace, tmp_path / "here")
-    assert [one.read_bytes() for one in got.files] == [one.read_bytes() for one in here]
+    assert [file.read_bytes() for file in got.files] == [each.read_bytes() for each in here]
 
 
 def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
@@ -248,23 +248,23 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
         with Client(server.address) as client:
             got: list[Any] = []
             threads = [
-                threading.Thread(target=lambda one=one: got.append(client.augment(one, out=tmp_path / "out")))
-                for one in paths
+                threading.Thread(target=lambda item=path: got.append(client.augment(item, out=tmp_path / "out")))
+                for path in paths
             ]
             with server.frozen():
-                for one in threads:
-                    one.start()
+                for thread in threads:
+                    thread.start()
                 server.logged("call", code="RESOURCE_EXHAUSTED")
-            for one in threads:
-                one.join()
+            for thread in threads:
+                thread.join()
         assert len(got) == 6
 
 
 def test_a_server_without_room_is_waited_for_until_patience_ends(trace: Path, tmp_path: Path) -> None:
-    size, told = trace.stat().st_size, list[str]()
+    size, output = trace.stat().st_size, list[str]()
     with in_process(tmp_path / "state", max_stored_bytes=size + 5) as server:
         server.stub.StartUpload(service_pb2.StartUploadRequest(file_name="other", size_bytes=size))
-        with Client(server.address, patience_s=5, waiting=told.append) as client:
+        with Client(server.address, patience_s=5, waiting=output.append) as client:
             with pytest.raises(ServiceError) as caught:
                 client.augment(trace)
             assert caught.value.reason == "STORAGE_FULL"
@@ -272,21 +272,21 @@ def test_a_server_without_room_is_waited_for_until_patience_ends(trace: Path, tm
             with pytest.raises(ServiceError) as caught:
                 client.augment(trace)
             assert caught.value.reason == "UPLOAD_TOO_LARGE"
-    assert told == []  # the server says: in a minute
+    assert output == []  # the server says: in a minute
 
 
 def test_waiting_says_what_for(trace: Path, tmp_path: Path) -> None:
-    told: list[str] = []
+    output: list[str] = []
     with in_process(tmp_path / "state", max_open_uploads=1) as server:
         other = server.stub.StartUpload(service_pb2.StartUploadRequest(file_name="other")).upload
 
         def waiting(what: str) -> None:
-            told.append(what)
+            output.append(what)
             server.core._retention.remove_upload(other.name.partition("/")[2])
 
         with Client(server.address, waiting=waiting) as client:
             client.augment(trace, out=tmp_path / "out")
-    assert told == ["1 of your uploads are under way; finish one first"]
+    assert output == ["1 of your uploads are under way; finish one first"]
 
 
 def test_an_upload_that_is_gone_is_begun_anew(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +350,7 @@ def test_a_name_that_is_no_text(client: Client, tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system wants names to be text")
     assert sent_name(str(trace)) == "rank\ufffd.json"
-    assert [one.name for one in client.augment(trace).files] == [
+    assert [file.name for file in client.augment(trace).files] == [
         name.replace(".json", ".augmented.pftrace"),
         name.replace(".json", ".metrics.json"),
     ]

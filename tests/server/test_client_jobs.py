@@ -28,7 +28,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_a_job(server: Server, traces: list[Path], tmp_path: Path) -> None:
-    told: list[str] = []
+    output: list[str] = []
     (tmp_path / "bad.json").write_text("no trace")
     (tmp_path / "broken.json").write_text('{"traceEvents": [{"ph": "X", "ts": 1}, nonsense')
     paths = {
@@ -46,7 +46,7 @@ def test_a_job(server: Server, traces: list[Path], tmp_path: Path) -> None:
             out=tmp_path / "out",
             formats=["chrome"],
             parallelism={"dp": 2},
-            progress=lambda stage, _done, _of: told.append(stage),
+            progress=lambda stage, _done, _of: output.append(stage),
         )
     names = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*"))
     assert names == [
@@ -59,8 +59,8 @@ def test_a_job(server: Server, traces: list[Path], tmp_path: Path) -> None:
     failures = {name: type(made) for name, made in job.traces.items() if not isinstance(made, Augmented)}
     assert failures == {"bad.json": UnknownFormat, "broken.json": MalformedTrace, "missing.json": InputError}
     assert str(job.traces["bad.json"]).startswith(str(tmp_path / "bad.json"))
-    assert told[0] == "sending"
-    assert {"converting", "merging", "fetching"} <= set(told)
+    assert output[0] == "sending"
+    assert {"converting", "merging", "fetching"} <= set(output)
     assert not server.stub.ListJobs(calls.ListJobsRequest()).jobs
     assert not server.stub.ListUploads(calls.ListUploadsRequest()).uploads
 

@@ -30,8 +30,8 @@ MINE, OTHERS = (("client", "name:me"),), (("client", "name:other"),)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), max_open_uploads=5) as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state"), max_open_uploads=5) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def listed(server: Server, **asked: Any) -> list[str]:
     names, token = list[str](), ""
     while True:
         page = server.stub.ListJobs(calls.ListJobsRequest(page_size=2, page_token=token, **asked))
-        names += [one.name for one in page.jobs]
+        names += [job.name for job in page.jobs]
         token = page.next_page_token
         if not token:
             return names
@@ -62,20 +62,20 @@ def listed(server: Server, **asked: Any) -> list[str]:
 @contextlib.contextmanager
 def violated(field: str) -> Iterator[None]:
     """Expect a refusal that names a field."""
-    told: list[grpc.RpcError] = []
+    output: list[grpc.RpcError] = []
     try:
         yield
     except grpc.RpcError as error:
-        told.append(error)
-    assert told, f"nothing failed, expected {field}"
-    found = details(told[0], error_details_pb2.BadRequest())
-    assert [one.field for one in found.field_violations] == [field], found
+        output.append(error)
+    assert output, f"nothing failed, expected {field}"
+    result = details(output[0], error_details_pb2.BadRequest())
+    assert [each.field for each in result.field_violations] == [field], result
 
 
 def details(error: grpc.RpcError, kind: Any) -> Any:
     status = rpc_status.from_call(error)
     assert status is not None
-    assert any(one.Unpack(kind) for one in status.details), status
+    assert any(detail.Unpack(kind) for detail in status.details), status
     return kind
 
 
@@ -116,11 +116,11 @@ def test_lists_are_filtered_and_sorted(server: Server, upload: str) -> None:
     other = create(server, upload, labels={"suite": "b"})
     for job in (*made, other):
         server.wait(job.name)
-    mine = "labels.suite = a"
-    assert listed(server, filter=mine) == [job.name for job in made[::-1]]
-    assert listed(server, filter=mine, order_by="create_time") == [job.name for job in made]
+    part = "labels.suite = a"
+    assert listed(server, filter=part) == [job.name for job in made[::-1]]
+    assert listed(server, filter=part, order_by="create_time") == [job.name for job in made]
     by_priority = sorted(made, key=lambda job: (job.priority, job.create_time.ToNanoseconds()), reverse=True)
-    assert listed(server, filter=mine, order_by="priority desc") == [job.name for job in by_priority]
+    assert listed(server, filter=part, order_by="priority desc") == [job.name for job in by_priority]
     assert listed(server, filter="labels:suite AND state = SUCCEEDED AND NOT labels.suite = a") == [other.name]
     wrong: dict[str, Any] = {"filter": "x = 1", "order_by": "x", "page_size": -1}
     for field, value in wrong.items():
@@ -138,7 +138,7 @@ def test_uploads_are_filtered_and_sorted(tmp_path: Path) -> None:
             ({"filter": "size_bytes > 9 AND file_name != 1.json"}, [made[2], made[0]]),
         ):
             page = server.stub.ListUploads(calls.ListUploadsRequest(**asked))  # type: ignore[arg-type]
-            assert [one.name for one in page.uploads] == wanted
+            assert [upload.name for upload in page.uploads] == wanted
 
 
 def test_a_token_belongs_to_its_list(server: Server, upload: str) -> None:
@@ -169,13 +169,13 @@ def test_tokens_outlive_the_server(tmp_path: Path) -> None:
             server.wait(job)
         token = server.stub.ListJobs(calls.ListJobsRequest(page_size=1)).next_page_token
     with serving(tmp_path / "state") as server:
-        assert [one.name for one in server.stub.ListJobs(calls.ListJobsRequest(page_token=token)).jobs] == made[:1]
+        assert [job.name for job in server.stub.ListJobs(calls.ListJobsRequest(page_token=token)).jobs] == made[:1]
 
 
 def test_a_trial_changes_nothing(server: Server, upload: str) -> None:
     before = listed(server)
-    told = create(server, upload, validate_only=True, display_name="x")
-    assert (told.name, told.state, told.display_name) == ("", v1.Job.STATE_QUEUED, "x")
+    output = create(server, upload, validate_only=True, display_name="x")
+    assert (output.name, output.state, output.display_name) == ("", v1.Job.STATE_QUEUED, "x")
     with refused("NOT_FOUND", "NOT_FOUND"):
         create(server, "uploads/nothing", validate_only=True)
     with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
@@ -202,8 +202,8 @@ def test_cancelling_can_be_tried(tmp_path: Path) -> None:
         server.stub.CancelJob(calls.CancelJobRequest(name=job.name, validate_only=True, request_id="c"))
         assert server.get(job.name).state in (v1.Job.STATE_QUEUED, v1.Job.STATE_RUNNING)
         for _ in range(2):
-            told = server.stub.CancelJob(calls.CancelJobRequest(name=job.name, request_id="c")).job
-            assert told.state == v1.Job.STATE_CANCELLED
+            output = server.stub.CancelJob(calls.CancelJobRequest(name=job.name, request_id="c")).job
+            assert output.state == v1.Job.STATE_CANCELLED
 
 
 def test_requests_that_are_sent_again(server: Server, upload: str, tmp_path: Path) -> None:

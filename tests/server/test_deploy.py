@@ -27,7 +27,7 @@ CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 @pytest.fixture(scope="module")
 def manifests() -> dict[str, Any]:
     """The objects by kind."""
-    return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text())}
+    return {each["kind"]: each for each in yaml.safe_load_all(MANIFEST.read_text())}
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def pod(manifests: dict[str, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def container(pod: Any) -> Any:
-    (one,) = pod["containers"]
-    return one
+    (value,) = pod["containers"]
+    return value
 
 
 def parsed(args: list[str]) -> dict[str, Any]:
@@ -80,13 +80,13 @@ def test_the_container_copies_what_there_is_and_runs_as_a_user() -> None:
 
 def test_flags_of_the_pod(pod: Any, container: Any) -> None:
     said = parsed(container["args"])
-    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert said["listen"].endswith(f":{ports['grpc']}")
     assert said["metrics_listen"].endswith(f":{ports['metrics']}")
-    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    mounts = {volumemount["mountPath"]: volumemount["name"] for volumemount in container["volumeMounts"]}
     assert any(said["state_dir"].is_relative_to(path) for path in mounts)
     assert str(said["token_file"].parent) in mounts
-    assert {one["name"] for one in pod["volumes"]} == set(mounts.values())
+    assert {volume["name"] for volume in pod["volumes"]} == set(mounts.values())
     assert said["grace_s"] + 10 < pod["terminationGracePeriodSeconds"]
 
 
@@ -114,7 +114,7 @@ def test_the_pod_has_no_rights(pod: Any, container: Any) -> None:
 
 
 def test_probes_and_selectors_lead_somewhere(manifests: dict[str, Any], container: Any) -> None:
-    names = {one["name"]: one["containerPort"] for one in container["ports"]}
+    names = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert container["readinessProbe"]["grpc"]["port"] == names["grpc"]
     assert container["startupProbe"]["grpc"]["port"] == names["grpc"]
     liveness = container["livenessProbe"]
@@ -166,6 +166,6 @@ def test_the_container_installs_what_the_tests_ran_with() -> None:
 
 
 def gib(quantity: str) -> int:
-    found = re.fullmatch(r"(\d+)Gi", quantity)
-    assert found is not None
-    return int(found[1]) << 30
+    match = re.fullmatch(r"(\d+)Gi", quantity)
+    assert match is not None
+    return int(match[1]) << 30

@@ -48,13 +48,13 @@ def uploaded(server: Server, path: Path) -> v1.Input:
 def by_the_command(traces: tuple[Path, Path], out: Path, *flags: object) -> dict[str, bytes]:
     ended = augment("diff", *traces, "-o", out, "--quiet", *flags)
     assert ended.returncode == 0, ended.stderr
-    return {one.name: one.read_bytes() for one in out.iterdir()}
+    return {each.name: each.read_bytes() for each in out.iterdir()}
 
 
 def test_the_files_are_the_commands(server: Server, traces: tuple[Path, Path], tmp_path: Path) -> None:
     inputs = [uploaded(server, path) for path in traces]
     plain = server.wait(create(server, *inputs).name)
-    made = {one.file_name: server.read(one.name) for one in plain.artifacts}
+    made = {artifact.file_name: server.read(artifact.name) for artifact in plain.artifacts}
     assert list(made) == ["rank0.diff.pftrace", "rank0.diff.metrics.json"]
     assert made == by_the_command(traces, tmp_path / "plain")
     flags = ("--to", "perfetto", "--overlay", "--label", "before", "--min-delta-us", 0, "--arrows", 3, "--step", "0:1",
@@ -73,7 +73,7 @@ def test_the_files_are_the_commands(server: Server, traces: tuple[Path, Path], t
             functions=True,
         ).name
     )
-    made = {one.file_name: server.read(one.name) for one in asked.artifacts}
+    made = {artifact.file_name: server.read(artifact.name) for artifact in asked.artifacts}
     assert list(made) == ["rank0.diff.pftrace", "rank0.diff.overlay.pftrace", "rank0.diff.metrics.json"]
     assert made == by_the_command(traces, tmp_path / "asked", *flags)
     metrics = list(server.stub.GetMetrics(calls.GetMetricsRequest(name=asked.name, analyses=["diff_steps"])))
@@ -84,21 +84,21 @@ def test_files_of_the_servers(traces: tuple[Path, Path], tmp_path: Path) -> None
     wanted = by_the_command(traces, tmp_path / "out")
     with serving(tmp_path / "state", roots=(traces[0].parents[1],)) as server:
         job = server.wait(create(server, v1.Input(uri=str(traces[0])), uploaded(server, traces[1])).name)
-        assert {one.file_name: server.read(one.name) for one in job.artifacts} == wanted
+        assert {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts} == wanted
         job = server.wait(create(server, uploaded(server, traces[0]), v1.Input(uri=traces[1].as_uri())).name)
-        assert {one.file_name: server.read(one.name) for one in job.artifacts} == wanted
+        assert {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts} == wanted
 
 
 def test_by_the_client(server: Server, traces: tuple[Path, Path], tmp_path: Path) -> None:
-    told: list[str] = []
+    output: list[str] = []
     with Client(server.address) as client:
         got = client.diff(*traces, out=tmp_path / "there", overlay=True, step=1, min_delta_us=2,
-                          progress=lambda stage, _done, _of: told.append(stage))  # fmt: skip
+                          progress=lambda stage, _done, _of: output.append(stage))  # fmt: skip
     wanted = by_the_command(traces, tmp_path / "here", "--overlay", "--step", 1, "--min-delta-us", 2)
-    assert {one.name: one.read_bytes() for one in got.files} == wanted
+    assert {file.name: file.read_bytes() for file in got.files} == wanted
     assert got.metrics["compared"][0]["test"]["steps"] == [1]
-    assert told[0] == "sending"
-    assert told[-1] == "fetching"
+    assert output[0] == "sending"
+    assert output[-1] == "fetching"
     assert not server.stub.ListJobs(calls.ListJobsRequest(states=[v1.Job.STATE_RUNNING])).jobs
 
 
@@ -106,7 +106,7 @@ def test_whose_fault_it_is(server: Server, traces: tuple[Path, Path], tmp_path: 
     broken = tmp_path / "broken.json"
     broken.write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1}, nonsense')
     for inputs, name in (((broken, traces[1]), "broken.json"), ((traces[0], broken), "broken.json")):
-        job = server.wait(create(server, *(uploaded(server, one) for one in inputs)).name)
+        job = server.wait(create(server, *(uploaded(server, each) for each in inputs)).name)
         assert job.error.reason == "MALFORMED_TRACE"
         assert job.error.message.startswith(name)
     with Client(server.address) as client:

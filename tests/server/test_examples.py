@@ -25,8 +25,8 @@ EXAMPLES = ROOT / "examples" / "clients"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state")) as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def chrome(wanted: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def run(*command: object, **more: str) -> subprocess.CompletedProcess[str]:
-    words = [str(one) for one in command]
+    words = [str(each) for each in command]
     return subprocess.run(words, capture_output=True, encoding="utf-8", env=environment(**more), timeout=600)
 
 
@@ -153,14 +153,14 @@ def test_grpcurl_says_what_is_wrong(server: Server, tmp_path: Path) -> None:
     assert ended.returncode != 0
     assert "STATE_FAILED" in ended.stderr
     assert "bad.json: " in ended.stderr
-    assert [one.name for one in tmp_path.iterdir()] == ["bad.json"]
+    assert [each.name for each in tmp_path.iterdir()] == ["bad.json"]
 
 
 def test_the_commands_of_the_page(server: Server, tmp_path: Path) -> None:
     """Each as it stands there, one after the other, but for the port and the names that the server chose."""
     expect("bash", "base64")
     page = (ROOT / "docs" / "service.md").read_text()
-    blocks = [one for one in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "grpcurl" in one]
+    blocks = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "grpcurl" in each]
     assert len(blocks) >= 6
     ((path, _),) = simulate(JobOptions(ranks=1, steps=2), tmp_path / "job")
     (tmp_path / "rank0.json.gz").write_bytes(path.read_bytes())
@@ -184,7 +184,7 @@ def test_the_commands_of_the_page(server: Server, tmp_path: Path) -> None:
 def test_the_script_for_grpcurl_names_methods_that_exist() -> None:
     from augment.v1 import service_pb2
 
-    methods = {one.name for one in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
+    methods = {method.name for method in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
     named = {
         word.removeprefix("$api/").rstrip("|")
         for word in (EXAMPLES / "grpcurl.sh").read_text().split()

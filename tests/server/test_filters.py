@@ -44,12 +44,12 @@ def table() -> sqlite3.Connection:
     database = sqlite3.connect(":memory:")
     database.execute(f"CREATE TABLE jobs ({', '.join(ENTRIES[0])})")
     database.executemany(
-        f"INSERT INTO jobs VALUES ({', '.join('?' * len(ENTRIES[0]))})", [tuple(one.values()) for one in ENTRIES]
+        f"INSERT INTO jobs VALUES ({', '.join('?' * len(ENTRIES[0]))})", [tuple(entry.values()) for entry in ENTRIES]
     )
     return database
 
 
-def found(table: sqlite3.Connection, text: str) -> set[str]:
+def ids_where(table: sqlite3.Connection, text: str) -> set[str]:
     sql, values = condition_of(text, FIELDS)
     return {row[0] for row in table.execute(f"SELECT id FROM jobs WHERE {sql}", values)}
 
@@ -103,7 +103,7 @@ def failed_of_0(job: Job) -> bool:
     ],
 )  # fmt: skip
 def test_filters(table: sqlite3.Connection, text: str, wanted: Callable[[Job], bool]) -> None:
-    assert found(table, text) == {job["id"] for job in ENTRIES if wanted(job)}
+    assert ids_where(table, text) == {job["id"] for job in ENTRIES if wanted(job)}
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_no_value_becomes_sql(table: sqlite3.Connection) -> None:
     """Whatever characters a text has."""
     for text in ("'; DROP TABLE jobs; --", "?", "%", "\\", '"'):
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-        assert found(table, f'display_name = "{quoted}"') == set()
-        assert found(table, f'display_name != "{quoted}"') == {job["id"] for job in ENTRIES}
+        assert ids_where(table, f'display_name = "{quoted}"') == set()
+        assert ids_where(table, f'display_name != "{quoted}"') == {job["id"] for job in ENTRIES}
 
 
 @pytest.mark.parametrize(

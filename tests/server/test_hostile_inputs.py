@@ -119,7 +119,7 @@ def test_a_file_inside(inside: tuple[Server, Path], name: str) -> None:
     server, folder = inside
     job = server.wait(server.create(uri=f"{folder}/{name}").name)
     assert job.state == v1.Job.STATE_SUCCEEDED, job.error
-    assert {one.file_name.partition(".")[0] for one in job.artifacts} == {Path(name).stem}
+    assert {artifact.file_name.partition(".")[0] for artifact in job.artifacts} == {Path(name).stem}
 
 
 @pytest.mark.parametrize(

@@ -45,20 +45,20 @@ def listed(list_: Callable[[str], tuple[list[str], str]]) -> tuple[list[str], li
 
 def test_uploads_are_listed_in_pages_without_those_of_others(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
-        mine = []
+        part = []
         for number in range(5):
-            mine.append(start(server, f"rank{number}.json").name)
+            part.append(start(server, f"rank{number}.json").name)
             start(server, "other.json", OTHERS)
 
         def page(token: str) -> tuple[list[str], str]:
             request = calls.ListUploadsRequest(page_size=2, page_token=token)
             answer = server.stub.ListUploads(request, metadata=MINE)
-            return [one.name for one in answer.uploads], answer.next_page_token
+            return [upload.name for upload in answer.uploads], answer.next_page_token
 
         names, tokens = listed(page)
-        assert names == mine[::-1]
+        assert names == part[::-1]
         assert len(tokens) == 2
-        wrong = [base64.b64encode(one).decode() for one in (b"9" * 30 + b":", b"-1:", b"x", b"\xff:")]
+        wrong = [base64.b64encode(each).decode() for each in (b"9" * 30 + b":", b"-1:", b"x", b"\xff:")]
         for token in ("x", "٣", "A" * 9000, *wrong):
             with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
                 page(token)
@@ -66,7 +66,7 @@ def test_uploads_are_listed_in_pages_without_those_of_others(tmp_path: Path) -> 
 
 def test_tokens_of_pages_tell_nothing_of_others(tmp_path: Path) -> None:
     """They used to be the number of the job among those of all clients."""
-    told = []
+    output = []
     for strangers in (0, 3):
         with serving(tmp_path / f"state{strangers}", max_running_jobs=1) as server:
             upload = server.upload(trace(tmp_path / "a.json"))
@@ -77,9 +77,9 @@ def test_tokens_of_pages_tell_nothing_of_others(tmp_path: Path) -> None:
             made = [server.create(upload, only=["queue_length"]) for _ in range(3)]
             token = server.stub.ListJobs(calls.ListJobsRequest(page_size=2)).next_page_token
             text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-            told.append(len(text))
+            output.append(len(text))
             assert made[1].name.partition("/")[2].encode() not in text
-    assert told[0] == told[1]
+    assert output[0] == output[1]
 
 
 def test_an_upload_is_removed_with_its_bytes(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_what_a_server_tells_of_itself(tmp_path: Path) -> None:
     with serving(tmp_path / "state", **limits) as server:
         info = server.stub.GetServerInfo(calls.GetServerInfoRequest()).info
     assert info.version == __version__
-    assert list(info.analyses) == [one.NAME for one in ANALYSES]
-    assert list(info.input_formats) == [one.NAME for one in READERS]
-    assert list(info.output_formats) == [one.NAME for one in WRITERS]
+    assert list(info.analyses) == [analysis.NAME for analysis in ANALYSES]
+    assert list(info.input_formats) == [reader.NAME for reader in READERS]
+    assert list(info.output_formats) == [writer.NAME for writer in WRITERS]
     assert info.metrics_schema_version == "1.0"
     assert (info.limits.max_upload_bytes, info.limits.max_client_jobs) == (1000, 7)
     assert info.retention.artifact_life.ToMilliseconds() == 90_500
@@ -136,7 +136,7 @@ def test_the_command_has_the_server_forget(tmp_path: Path) -> None:
     with serving_apart(state) as server, Client(server.address) as client:
 
         def kept() -> list[str]:
-            return [one.file_name for one in client._stub.ListUploads(calls.ListUploadsRequest()).uploads]
+            return [upload.file_name for upload in client._stub.ListUploads(calls.ListUploadsRequest()).uploads]
 
         plain = augment("run", tmp_path / "a.json", "-o", tmp_path / "plain", "--server", server.address)
         assert plain.returncode == 0, plain.stderr

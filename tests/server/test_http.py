@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), "--http", "127.0.0.1:0", "--max-message", "100kB") as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state"), "--http", "127.0.0.1:0", "--max-message", "100kB") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +74,15 @@ def test_round_trip(server: Server, given: Path, tmp_path: Path) -> None:
         assert (rest.status, rest.body) == (200, answered.body[100:])
         lines = curl(f"{server.http}/v1/{name}:read").lines
         assert lines[0]["result"]["artifact"] == artifact
-        assert b"".join(base64.b64decode(one["result"]["chunk"]) for one in lines) == answered.body
+        assert b"".join(base64.b64decode(line["result"]["chunk"]) for line in lines) == answered.body
     metrics = curl(f"{server.http}/v1/{job['name']}/metrics?analyses=temporal_breakdown").lines
     assert metrics[0]["result"]["metrics"]["status"] == "STATUS_OK"
 
 
 def test_an_upload_goes_on(server: Server, given: Path, tmp_path: Path) -> None:
     content = given.read_bytes() + b" "  # so that it is not there already
-    told = {"fileName": "a.json", "sizeBytes": str(len(content)), "sha256": hashlib.sha256(content).hexdigest()}
-    started = curl(f"{server.http}/v1/uploads", "--json", json.dumps({**told, "fileName": "part.json"})).json["upload"]
+    text = {"fileName": "a.json", "sizeBytes": str(len(content)), "sha256": hashlib.sha256(content).hexdigest()}
+    started = curl(f"{server.http}/v1/uploads", "--json", json.dumps({**text, "fileName": "part.json"})).json["upload"]
     (tmp_path / "first").write_bytes(content[:100_000])
     url = f"{server.http}/v1/{started['name']}:bytes"
     part = curl(url, "-T", tmp_path / "first")
@@ -91,7 +91,7 @@ def test_an_upload_goes_on(server: Server, given: Path, tmp_path: Path) -> None:
     assert (there["receivedBytes"], there["state"]) == ("100000", "STATE_ACTIVE")
     (tmp_path / "rest").write_bytes(content[90_000:])
     whole = curl(f"{url}?offset=90000", "-T", tmp_path / "rest").json["upload"]
-    assert (whole["state"], whole["sha256"]) == ("STATE_COMPLETE", told["sha256"])
+    assert (whole["state"], whole["sha256"]) == ("STATE_COMPLETE", text["sha256"])
 
 
 def test_a_body_that_is_cut_completes_nothing(server: Server) -> None:
@@ -108,7 +108,7 @@ def test_a_body_that_is_cut_completes_nothing(server: Server) -> None:
 
 def named(server: Server, file_name: str) -> dict[str, Any]:
     uploads = curl(f"{server.http}/v1/uploads?pageSize=1000").json["uploads"]
-    return next((one for one in uploads if one["fileName"] == file_name), {})
+    return next((upload for upload in uploads if upload["fileName"] == file_name), {})
 
 
 def test_streams_of_json(server: Server, given: Path) -> None:
@@ -124,7 +124,7 @@ def test_streams_of_json(server: Server, given: Path) -> None:
     start = json.dumps({"start": {"file": {"fileName": "lines.json", "sizeBytes": len(content)}, "spec": spec}})
     got = curl(f"{server.http}/v1/augment", "--data-binary", "@-", data="\n".join([start, *lines]).encode()).lines
     assert got[0]["result"]["job"]["state"] in ("STATE_QUEUED", "STATE_RUNNING")
-    assert [one["result"]["artifact"]["fileName"] for one in got if "artifact" in one["result"]] == [
+    assert [each["result"]["artifact"]["fileName"] for each in got if "artifact" in each["result"]] == [
         "lines.augmented.pftrace", "lines.metrics.json"
     ]  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_lists(server: Server, given: Path) -> None:
     names = [job["name"] for job in (*page["jobs"], *rest["jobs"])]
     assert len(set(names)) == len(names) >= 3
     states = curl(f"{server.http}/v1/jobs?states=STATE_CANCELLED&states=STATE_FAILED").json["jobs"]
-    assert {one["state"] for one in states} <= {"STATE_CANCELLED", "STATE_FAILED"}
+    assert {state["state"] for state in states} <= {"STATE_CANCELLED", "STATE_FAILED"}
 
 
 def test_the_same_request_again(server: Server, given: Path) -> None:
@@ -222,7 +222,7 @@ def test_what_is_no_http_is_answered_and_no_error_of_ours(server: Server, data: 
 
 def test_what_is_wrong_is_named(server: Server) -> None:
     answered = curl(f"{server.http}/v1/jobs", "--json", '{"spec": {"augment": {"onyl": ["x"]}}}')
-    (violations,) = (one["fieldViolations"] for one in answered.json["details"] if "fieldViolations" in one)
+    (violations,) = (detail["fieldViolations"] for detail in answered.json["details"] if "fieldViolations" in detail)
     assert violations[0]["field"] == "spec.augment.onyl"
     assert "known: input, formats, only" in violations[0]["description"]
 
@@ -260,8 +260,8 @@ def test_tokens(tmp_path: Path, given: Path) -> None:
         assert curl(f"{server.http}/v1/{sent}", "-H", "Authorization: Bearer different").status == 404
         with grpc.insecure_channel(server.address) as channel:  # whoever it is, over gRPC it is the same
             metadata = (("authorization", "Bearer secret"),)
-            found = AugmentServiceStub(channel).GetUpload(calls.GetUploadRequest(name=sent), metadata=metadata)
-        assert found.upload.name == sent
+            result = AugmentServiceStub(channel).GetUpload(calls.GetUploadRequest(name=sent), metadata=metadata)
+        assert result.upload.name == sent
 
 
 def test_limits_are_those_of_grpc(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ def test_tls_and_certificates(tmp_path: Path, given: Path) -> None:
             socket.create_connection((place[0], int(place[1]))) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as connection,
         ):
-            told: Any = connection.getpeercert()
-        assert told["subject"] == ((("commonName", "renewed"),),)
+            output: Any = connection.getpeercert()
+        assert output["subject"] == ((("commonName", "renewed"),),)
 
 
 def test_it_is_as_safe_as_the_other_port(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_reader_that_stalls_is_cut_off(tmp_path: Path) -> None:
         sent = upload(server, large, "large.json")
         asked = {"spec": {"augment": {"input": {"upload": sent}, "only": ["kernel_breakdown"], "formats": ["chrome"]}}}
         job = done(server, curl(f"{server.http}/v1/jobs", "--json", json.dumps(asked)).json["job"]["name"])
-        name = max(job["artifacts"], key=lambda one: int(one["sizeBytes"]))["name"]
+        name = max(job["artifacts"], key=lambda item: int(item["sizeBytes"]))["name"]
         place = server.http.removeprefix("http://").split(":")
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -346,7 +346,7 @@ def test_a_reader_that_stalls_is_cut_off(tmp_path: Path) -> None:
 def test_the_commands_of_the_page(server: Server, given: Path, tmp_path: Path) -> None:
     """Each as it stands there, one after the other, but for the port."""
     page = (ROOT / "docs" / "service.md").read_text()
-    blocks = [one for one in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if re.search(r"\bcurl ", one)]
+    blocks = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if re.search(r"\bcurl ", each)]
     assert len(blocks) >= 4
     (tmp_path / "rank0.json.gz").write_bytes(given.read_bytes())
     script = "\n".join(blocks).replace("http://127.0.0.1:8080", server.http)

@@ -19,15 +19,15 @@ SERVICE = calls.DESCRIPTOR.services_by_name["AugmentService"]
 ROUTES = Routes([SERVICE])
 
 
-def found(verb: str, path: str) -> Found:
-    one = ROUTES.find(verb, path)
-    assert one, path
-    return one
+def route_of(verb: str, path: str) -> Found:
+    route = ROUTES.find(verb, path)
+    assert route, path
+    return route
 
 
 def asked(verb: str, path: str, body: Any = None, **query: str) -> Any:
     text = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    return request_of(found(verb, path), list(query.items()), text)
+    return request_of(route_of(verb, path), list(query.items()), text)
 
 
 def test_every_method_has_a_route() -> None:
@@ -72,10 +72,12 @@ def test_what_a_template_is_not(template: str, path: str) -> None:
 
 
 def test_paths_are_decoded() -> None:
-    one = found("GET", "/v1/jobs/ab/artifacts/a%20b%3Ac%C3%A4.json:download")
-    assert (one.route.method.name, one.fields) == ("DownloadArtifact", {"name": "jobs/ab/artifacts/a b:cä.json"})
-    one = found("GET", "/v1/jobs/ab/artifacts/rank0/a.json:download")  # of a whole job, whose traces lie in folders
-    assert one.fields == {"name": "jobs/ab/artifacts/rank0/a.json"}
+    route = route_of("GET", "/v1/jobs/ab/artifacts/a%20b%3Ac%C3%A4.json:download")
+    assert (route.route.method.name, route.fields) == ("DownloadArtifact", {"name": "jobs/ab/artifacts/a b:cä.json"})
+    route = route_of(
+        "GET", "/v1/jobs/ab/artifacts/rank0/a.json:download"
+    )  # of a whole job, whose traces lie in folders
+    assert route.fields == {"name": "jobs/ab/artifacts/rank0/a.json"}
 
 
 def test_verbs() -> None:
@@ -87,7 +89,7 @@ def test_verbs() -> None:
 def test_a_query() -> None:
     request = asked("GET", "/v1/jobs", pageSize="7", page_token="x")
     assert request == calls.ListJobsRequest(page_size=7, page_token="x")
-    route = found("GET", "/v1/jobs")
+    route = route_of("GET", "/v1/jobs")
     states = [("states", "STATE_QUEUED"), ("states", "3")]
     assert list(request_of(route, states).states) == [v1.Job.STATE_QUEUED, v1.Job.STATE_SUCCEEDED]
 
@@ -135,7 +137,7 @@ def test_what_is_no_request(verb: str, path: str, body: Any, query: dict[str, st
 
 def test_a_parameter_may_not_be_given_twice() -> None:
     with pytest.raises(Refusal, match="pageSize: may be given once"):
-        request_of(found("GET", "/v1/jobs"), [("pageSize", "1"), ("pageSize", "2")])
+        request_of(route_of("GET", "/v1/jobs"), [("pageSize", "1"), ("pageSize", "2")])
 
 
 def test_a_line_of_a_stream() -> None:
@@ -146,10 +148,10 @@ def test_a_line_of_a_stream() -> None:
 def test_answers() -> None:
     upload = v1.Upload(name="uploads/a", state=v1.Upload.STATE_ACTIVE, received_bytes=(1 << 62) + 1)
     upload.create_time.FromNanoseconds(1_500_000_000)
-    told = json.loads(text_of(calls.GetUploadResponse(upload=upload)))["upload"]
-    assert told["receivedBytes"] == str((1 << 62) + 1)
-    assert (told["state"], told["sha256"], told["createTime"]) == ("STATE_ACTIVE", "", "1970-01-01T00:00:01.500Z")
-    assert "sizeBytes" not in told
+    output = json.loads(text_of(calls.GetUploadResponse(upload=upload)))["upload"]
+    assert output["receivedBytes"] == str((1 << 62) + 1)
+    assert (output["state"], output["sha256"], output["createTime"]) == ("STATE_ACTIVE", "", "1970-01-01T00:00:01.500Z")
+    assert "sizeBytes" not in output
 
 
 def test_every_reason_is_a_status() -> None:

@@ -73,7 +73,7 @@ def test_the_same_request_at_the_same_time(server: Server, upload: str) -> None:
         spec=v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload))), request_id="at once"
     )
     made = [server.stub.CreateJob.future(request) for _ in range(20)]
-    assert len({one.result().job.name for one in made}) == 1
+    assert len({each.result().job.name for each in made}) == 1
 
 
 def test_two_watchers_see_every_end(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_two_watchers_see_every_end(tmp_path: Path) -> None:
             with grpc.insecure_channel(server.address) as channel:
                 from augment.v1.service_pb2_grpc import AugmentServiceStub
 
-                for one in AugmentServiceStub(channel).WatchJob(calls.WatchJobRequest(name=job)):
+                for call in AugmentServiceStub(channel).WatchJob(calls.WatchJobRequest(name=job)):
                     if not states:
                         ready.wait(PATIENCE_S)
-                    states.append(one.job.state)
+                    states.append(call.job.state)
 
         threads = [threading.Thread(target=watch, args=(states,)) for states in seen]
         for thread in threads:
@@ -255,9 +255,9 @@ def test_a_full_queue(tmp_path: Path) -> None:
         hung(server, upload)
         server.create(upload)
         server.create(upload, "known")
-        with refused("QUEUE_FULL", "RESOURCE_EXHAUSTED") as told:
+        with refused("QUEUE_FULL", "RESOURCE_EXHAUSTED") as output:
             server.create(upload)
-        assert told[0].retry
+        assert output[0].retry
         assert server.create(upload, "known").state == QUEUED
 
 
@@ -266,9 +266,9 @@ def test_jobs_of_one_client(tmp_path: Path) -> None:
         upload = server.upload(trace(tmp_path / "a.json"))
         hung(server, upload)
         server.create(upload)
-        with refused("TOO_MANY_JOBS", "RESOURCE_EXHAUSTED") as told:
+        with refused("TOO_MANY_JOBS", "RESOURCE_EXHAUSTED") as output:
             server.create(upload)
-        assert told[0].retry
+        assert output[0].retry
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
         other = [("client", "host:other")]
         assert server.stub.CreateJob(calls.CreateJobRequest(spec=spec), metadata=other).job.state == QUEUED
@@ -278,8 +278,8 @@ def test_clients_take_turns(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_running_jobs=2) as server:
         upload = server.upload(trace(tmp_path / "a.json"))
         server.freeze()
-        mine = [server.create(upload).name for _ in range(1)]
-        server.until(mine[0], RUNNING)
+        part = [server.create(upload).name for _ in range(1)]
+        server.until(part[0], RUNNING)
         jobs = server.core._jobs
         spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
         with server.core._storage.lock:  # both are there before the next one is begun
@@ -300,7 +300,7 @@ def test_pages(tmp_path: Path) -> None:
         while True:
             page = server.stub.ListJobs(calls.ListJobsRequest(page_size=2, page_token=token))
             assert len(page.jobs) <= 2
-            seen += [one.name for one in page.jobs]
+            seen += [job.name for job in page.jobs]
             token = page.next_page_token
             if not token:
                 break
@@ -353,7 +353,7 @@ def test_pages_are_no_larger_than_messages(tmp_path: Path, monkeypatch: pytest.M
         while token != "":
             page = server.stub.ListJobs(calls.ListJobsRequest(page_token=token or ""))
             assert 1 <= len(page.jobs) <= 3
-            seen += [one.name for one in page.jobs]
+            seen += [job.name for job in page.jobs]
             token = page.next_page_token
         assert seen == made[::-1]
 
@@ -433,11 +433,11 @@ def test_the_one_call_tells_why_it_failed(server: Server) -> None:
             calls.AugmentRequest(start=calls.AugmentStart(file=file)),
             calls.AugmentRequest(chunk=data, finish=True),
         ]
-        with refused("MALFORMED_TRACE", "INVALID_ARGUMENT") as told:
+        with refused("MALFORMED_TRACE", "INVALID_ARGUMENT") as output:
             list(server.stub.Augment(iter(sent)))
-        assert told[0].message.startswith("rank0.json: byte ")
-        assert told[0].message == f"rank0.json: {told[0].metadata['because']}"
-        assert f"byte {told[0].metadata['offset']}:" in told[0].message
+        assert output[0].message.startswith("rank0.json: byte ")
+        assert output[0].message == f"rank0.json: {output[0].metadata['because']}"
+        assert f"byte {output[0].metadata['offset']}:" in output[0].message
     for sent in ([], [calls.AugmentRequest(chunk=b"x")]):
         with refused("INVALID_REQUEST", "INVALID_ARGUMENT"):
             list(server.stub.Augment(iter(sent)))
@@ -455,9 +455,9 @@ def test_draining(tmp_path: Path) -> None:
         watching = server.stub.WatchJob(calls.WatchJobRequest(name=job))
         assert next(watching).job.state == RUNNING
         server.core.refuse()
-        with refused("DRAINING", "UNAVAILABLE") as told:
+        with refused("DRAINING", "UNAVAILABLE") as output:
             server.create(upload)
-        assert told[0].retry
+        assert output[0].retry
         server.call(server.core.drain(0.3))
         with refused("DRAINING", "UNAVAILABLE"):
             list(watching)

@@ -107,10 +107,10 @@ class Client:
         expected = self.made[self.jobs[job.name]]
         if job.state == v1.Job.STATE_SUCCEEDED:
             self.checked += 1
-            assert {one.file_name for one in job.artifacts} == set(expected)
-        for one in job.artifacts:
-            parts = stub.ReadArtifact(calls.ReadArtifactRequest(name=one.name), timeout=PATIENCE_S)
-            assert b"".join(part.chunk for part in parts) == expected[one.file_name]
+            assert {artifact.file_name for artifact in job.artifacts} == set(expected)
+        for artifact in job.artifacts:
+            parts = stub.ReadArtifact(calls.ReadArtifactRequest(name=artifact.name), timeout=PATIENCE_S)
+            assert b"".join(part.chunk for part in parts) == expected[artifact.file_name]
 
     def _send_large(self, stub: AugmentServiceStub, rounds: int) -> None:
         """Send large files, a few for each round, the first from where the last server had it."""
@@ -166,7 +166,7 @@ def test_nothing_accepted_is_lost(tmp_path: Path) -> None:
             client._ask(stub)  # of which the answer may have been lost
             listed = stub.ListJobs(calls.ListJobsRequest(page_size=1000)).jobs
             # a request that was sent again made no second job
-            assert {one.name for one in listed} == set(client.jobs)
+            assert {each.name for each in listed} == set(client.jobs)
             assert len(listed) == client.asked
             jobs = [eventually(lambda name=name: final(stub, name)) for name in client.jobs]
             for job in jobs:
@@ -178,7 +178,7 @@ def test_nothing_accepted_is_lost(tmp_path: Path) -> None:
         server.process.kill()
         server.close()
     assert sum(job.attempt_count for job in jobs) > len(jobs)  # some were cut off
-    assert any(0 < one < LARGE for one in client.resumed_from)
+    assert any(0 < each < LARGE for each in client.resumed_from)
 
 
 def live_until(client: Client, state: Path, point: tuple[str, str, int], rounds: int) -> None:
@@ -205,7 +205,7 @@ def test_workers_die_with_their_server(tmp_path: Path) -> None:
     finally:
         server.process.kill()
         server.close()
-    eventually(lambda: not any(running(one) for one in workers))
+    eventually(lambda: not any(running(worker) for worker in workers))
 
 
 def running(process: Path) -> bool:

@@ -13,11 +13,11 @@ from augment_server.limits import GIB, Limits
 
 
 def test_every_limit_says_what_it_is() -> None:
-    for one in dataclasses.fields(Limits):
-        assert one.metadata["doc"].endswith(".")
-        assert one.metadata["unit"] in ("bytes", "s", "count", "ratio")
-        assert one.name.endswith("_bytes") == (one.metadata["unit"] == "bytes")
-        assert one.name.endswith("_s") == (one.metadata["unit"] == "s")
+    for limit in dataclasses.fields(Limits):
+        assert limit.metadata["doc"].endswith(".")
+        assert limit.metadata["unit"] in ("bytes", "s", "count", "ratio")
+        assert limit.name.endswith("_bytes") == (limit.metadata["unit"] == "bytes")
+        assert limit.name.endswith("_s") == (limit.metadata["unit"] == "s")
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,6 @@ def test_every_reason_has_a_code() -> None:
     for reason in REASONS:
         status = Refusal(reason, "what to do", {"a": "b"}, retry_s=1.5).status()
         assert status.code == REASONS[reason][0].value[0]
-        names = [one.TypeName().removeprefix("google.rpc.") for one in status.details]
+        names = [detail.TypeName().removeprefix("google.rpc.") for detail in status.details]
         assert names[:2] == ["ErrorInfo", "RetryInfo"]
         assert names[2:] in ([], ["QuotaFailure"])

@@ -61,12 +61,12 @@ def test_nesting(tmp_path: Path) -> None:
     path = trace(
         tmp_path / "deep.json", more=f',\n{{"ph": "X", "name": "deep", "ts": 1, "dur": 1, "args": {{"x": {deep}}}}}'
     )
-    told = []
+    output = []
     for most in (128, 16):
         with serving(tmp_path / f"state{most}", max_nesting=most) as server:
             job = server.wait(server.create(server.upload(path)).name)
-            told.append(json.loads(server.read(job.artifacts[-1].name))["diagnostics"])
-    assert [[one["code"] for one in diagnostics] for diagnostics in told] == [[], ["nested_too_deeply"]]
+            output.append(json.loads(server.read(job.artifacts[-1].name))["diagnostics"])
+    assert [[diagnostic["code"] for diagnostic in diagnostics] for diagnostics in output] == [[], ["nested_too_deeply"]]
 
 
 def test_attempts_over_restarts(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_attempts_over_restarts(tmp_path: Path) -> None:
 def test_how_much_is_kept(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_kept=2) as server:
         uploads = [server.upload(trace(tmp_path / "a.json", count=n)) for n in range(1, 5)]
-        jobs = [server.wait(server.create(one).name).name for one in uploads]
+        jobs = [server.wait(server.create(upload).name).name for upload in uploads]
         server.core._retention.sweep(server.core._uploads.busy())
         listed = server.stub.ListJobs(calls.ListJobsRequest()).jobs
-        assert {one.name for one in listed} == set(jobs[2:])
+        assert {each.name for each in listed} == set(jobs[2:])
         for name in uploads[:2]:
             with refused("NOT_FOUND", "NOT_FOUND"):
                 server.stub.GetUpload(calls.GetUploadRequest(name=name))
@@ -112,9 +112,9 @@ def test_calls_at_once(address: str) -> None:
             held = probes.Watch(health_pb2.HealthCheckRequest())
             stack.callback(held.cancel)
             next(held)
-        with refused("TOO_MANY_CALLS", "RESOURCE_EXHAUSTED") as told:
+        with refused("TOO_MANY_CALLS", "RESOURCE_EXHAUSTED") as output:
             AugmentServiceStub(channel).ListJobs(calls.ListJobsRequest(), timeout=PATIENCE_S)
-        assert told[0].retry
+        assert output[0].retry
         probe = probes.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)  # always room for it
         assert probe.status == health_pb2.HealthCheckResponse.SERVING
 
@@ -128,14 +128,14 @@ def test_watchers_of_one_client_leave_room_for_calls(tmp_path: Path) -> None:
             spec = v1.JobSpec(augment=v1.AugmentSpec(input=v1.Input(upload=upload)))
             job = stub.CreateJob(calls.CreateJobRequest(spec=spec)).job.name
             watching = [stub.WatchJob(calls.WatchJobRequest(name=job)) for _ in range(5)]
-            for one in watching:
-                next(one)
+            for each in watching:
+                next(each)
             with refused("TOO_MANY_CALLS", "RESOURCE_EXHAUSTED"):
                 next(stub.WatchJob(calls.WatchJobRequest(name=job)))
             assert stub.GetJob(calls.GetJobRequest(name=job)).job.name == job
             assert stub.StartUpload(calls.StartUploadRequest(file_name="b.json")).upload.name
-            for one in watching:
-                one.cancel()
+            for each in watching:
+                each.cancel()
         assert eventually(lambda: stub.GetJob(calls.GetJobRequest(name=job)).job.end_time.seconds)
 
 
@@ -186,16 +186,16 @@ def peak_bytes(pid: int) -> int:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         pytest.skip("this system does not tell of memory")
-    found = re.search(r"VmHWM:\s+(\d+)", text)
-    assert found
-    return int(found[1]) << 10
+    match = re.search(r"VmHWM:\s+(\d+)", text)
+    assert match
+    return int(match[1]) << 10
 
 
 def test_connections_at_once(address: str) -> None:
     with ExitStack() as stack:
         assert eventually(lambda: answers(connected(stack, address)))  # once those of the tests before have gone
         held = [connected(stack, address) for _ in range(5)]
-        assert not all(answers(one) for one in held)
+        assert not all(answers(each) for each in held)
 
 
 def test_connections_without_calls_are_closed(tmp_path: Path) -> None:

@@ -38,25 +38,25 @@ def test_calls_in_a_burst_are_answered(tmp_path: Path) -> None:
     with serving_apart(tmp_path / "state") as server, grpc.insecure_channel(server.address) as channel:
         stub = AugmentServiceStub(channel)
         burst = [stub.ListJobs.future(calls.ListJobsRequest(), timeout=PATIENCE_S) for _ in range(2500)]
-        codes = {one.code() for one in burst}
+        codes = {each.code() for each in burst}
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert grpc.StatusCode.OK in codes
 
 
 def test_all_uploads_of_a_crowd_arrive(tmp_path: Path) -> None:
     """Those of one host, beyond the number that may be open at once, wait for each other."""
-    clients, each = 10, 8
+    clients, value = 10, 8
     with serving(tmp_path / "state", max_open_uploads=8) as server:
-        files = [trace(tmp_path / f"rank{n}.json", count=20 + n) for n in range(clients * each)]
-        together = threading.Barrier(clients * each)
+        files = [trace(tmp_path / f"rank{n}.json", count=20 + n) for n in range(clients * value)]
+        together = threading.Barrier(clients * value)
         made = [Client(server.address) for _ in range(clients)]
 
         def send(number: int) -> str:
             together.wait()
             return made[number % clients]._upload(str(files[number]), Deadline(None, ""), lambda *_: None)
 
-        with ThreadPoolExecutor(clients * each) as pool:
-            names = list(pool.map(send, range(clients * each)))
-        for one in made:
-            one.close()
-        assert len(set(names)) == clients * each
+        with ThreadPoolExecutor(clients * value) as pool:
+            names = list(pool.map(send, range(clients * value)))
+        for entry in made:
+            entry.close()
+        assert len(set(names)) == clients * value

@@ -15,14 +15,14 @@ BESIDE = Path(sys.executable).parent / "buf"
 
 @pytest.fixture(scope="module")
 def buf() -> str:
-    found = str(BESIDE) if BESIDE.exists() else shutil.which("buf")
-    if found is None:
+    result = str(BESIDE) if BESIDE.exists() else shutil.which("buf")
+    if result is None:
         pytest.skip("buf is not installed (package buf-bin)")
-    return found
+    return result
 
 
 def run(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(one) for one in command], cwd=cwd, capture_output=True, encoding="utf-8", timeout=600)
+    return subprocess.run([str(each) for each in command], cwd=cwd, capture_output=True, encoding="utf-8", timeout=600)
 
 
 def test_as_make_check_judges(buf: str) -> None:

@@ -37,10 +37,10 @@ def test_downloads_that_nobody_reads_end(tmp_path: Path) -> None:
         job = done(stub, trace(tmp_path / "a.json"))
         artifact = enlarge(state, job.name.removeprefix("jobs/"), job.artifacts[0])
         reading = [stub.ReadArtifact(calls.ReadArtifactRequest(name=artifact)) for _ in range(5)]
-        for one in reading:
-            next(one)
-        assert eventually(lambda: not any(one.is_active() for one in reading))
-        assert {one.code() for one in reading} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+        for each in reading:
+            next(each)
+        assert eventually(lambda: not any(each.is_active() for each in reading))
+        assert {each.code() for each in reading} <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
         assert server.logged("call", method="ReadArtifact", code="DEADLINE_EXCEEDED")["client"].startswith("host:")
         assert stub.ListJobs(calls.ListJobsRequest(), wait_for_ready=True).jobs  # over a new connection
         assert "Traceback" not in server.errors

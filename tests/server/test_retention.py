@@ -88,8 +88,8 @@ def test_the_oldest_go_for_want_of_room(tmp_path: Path) -> None:
             server.upload(tmp_path / "0.json", "new.json")
         age(server, "UPDATE jobs SET ended_ns = ended_ns - 700000000000 WHERE number <= 2")
         sweep(server)
-        left = [one.name for one in server.stub.ListJobs(calls.ListJobsRequest()).jobs]
-        assert left == [one.name for one in jobs[:0:-1]]  # one was enough
+        left = [job.name for job in server.stub.ListJobs(calls.ListJobsRequest()).jobs]
+        assert left == [job.name for job in jobs[:0:-1]]  # one was enough
         assert server.core._retention.stored_bytes() < stored
 
 
@@ -125,12 +125,12 @@ def test_whoever_has_more_than_its_share_makes_room(tmp_path: Path) -> None:
     with serving(tmp_path / "state", max_stored_bytes=1000) as server:
         first, second = sent(server, "a", "1", 300), sent(server, "a", "2", 600)
         third = sent(server, "b", "3", 400)  # both are fresh, but a has more than half
-        assert [there(server, "a", one) for one in (first, second)] == [False, True]
+        assert [there(server, "a", each) for each in (first, second)] == [False, True]
         with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED"):
             sent(server, "b", "4", 150)  # then b would have more than half
         age(server, "UPDATE uploads SET touched_ns = touched_ns - 700000000000")
         fourth = sent(server, "b", "4", 150)  # what is b's own goes first, although a's is older
-        assert [there(server, "b", one) for one in (third, fourth)] == [False, True]
+        assert [there(server, "b", each) for each in (third, fourth)] == [False, True]
         assert there(server, "a", second)
         assert server.core._retention.stored_bytes() == 750
 
@@ -139,7 +139,7 @@ def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as server:
         path = trace(tmp_path / "a.json")
         uploads = [server.upload(path), server.upload(path, "again.json"), server.upload(trace(tmp_path / "b.json", 9))]
-        jobs = [server.wait(server.create(one).name).name for one in uploads]
+        jobs = [server.wait(server.create(upload).name).name for upload in uploads]
         server.stub.StartUpload(calls.StartUploadRequest(file_name="c.json", size_bytes=77))
         server.stub.DeleteJob(calls.DeleteJobRequest(name=jobs[1]))
         age(server, "DELETE FROM uploads WHERE id = ?", uploads[0].removeprefix("uploads/"))
@@ -190,7 +190,7 @@ def test_a_database_that_is_lost_or_anothers(tmp_path: Path, damage: str) -> Non
     with pytest.raises(AugmentError, match=r"state\.db .*--repair"):
         Storage(state)
     artifacts = [path.name for path in (state / "artifacts" / job.name.partition("/")[2]).iterdir()]
-    assert sorted(artifacts) == sorted(one.file_name for one in job.artifacts)
+    assert sorted(artifacts) == sorted(artifact.file_name for artifact in job.artifacts)
 
 
 def test_bytes_that_were_damaged_are_healed_by_an_upload(tmp_path: Path) -> None:
@@ -230,9 +230,9 @@ def test_damaged_pages_are_told_as_such(tmp_path: Path) -> None:
             file.seek(4096)
             file.write(b"\xff" * (size - 4096))
         storage._local = threading.local()  # connections that have read nothing
-        with refused("STATE_DAMAGED", "DATA_LOSS") as told:
+        with refused("STATE_DAMAGED", "DATA_LOSS") as output:
             server.get(job.name)
-        assert "--repair" in told[0].message
+        assert "--repair" in output[0].message
         assert any("malformed" in line for line in server.observer.logged)
 
 
@@ -320,11 +320,11 @@ def test_what_was_asked_for_again_stays(tmp_path: Path, monkeypatch: pytest.Monk
         retention = server.core._retention
         removal = retention._remove_uploads
 
-        def late(*found: Any) -> None:
+        def late(*result: Any) -> None:
             sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
             request = calls.StartUploadRequest(file_name="a.json", size_bytes=path.stat().st_size, sha256=sha256)
             assert server.stub.StartUpload(request).upload.name == upload
-            removal(*found)
+            removal(*result)
 
         monkeypatch.setattr(retention, "_remove_uploads", late)
         sweep(server)

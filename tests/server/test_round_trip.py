@@ -37,11 +37,11 @@ def expect_the_commands(server: Server, path: Path, folder: Path, *flags: str, *
         assert ended.stderr.strip().endswith(job.error.metadata["because"])
         return job
     assert job.state == v1.Job.STATE_SUCCEEDED, job.error
-    made = {one.file_name: server.read(one.name) for one in job.artifacts}
-    assert made == {one.name: one.read_bytes() for one in folder.iterdir()}
-    for one in job.artifacts:
-        assert one.size_bytes == len(made[one.file_name])
-        assert one.sha256 == hashlib.sha256(made[one.file_name]).hexdigest()
+    made = {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts}
+    assert made == {each.name: each.read_bytes() for each in folder.iterdir()}
+    for artifact in job.artifacts:
+        assert artifact.size_bytes == len(made[artifact.file_name])
+        assert artifact.sha256 == hashlib.sha256(made[artifact.file_name]).hexdigest()
     return job
 
 
@@ -52,7 +52,7 @@ def test_simulated(server: Server, simulated: Path, tmp_path: Path) -> None:
         job = expect_the_commands(
             server, path, tmp_path / str(rank), *flags, formats=["chrome", "perfetto"], skip=["queue_length"]
         )
-        assert [one.file_name.partition(".")[2] for one in job.artifacts] == [
+        assert [artifact.file_name.partition(".")[2] for artifact in job.artifacts] == [
             "augmented.json.gz", "augmented.pftrace", "metrics.json"
         ]  # fmt: skip
 
@@ -84,20 +84,20 @@ def test_a_file_of_the_servers(tmp_path: Path) -> None:
     with serving(tmp_path / "state", roots=(tmp_path / "traces",)) as server:
         for uri in (str(path), path.as_uri()):
             job = server.wait(server.create(uri=uri).name)
-            made = {one.file_name: server.read(one.name) for one in job.artifacts}
-            assert made == {one.name: one.read_bytes() for one in (tmp_path / "out").iterdir()}
+            made = {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts}
+            assert made == {each.name: each.read_bytes() for each in (tmp_path / "out").iterdir()}
 
 
 def test_metrics_are_the_sidecars_digits(server: Server, simulated: Path) -> None:
     job = server.wait(server.create(server.upload(simulated / "rank0.pt.trace.json.gz")).name)
     sidecar = json.loads(server.read(job.artifacts[-1].name))["analyses"]
-    got = [one.metrics for one in server.stub.GetMetrics(calls.GetMetricsRequest(name=job.name))]
-    assert [one.analysis for one in got] == list(sidecar)
-    for one in got:
-        told = sidecar[one.analysis]
-        assert [json.loads(row) for row in one.json_rows] == told["rows"]
-        assert v1.AnalysisMetrics.Status.Name(one.status) == f"STATUS_{told['status'].upper()}"
-        assert one.reason == told.get("reason", "")
+    got = [call.metrics for call in server.stub.GetMetrics(calls.GetMetricsRequest(name=job.name))]
+    assert [each.analysis for each in got] == list(sidecar)
+    for each in got:
+        output = sidecar[each.analysis]
+        assert [json.loads(row) for row in each.json_rows] == output["rows"]
+        assert v1.AnalysisMetrics.Status.Name(each.status) == f"STATUS_{output['status'].upper()}"
+        assert each.reason == output.get("reason", "")
     (only,) = server.stub.GetMetrics(calls.GetMetricsRequest(name=job.name, analyses=["temporal_breakdown"]))
     assert only.metrics in got
 
@@ -111,7 +111,7 @@ def test_many_rows_come_in_several_messages(server: Server, tmp_path: Path) -> N
     job = server.wait(server.create(server.upload(path), only=["kernel_breakdown"]).name)
     got = list(server.stub.GetMetrics(calls.GetMetricsRequest(name=job.name)))
     assert len(got) > 1
-    assert sum(len(one.metrics.json_rows) for one in got) == 5001
+    assert sum(len(each.metrics.json_rows) for each in got) == 5001
 
 
 def test_an_artifact_from_any_byte(server: Server, tmp_path: Path) -> None:
@@ -127,28 +127,28 @@ def test_all_in_one_call(server: Server, simulated: Path, tmp_path: Path) -> Non
     augment("run", path, "-o", tmp_path, "--quiet")
     file = calls.StartUploadRequest(file_name=path.name)
     start = calls.AugmentRequest(start=calls.AugmentStart(file=file))
-    sent = [start, *(calls.AugmentRequest(chunk=one.chunk) for one in chunks(path)), calls.AugmentRequest(finish=True)]
+    sent = [start, *(calls.AugmentRequest(chunk=row.chunk) for row in chunks(path)), calls.AugmentRequest(finish=True)]
     made: dict[str, bytes] = {}
     current, last = "", v1.Job()
-    for one in server.stub.Augment(iter(sent)):
-        kind = one.WhichOneof("part")
+    for each in server.stub.Augment(iter(sent)):
+        kind = each.WhichOneof("part")
         if kind == "job":
-            last = one.job
+            last = each.job
         elif kind == "artifact":
-            current = one.artifact.file_name
+            current = each.artifact.file_name
             made[current] = b""
         else:
-            made[current] += one.chunk
+            made[current] += each.chunk
     assert last.state == v1.Job.STATE_SUCCEEDED
-    assert made == {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    assert made == {each.name: each.read_bytes() for each in tmp_path.iterdir()}
 
 
 def test_analyses_are_the_commands(server: Server) -> None:
     listed = json.loads(augment("list", "--json").stdout)["analyses"]
     got = server.stub.ListAnalyses(calls.ListAnalysesRequest()).analyses
-    assert [(one.name, one.summary) for one in got] == [(one["name"], one["about"]) for one in listed]
-    assert {(o.name, o.default_value) for one in got for o in one.options} == {
-        (name, str(value)) for one in listed for name, value in one["options"].items()
+    assert [(each.name, each.summary) for each in got] == [(each["name"], each["about"]) for each in listed]
+    assert {(o.name, o.default_value) for each in got for o in each.options} == {
+        (name, str(value)) for each in listed for name, value in each["options"].items()
     }
 
 
@@ -161,9 +161,9 @@ def test_a_state_directory_named_from_where_the_server_stands(tmp_path: Path, mo
 
 def test_progress_names_every_stage(server: Server, tmp_path: Path) -> None:
     job = server.wait(server.create(server.upload(trace(tmp_path / "a.json"))).name)
-    names = [one.stage for one in job.progress.stages]
+    names = [stage.stage for stage in job.progress.stages]
     assert (names[0], names[-1]) == ("reading", "writing")
     assert job.progress.done_count == job.progress.total_count == len(names)
-    assert all(one.duration.ToMicroseconds() >= 0 for one in job.progress.stages)
-    told = [what[2] for what in server.observer.told if what[:2] == ("stage", job.name.removeprefix("jobs/"))]
-    assert told == names
+    assert all(stage.duration.ToMicroseconds() >= 0 for stage in job.progress.stages)
+    rows = [what[2] for what in server.observer.told if what[:2] == ("stage", job.name.removeprefix("jobs/"))]
+    assert rows == names

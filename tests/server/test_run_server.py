@@ -31,8 +31,8 @@ OUTPUTS = ("augmented.pftrace", "metrics.json", "ranks.summary")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state")) as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -64,14 +64,14 @@ def both(run: Command, server: Server, tmp_path: Path) -> Command:
 
 def files(folder: Path) -> dict[str, bytes]:
     """What is in ``folder``; taken away."""
-    found = {}
+    result = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
         content = path.read_bytes()
-        found[str(path.relative_to(folder))] = _timeless(content) if path.suffix == ".jsonl" else content
+        result[str(path.relative_to(folder))] = _timeless(content) if path.suffix == ".jsonl" else content
         path.unlink()
-    return found
+    return result
 
 
 def _timeless(manifest: bytes) -> bytes:
@@ -95,15 +95,15 @@ def drawn(folder: Path) -> set[str]:
     lines = [json.loads(line) for line in (folder / "augment-manifest.jsonl").read_bytes().splitlines()]
     last = {line["input"]: line for line in lines}.values()
     return {
-        one["path"]
+        output["path"]
         for line in last
-        for one in line["outputs"]
-        if line["drawn"] and one["sha256"] != one.get("undrawn_sha256", one["sha256"])
+        for output in line["outputs"]
+        if line["drawn"] and output["sha256"] != output.get("undrawn_sha256", output["sha256"])
     }
 
 
-def without_manifest(found: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: content for name, content in found.items() if not name.endswith(".jsonl")}
+def without_manifest(result: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: content for name, content in result.items() if not name.endswith(".jsonl")}
 
 
 def test_ranks_of_a_job(both: Command, server: Server, run: Command, tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_a_folder_is_one_job_of_the_server(
         ended = run(*args, "-o", tmp_path / "out", "--server", server.address, "--json")
     assert ended.code == 0, ended.err
     job_files = ["job.metrics.json", "job.augmented.pftrace"]
-    told = [json.loads(line) for line in ended.out.splitlines()]
-    assert [one["outputs"] for one in told if one["status"] == "concluded"] == [
+    content = [json.loads(line) for line in ended.out.splitlines()]
+    assert [each["outputs"] for each in content if each["status"] == "concluded"] == [
         [str(tmp_path / "out" / name)] for name in job_files
     ]
     again = run(*args, "-o", tmp_path / "out", "--server", server.address)
@@ -163,24 +163,24 @@ def test_ranks_of_which_some_are_done_here(run: Command, server: Server, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "told", [None, b"no list", b'[{"writer": "other"}, {"writer": "chrome", "of": "a later form"}]']
+    "content", [None, b"no list", b'[{"writer": "other"}, {"writer": "chrome", "of": "a later form"}]']
 )
 def test_a_server_of_another_version(
-    run: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bytes | None
+    run: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
     """It does no whole jobs, and tells of no seams, or of ones that are not ours: all is well, but nothing is drawn."""
     monkeypatch.setattr(Client, "most_job_inputs", lambda _: 0)
-    if told is None:
+    if content is None:
         follow = Client._follow
 
         def older(*args: Any) -> Any:
             job = follow(*args)
-            del job.artifacts[next(n for n, one in enumerate(job.artifacts) if "seams" in one.file_name)]
+            del job.artifacts[next(n for n, each in enumerate(job.artifacts) if "seams" in each.file_name)]
             return job
 
         monkeypatch.setattr(Client, "_follow", older)
     else:
-        monkeypatch.setattr("augment.client.transfers.Download.content", lambda *_: told)
+        monkeypatch.setattr("augment.client.transfers.Download.content", lambda *_: content)
     simulate(JobOptions(ranks=2, steps=1, layers=1), tmp_path / "job")
     args = (tmp_path / "job", "-o", tmp_path / "out")
     ended = run(*args, "--server", server.address)
@@ -189,8 +189,8 @@ def test_a_server_of_another_version(
     assert "of 2 of them" in line
     assert "--force" in line
     monkeypatch.undo()
-    found = without_manifest(files(tmp_path / "out"))
-    assert sorted(found) == ["job.metrics.json", *(f"rank{n}.{one}" for n in (0, 1) for one in OUTPUTS)]
+    result = without_manifest(files(tmp_path / "out"))
+    assert sorted(result) == ["job.metrics.json", *(f"rank{n}.{output}" for n in (0, 1) for output in OUTPUTS)]
 
 
 def test_a_folder_with_all_sorts_of_things(both: Command, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_no_server_there(run: Command, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_without_grpc(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in sys.modules if one.startswith("augment.client")]:
+    for name in [module for module in sys.modules if module.startswith("augment.client")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "grpc", None)
     ended = run(write_trace(tmp_path / "a.json"), "--server", "127.0.0.1:1")

@@ -61,7 +61,7 @@ def test_other_addresses_are_not(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["--listen", "0.0.0.0:0"], "other machines could reach it in clear"),
         (["--metrics-listen", "0.0.0.0:0"], "other machines could reach it in clear"),
@@ -73,10 +73,10 @@ def test_other_addresses_are_not(host: str) -> None:
         (["--token-file", "/dev/null"], "holds no token"),
     ],
 )
-def test_what_is_refused_at_once(tmp_path: Path, args: list[str], told: str) -> None:
+def test_what_is_refused_at_once(tmp_path: Path, args: list[str], message: str) -> None:
     ended = augment("serve", "--listen", "127.0.0.1:0", "--state-dir", tmp_path / "state", *args)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
@@ -84,7 +84,7 @@ def test_only_the_lines_of_the_file_are_tokens(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("# a comment\n\n first \nsecond\n")
     tokens = Tokens(path)
-    known = [one for one in ("first", "second", "", "# a comment", "firs", "first ", "third") if tokens.client(one)]
+    known = [fir for fir in ("first", "second", "", "# a comment", "firs", "first ", "third") if tokens.client(fir)]
     assert known == ["first", "second"]
 
 
@@ -138,8 +138,8 @@ def refused(address: str, trace: Path, **how: object) -> ServiceError:
 def tls_server(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     state = tmp_path_factory.mktemp("state")
     flags = ("--tls-cert", pair.cert, "--tls-key", pair.key, "--metrics-listen", "127.0.0.1:0")
-    with serving(state, *flags) as one:
-        yield one
+    with serving(state, *flags) as server:
+        yield server
 
 
 def test_tls_with_the_right_authority(tls_server: Server, authority: Authority, trace: Path) -> None:
@@ -215,18 +215,18 @@ def copy(pair: Pair, to: Pair) -> None:
 @pytest.fixture(scope="module")
 def mutual_server(pair: Pair, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = ("--tls-cert", pair.cert, "--tls-key", pair.key, "--tls-client-ca", authority.cert)
-    with serving(tmp_path_factory.mktemp("state"), *flags) as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state"), *flags) as server:
+        yield server
 
 
 def test_mutual_signed_by_the_authority(mutual_server: Server, authority: Authority, trace: Path) -> None:
-    own = authority.sign("somebody")
-    works(mutual_server.address, trace, tls=Tls(authority.cert, own.cert, own.key))
+    part = authority.sign("somebody")
+    works(mutual_server.address, trace, tls=Tls(authority.cert, part.cert, part.key))
 
 
 def test_mutual_by_the_command(mutual_server: Server, authority: Authority, trace: Path) -> None:
-    own = authority.sign("somebody")
-    flags = ("--tls-ca", authority.cert, "--tls-cert", own.cert, "--tls-key", own.key)
+    part = authority.sign("somebody")
+    flags = ("--tls-ca", authority.cert, "--tls-cert", part.cert, "--tls-key", part.key)
     assert augment("run", trace, "--server", mutual_server.address, *flags).returncode == 0
 
 
@@ -235,15 +235,15 @@ def test_mutual_none(mutual_server: Server, authority: Authority, trace: Path) -
 
 
 def test_mutual_signed_by_another(mutual_server: Server, authority: Authority, trace: Path, tmp_path: Path) -> None:
-    own = Authority(tmp_path / "other", "other").sign("somebody")
-    assert refused(mutual_server.address, trace, tls=Tls(authority.cert, own.cert, own.key)).code == "UNAVAILABLE"
+    part = Authority(tmp_path / "other", "other").sign("somebody")
+    assert refused(mutual_server.address, trace, tls=Tls(authority.cert, part.cert, part.key)).code == "UNAVAILABLE"
 
 
 def test_mutual_each_sees_its_own(mutual_server: Server, authority: Authority, trace: Path) -> None:
     seen = []
     for name in ("alice", "bob"):
-        own = authority.sign(name)
-        with Client(mutual_server.address, tls=Tls(authority.cert, own.cert, own.key)) as client:
+        part = authority.sign(name)
+        with Client(mutual_server.address, tls=Tls(authority.cert, part.cert, part.key)) as client:
             if name == "alice":
                 request = service_pb2.StartUploadRequest(file_name="a.json", size_bytes=10)
                 upload = client._stub.StartUpload(request).upload.name
@@ -281,7 +281,7 @@ def test_tokens_of_a_name_change_and_what_is_its_own_stays(tmp_path: Path) -> No
             request = service_pb2.StartUploadRequest(file_name="a.json", size_bytes=10)
             upload = client._stub.StartUpload(request, metadata=client._connection.metadata).upload.name
         tokens.write_text(f"team:second\nteam:sha256:{hashed}\nother:else\n")
-        assert [seen(server.address, one, upload) for one in ("second", "third", "first", "else", hashed)] == [
+        assert [seen(server.address, each, upload) for each in ("second", "third", "first", "else", hashed)] == [
             True, True, False, False, False
         ]  # fmt: skip
 
@@ -344,13 +344,13 @@ def test_a_token_that_cannot_be_sent(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tls", "told"),
+    ("tls", "message"),
     [
         (Tls(Path("gone.pem")), r"gone\.pem: no such file"),
         (Tls(Path("/dev/null")), "no PEM file"),
         (Tls(cert=Path("a")), "belong together"),
     ],
 )
-def test_tls_files_that_cannot_be_used(tls: Tls, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_tls_files_that_cannot_be_used(tls: Tls, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Client("127.0.0.1:1", tls=tls)

@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state"), "--metrics-listen", "127.0.0.1:0") as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state"), "--metrics-listen", "127.0.0.1:0") as server:
+        yield server
 
 
 def parsed(*args: str) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def test_every_limit_has_a_flag_of_its_own() -> None:
     import dataclasses
 
     fields = dataclasses.fields(Limits)
-    flags = {flag_of(one) for one in fields}
+    flags = {flag_of(field) for field in fields}
     assert len(flags) == len(fields)
-    assert flags <= {name for one in command.params for name in one.opts}
+    assert flags <= {name for param in command.params for name in param.opts}
     assert limits_from(parsed()) == Limits()
 
 
@@ -100,17 +100,17 @@ def test_reflection_tells_the_whole_api(server: Server) -> None:
     requests = [asked(list_services=""), asked(file_containing_symbol="augment.v1.AugmentService")]
     with grpc.insecure_channel(server.address) as channel:
         services, files = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(requests))
-    names = {one.name for one in services.list_services_response.service}
+    names = {service.name for service in services.list_services_response.service}
     assert names == {
         "augment.v1.AugmentService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection",
         "grpc.reflection.v1.ServerReflection",
     }  # fmt: skip
-    found = [
-        descriptor_pb2.FileDescriptorProto.FromString(one)
-        for one in files.file_descriptor_response.file_descriptor_proto
+    rows = [
+        descriptor_pb2.FileDescriptorProto.FromString(file)
+        for file in files.file_descriptor_response.file_descriptor_proto
     ]
-    methods = {method.name for file in found for service in file.service for method in service.method}
-    assert methods == {one.name for one in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
+    methods = {method.name for file in rows for service in file.service for method in service.method}
+    assert methods == {method.name for method in service_pb2.DESCRIPTOR.services_by_name["AugmentService"].methods}
 
 
 def test_all_of_stderr_is_json(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_figures(server: Server, tmp_path: Path) -> None:
     assert samples["augment_jobs_finished_total", ("UNKNOWN_FORMAT", "FAILED")] >= 1
     assert samples["augment_calls_total", ("OK", f"{service}/UploadTrace")] >= 2
     assert samples["augment_received_bytes_total", (f"{service}/UploadTrace",)] > (tmp_path / "a.json").stat().st_size
-    written = sum(one.stat().st_size for one in tmp_path.glob("a.*") if one.name != "a.json")
+    written = sum(each.stat().st_size for each in tmp_path.glob("a.*") if each.name != "a.json")
     assert samples["augment_sent_bytes_total", (f"{service}/ReadArtifact",)] > written
     assert samples["augment_job_queue_seconds_count", ()] >= 2
     stages = {labels[0] for name, labels in samples if name == "augment_job_stage_seconds_count"}
@@ -237,8 +237,8 @@ def at_work(server: Server, client: Client, trace: Path) -> Iterator[str]:
 
 
 def state_of(client: Client, job: str) -> str:
-    found = client._stub.GetJob(service_pb2.GetJobRequest(name=job)).job
-    return resources_pb2.Job.State.Name(found.state).removeprefix("STATE_")
+    result = client._stub.GetJob(service_pb2.GetJobRequest(name=job)).job
+    return resources_pb2.Job.State.Name(result.state).removeprefix("STATE_")
 
 
 def test_sigterm_lets_what_runs_finish_and_takes_on_nothing_new(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def ask(server: Server, **spec: Any) -> v1.Job:
 def made(server: Server, job: v1.Job) -> dict[str, str]:
     done = server.wait(job.name)
     assert done.state == SUCCEEDED, done.error
-    return {one.file_name: server.read(one.name).decode("utf-8", "replace") for one in done.artifacts}
+    return {artifact.file_name: server.read(artifact.name).decode("utf-8", "replace") for artifact in done.artifacts}
 
 
 def command(*args: object, code: int = 0) -> str:
@@ -98,8 +98,8 @@ def test_a_report_of_a_trace(server: Server, runs: Path, tmp_path: Path) -> None
 
 def without_folders(lines: str) -> list[Any]:
     """What the command says of files in another folder."""
-    told = [json.loads(line) for line in lines.splitlines()]
-    return [{**one, "input": one["input"].rpartition("/")[2]} for one in told]
+    content = [json.loads(line) for line in lines.splitlines()]
+    return [{**each, "input": each["input"].rpartition("/")[2]} for each in content]
 
 
 def test_a_diagnosis_of_traces(server: Server, runs: Path, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_diagnosis_of_traces(server: Server, runs: Path, tmp_path: Path) -> No
     text = command("diagnose", runs / NAME, "--markdown")
     assert files["diagnosis.md"] == text.replace(f"{runs / NAME}/", "")
     job = server.wait(ask(server, diagnose=v1.DiagnoseSpec(inputs=[bad, *inputs], name=NAME)).name)
-    assert [(one.index, one.error.reason) for one in job.failures] == [(0, "UNKNOWN_FORMAT")]
+    assert [(failure.index, failure.error.reason) for failure in job.failures] == [(0, "UNKNOWN_FORMAT")]
     assert server.read(job.artifacts[-1].name).decode() == files["diagnosis.jsonl"]
     job = server.wait(ask(server, diagnose=v1.DiagnoseSpec(inputs=[bad])).name)
     assert job.error.reason == "UNKNOWN_FORMAT"
@@ -123,9 +123,9 @@ def test_a_diagnosis_of_a_job(server: Server, runs: Path, whole: Whole, tmp_path
     files = made(server, ask(server, diagnose=v1.DiagnoseSpec(inputs=inputs)))
     command("run", runs / NAME, "-o", tmp_path)
     wanted = without_folders(command("diagnose", tmp_path, "--json"))
-    told = [json.loads(line) for line in files["diagnosis.jsonl"].splitlines()]
+    content = [json.loads(line) for line in files["diagnosis.jsonl"].splitlines()]
     assert without_folders(files["diagnosis.jsonl"]) == wanted
-    assert told[0]["input"] == f"{whole[NAME].name}/artifacts/job.metrics.json"
+    assert content[0]["input"] == f"{whole[NAME].name}/artifacts/job.metrics.json"
 
 
 def test_whole_runs_compared(server: Server, runs: Path, whole: Whole, tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_whole_runs_compared(server: Server, runs: Path, whole: Whole, tmp_path:
     command("diff", runs / "before", runs / NAME, "-o", tmp_path, "--label", "before", "--quiet")
     wanted = {path.name: path.read_bytes().decode("utf-8", "replace") for path in tmp_path.iterdir()}
     assert made(server, files) == wanted
-    one = ask(server, diff=v1.DiffSpec(**sides, label="before", name=NAME, control_rank=1, test_rank=0))
+    job = ask(server, diff=v1.DiffSpec(**sides, label="before", name=NAME, control_rank=1, test_rank=0))
     out = tmp_path / "one"
     command("diff", runs / "before", runs / NAME, "-o", out, "--label", "before", "--quiet", "--control-rank", 1,
             "--test-rank", 0)  # fmt: skip
     wanted = {path.name: path.read_bytes().decode("utf-8", "replace") for path in out.iterdir()}
-    assert made(server, one) == wanted
+    assert made(server, job) == wanted
 
 
 def test_an_earlier_job_augmented_again(server: Server, whole: Whole) -> None:

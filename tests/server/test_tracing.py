@@ -26,9 +26,9 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self.services: set[str] = set()
 
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        for one in request.resource_spans:
-            self.services |= {a.value.string_value for a in one.resource.attributes if a.key == "service.name"}
-            self.spans += [span for scope in one.scope_spans for span in scope.spans]
+        for each in request.resource_spans:
+            self.services |= {a.value.string_value for a in each.resource.attributes if a.key == "service.name"}
+            self.spans += [span for scope in each.scope_spans for span in scope.spans]
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def named(self, name: str) -> list[Any]:
@@ -47,7 +47,7 @@ def collector() -> Iterator[tuple[Collector, str]]:
 
 
 def attributes(span: Any) -> dict[str, str]:
-    return {one.key: one.value.string_value for one in span.attributes}
+    return {attribute.key: attribute.value.string_value for attribute in span.attributes}
 
 
 def test_a_job_belongs_to_the_trace_of_who_asked_for_it(collector: tuple[Collector, str], tmp_path: Path) -> None:

@@ -89,9 +89,9 @@ def test_resume_from_an_earlier_byte(server: Server) -> None:
 
 def test_resume_beyond_what_is_there(server: Server) -> None:
     upload = start(server, bytes(100))
-    with refused("OFFSET_OUT_OF_RANGE", "OUT_OF_RANGE") as told:
+    with refused("OFFSET_OUT_OF_RANGE", "OUT_OF_RANGE") as output:
         send(server, resume(upload, 1), Part(chunk=b"x"))
-    assert told[0].metadata == {"received_bytes": "0"}
+    assert output[0].metadata == {"received_bytes": "0"}
 
 
 def test_a_stream_that_ends_completes_nothing(server: Server) -> None:
@@ -136,12 +136,12 @@ def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
 
 def test_knowing_a_digest_is_not_having_the_bytes(server: Server) -> None:
     data = os.urandom(500)
-    mine = start(server, data, sha256=True, client="token:mine")
-    server.stub.UploadTrace(iter([resume(mine, 0), Part(chunk=data)]), metadata=[("client", "token:mine")])
+    part = start(server, data, sha256=True, client="token:mine")
+    server.stub.UploadTrace(iter([resume(part, 0), Part(chunk=data)]), metadata=[("client", "token:mine")])
     theirs = start(server, data, sha256=True, client="token:theirs")
     assert (theirs.state, theirs.received_bytes) == (v1.Upload.STATE_ACTIVE, 0)
     with refused("NOT_FOUND", "NOT_FOUND"):
-        get(server, mine)
+        get(server, part)
 
 
 def test_what_comes_must_be_what_was_announced(server: Server) -> None:
@@ -158,9 +158,9 @@ def test_what_comes_must_be_what_was_announced(server: Server) -> None:
 
 
 def test_too_large(server: Server) -> None:
-    with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE") as told:
+    with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE") as output:
         start(server, bytes((1 << 20) + 1))
-    assert told[0].metadata == {"max_bytes": str(1 << 20)}
+    assert output[0].metadata == {"max_bytes": str(1 << 20)}
     first = Part(start=calls.StartUploadRequest(file_name="a.json"))
     with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE"):
         send(server, first, *[Part(chunk=bytes(1 << 19))] * 3)
@@ -220,9 +220,9 @@ def test_an_idle_sender_is_let_go(tmp_path: Path) -> None:
 def test_too_many(tmp_path: Path) -> None:
     with serving(tmp_path, max_open_uploads=2) as server:
         first, second = start(server, bytes(10)), start(server, bytes(10))
-        with refused("TOO_MANY_UPLOADS", "RESOURCE_EXHAUSTED") as told:
+        with refused("TOO_MANY_UPLOADS", "RESOURCE_EXHAUSTED") as output:
             start(server, bytes(10))  # both are somebody's, who has just been told of them
-        assert told[0].retry
+        assert output[0].retry
         with server.core._storage.writing() as db:
             db.execute("UPDATE uploads SET touched_ns = touched_ns - 61000000000 WHERE id = ?", (first.name[8:],))
         third = start(server, bytes(10))
@@ -238,11 +238,11 @@ def test_too_many(tmp_path: Path) -> None:
         under_way = [server.stub.UploadTrace.future(stuck(upload)) for upload in (second, third)]
         for upload in (second, third):
             eventually(lambda upload=upload: get(server, upload).received_bytes == 1)
-        with refused("TOO_MANY_UPLOADS", "RESOURCE_EXHAUSTED") as told:
+        with refused("TOO_MANY_UPLOADS", "RESOURCE_EXHAUSTED") as output:
             start(server, bytes(10))
-        assert told[0].retry
+        assert output[0].retry
         go_on.set()
-        assert {one.result(PATIENCE_S).upload.received_bytes for one in under_way} == {1}
+        assert {each.result(PATIENCE_S).upload.received_bytes for each in under_way} == {1}
 
 
 def test_room_is_looked_after_while_bytes_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +268,9 @@ def test_a_full_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr("augment_server.uploads.Uploads.start", full_database)
-    with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as told:
+    with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as output:
         start(server, bytes(10))
-    assert told[0].retry
+    assert output[0].retry
     monkeypatch.setattr("augment_server.uploads.Uploads.get", lambda *_: 1 / 0)
     with refused("INTERNAL", "INTERNAL"):
         get(server, upload)
@@ -280,12 +280,12 @@ def test_a_full_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_room(tmp_path: Path) -> None:
     with serving(tmp_path, max_stored_bytes=10_000) as server:
         upload = start(server, bytes(6000))  # what is announced has its place
-        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as told:
+        with refused("STORAGE_FULL", "RESOURCE_EXHAUSTED") as output:
             start(server, bytes(4001))
-        assert told[0].retry
-        with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE") as told:
+        assert output[0].retry
+        with refused("UPLOAD_TOO_LARGE", "OUT_OF_RANGE") as output:
             start(server, bytes(10_001))
-        assert not told[0].retry
+        assert not output[0].retry
         assert send(server, resume(upload, 0), Part(chunk=bytes(6000))).state == v1.Upload.STATE_COMPLETE
 
 
@@ -326,4 +326,4 @@ def test_many_at_once(server: Server, tmp_path: Path) -> None:
         server.stub.UploadTrace.future(iter([Part(start=start), *chunks(path)]))
         for start, path in zip(starts, paths, strict=True)
     ]
-    assert {one.result(PATIENCE_S).upload.state for one in done} == {v1.Upload.STATE_COMPLETE}
+    assert {each.result(PATIENCE_S).upload.state for each in done} == {v1.Upload.STATE_COMPLETE}

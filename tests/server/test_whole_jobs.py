@@ -77,7 +77,7 @@ def create(server: Server, inputs: Sequence[v1.Input], request_id: str = "", **s
 
 
 def made(server: Server, job: v1.Job) -> Files:
-    return {one.file_name: server.read(one.name) for one in job.artifacts}
+    return {artifact.file_name: server.read(artifact.name) for artifact in job.artifacts}
 
 
 def test_the_files_are_the_commands(server: Server, traces: Traces) -> None:
@@ -87,7 +87,7 @@ def test_the_files_are_the_commands(server: Server, traces: Traces) -> None:
     assert made(server, job) == traces.wanted
     assert job.artifacts[-1].file_name == "job.metrics.json"
     assert not os.listdir(server.core._storage.root / "ranks")
-    assert [one.stage for one in job.progress.stages] == ["converting", "comparing", "drawing", "merging"]
+    assert [stage.stage for stage in job.progress.stages] == ["converting", "comparing", "drawing", "merging"]
     assert job.progress.done_count == job.progress.total_count == RANKS + 3
 
 
@@ -96,7 +96,7 @@ def test_the_stragglers(server: Server, traces: Traces) -> None:
     spec = v1.AugmentSpec(metrics_only=True)
     job = server.wait(create(server, uploaded(server, traces), augment=spec).name)
     names = [f"rank{rank}.metrics.json" for rank in range(RANKS)]
-    assert sorted(one.file_name for one in job.artifacts) == ["job.metrics.json", *names]
+    assert sorted(artifact.file_name for artifact in job.artifacts) == ["job.metrics.json", *names]
     assert server.read(job.artifacts[-1].name) == traces.wanted["job.metrics.json"]
     asked = calls.GetMetricsRequest(name=job.name, analyses=["stragglers"])
     (late,) = server.stub.GetMetrics(asked)
@@ -136,15 +136,15 @@ def test_folders_and_windows(server: Server, traces: Traces, tmp_path: Path) -> 
 def test_earlier_jobs(server: Server, traces: Traces) -> None:
     """What they made is used; the traces may be gone."""
     uploads = [server.upload(path) for path in traces.paths]
-    earlier = [server.create(one, formats=["chrome", "perfetto"], summaries=True) for one in uploads]
-    for one in earlier:
-        assert server.wait(one.name).state == SUCCEEDED
-    inputs = [v1.Input(job=one.name) for one in earlier]
-    begun = len([one for one in server.observer.told if one[0] == "stage" and one[2] == "reading"])
+    earlier = [server.create(upload, formats=["chrome", "perfetto"], summaries=True) for upload in uploads]
+    for each in earlier:
+        assert server.wait(each.name).state == SUCCEEDED
+    inputs = [v1.Input(job=each.name) for each in earlier]
+    begun = len([each for each in server.observer.told if each[0] == "stage" and each[2] == "reading"])
     spec = v1.AugmentSpec(formats=["chrome", "perfetto"])
     job = server.wait(create(server, inputs, augment=spec).name)
     assert made(server, job) == {name: text for name, text in traces.wanted.items() if name != "job.augmented.pftrace"}
-    assert begun == len([one for one in server.observer.told if one[0] == "stage" and one[2] == "reading"])
+    assert begun == len([each for each in server.observer.told if each[0] == "stage" and each[2] == "reading"])
     job = server.wait(create(server, inputs, augment=spec, merge=v1.MergeSpec()).name)
     assert made(server, job) == traces.wanted
     job = server.wait(create(server, [*inputs[:1], v1.Input(upload=uploads[1])], augment=v1.AugmentSpec()).name)
@@ -257,7 +257,7 @@ def test_workers_that_die(tmp_path: Path, traces: Traces) -> None:
             eventually(lambda pid=pid: server.workers and pid not in server.workers)
         server.thaw()
         done = server.wait(job.name)
-        assert (done.state, [one.error.reason for one in done.failures]) == (SUCCEEDED, ["WORKER_DIED"])
+        assert (done.state, [failure.error.reason for failure in done.failures]) == (SUCCEEDED, ["WORKER_DIED"])
         assert done.failures[0].file_name == traces.paths[-1].name
 
 
@@ -273,11 +273,11 @@ def test_a_restart_goes_on(tmp_path: Path, traces: Traces) -> None:
         assert (done.state, list(done.failures)) == (SUCCEEDED, [])
         expected = {name: text for name, text in traces.wanted.items() if name != "job.augmented.pftrace"}
         assert made(server, done) == expected
-        assert len([one for one in server.observer.told if one[0] == "stage" and one[2] == "reading"]) < RANKS
+        assert len([each for each in server.observer.told if each[0] == "stage" and each[2] == "reading"]) < RANKS
         server.core._retention.sweep(server.core._uploads.busy())
         assert not list((tmp_path / "state" / "blobs").iterdir())
         used = server.core._retention.stored_bytes()
-        assert used == sum(one.size_bytes for one in done.artifacts) + parts.ROW_BYTES * RANKS
+        assert used == sum(artifact.size_bytes for artifact in done.artifacts) + parts.ROW_BYTES * RANKS
         server.stub.DeleteJob(calls.DeleteJobRequest(name=job.name))
         assert not server.core._retention.stored_bytes()
 
@@ -288,18 +288,18 @@ def test_room(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("augment_server.scheduler._PAUSE_S", 0.01)
     with serving(tmp_path / "state", max_stored_bytes=most, max_job_attempts=2, max_running_jobs=1) as server:
         done = server.wait(create(server, uploaded(server, traces)).name)
-        assert {one.error.reason for one in done.failures} == {"STORAGE_FULL"}
+        assert {failure.error.reason for failure in done.failures} == {"STORAGE_FULL"}
         assert not os.listdir(tmp_path / "state" / "ranks")
 
 
 def test_an_earlier_job_that_is_needed_stays(tmp_path: Path, traces: Traces) -> None:
     """Removed while a job waits that uses its artifacts, they are kept until that has ended."""
     with serving(tmp_path / "state") as server:
-        earlier = [server.wait(server.create(one.upload, summaries=True).name) for one in uploaded(server, traces)]
+        earlier = [server.wait(server.create(trace.upload, summaries=True).name) for trace in uploaded(server, traces)]
         server.freeze()
-        job = create(server, [v1.Input(job=one.name) for one in earlier])
-        for one in earlier:
-            server.stub.DeleteJob(calls.DeleteJobRequest(name=one.name))
+        job = create(server, [v1.Input(job=each.name) for each in earlier])
+        for each in earlier:
+            server.stub.DeleteJob(calls.DeleteJobRequest(name=each.name))
         server.core._retention.sweep(set())
         server.thaw()
         assert server.wait(job.name).state == SUCCEEDED
@@ -312,7 +312,7 @@ def test_several_at_once(server: Server, traces: Traces) -> None:
     """All are accepted, or none."""
     inputs = uploaded(server, traces)
     requests = [
-        calls.CreateJobRequest(spec=v1.JobSpec(augment=v1.AugmentSpec(input=one, only=["steps"]))) for one in inputs
+        calls.CreateJobRequest(spec=v1.JobSpec(augment=v1.AugmentSpec(input=each, only=["steps"]))) for each in inputs
     ]
     jobs = server.stub.BatchCreateJobs(calls.BatchCreateJobsRequest(requests=requests)).jobs
     assert [server.wait(job.name).state for job in jobs] == [SUCCEEDED] * len(inputs)

@@ -53,10 +53,10 @@ def load(
     perfetto: PerfettoEngine, folder: Path, events: Sequence[dict[str, Any]], *annotations: Annotation, **members: Any
 ) -> list[Diagnostic]:
     """Have ``events`` and ``annotations`` written and read by the engine; what the writer tells."""
-    found = writer.write(trace_of_events(folder, events, *annotations, **members), folder / "t.pftrace")
+    result = writer.write(trace_of_events(folder, events, *annotations, **members), folder / "t.pftrace")
     perfetto.load(folder / "t.pftrace")
     assert perfetto.problems() == {}
-    return found
+    return result
 
 
 def args_by_key(perfetto: PerfettoEngine, name: str) -> dict[str, Cell]:
@@ -72,6 +72,6 @@ def arrows(perfetto: PerfettoEngine) -> list[tuple[Cell, ...]]:
     return sorted(perfetto.rows(sql), key=repr)
 
 
-def codes(found: list[Diagnostic]) -> dict[str, int]:
+def codes(result: list[Diagnostic]) -> dict[str, int]:
     """What was told, and how often."""
-    return {one.code.removeprefix("perfetto_"): one.count for one in found}
+    return {each.code.removeprefix("perfetto_"): each.count for each in result}

@@ -57,14 +57,14 @@ def of_analyses(trace: Trace) -> list[Annotation]:
 
 def of_job(trace: Trace, count: int = 3) -> list[SliceTrack | CounterTrack]:
     """Of every device: slices with args, and counters of one name."""
-    found: list[SliceTrack | CounterTrack] = []
+    result: list[SliceTrack | CounterTrack] = []
     for track in under(trace):
         ts = 5000 + 10_000 * np.arange(count)
         names = texts(*(f"wait {number}" for number in range(count)))
         args = {"late": texts(*map(str, range(count))), "bytes": np.arange(count) - 1}
-        found.append(SliceTrack("job", f"Wait stream {track}", track, ts, np.full(count, 4000), names, args))
-        found.append(CounterTrack("job", "Bandwidth", track, ns(5000, 9000), np.array([1.5, 0.0]), "GB/s", "", "b"))
-    return found
+        result.append(SliceTrack("job", f"Wait stream {track}", track, ts, np.full(count, 4000), names, args))
+        result.append(CounterTrack("job", "Bandwidth", track, ns(5000, 9000), np.array([1.5, 0.0]), "GB/s", "", "b"))
+    return result
 
 
 def make(trace: Trace, *annotations: Annotation) -> AugmentedTrace:
@@ -130,7 +130,7 @@ def test_what_was_added_gives_way_to_the_last_byte(writer: Any, kind: str, tmp_p
     assert contents[0] != contents[1]
     add_tracks(path, path, seam, [])
     assert path.read_bytes() == base.read_bytes()
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["base", "expected", "out", "t.json"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["base", "expected", "out", "t.json"]
 
 
 @pytest.mark.parametrize("without", ["", "isal"])
@@ -197,7 +197,7 @@ def test_another_file_is_refused(writer: Any, tmp_path: Path) -> None:
         add_tracks(path, tmp_path / "new", seam, of_job(trace))
     assert not is_as_written(path, seam, "")
     assert not is_as_written(tmp_path / "nowhere", seam, "")
-    assert {one.name for one in tmp_path.iterdir()} == {"t.json", "out"}
+    assert {each.name for each in tmp_path.iterdir()} == {"t.json", "out"}
     assert writer_named(seam["writer"]) is writer
 
 

@@ -153,8 +153,8 @@ def test_whole_traces_get_no_new_problem(perfetto: PerfettoEngine, tmp_path: Pat
     trace = augment(read(str(path)))
     load(perfetto, tmp_path, trace)
     assert perfetto.problems() == before
-    slices = sum(row_count(one) for one in trace.annotations if isinstance(one, SliceTrack))
-    points = sum(len(one.ts) for one in trace.annotations if isinstance(one, CounterTrack))
+    slices = sum(row_count(annotation) for annotation in trace.annotations if isinstance(annotation, SliceTrack))
+    points = sum(len(annotation.ts) for annotation in trace.annotations if isinstance(annotation, CounterTrack))
     assert perfetto.rows("select count(*) from slice where category like 'augment.%'") == [(slices,)]
     assert perfetto.rows("select count(*) from counter where track_id in (select id from process_counter_track)") == [
         (points + len(source_counters(trace.trace)),)

@@ -172,7 +172,7 @@ def test_flows_of_added_slices_begin_at_the_earlier_one(tmp_path: Path) -> None:
 def test_arrows_name_the_threads_that_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every thread of the trace, for every kind of arrow: there may be thousands of both."""
     tracks = [Track(0, 4242, tid) for tid in range(50)]
-    events = [{"ph": "X", "pid": 4242, "tid": one, "ts": one, "dur": 1, "name": "op"} for one in range(50)]
+    events = [{"ph": "X", "pid": 4242, "tid": each, "ts": each, "dur": 1, "name": "op"} for each in range(50)]
     named: list[object] = []
 
     def counting(value: object) -> bytes:
@@ -180,10 +180,10 @@ def test_arrows_name_the_threads_that_they_need(tmp_path: Path, monkeypatch: pyt
         return json.dumps(value).encode()
 
     monkeypatch.setattr("augment.writers.chrome_events._identity", counting)
-    flows = [Flows("example", "waits", Ends(ns(one)), Ends(ns(one + 1))) for one in range(49)]
+    flows = [Flows("example", "waits", Ends(ns(each)), Ends(ns(each + 1))) for each in range(49)]
     added = write(chrome_trace(events, tracks), tmp_path / "o.json", *flows)
-    assert [(one["tid"], one["ts"]) for one in added if one["ph"] in "sf"] == [
-        (one, one) for flow in range(49) for one in (flow, flow + 1)
+    assert [(each["tid"], each["ts"]) for each in added if each["ph"] in "sf"] == [
+        (each, each) for flow in range(49) for each in (flow, flow + 1)
     ]
     assert len(named) <= 4 * len(flows)
 

@@ -40,8 +40,8 @@ class _Names(Sequence[str]):
 
 
 def chrome(texts: Texts) -> list[str]:
-    found = choice(texts)
-    return [found.values[code].decode().strip('"') if code >= 0 else "" for code in found.codes.tolist()]
+    result = choice(texts)
+    return [result.values[code].decode().strip('"') if code >= 0 else "" for code in result.codes.tolist()]
 
 
 def native_names(texts: Texts) -> list[str]:
@@ -86,11 +86,11 @@ class _Counted(str):
 
 def test_the_names_of_many_processes() -> None:
     count = 300
-    own = [Track(0, _Counted(f"pid {i}"), 1, process_name=f"python {i}") for i in range(count)]
-    trace = trace_of(*(Event(Category.CPU_OP, "op", i, i + 1, one) for i, one in enumerate(own)))
+    part = [Track(0, _Counted(f"pid {i}"), 1, process_name=f"python {i}") for i in range(count)]
+    trace = trace_of(*(Event(Category.CPU_OP, "op", i, i + 1, each) for i, each in enumerate(part)))
     _Counted.compared = 0
     tracks = Tracks(trace)
     assert len({tracks.home_of(under) for under in range(count)}) == count
-    told = tracks.take_packets()
-    assert all(f"python {i}".encode() in told for i in range(count))
+    output = tracks.take_packets()
+    assert all(f"python {i}".encode() in output for i in range(count))
     assert _Counted.compared < 20 * count

@@ -85,10 +85,10 @@ def test_status_and_rows() -> None:
 
 
 def test_diagnostics_of_all() -> None:
-    found = Findings([], diagnostics=[Diagnostic("b", 2, "…")])
-    document = sidecar(dataclasses.replace(chrome_trace(), diagnostics=(Diagnostic("a", 1, "…"),)), {"x": found},
+    result = Findings([], diagnostics=[Diagnostic("b", 2, "…")])
+    document = sidecar(dataclasses.replace(chrome_trace(), diagnostics=(Diagnostic("a", 1, "…"),)), {"x": result},
                        Diagnostic("c", 3, "…"))  # fmt: skip
-    assert [one["code"] for one in document["diagnostics"]] == ["a", "b", "c"]
+    assert [diagnostic["code"] for diagnostic in document["diagnostics"]] == ["a", "b", "c"]
 
 
 def test_a_row_is_a_line() -> None:

@@ -104,7 +104,7 @@ def test_descriptions_and_share_keys_are_in_the_file(tmp_path: Path) -> None:
     tracks = {p.track_descriptor.name: p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")}
     assert tracks["Idle stream 7"].description == "why"
     assert tracks["Queue Length stream 7"].counter.y_axis_share_key == "queue count"
-    ranks = {name: one.sibling_order_rank for name, one in tracks.items()}
+    ranks = {name: each.sibling_order_rank for name, each in tracks.items()}
     assert ranks["Idle"] < ranks["Queue Length"] < ranks["Idle stream 7"] < ranks["stream 7"]
     assert tracks["GPU 0"].child_ordering == schema.TrackDescriptor.EXPLICIT
 
@@ -129,12 +129,12 @@ def test_arrows_of_added_slices(perfetto: PerfettoEngine, tmp_path: Path, rows: 
         Flows("why", "next", Ends(ns(0, last), chain), Ends(ns(last, last), chain)),
         Flows("why", "idle", Ends(ns(last), chain), Ends(ns(0), IDLE)),
     ]
-    found = load(perfetto, tmp_path, [*EVENTS, *tied], IDLE, chain, *flows)
+    result = load(perfetto, tmp_path, [*EVENTS, *tied], IDLE, chain, *flows)
     end = f"gap {last}"
     assert arrows(perfetto) == sorted(
         [("launch", "gap 0"), ("k", end), ("tied", end), ("gap 0", end), ("host_wait", end)], key=repr
     )
-    assert codes(found) == {"flow_without_slices": 1}, "a slice that leads to itself"
+    assert codes(result) == {"flow_without_slices": 1}, "a slice that leads to itself"
     assert args_by_key(perfetto, "gap 0") == {"n": 0}
     assert args_by_key(perfetto, end) == {"n": last}
 
@@ -142,8 +142,8 @@ def test_arrows_of_added_slices(perfetto: PerfettoEngine, tmp_path: Path, rows: 
 def test_a_bundle_has_the_arrows_between_added_slices(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     flows = [Flows("why", "waits", Ends(ns(0), IDLE), Ends(ns(1), IDLE)),
              Flows("why", "waits", Ends(ns(0), IDLE), Ends(ns(1)))]  # fmt: skip
-    (told,) = bundle.write(trace_of_events(tmp_path, EVENTS, IDLE, *flows), tmp_path / "t.zip")
-    assert (told.code, told.count) == ("bundle_flow_left_out", 1)
+    (output,) = bundle.write(trace_of_events(tmp_path, EVENTS, IDLE, *flows), tmp_path / "t.zip")
+    assert (output.code, output.count) == ("bundle_flow_left_out", 1)
     perfetto.load(tmp_path / "t.zip")
     assert perfetto.problems() == {}
     assert arrows(perfetto) == [("host_wait", "other")]

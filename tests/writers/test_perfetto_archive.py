@@ -29,23 +29,23 @@ def test_members_and_manifest(tmp_path: Path) -> None:
     with tarfile.open(archive(tmp_path, names, [1, 2, 3, 4])) as tar:
         members = tar.getnames()
         document = json.loads(tar.extractfile(MANIFEST).read())["perfetto_manifest"]  # type: ignore[union-attr]
-        sizes = {one.name: one.size for one in tar.getmembers()}
-    assert members == [one["path"] for one in document["files"]] + [MANIFEST]
+        sizes = {getmember.name: getmember.size for getmember in tar.getmembers()}
+    assert members == [file["path"] for file in document["files"]] + [MANIFEST]
     assert all(len(name) < 100 and size > 50 for name, size in sizes.items())
     assert document["version"] == 1
-    assert [one["machine"]["name"] for one in document["files"]] == ["rank 0", "rank 1", "rank 1 (2)", names[3]]
+    assert [file["machine"]["name"] for file in document["files"]] == ["rank 0", "rank 1", "rank 1 (2)", names[3]]
     first, *others = document["files"]
     assert document["trace_time"] == {"clock": "BOOTTIME", "file": first["path"]}
     assert "clocks" not in first
-    for one in others:
-        assert one["clocks"] == {"clock": "BOOTTIME", "sync_to": document["trace_time"], "offset_ns": 0}
+    for other in others:
+        assert other["clocks"] == {"clock": "BOOTTIME", "sync_to": document["trace_time"], "offset_ns": 0}
 
 
 def test_an_engine_that_knows_no_manifest_reads_every_slice(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     perfetto.load(archive(tmp_path, ["rank 0", "rank 1", "rank 2"], [42, 43, 44]))
-    found = perfetto.rows(
+    result = perfetto.rows(
         "select slice.name, ts, dur, pid, process.name from slice join thread_track on track_id = thread_track.id "
         "join thread using (utid) join process using (upid) order by ts"
     )
-    assert found == [(f"rank {index}", 5000 + 1000 * index, 3000, 42 + index, "python") for index in range(3)]
+    assert result == [(f"rank {index}", 5000 + 1000 * index, 3000, 42 + index, "python") for index in range(3)]
     assert perfetto.problems() == {}

@@ -48,15 +48,15 @@ class Decoder:
 
     def __init__(self, interned: bytes) -> None:
         data = schema.InternedData.FromString(interned)
-        self.keys = {one.iid: one.name for one in data.debug_annotation_names}
-        self.strings = {one.iid: one.str.decode() for one in data.debug_annotation_string_values}
+        self.keys = {name.iid: name.name for name in data.debug_annotation_names}
+        self.strings = {value.iid: value.str.decode() for value in data.debug_annotation_string_values}
 
     def args(self, annotations: Any) -> dict[str, Any]:
-        return {self.keys[one.name_iid]: self.value(one) for one in annotations}
+        return {self.keys[annotation.name_iid]: self.value(annotation) for annotation in annotations}
 
-    def value(self, one: Any) -> Any:
-        kind = one.WhichOneof("value")
-        return self.strings[one.string_value_iid] if kind == "string_value_iid" else getattr(one, kind)
+    def value(self, value: Any) -> Any:
+        kind = value.WhichOneof("value")
+        return self.strings[value.string_value_iid] if kind == "string_value_iid" else getattr(value, kind)
 
 
 def as_perfetto_has_it(value: Any) -> Any:
@@ -69,12 +69,12 @@ def as_perfetto_has_it(value: Any) -> Any:
 def test_args_survive(args: dict[str, Any]) -> None:
     interned = Interned()
     event = ArgsEncoder(interned).args(args)
-    told = interned.take_new()
-    found = Decoder(told).args(schema.TrackEvent.FromString(event).debug_annotations)
+    output = interned.take_new()
+    result = Decoder(output).args(schema.TrackEvent.FromString(event).debug_annotations)
     wanted = {key: as_perfetto_has_it(value) for key, value in args.items()}
-    assert repr(found) == repr(wanted)  # NaN is not equal to itself
+    assert repr(result) == repr(wanted)  # NaN is not equal to itself
     sequence = Sequence()
-    sequence.take_interned(told, 0, len(told), Strings())
+    sequence.take_interned(output, 0, len(output), Strings())
     assert repr(event_args(event, 0, len(event), sequence.now)) == repr(args)
 
 
@@ -131,8 +131,8 @@ def scanned(events: list[bytes]) -> list[bytes]:
 def plainly(events: list[bytes]) -> list[bytes]:
     encoder = ArgsEncoder(Interned())
     offsets, lengths = places_of(events)
-    found = blocks(Text(b",".join(events), 64), offsets, lengths)
-    return [encoder.args(args_of_event(event)) for block in found for event in decoded(block, offsets, lengths)]
+    result = blocks(Text(b",".join(events), 64), offsets, lengths)
+    return [encoder.args(args_of_event(event)) for block in result for event in decoded(block, offsets, lengths)]
 
 
 def places_of(events: list[bytes]) -> tuple[Int64s, Int32s]:
@@ -171,19 +171,19 @@ def test_odd_events_have_the_same_args_by_either_way() -> None:
 
 @given(st.lists(args_dicts, max_size=8), st.sampled_from([None, 1]))
 def test_args_are_equal_by_either_way(args: list[dict[str, Any]], indent: int | None) -> None:
-    events = [json.dumps({"name": "x", "args": one}, indent=indent, ensure_ascii=False).encode() for one in args]
+    events = [json.dumps({"name": "x", "args": arg}, indent=indent, ensure_ascii=False).encode() for arg in args]
     assert scanned(events) == plainly(events)
 
 
 def test_blocks_have_room_before_and_after(tmp_path: Path) -> None:
     text = b"0123456789" * 10
     offsets, lengths = np.array([0, 10, 95], np.int64), np.array([10, 3, 5], np.int32)
-    found = [
+    rows = [
         block.data[PADDING + offset - block.base :][:length].tobytes()
         for block in blocks(Text(text, 7), offsets, lengths)
         for offset, length in zip(offsets[block.start : block.stop], lengths[block.start : block.stop], strict=True)
     ]
-    assert found == [text[:10], text[10:13], text[95:]]
+    assert rows == [text[:10], text[10:13], text[95:]]
 
 
 def long_track(count: int) -> SliceTrack:

@@ -55,12 +55,12 @@ def packets(draw: st.DrawFn) -> Messages:
         event.type, event.track_uuid, event.name = BEGIN, TRACK, f"op {number}"
         for name in draw(st.lists(NAMES, max_size=4)):
             annotation = event.debug_annotations.add()
-            told = keys[sequence]
-            if name in told or draw(st.booleans()):
-                if name not in told:
-                    told[name] = 7 * len(told) + draw(st.integers(0, 6)) + 1
-                    packet.interned_data.debug_annotation_names.add(iid=told[name], name=name)
-                annotation.name_iid = told[name]
+            output = keys[sequence]
+            if name in output or draw(st.booleans()):
+                if name not in output:
+                    output[name] = 7 * len(output) + draw(st.integers(0, 6)) + 1
+                    packet.interned_data.debug_annotation_names.add(iid=output[name], name=name)
+                annotation.name_iid = output[name]
             else:
                 annotation.name = name
             value = draw(VALUES)

@@ -52,8 +52,8 @@ def test_no_slices_of_a_lane_overlap_in_part(spans: list[Span]) -> None:
 @given(spans, moments)
 def test_a_point_finds_the_slice_that_began_last_of_those_that_cover_it(spans: list[Span], moments: list[Span]) -> None:
     slices, points = slices_of(spans), points_of([(place, ts, 9) for place, ts, _ in moments])
-    _, found = walked(slices, points, compiled=False)
-    for index, row in enumerate(found.tolist()):
+    _, result = walked(slices, points, compiled=False)
+    for index, row in enumerate(result.tolist()):
         at = points.ts[index]
         on_track = slices.place == points.place[index]
         covering = np.flatnonzero(on_track & (slices.ts <= at) & (slices.end >= at))
@@ -71,8 +71,8 @@ def test_of_slices_that_begin_at_once_the_mark_tells(ends: tuple[int, int], comp
     """Also of a kernel and an annotation around it that are equally long."""
     slices = Slices(ns(0, 1), np.zeros(2, np.int32), ns(5, 5), ns(*ends), ns(11, 12))
     for mark, row in ((11, 0), (12, 1), (13, 1)):
-        found = walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled)[1]
-        assert found.tolist() == [row]
+        result = walked(slices, Points(np.zeros(1, np.int32), ns(5), ns(mark)), compiled)[1]
+        assert result.tolist() == [row]
 
 
 @given(spans, moments)

@@ -85,13 +85,13 @@ def test_no_slice_of_any_trace_is_lost(perfetto: PerfettoEngine, tmp_path: Path,
 def test_every_annotation_is_there(perfetto: PerfettoEngine, tmp_path: Path, trace: AugmentedTrace) -> None:
     writer.write(trace, tmp_path / "t.pftrace")
     perfetto.load(tmp_path / "t.pftrace")
-    for one in trace.annotations:
-        if isinstance(one, SliceTrack):
-            sql = f"select s.ts, s.dur from slice s join track t on t.id = track_id where t.name = '{one.name}'"
-            assert set(zip(one.ts.tolist(), one.dur.tolist(), strict=True)) <= set(perfetto.rows(sql)), one.name
-        elif isinstance(one, CounterTrack):
-            sql = f"select c.ts, c.value from counter c join track t on t.id = track_id where t.name = '{one.name}'"
-            assert set(zip(one.ts.tolist(), one.values.tolist(), strict=True)) <= set(perfetto.rows(sql)), one.name
+    for each in trace.annotations:
+        if isinstance(each, SliceTrack):
+            sql = f"select s.ts, s.dur from slice s join track t on t.id = track_id where t.name = '{each.name}'"
+            assert set(zip(each.ts.tolist(), each.dur.tolist(), strict=True)) <= set(perfetto.rows(sql)), each.name
+        elif isinstance(each, CounterTrack):
+            sql = f"select c.ts, c.value from counter c join track t on t.id = track_id where t.name = '{each.name}'"
+            assert set(zip(each.ts.tolist(), each.values.tolist(), strict=True)) <= set(perfetto.rows(sql)), each.name
 
 
 @pytest.mark.parametrize("name", [SIMULATED[0], TRACES[0]], ids=by_folder)

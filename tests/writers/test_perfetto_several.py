@@ -44,14 +44,14 @@ def rank(folder: Path, name: str, *annotations: Annotation, at: float = 0) -> Au
     return trace_of_events(folder, events, *annotations, distributedInfo={"rank": int(name)})
 
 
-def kernel_row(one: AugmentedTrace) -> int:
-    names = one.trace.names_of(np.arange(len(one.trace.events)))
-    (row,) = (row for row, name in enumerate(names) if name.startswith("kernel") and is_slice(one, row))
+def kernel_row(augmented_trace: AugmentedTrace) -> int:
+    names = augmented_trace.trace.names_of(np.arange(len(augmented_trace.trace.events)))
+    (row,) = (row for row, name in enumerate(names) if name.startswith("kernel") and is_slice(augmented_trace, row))
     return row
 
 
-def is_slice(one: AugmentedTrace, row: int) -> bool:
-    return bool(one.trace.events.phase[row] == COMPLETE)
+def is_slice(augmented_trace: AugmentedTrace, row: int) -> bool:
+    return bool(augmented_trace.trace.events.phase[row] == COMPLETE)
 
 
 def idle(under: int = 0) -> list[Annotation]:
@@ -67,10 +67,10 @@ def merged(perfetto: PerfettoEngine, folder: Path, ranks: dict[str, AugmentedTra
     """Write ``ranks``, their kernels linked, and have the engine read the file."""
     with replacing(folder / "all.pftrace") as file:
         several = Several(file)
-        for name, one in ranks.items():
-            links = Links(np.array([kernel_row(one)]), np.array([0]))
-            told = several.add(one, Group(f"rank {name}", f"from {name}"), *([links] if linked else []))
-            assert codes(told) == {}
+        for name, each in ranks.items():
+            links = Links(np.array([kernel_row(each)]), np.array([0]))
+            output = several.add(each, Group(f"rank {name}", f"from {name}"), *([links] if linked else []))
+            assert codes(output) == {}
     assert is_of_several(folder / "all.pftrace")
     perfetto.load(folder / "all.pftrace")
     assert perfetto.problems() == {}
@@ -84,8 +84,8 @@ def test_each_trace_keeps_its_own_slices_args_and_arrows(perfetto: PerfettoEngin
     assert perfetto.rows("select count(*) from slice") == [(12,)]
     for name in "012":
         sql = f"select key, string_value from slice join args using (arg_set_id) where name = 'op {name}'"
-        found = dict(perfetto.rows(f"{sql} and key glob 'debug*'"))
-        assert found == {"debug.who": name, f"debug.only {name}": f'[1,"{name}"]'}
+        result = dict(perfetto.rows(f"{sql} and key glob 'debug*'"))
+        assert result == {"debug.who": name, f"debug.only {name}": f'[1,"{name}"]'}
     assert perfetto.rows(
         "select count(*) from flow join slice a on a.id = slice_out join slice b on b.id = slice_in where a.ts > b.ts"
     ) == [(0,)]
@@ -119,11 +119,11 @@ def test_names_that_two_have_are_told_apart(perfetto: PerfettoEngine, tmp_path: 
         {**OP, "name": "b", "ts": 2, "dur": 9, "tid": 44},
         {**OP, "name": "c", "ts": 3, "dur": 9, "pid": "text", "tid": "thread"},
     ]
-    one = trace_of_events(tmp_path, events)
+    trace = trace_of_events(tmp_path, events)
     with replacing(tmp_path / "all.pftrace") as file:
         several = Several(file)
         for _ in range(2):
-            several.add(one, Group("rank"))
+            several.add(trace, Group("rank"))
     perfetto.load(tmp_path / "all.pftrace")
     paths = [str(path) for (path,) in perfetto.rows(TRACKS)]
     leaves = ["python 42 > main 43", "python 42 > main 44", "text > thread"]
@@ -134,8 +134,8 @@ def test_names_that_two_have_are_told_apart(perfetto: PerfettoEngine, tmp_path: 
 
 def test_times_before_the_first_trace_are_the_next_ones_own(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     merged(perfetto, tmp_path, {"0": rank(tmp_path, "0", at=10**9), "1": rank(tmp_path, "1", at=0)})
-    found = perfetto.rows("select name, ts, dur from slice where name glob 'kernel*' order by ts")
-    assert found == [("kernel 1", 20_000, 5_000), ("kernel 0", 10**12 + 20_000, 5_000)]
+    result = perfetto.rows("select name, ts, dur from slice where name glob 'kernel*' order by ts")
+    assert result == [("kernel 1", 20_000, 5_000), ("kernel 0", 10**12 + 20_000, 5_000)]
 
 
 def test_metadata_of_each_trace(perfetto: PerfettoEngine, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_times_are_exact(perfetto: PerfettoEngine, tmp_path: Path) -> None:
 def test_nesting_and_touching(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     """Neither the order of the file nor equal times change what lies in what."""
     spans = [("child", 0, 5), ("second", 5, 5), ("outer", 0, 10), ("next", 10, 4), ("leaf", 0, 2), ("empty", 10, 0)]
-    found = load(perfetto, tmp_path, [{**OP, "name": name, "ts": ts, "dur": dur} for name, ts, dur in spans])
+    rows = load(perfetto, tmp_path, [{**OP, "name": name, "ts": ts, "dur": dur} for name, ts, dur in spans])
     assert perfetto.rows("select name, ts, dur, depth from slice order by ts, depth") == [
         ("outer", 0, 10000, 0),
         ("child", 0, 5000, 1),
@@ -37,33 +37,33 @@ def test_nesting_and_touching(perfetto: PerfettoEngine, tmp_path: Path) -> None:
         ("next", 10000, 4000, 0),
         ("empty", 10000, 0, 1),
     ]
-    assert codes(found) == {}
+    assert codes(rows) == {}
 
 
 def test_slices_that_overlap_lie_on_tracks_of_one_name(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     spans = [("a", 0, 10), ("b", 5, 10), ("c", 6, 12), ("in b", 7, 2), ("d", 16, 5)]
     kernels = [{**KERNEL, "name": name, "ts": ts, "dur": dur, "args": KERNEL_ARGS} for name, ts, dur in spans]
-    found = load(perfetto, tmp_path, [*NAMES, *kernels])
+    result = load(perfetto, tmp_path, [*NAMES, *kernels])
     assert perfetto.rows(ALL) == [(ts * 1000, dur * 1000, name) for name, ts, dur in spans]
     assert perfetto.rows(
         "select t.name, count(*), count(distinct t.id) from slice join track t on t.id = track_id"
     ) == [("stream 7", 5, 3)]
-    assert codes(found) == {"overlapping_slices": 2}
+    assert codes(result) == {"overlapping_slices": 2}
     load(perfetto, tmp_path, [{**OP, "name": name, "ts": ts, "dur": dur} for name, ts, dur in spans])
     assert perfetto.rows(ALL) == [(ts * 1000, dur * 1000, name) for name, ts, dur in spans]
 
 
 def test_a_negative_duration_is_kept_and_told(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    found = load(perfetto, tmp_path, [{**OP, "name": "back", "ts": 5, "dur": -2, "args": {"x": 1}}])
+    result = load(perfetto, tmp_path, [{**OP, "name": "back", "ts": 5, "dur": -2, "args": {"x": 1}}])
     assert perfetto.rows(ALL) == [(5000, 0, "back")]
     assert args_by_key(perfetto, "back") == {"x": 1, "dur_ns": -2000}
-    assert codes(found) == {"negative_duration": 1}
+    assert codes(result) == {"negative_duration": 1}
 
 
 def test_times_before_zero_move_all(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    found = load(perfetto, tmp_path, [{**OP, "name": "a", "ts": -5, "dur": 2}, {**OP, "name": "b", "ts": 1, "dur": 2}])
+    result = load(perfetto, tmp_path, [{**OP, "name": "a", "ts": -5, "dur": 2}, {**OP, "name": "b", "ts": 1, "dur": 2}])
     assert perfetto.rows(ALL) == [(0, 2000, "a"), (6000, 2000, "b")]
-    assert codes(found) == {"negative_time": 1}
+    assert codes(result) == {"negative_time": 1}
 
 
 def test_args(perfetto: PerfettoEngine, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_begins_and_ends(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     def event(phase: str, name: str, ts: float, **more: Any) -> dict[str, Any]:
         return {"ph": phase, "pid": 42, "tid": 43, "name": name, "ts": ts, **more}
 
-    found = load(
+    result = load(
         perfetto,
         tmp_path,
         [
@@ -105,20 +105,20 @@ def test_begins_and_ends(perfetto: PerfettoEngine, tmp_path: Path) -> None:
         (7000, 0, "instant"), (8000, -1, "never ended"),
     ]  # fmt: skip
     assert args_by_key(perfetto, "outer") == {"x": 1, "y": 2}
-    assert codes(found) == {"slice_without_end": 1, "end_without_slice": 1}
+    assert codes(result) == {"slice_without_end": 1, "end_without_slice": 1}
 
 
 def test_moments_and_phases_that_perfetto_does_not_know(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    one = {"pid": 42, "tid": 43, "ts": 3}
-    found = load(
+    value = {"pid": 42, "tid": 43, "ts": 3}
+    rows = load(
         perfetto,
         tmp_path,
-        [{**one, "ph": phase, "name": phase, "s": "g", "args": {"x": 1}} for phase in "iIRO"],
+        [{**value, "ph": phase, "name": phase, "s": "g", "args": {"x": 1}} for phase in "iIRO"],
     )
     names = ("I", "O", "R", "i")
     assert perfetto.rows("select name, ts, dur from slice order by name") == [(name, 3000, 0) for name in names]
     assert args_by_key(perfetto, "i") == {"x": 1}
-    assert codes(found) == {"phase_as_instant": 1}
+    assert codes(rows) == {"phase_as_instant": 1}
 
 
 def test_asynchronous_slices_overlap(perfetto: PerfettoEngine, tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_asynchronous_ends_find_their_names(perfetto: PerfettoEngine, tmp_path: 
     begun = [event("b", "outer" if at < count else "inner", at) for at in range(2 * count)]
     ends = [event("e", "outer", 3 * count + at) for at in range(count)]
     more = [event("e", "", 5 * count), event("e", "never", 5 * count)]
-    found = load(perfetto, tmp_path, [*begun, *ends, *more])
-    assert codes(found)["slice_without_end"] == count - 1
-    assert codes(found)["end_without_slice"] == 1
+    result = load(perfetto, tmp_path, [*begun, *ends, *more])
+    assert codes(result)["slice_without_end"] == count - 1
+    assert codes(result)["end_without_slice"] == 1
     crossing = [event("b", "outer", 1), event("b", "inner", 2), event("e", "outer", 3), event("e", "inner", 4)]
     load(perfetto, tmp_path, crossing)
     assert perfetto.rows(ALL) == [(1000, 2000, "outer"), (2000, 2000, "inner")]
@@ -166,7 +166,7 @@ def test_counters(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     def event(ts: float, name: str, args: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {"ph": "C", "pid": 42, "tid": 43, "name": name, "ts": ts, "args": args, **more}
 
-    found = load(
+    result = load(
         perfetto,
         tmp_path,
         [event(1, "memory", {"used": 5, "free": "2.5"}), event(2, "memory", {"used": 7.25, "label": "x"}, id=3)],
@@ -175,7 +175,7 @@ def test_counters(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     assert perfetto.rows(sql) == [
         ("memory free", 1000, 2.5), ("memory id: 3 used", 2000, 7.25), ("memory used", 1000, 5.0)
     ]  # fmt: skip
-    assert codes(found) == {"counter_without_number": 1}
+    assert codes(result) == {"counter_without_number": 1}
 
 
 def test_flows_bind_as_in_chrome_files(perfetto: PerfettoEngine, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_flows_bind_as_in_chrome_files(perfetto: PerfettoEngine, tmp_path: Path)
         place = {"pid": 42 if tid == 43 else 0, "tid": tid}
         return {"ph": phase, "id": key, "cat": "ac2g", "name": "ac2g", **place, "ts": ts, **more}
 
-    found = load(
+    result = load(
         perfetto,
         tmp_path,
         [
@@ -199,11 +199,11 @@ def test_flows_bind_as_in_chrome_files(perfetto: PerfettoEngine, tmp_path: Path)
         ],
     )  # fmt: skip
     assert arrows(perfetto) == [("launch 1", "kernel 1"), ("launch 2", "graph"), ("launch 2", "kernel 2")]
-    assert codes(found) == {"flow_without_slices": 2}
+    assert codes(result) == {"flow_without_slices": 2}
 
 
 def test_a_kernel_before_its_launch_keeps_its_arrow(perfetto: PerfettoEngine, tmp_path: Path) -> None:
-    found = load(
+    result = load(
         perfetto,
         tmp_path,
         [
@@ -214,13 +214,13 @@ def test_a_kernel_before_its_launch_keeps_its_arrow(perfetto: PerfettoEngine, tm
         ],
     )
     assert arrows(perfetto) == [("kernel", "launch")]
-    assert codes(found) == {"flow_turned_round": 1}
+    assert codes(result) == {"flow_turned_round": 1}
 
 
 def test_an_end_without_bp_binds_to_the_next_slice(perfetto: PerfettoEngine, tmp_path: Path) -> None:
     slices = [{**OP, "name": name, "ts": ts, "dur": 3} for name, ts in (("a", 0), ("b", 5), ("c", 10))]
     ends: list[dict[str, Any]] = [{"ph": "s", "ts": 1}, {"ph": "t", "ts": 6}, {"ph": "f", "ts": 7}]
-    flows = [{**one, "id": 1, "cat": "x", "name": "x", "pid": 42, "tid": 43} for one in ends]
+    flows = [{**end, "id": 1, "cat": "x", "name": "x", "pid": 42, "tid": 43} for end in ends]
     load(perfetto, tmp_path, [*slices, *flows])
     assert arrows(perfetto) == [("a", "b"), ("b", "c")]
 

@@ -61,7 +61,7 @@ def test_slices_within_others_stay_there(perfetto: PerfettoEngine, tmp_path: Pat
     edges = np.unique(times(low, high, 4500))
     edges = edges[: len(edges) // 3 * 3]
     bounds = [(outer, (outer[0], outer[1]), (outer[1], outer[2])) for outer in edges.reshape(-1, 3).tolist()]
-    spans = [span for (a, _, c), one, other in bounds for span in ((a, c), one, one, other, other)]
+    spans = [span for (a, _, c), each, other in bounds for span in ((a, c), each, each, other, other)]
     ts, end = np.array(spans).T
     fitting = fitting_durations(ts, end - ts, 0)
     assert (fitting >= 0).all()
@@ -69,7 +69,7 @@ def test_slices_within_others_stay_there(perfetto: PerfettoEngine, tmp_path: Pat
     assert (end - ts - fitting < 512).all()
     form = '{"ph":"X","pid":1,"tid":1,"name":"a","ts":%d.%03d,"dur":%d.%03d}'
     events = [
-        form % (*divmod(one, 1000), *divmod(dur, 1000)) for one, dur in zip(ts.tolist(), fitting.tolist(), strict=True)
+        form % (*divmod(row, 1000), *divmod(dur, 1000)) for row, dur in zip(ts.tolist(), fitting.tolist(), strict=True)
     ]
     path = tmp_path / "t.json"
     path.write_text(f"[{','.join(events)}]")
