@@ -49,12 +49,12 @@ def trace() -> Trace:
 def test_facts_are_found_through_functions_classes_and_collections() -> None:
     # all that a test module names is foreign: only what it asks for itself is found
     assert facts_asked([middle]) == {f"{__name__}.middle"}
-    (of_steps,) = [one for one in ANALYSES if one.NAME == "steps"]
-    found = facts_asked([of_steps])
-    assert "augment.derived.steps.steps.steps" in found
-    assert "augment.derived.critical.critical_graph.critical_graph" not in found
+    (of_steps,) = [analysis for analysis in ANALYSES if analysis.NAME == "steps"]
+    result = facts_asked([of_steps])
+    assert "augment.derived.steps.steps.steps" in result
+    assert "augment.derived.critical.critical_graph.critical_graph" not in result
     assert facts_asked([of_steps.analyze]) == facts_asked([partial(of_steps.analyze)]) == facts_asked([(of_steps,)])
-    assert facts_asked([{"a": of_steps}]) == found
+    assert facts_asked([{"a": of_steps}]) == result
     assert facts_asked([stage.summarize for stage in STAGES])  # which import what they call when they are called
 
 

@@ -105,16 +105,16 @@ def _middle_step(answer: Answer, members: Sequence[int], steps: Window | None) -
 
 def _windows(answer: Answer, members: Sequence[int]) -> dict[int, Window]:
     """The time of each numbered step, from the first of these ranks to begin to the last to end, on the job's clock."""
-    found: dict[int, Window] = {}
+    windows: dict[int, Window] = {}
     for member in members:
         summary, clock = answer.summaries[member], answer.clocks[member]
         if not clock.comparable:
             continue
         start, end = (clock.to_common(summary.step_column(name)) for name in ("start", "end"))
         for number, begin, finish in _rows(summary.step_column("number"), start, end):
-            before = found.get(number, (begin, finish))
-            found[number] = min(before[0], begin), max(before[1], finish)
-    return {number: window for number, window in found.items() if number >= 0}
+            before = windows.get(number, (begin, finish))
+            windows[number] = min(before[0], begin), max(before[1], finish)
+    return {number: window for number, window in windows.items() if number >= 0}
 
 
 def _rows(*columns: Int64s) -> list[list[int]]:

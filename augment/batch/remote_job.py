@@ -128,7 +128,7 @@ def _undrawn(file: File) -> File:
 
 def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result]) -> dict[str, Result]:
     """The results, with what identifies the job whose tracks their outputs show."""
-    told = dict(results)
+    results_by_path = dict(results)
     for job in jobs_of(inputs, results):
         members = [results[member.input.path] for member in job.members]
         contents = [_summary(result) for result in members]
@@ -137,8 +137,8 @@ def _with_drawn(inputs: Sequence[Input], results: Mapping[str, Result]) -> dict[
         drawn = job_digest(contents)
         for result in members:
             if any(file.undrawn_sha256 and file.undrawn_sha256 != file.sha256 for file in result.files):
-                told[result.path] = replace(result, drawn=drawn)
-    return told
+                results_by_path[result.path] = replace(result, drawn=drawn)
+    return results_by_path
 
 
 def _summary(result: Result) -> bytes:

@@ -209,7 +209,8 @@ class Client(Session):
 
         def wanted() -> resources_pb2.JobSpec:
             sent.all(self._send_all(paths, deadline, tell))
-            inputs = [resources_pb2.Input(upload=one, file_name=names.there[n]) for n, one in sent.uploads.items()]
+            uploads = sent.uploads.items()
+            inputs = [resources_pb2.Input(upload=upload, file_name=names.there[n]) for n, upload in uploads]
             del spec.inputs[:]
             spec.inputs.extend(inputs)
             return resources_pb2.JobSpec(job=spec)
@@ -224,8 +225,8 @@ class Client(Session):
             done = self._ended(job, deadline, tell, title)
             called = list(sent.uploads)
             for failure in done.failures:
-                one = called[failure.index]
-                answers[one] = job_failure(failure.error).error(self.address, paths[one])
+                path_index = called[failure.index]
+                answers[path_index] = job_failure(failure.error).error(self.address, paths[path_index])
             if done.state != _Job.STATE_FAILED or len(done.failures) < len(sent.uploads):
                 self._expect_success(done, title)
             made = self._fetch_all(done, names, paths, deadline, tell)
@@ -349,7 +350,7 @@ def _local_name(file_name: str, stems: Mapping[str, str], path: str, address: st
     Raises:
         ServiceError: the server means another file, perhaps outside of the folder.
     """
-    sent = max((one for one in stems if file_name.startswith(f"{one}.")), key=len, default=None)
+    sent = max((each for each in stems if file_name.startswith(f"{each}.")), key=len, default=None)
     if sent is None or "/" in file_name or "\\" in file_name:
         what = f"the server made a file called {file_name!r}, which is not of this trace"
         raise ServiceError(f"{path}: {address}: {what}", "", "")

@@ -62,7 +62,7 @@ class Diagnosis:
         import msgspec
 
         reports = [msgspec.json.decode(line) for line in lines.splitlines()]
-        return cls(tuple({**told, "input": paths.get(told["input"], told["input"])} for told in reports), failed)
+        return cls(tuple({**row, "input": paths.get(row["input"], row["input"])} for row in reports), failed)
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class Sent:
         Raises:
             NothingSent: none could be read.
         """
-        self.unread = {name: told for name, told in answers.items() if not isinstance(told, str)}
-        self.uploads = {name: told for name, told in answers.items() if isinstance(told, str)}
+        self.unread = {name: answer for name, answer in answers.items() if not isinstance(answer, str)}
+        self.uploads = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
         if not self.uploads:
             raise NothingSent
 

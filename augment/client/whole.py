@@ -71,7 +71,7 @@ def _sent(name: str) -> str:
 
 
 def all_of(
-    items: Sequence[Item], sizes: Sequence[int], work: Callable[[Item, Moved], Answer], told: Moved
+    items: Sequence[Item], sizes: Sequence[int], work: Callable[[Item, Moved], Answer], output: Moved
 ) -> list[Answer]:
     """What ``work`` gives of each of ``items``, several at once.
 
@@ -86,7 +86,7 @@ def all_of(
     moved = [0] * len(items)
     ended = threading.Event()
 
-    def one(at: int) -> Answer:
+    def make_one(at: int) -> Answer:
         def count(done: int, _of: int) -> None:
             if ended.is_set():
                 raise _Ended
@@ -96,14 +96,14 @@ def all_of(
         return work(items[at], count)
 
     threads = ThreadPoolExecutor(AT_ONCE)
-    futures = [threads.submit(one, at) for at in range(len(items))]
+    futures = [threads.submit(make_one, at) for at in range(len(items))]
     waiting = set(futures)
     try:
         while waiting:
             done, waiting = wait(waiting, _TOLD_EVERY_S)
             for future in done:
                 future.result()
-            told(sum(moved), sum(sizes))
+            output(sum(moved), sum(sizes))
     finally:
         ended.set()  # if some still run, they end when next something moves, or the connection is closed
         threads.shutdown(wait=False, cancel_futures=True)

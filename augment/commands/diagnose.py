@@ -91,13 +91,13 @@ def _there(client: Client, names: Sequence[tuple[str, bool]]) -> tuple[list[Repo
             folders.setdefault(os.path.dirname(name) or ".", {})[name] = named
     for folder, traces in folders.items():
         try:
-            told = _told(client, os.path.basename(os.path.abspath(folder)), list(traces))
+            diagnosis = _told(client, os.path.basename(os.path.abspath(folder)), list(traces))
         except InputError as error:  # of the only trace
             failures += [error] if any(traces.values()) else []
             continue
-        jobs += [report for report in told.reports if report["input"] not in traces]
-        reports += [report for report in told.reports if report["input"] in traces]
-        failures += [error for name, error in told.failed.items() if traces[name]]
+        jobs += [report for report in diagnosis.reports if report["input"] not in traces]
+        reports += [report for report in diagnosis.reports if report["input"] in traces]
+        failures += [error for name, error in diagnosis.failed.items() if traces[name]]
     return jobs, reports, failures
 
 

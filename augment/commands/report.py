@@ -113,10 +113,10 @@ def _analysed_there(client: Client, path: str, scratch: str) -> Any:
     job = client.augment_job(traces, name=folder_title(path), metrics_only=True, out=scratch)
     if job.files:
         return job.metrics
-    for told in job.traces.values():
-        if not isinstance(told, AugmentError):
-            return told.metrics
-    raise next(told for told in job.traces.values() if isinstance(told, AugmentError))
+    for outcome in job.traces.values():
+        if not isinstance(outcome, AugmentError):
+            return outcome.metrics
+    raise next(outcome for outcome in job.traces.values() if isinstance(outcome, AugmentError))
 
 
 def _compared_there(client: Client, control: str, test: str, scratch: str) -> str:

@@ -101,7 +101,8 @@ def recording_of(path: str, region: str | None, shown: Bar) -> Recording:
         return _from_traces(path, region, shown)
     sidecars = [read_sidecar(name) for name in names]
     samples = [samples_of_sidecar(name, sidecar) for name, sidecar in zip(names, sidecars, strict=True)]
-    in_steps = all(row["step"] is not None for one in sidecars for row in one["analyses"][step_figures.NAME]["rows"])
+    figures = [sidecar["analyses"][step_figures.NAME]["rows"] for sidecar in sidecars]
+    in_steps = all(row["step"] is not None for rows in figures for row in rows)
     return Recording(mean_of_ranks(samples), {}, [sidecar["source"] for sidecar in sidecars], in_steps)
 
 

@@ -45,7 +45,7 @@ def fit_text(trace: Trace, places: Places, ns: Int64s) -> str:
         return "record_shapes=True would tell whether their sizes fit matrix units"
     sizes = [sizes_of(call) for call in work.calls]
     known, multiple, tile = (
-        np.array([bool(one) and all(each % step == 0 for each in one) for one in sizes], np.bool_)[kinds]
+        np.array([bool(size) and all(each % step == 0 for each in size) for size in sizes], np.bool_)[kinds]
         for step in (1, MULTIPLE, TILE)
     )
     spent = ns[owner >= 0]

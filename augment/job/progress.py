@@ -111,8 +111,8 @@ def _own_work(matched: Matched, summary: RankSummary, rows: Int64s, since: Int64
     ts = np.column_stack((alone.start, alone.end)).ravel()
     is_alone = np.arange(len(ts)) % 2 == 0
     waited = intervals.held_before(ts, is_alone, until) - intervals.held_before(ts, is_alone, since)
-    own: Int64s = until - since - np.maximum(waited, 0)  # what was launched earlier may have stopped before the begin
-    return own
+    ns: Int64s = until - since - np.maximum(waited, 0)  # what was launched earlier may have stopped before the begin
+    return ns
 
 
 def _before(matched: Matched, summary: RankSummary, rows: Int64s) -> Int64s:

@@ -29,7 +29,7 @@ def scenarios(replay: Replay, excess: Excess, summaries: Sequence[RankSummary]) 
         gain = unchanged - time
         return WhatIfRow(name, rank, dimension, time, gain, gain / max(unchanged, 1), (unchanged - recorded) / recorded)
 
-    rows = [row(*found) for found in (*_of_ranks(replay, excess, summaries), *_of_dimensions(replay))]
+    rows = [row(*scenario) for scenario in (*_of_ranks(replay, excess, summaries), *_of_dimensions(replay))]
     balanced = balanced_stages(replay, summaries)
     if balanced is not None:
         rows.append(row(BALANCED, replay.time_ns(shift=balanced), None, "pp"))
@@ -64,11 +64,11 @@ def _of_dimensions(replay: Replay) -> Iterator[tuple[str, int, int | None, str]]
 def balanced_stages(replay: Replay, summaries: Sequence[RankSummary]) -> Scale | None:
     """The change by which the devices of all pipeline stages compute for equally long; None without known stages."""
     member_of = {summary.rank: member for member, summary in enumerate(summaries) if summary.rank is not None}
-    found = chains(summaries)
+    rank_chains = chains(summaries)
     joined = set(replay.members.tolist())
-    if not found or len({len(chain) for chain in found}) > 1:
+    if not rank_chains or len({len(chain) for chain in rank_chains}) > 1:
         return None
-    members = np.array([[member_of.get(rank, -1) for rank in chain] for chain in found])
+    members = np.array([[member_of.get(rank, -1) for rank in chain] for chain in rank_chains])
     if not joined.issuperset(members.ravel().tolist()):
         return None
     compute = np.array([[_computed(summaries[member]) for member in chain] for chain in members.tolist()]).mean(axis=0)

@@ -109,8 +109,8 @@ class Late:
             for _, places in each(self._matched.member[self.part], len(self._summaries))
         ]
         none = np.empty(0, np.int64)
-        edges = np.concatenate([none, *(side for one in joined for side in one)])
-        change = np.concatenate([none, *(np.repeat((1, -1), len(one.start)) for one in joined)]).astype(np.int64)
+        edges = np.concatenate([none, *(side for union_ in joined for side in union_)])
+        change = np.concatenate([none, *(np.repeat((1, -1), len(union_.start)) for union_ in joined)]).astype(np.int64)
         ts, count = intervals.steps(edges, change)
         return CounterTrack(
             analysis=NAME,
@@ -132,12 +132,12 @@ class Late:
         for member, places in each(late, len(self._summaries)):
             rows = of_part.get(member, places[:0])
             waits = intervals.union(self.start[rows], self.end[rows])
-            own = chosen[places]
-            span = Intervals(first[own].min(keepdims=True), last[own].max(keepdims=True))
-            at, _, times = intervals.clip(Intervals(first[own], last[own]), intervals.subtract(span, waits))
+            index = chosen[places]
+            span = Intervals(first[index].min(keepdims=True), last[index].max(keepdims=True))
+            at, _, times = intervals.clip(Intervals(first[index], last[index]), intervals.subtract(span, waits))
             starts.append(times.start)
             ends.append(times.end)
-            which.append(own[at])
+            which.append(index[at])
         return np.concatenate(starts), np.concatenate(ends), np.concatenate(which)
 
     def track(self, window: tuple[int, int]) -> SliceTrack:

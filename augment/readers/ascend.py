@@ -21,8 +21,8 @@ from augment.trace import Category, Identity
 
 def categorise(raw: RawEvents, category: Bytes) -> None:
     """Set the ``category`` of those rows without any that an Ascend device executed, and of calls of its runtime."""
-    without = np.array([not one for one in raw.strings], np.bool_)
-    called = np.array([one.startswith(ASCEND_CALL) for one in raw.strings], np.bool_)
+    without = np.array([not string for string in raw.strings], np.bool_)
+    called = np.array([string.startswith(ASCEND_CALL) for string in raw.strings], np.bool_)
     if called.any():
         category[without[raw.category] & called[raw.name]] = Category.CUDA_RUNTIME
     names = raw.names

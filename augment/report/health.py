@@ -102,8 +102,8 @@ def _lines(report: Report, markdown: bool, brief: bool) -> Iterator[str]:
     yield " ".join(report["verdict"]) if markdown else "\n".join(f"  {sentence}" for sentence in report["verdict"])
     shown = [row for row in report["rows"] if row.get("status", "found") in _SIGNS]
     if brief:
-        told = " ".join(report["verdict"])
-        shown = [row for row in shown if row.get("severity") in LEVELS["warning"] and row["title"] not in told]
+        verdict = " ".join(report["verdict"])
+        shown = [row for row in shown if row.get("severity") in LEVELS["warning"] and row["title"] not in verdict]
     if shown:
         yield ""
     for row in shown:
@@ -116,8 +116,8 @@ def _text(row: Report, brief: bool) -> Iterator[str]:
     title = f"{row['title']} ({row['advice']} records it)" if status == "no_data" and row["advice"] else row["title"]
     yield f"  {_SIGNS[status]} {severity}{title}"
     if status == "found" and not brief:
-        for one in row.get("evidence", []):
-            yield f"      {one}"
+        for line in row.get("evidence", []):
+            yield f"      {line}"
         yield f"      → {row['advice']}"
         if row.get("overlaps"):
             yield f"      overlaps with {', '.join(row['overlaps'])}: their savings do not add up"

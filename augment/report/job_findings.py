@@ -21,8 +21,8 @@ def findings(answer: Answer) -> list[Row]:
     pipelines: dict[int, list[Any]] = {}
     for row in getattr(outcome, "rows", ()):
         pipelines.setdefault(row.pipeline, []).append(row)
-    found = [row for stages in pipelines.values() for row in _of_pipeline(stages, several=len(pipelines) > 1)]
-    return sorted(found, key=lambda row: row["severity"] != "warning")
+    rows = [row for stages in pipelines.values() for row in _of_pipeline(stages, several=len(pipelines) > 1)]
+    return sorted(rows, key=lambda row: row["severity"] != "warning")
 
 
 def _of_pipeline(stages: Sequence[Any], *, several: bool) -> Iterator[Row]:

@@ -95,7 +95,9 @@ def inputs_of(spec: v1.JobSpec) -> Sequence[v1.Input]:
 def is_plain(spec: v1.JobSpec) -> bool:
     """Whether each input is one trace, as in the first version of the API."""
     inputs = inputs_of(spec)
-    return spec.WhichOneof("kind") in ("augment", "diff") and len(inputs) <= 2 and not any(one.job for one in inputs)
+    return (
+        spec.WhichOneof("kind") in ("augment", "diff") and len(inputs) <= 2 and not any(given.job for given in inputs)
+    )
 
 
 def is_control(spec: v1.DiffSpec, origin: int) -> bool:

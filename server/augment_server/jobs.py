@@ -258,7 +258,7 @@ class Jobs:
             Refusal: there is none.
         """
         with self._storage.writing() as db:
-            parts.expect_room(db, sum(one.size for one in made.files), self._limits.max_stored_bytes)
+            parts.expect_room(db, sum(file.size for file in made.files), self._limits.max_stored_bytes)
 
     def end_step(self, begun: Begun, error: Refusal | None = None, made: Outputs = NOTHING) -> tuple[bool, bool]:
         """A trace of a whole job is done, or nothing can be made of it.

@@ -282,26 +282,26 @@ def test_ranks_that_another_tool_merged(style: str, tmp_path: Path, augment: Aug
         assert part.rank == rank
         assert not any(note.code == "cut" for note in part.diagnostics)
         for category in (Category.KERNEL, Category.CUDA_RUNTIME, Category.CPU_OP):
-            rows, own = part.events.slices_of(category), alone.events.slices_of(category)
-            assert part.names_of(rows) == alone.names_of(own)
-            assert (part.events.dur[rows] == alone.events.dur[own]).all()
+            rows, chosen = part.events.slices_of(category), alone.events.slices_of(category)
+            assert part.names_of(rows) == alone.names_of(chosen)
+            assert (part.events.dur[rows] == alone.events.dur[chosen]).all()
         assert len(steps(part)) == len(steps(alone)) == 2
     warned = augment("run", whole, "-o", tmp_path / "out", "--only", "steps")
     assert "holds 3 ranks, taken as one; augment cut whole.json -o DIR --part" in warned.err
     (only,) = augment("cut", whole, "-o", tmp_path / "some", "--part", "--ranks", "1").lines
     assert read(only).rank == 1
-    told = augment("cut", whole, "-o", tmp_path / "none", "--part", "--ranks", "7")
-    assert (told.code, told.err.strip().endswith("has none of these, only 0, 1, 2")) == (2, True)
+    output = augment("cut", whole, "-o", tmp_path / "none", "--part", "--ranks", "7")
+    assert (output.code, output.err.strip().endswith("has none of these, only 0, 1, 2")) == (2, True)
 
 
 def test_one_rank_has_no_parts(raw: Path, tmp_path: Path, augment: Augment) -> None:
-    told = augment("cut", raw, "-o", tmp_path / "parts", "--part")
-    assert told.code == 2
-    assert "does not tell of several ranks" in told.err
+    output = augment("cut", raw, "-o", tmp_path / "parts", "--part")
+    assert output.code == 2
+    assert "does not tell of several ranks" in output.err
     for rank in range(2):
         write_trace(tmp_path / "job" / f"rank{rank}.json", step(), kernel())
     augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace")
-    told = augment("cut", tmp_path / "job.pftrace", "-o", tmp_path / "parts", "--part")
-    assert told.code == 2
-    assert "is a timeline of 2 ranks that augment merged: " in told.err
+    output = augment("cut", tmp_path / "job.pftrace", "-o", tmp_path / "parts", "--part")
+    assert output.code == 2
+    assert "is a timeline of 2 ranks that augment merged: " in output.err
     assert not (tmp_path / "parts").exists()

@@ -153,8 +153,8 @@ def test_a_rule_of_the_user_makes_a_kernel_a_collective(tmp_path: Path) -> None:
     assert list(gpu_work(trace).type) == [KernelType.COMPUTATION, KernelType.COMMUNICATION, KernelType.COMPUTATION]
     ours = augment.with_tables(trace, table)
     assert list(gpu_work(ours).type) == [KernelType.COMMUNICATION, KernelType.COMMUNICATION, KernelType.COMPUTATION]
-    found = collectives(ours)
-    assert [found.kind.values[code] for code in found.kind.codes] == ["ReduceScatter", "ReduceScatter"]
+    known = collectives(ours)
+    assert [known.kind.values[code] for code in known.kind.codes] == ["ReduceScatter", "ReduceScatter"]
     families = kernel_families(ours)
     assert [families.names[code] for code in families.family] == ["reduce_scatter", "reduce_scatter", "unknown"]
 

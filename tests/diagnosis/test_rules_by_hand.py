@@ -48,7 +48,7 @@ def launched(name: str, start: int, end: int, correlation: int, at: int | None =
     return [launch, kernel(name, start, end, correlation=correlation)]
 
 
-def found(answer: Answer) -> Found:
+def problem_of(answer: Answer) -> Found:
     assert isinstance(answer, Found), answer
     return answer
 
@@ -56,7 +56,7 @@ def found(answer: Answer) -> Found:
 def test_the_profilers_own_work_comes_first() -> None:
     rest = [STEP, *launched("gemm", 300_000, 900_000, 1)]
     overhead = Event(Category.OVERHEAD, "Activity Buffer Request", 20_000, 220_000, THREAD)
-    answer = found(profiler_overhead.check(trace_of(*rest, overhead)))
+    answer = problem_of(profiler_overhead.check(trace_of(*rest, overhead)))
     assert answer.title == "The profiler itself takes 200 µs, 20 % of a step, on the threads that launch work"
     assert answer.first
     assert answer.severity == "warning"
@@ -70,7 +70,7 @@ def test_the_profilers_own_work_comes_first() -> None:
 def test_a_broken_file_is_told() -> None:
     trace = trace_of(STEP, *launched("gemm", 300_000, 900_000, 1))
     assert isinstance(partial_recording.check(trace), Fine)
-    answer = found(partial_recording.check(replace(trace, partial="the text ends at byte 7", facts={})))
+    answer = problem_of(partial_recording.check(replace(trace, partial="the text ends at byte 7", facts={})))
     assert answer.first
     assert "the text ends at byte 7" in answer.title
 
@@ -83,7 +83,7 @@ def test_compilation_in_steady_steps_is_found() -> None:
         for each in launched("gemm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000, number)
     ]
     compiling = op("entire_frame_compile (dynamo_timed)", 2_050_000, 2_500_000)
-    answer = found(recompilation.check(trace_of(*steps, *work, compiling)))
+    answer = problem_of(recompilation.check(trace_of(*steps, *work, compiling)))
     assert answer.saved_ns is not None
     assert answer.saved_ns > 50_000
     assert isinstance(recompilation.check(trace_of(*steps, *work)), NotApplicable)
@@ -100,7 +100,7 @@ def product(rows: int, columns: int) -> list[Event]:
 
 
 def test_sizes_that_fit_no_tile_are_found() -> None:
-    answer = found(unaligned_shapes.check(trace_of(*product(768, 50257))))
+    answer = problem_of(unaligned_shapes.check(trace_of(*product(768, 50257))))
     assert "aten::mm 4096x768 × 768x50257" in answer.title
     assert (answer.severity, answer.saved_ns) == ("info", None)
     assert isinstance(unaligned_shapes.check(trace_of(*product(768, 50304))), Fine)
@@ -109,7 +109,7 @@ def test_sizes_that_fit_no_tile_are_found() -> None:
 
 
 def test_products_far_below_their_roof_are_found_with_low_confidence() -> None:
-    answer = found(low_roofline.check(on_device(trace_of(*product(512, 4096)))))
+    answer = problem_of(low_roofline.check(on_device(trace_of(*product(512, 4096)))))
     assert answer.confidence == "low"
     assert "aten::mm 4096x512 × 512x4096" in answer.title
     fast = [*product(2048, 32768)[:3], kernel("nvjet_tst_128x256_64x4_2x1_v_bz_TNN", 50_000, 900_000, correlation=1)]
@@ -121,7 +121,7 @@ def test_norms_in_fp32_between_products_of_16_bits_are_told() -> None:
     gemm = launched("nvjet_hsh_128x256_64x4", 50_000, 500_000, 1, at=10_000)
     norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>"
     wide = launched(norm, 510_000, 900_000, 2, at=20_000)
-    answer = found(wide_norms.check(trace_of(SHORT, *gemm, *wide)))
+    answer = problem_of(wide_norms.check(trace_of(SHORT, *gemm, *wide)))
     assert answer.confidence == "low"
     narrow = launched(norm.replace("<float", "<c10::BFloat16"), 510_000, 900_000, 2, at=20_000)
     assert isinstance(wide_norms.check(trace_of(SHORT, *gemm, *narrow)), Fine)
@@ -136,8 +136,8 @@ def memory(allocated: int, reserved: int) -> Trace:
 
 
 def test_memory_that_is_full_or_fragmented_is_found() -> None:
-    assert "no room left" in found(memory_capacity.check(memory(70 * 10**9, 77 * 10**9))).title
-    assert "fragmented" in found(memory_capacity.check(memory(40 * 10**9, 60 * 10**9))).title
+    assert "no room left" in problem_of(memory_capacity.check(memory(70 * 10**9, 77 * 10**9))).title
+    assert "fragmented" in problem_of(memory_capacity.check(memory(40 * 10**9, 60 * 10**9))).title
     assert isinstance(memory_capacity.check(memory(40 * 10**9, 50 * 10**9)), Fine)
     assert isinstance(memory_capacity.check(trace_of(STEP, *launched("gemm", 300_000, 900_000, 1))), NoData)
 
@@ -170,7 +170,7 @@ def start(name: str, end: int) -> Trace:
 def test_a_call_that_creates_the_context_is_named(name: str) -> None:
     """What its name asks for is not why it takes long; a launch that waits for room in the queue is none."""
     trace = start(name, 2_000_000_000)
-    answer = found(long_calls.check(trace))
+    answer = problem_of(long_calls.check(trace))
     assert f"{name} (2.0 s); otherwise the recording would be 2.0 s (96 %) shorter" in answer.title
     assert (answer.confidence, "warmup" in answer.advice) == ("medium", True)
     assert isinstance(allocator_calls.check(trace), Fine)
@@ -188,7 +188,7 @@ def test_long_calls_of_every_step_are_certain() -> None:
         events += [annotation(f"ProfilerStep#{number}", at, at + 10_000_000)]
         events += [call("cudaFuncSetAttribute", at + 1_000_000, at + 5_000_000)]
         events += launched("gemm", at + 6_000_000, at + 9_900_000, number + 1)
-    answer = found(long_calls.check(trace_of(*events)))
+    answer = problem_of(long_calls.check(trace_of(*events)))
     assert (answer.confidence, answer.advice[:35]) == ("high", "Find out what asks for it in every ")
     assert answer.saved_ns is not None
     assert 3_000_000 <= answer.saved_ns <= 4_000_000
@@ -218,7 +218,7 @@ def test_why_the_driver_is_asked_for_memory(calls: tuple[str, ...], times: int, 
             at += 3_000_000
         events.append(op(f"aten::x{place}", begin, at))
     steps_ = [annotation("ProfilerStep#0", 0, at + 10_000_000), *launched("gemm", at, at + 9_000_000, 1)]
-    assert advice in found(allocator_calls.check(trace_of(*steps_, *events))).advice
+    assert advice in problem_of(allocator_calls.check(trace_of(*steps_, *events))).advice
 
 
 @pytest.mark.parametrize("compute", [10_000, 800_000])
@@ -232,7 +232,7 @@ def test_copies_are_hidden_only_behind_something(compute: int) -> None:
         *launched("gemm", 460_000, 460_000 + compute, 2, at=30_000),
         call("cudaDeviceSynchronize", 40_000, end),
     ]
-    answer = found(exposed_copies.check(trace_of(*events)))
+    answer = problem_of(exposed_copies.check(trace_of(*events)))
     assert ("nearly all that is done" in answer.title) == (compute == 10_000)
     assert ("hidden, a step would be 400" in answer.title) == (compute == 800_000)
 
@@ -255,13 +255,13 @@ def test_a_capture_is_not_called_slow_launching() -> None:
     calls += [call("cudaLaunchKernel", at, at + 5_000) for at in range(1_020_000, 8_990_000, 20_000)]
     around = [*launched("gemm", 500_000, 900_000, 1), *launched("gemm", 9_500_000, 9_900_000, 2)]
     trace = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls)
-    answer = found(graph_capture.check(trace))
+    answer = problem_of(graph_capture.check(trace))
     assert "Graphs are captured for 8.1 ms per step" in answer.title
     assert (answer.confidence, "warmup" in answer.advice) == ("medium", True)
-    assert (found(launch_bound.check(trace)).saved_ns or 0) < 600_000, "what is around the capture"
+    assert (problem_of(launch_bound.check(trace)).saved_ns or 0) < 600_000, "what is around the capture"
     plain = trace_of(annotation("ProfilerStep#0", 0, 10_000_000), *around, *calls[2:])
     assert isinstance(graph_capture.check(plain), NotApplicable)
-    assert (found(launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"
+    assert (problem_of(launch_bound.check(plain)).saved_ns or 0) > 6_000_000, "without the capture, it is"
 
 
 @pytest.mark.parametrize(("columns", "fits"), [(4096, "100 % of the time"), (50257, "0.0 % of the time")])
@@ -270,13 +270,13 @@ def test_plain_products_say_whether_their_sizes_fit(columns: int, fits: str) -> 
     launch = call("cudaLaunchKernel", 20_000, 30_000, correlation=1)
     gemm = kernel("ampere_sgemm_128x64_tn", 50_000, 950_000, correlation=1)
     events = [SHORT, op("aten::mm", 10_000, 40_000, args=args), launch, gemm]
-    evidence = found(matrix_units.check(on_device(trace_of(*events)))).evidence
+    evidence = problem_of(matrix_units.check(on_device(trace_of(*events)))).evidence
     assert evidence[0] == "ampere_sgemm_128x64_tn"
     assert evidence[1] == "kernels of plain FP32 on this device mean that TF32 is not allowed"
     assert evidence[2].startswith(fits)
     assert evidence[2].endswith("pad the others") == (columns == 50257)
     bare = [replace(event, args={}) for event in events]
-    assert "record_shapes=True" in found(matrix_units.check(on_device(trace_of(*bare)))).evidence[2]
+    assert "record_shapes=True" in problem_of(matrix_units.check(on_device(trace_of(*bare)))).evidence[2]
 
 
 @pytest.mark.parametrize("launched_at", [25_000_000, 12_000_000])
@@ -290,7 +290,7 @@ def test_the_host_is_blamed_for_no_more_than_the_device_waited_for_it(launched_a
         long_operator,
         *launched("b", 25_010_000, 39_000_000, 2, launched_at),
     )
-    saved_ns = found(host_gaps.check(trace)).saved_ns
+    saved_ns = problem_of(host_gaps.check(trace)).saved_ns
     if launched_at == 25_000_000:
         assert saved_ns > 8_000_000
     else:  # for most of the gap the work was launched already: what is left is before the first work and after the last

@@ -135,17 +135,17 @@ def test_recorded_launches_are_those_of_the_file() -> None:
     if not path.exists():
         pytest.skip("the recorded traces are not at hand")
     events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
-    calls = [one for one in events if one["ph"] == "X" and one["name"].startswith("AscendCL@")]
-    begins = {one["id"]: one for one in events if one.get("cat") == "HostToDevice" and one["ph"] == "s"}
+    calls = [event for event in events if event["ph"] == "X" and event["name"].startswith("AscendCL@")]
+    begins = {event["id"]: event for event in events if event.get("cat") == "HostToDevice" and event["ph"] == "s"}
     launched = {}
-    for end in (one for one in events if one.get("cat") == "HostToDevice" and one["ph"] == "f"):
+    for end in (event for event in events if event.get("cat") == "HostToDevice" and event["ph"] == "f"):
         begin = begins[end["id"]]
         around = [
-            one for one in calls
-            if (one["pid"], one["tid"]) == (begin["pid"], begin["tid"])
-            and Decimal(one["ts"]) <= Decimal(begin["ts"]) <= Decimal(one["ts"]) + Decimal(one["dur"])
+            call for call in calls
+            if (call["pid"], call["tid"]) == (begin["pid"], begin["tid"])
+            and Decimal(call["ts"]) <= Decimal(begin["ts"]) <= Decimal(call["ts"]) + Decimal(call["dur"])
         ]  # fmt: skip
-        launched[int(Decimal(end["ts"]) * 1000)] = max(around, key=lambda one: one["dur"])["name"]
+        launched[int(Decimal(end["ts"]) * 1000)] = max(around, key=lambda item: item["dur"])["name"]
     trace = read(str(path))
     work = gpu_work(trace)
     known = work.launch != NO_ROW

@@ -19,8 +19,8 @@ JOB: dict[str, Any] = {
 def rows(folder: Path, **options: Any) -> list[dict[str, Any]]:
     traces = [path for path, _ in simulate(JobOptions(**JOB | options), folder)]
     (job,) = of_jobs([report_on(str(path), lambda _: None) for path in traces])
-    found: list[dict[str, Any]] = job["rows"]
-    return found
+    job_rows: list[dict[str, Any]] = job["rows"]
+    return job_rows
 
 
 def percents(row: dict[str, Any]) -> list[float]:

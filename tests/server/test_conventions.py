@@ -357,7 +357,7 @@ def test_clients_that_forget_the_same_file_do_not_disturb_each_other(server: Ser
     def use(number: int) -> list[str]:
         with Client(server.address, forget=True) as client:
             made = [client.augment(path, only=QUICK, out=tmp_path / f"{number}-{again}") for again in range(3)]
-        return [one.files[-1].name for one in made]
+        return [item.files[-1].name for item in made]
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(use, range(4))) == [["forgotten.metrics.json"] * 3] * 4

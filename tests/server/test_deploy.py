@@ -155,7 +155,7 @@ def test_the_container_installs_what_the_tests_ran_with() -> None:
     wanted = [
         *library["project"]["dependencies"], *library["project"]["optional-dependencies"]["client"],
         *server["project"]["dependencies"],
-        *(one for extra in ("otel", "http") for one in server["project"]["optional-dependencies"][extra]),
+        *(dependency for extra in ("otel", "http") for dependency in server["project"]["optional-dependencies"][extra]),
     ]  # fmt: skip
     for text in wanted:
         requirement = Requirement(text)

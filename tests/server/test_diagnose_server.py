@@ -18,8 +18,8 @@ Command = Callable[..., Ended]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("state")) as one:
-        yield one
+    with serving(tmp_path_factory.mktemp("state")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -220,16 +220,16 @@ def test_who_watches_may_ask_whether_the_connection_stands(monkeypatch: pytest.M
         await server.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(FIRST_FRAMES)
-        told: Counter[int] = Counter()
-        while told[PING] < 10 and not told[GOAWAY]:
+        output: Counter[int] = Counter()
+        while output[PING] < 10 and not output[GOAWAY]:
             head = await reader.readexactly(9)
             await reader.readexactly(int.from_bytes(head[:3], "big"))
-            told[head[3]] += 1
+            output[head[3]] += 1
             await asyncio.sleep(0.02)
             writer.write(PING_FRAME)
         writer.close()
         await server.stop(0)
-        return told
+        return output
 
-    told = asyncio.run(ask())
-    assert (told[PING], told[GOAWAY]) == (10, 0)
+    ended = asyncio.run(ask())
+    assert (ended[PING], ended[GOAWAY]) == (10, 0)

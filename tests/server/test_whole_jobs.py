@@ -182,9 +182,9 @@ def test_no_error_tells_a_path(server: Server, traces: Traces) -> None:
         v1.JobSpec(diagnose=v1.DiagnoseSpec(inputs=[given])),
     ]
     jobs = [server.stub.CreateJob(calls.CreateJobRequest(spec=kind)).job for kind in kinds]
-    ended = [job, *(server.wait(one.name) for one in jobs)]
-    assert [one.state for one in ended] == [FAILED] * len(ended)
-    for error in [one.error for one in ended] + [one.error for one in job.failures]:
+    ended = [job, *(server.wait(job.name) for job in jobs)]
+    assert [each.state for each in ended] == [FAILED] * len(ended)
+    for error in [each.error for each in ended] + [failure.error for failure in job.failures]:
         for text in (error.message, *error.metadata.values()):
             assert str(server.core._storage.root) not in text
             assert "/tmp" not in text

@@ -49,16 +49,16 @@ def _by_calls(trace: Trace, rows: Int64s) -> Int64s:
     """The number of the call that launched each of ``rows``, or that each is; else ``NO_CORRELATION``."""
     calls, at, place, thread = _arrows_of_calls(trace)
     correlations = np.full(len(rows), NO_CORRELATION, np.int64)
-    own = np.isin(rows, calls)
-    correlations[own] = rows[own] + 1
+    is_call = np.isin(rows, calls)
+    correlations[is_call] = rows[is_call] + 1
     key = thread[trace.events.track[rows]].astype(np.int64)
     order = np.lexsort((at, place))
     for number in np.unique(key).tolist():
-        mine, ends = np.flatnonzero((key == number) & ~own), order[place[order] == number]
-        found = np.searchsorted(at[ends], trace.events.ts[rows[mine]])
-        known = found < len(ends)
-        known[known] = at[ends[found[known]]] == trace.events.ts[rows[mine[known]]]
-        correlations[mine[known]] = calls[ends[found[known]]] + 1
+        index, ends = np.flatnonzero((key == number) & ~is_call), order[place[order] == number]
+        following = np.searchsorted(at[ends], trace.events.ts[rows[index]])
+        known = following < len(ends)
+        known[known] = at[ends[following[known]]] == trace.events.ts[rows[index[known]]]
+        correlations[index[known]] = calls[ends[following[known]]] + 1
     return correlations
 
 
@@ -74,19 +74,19 @@ def _arrows_of_calls(trace: Trace) -> tuple[Int64s, Int64s, Int64s, Int32s]:
     begins, ends = (arrows[events.phase[arrows] == ord(phase)] for phase in "sf")
     begin_ids, end_ids = (ids[events.phase[arrows] == ord(phase)] for phase in "sf")
     order = np.argsort(begin_ids, kind="stable")
-    found = np.minimum(np.searchsorted(begin_ids[order], end_ids), max(len(order) - 1, 0))
-    met = begin_ids[order[found]] == end_ids if len(order) else np.zeros(len(ends), np.bool_)
-    begins, ends = begins[order[found[met]]], ends[met]
+    nearest = np.minimum(np.searchsorted(begin_ids[order], end_ids), max(len(order) - 1, 0))
+    met = begin_ids[order[nearest]] == end_ids if len(order) else np.zeros(len(ends), np.bool_)
+    begins, ends = begins[order[nearest[met]]], ends[met]
     call = np.full(len(begins), NO_CORRELATION, np.int64)
     runtime = events.slices_of(Category.CUDA_RUNTIME)
     for number in np.unique(thread[events.track[begins]]).tolist():
-        mine = np.flatnonzero(thread[events.track[begins]] == number)
+        index = np.flatnonzero(thread[events.track[begins]] == number)
         rows = runtime[thread[events.track[runtime]] == number]
         reach = np.maximum.accumulate(events.end[rows]) if len(rows) else rows
         rows = rows[np.append(True, events.ts[rows[1:]] >= reach[:-1])[: len(rows)]]
-        last = np.searchsorted(events.ts[rows], events.ts[begins[mine]], side="right") - 1
+        last = np.searchsorted(events.ts[rows], events.ts[begins[index]], side="right") - 1
         inside = last >= 0
-        inside[inside] = events.end[rows[last[inside]]] >= events.ts[begins[mine[inside]]]
-        call[mine[inside]] = rows[last[inside]]
+        inside[inside] = events.end[rows[last[inside]]] >= events.ts[begins[index[inside]]]
+        call[index[inside]] = rows[last[inside]]
     known = call != NO_CORRELATION
     return call[known], events.ts[ends[known]], thread[events.track[ends[known]]].astype(np.int64), thread

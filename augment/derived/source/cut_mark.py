@@ -30,37 +30,37 @@ def mark(
 
 def rank_kept(members: Mapping[str, Any]) -> int | None:
     """The rank that was kept of a file with several; None if it is no such part."""
-    told = members.get(MEMBER)
-    rank = told.get("rank") if isinstance(told, dict) else None
+    mark = members.get(MEMBER)
+    rank = mark.get("rank") if isinstance(mark, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < 1 << 31 else None
 
 
 def cut_text(members: Mapping[str, Any]) -> str | None:
     """What a file is of a recording, in words: ``steps 3 to 5, without cpu_op``; None if it is no part of one. The
     whole recording of one of several ranks is no part."""
-    told = members.get(MEMBER)
-    if not isinstance(told, dict) or told.keys() == {"rank"}:
+    mark = members.get(MEMBER)
+    if not isinstance(mark, dict) or mark.keys() == {"rank"}:
         return None
     parts = [f"rank {rank}"] if (rank := rank_kept(members)) is not None else []
-    if (steps := _two(told.get("steps"))) is not None:
+    if (steps := _two(mark.get("steps"))) is not None:
         parts.append(f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}")
-    if (period := _two(told.get("time_ms"))) is not None:
+    if (period := _two(mark.get("time_ms"))) is not None:
         parts.append(f"{period[0]:g} to {period[1]:g} ms")
-    if dropped := _dropped(told):
+    if dropped := _dropped(mark):
         parts.append(f"without {', '.join(dropped)}")
     return ", ".join(parts) or "a part"
 
 
 def lacks_causes(members: Mapping[str, Any]) -> bool:
     """Whether events that causes rest on, such as launches, were left out."""
-    told = members.get(MEMBER)
-    return isinstance(told, dict) and not _HARMLESS.issuperset(_dropped(told))
+    mark = members.get(MEMBER)
+    return isinstance(mark, dict) and not _HARMLESS.issuperset(_dropped(mark))
 
 
 def is_period(members: Mapping[str, Any]) -> bool:
     """Whether earlier or later times were cut off: what limits those is not known."""
-    told = members.get(MEMBER)
-    return isinstance(told, dict) and bool(told.get("steps") or told.get("time_ms"))
+    mark = members.get(MEMBER)
+    return isinstance(mark, dict) and bool(mark.get("steps") or mark.get("time_ms"))
 
 
 def marked(trace: Trace, value: Mapping[str, Any]) -> Trace:
@@ -77,11 +77,11 @@ def diagnostics(members: Mapping[str, Any]) -> list[Diagnostic]:
     return [Diagnostic("cut", 1, message)]
 
 
-def _dropped(told: dict[str, Any]) -> list[str]:
-    names = told.get("dropped")
+def _dropped(mark: dict[str, Any]) -> list[str]:
+    names = mark.get("dropped")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _two(value: Any) -> tuple[float, float] | None:
-    numbers = [one for one in value if isinstance(one, (int, float))] if isinstance(value, list) else []
+    numbers = [number for number in value if isinstance(number, (int, float))] if isinstance(value, list) else []
     return (numbers[0], numbers[1]) if len(numbers) == 2 else None

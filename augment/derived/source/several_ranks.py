@@ -24,8 +24,8 @@ _IN_PID = re.compile(r"\[(?:TP|DP|PP|EP)-?(\d{1,9})\]")
 def may_be_merged(trace: Trace) -> bool:
     """Whether it is worth asking: process ids tell of ranks, or nothing of the profiler's own header is there. What the
     args say is looked up in the text, which takes a pass."""
-    told = any(isinstance(track.pid, str) and _IN_PID.match(track.pid) for track in trace.tracks)
-    return told or trace.source.metadata.keys().isdisjoint(_HEADER)
+    is_stated = any(isinstance(track.pid, str) and _IN_PID.match(track.pid) for track in trace.tracks)
+    return is_stated or trace.source.metadata.keys().isdisjoint(_HEADER)
 
 
 @derived
@@ -56,8 +56,8 @@ def _by_args(trace: Trace, process: Int64s, count: int) -> Int64s:
     stated: dict[int, set[object]] = {}
     for row, args in zip(chosen.tolist(), trace.args_of(chosen), strict=True):
         stated.setdefault(int(of[row]), set()).add(args.get("rank"))
-    for number, found in stated.items():
-        rank = found.pop() if len(found) == 1 else None
+    for number, ranks_ in stated.items():
+        rank = ranks_.pop() if len(ranks_) == 1 else None
         if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1 << 31:
             ranks[number] = rank
     return ranks

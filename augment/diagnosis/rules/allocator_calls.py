@@ -89,7 +89,7 @@ def _advice(trace: Trace, rows: Int64s) -> str:
     """What to do, by the order of these calls."""
     kernels = np.count_nonzero(trace.events.category[gpu_work(trace).row[work_in_steps(trace)]] == Category.KERNEL)
     names, dur = trace.names_of(rows), trace.events.dur[rows]
-    frees, pinned = (np.array([one.search(name) is not None for name in names]) for one in (_FREES, _PINNED))
+    frees, pinned = (np.array([pattern.search(name) is not None for name in names]) for pattern in (_FREES, _PINNED))
     if len(rows) >= max(UNCACHED * kernels, UNCACHED_LEAST) and 3 * np.count_nonzero(frees) >= len(rows):
         return _NOT_KEPT
     around = innermost(trace, rows, (Category.CPU_OP,))

@@ -64,16 +64,16 @@ def captures(trace: Trace) -> Spans:
     events = trace.events
     calls = events.slices_of(*LAUNCHES)
     begin, end, make = (
-        calls[np.array([one.search(name) is not None for name in trace.strings], np.bool_)[events.name[calls]]]
-        for one in (_BEGIN, _END, _MAKE)
+        calls[np.array([pattern.search(name) is not None for name in trace.strings], np.bool_)[events.name[calls]]]
+        for pattern in (_BEGIN, _END, _MAKE)
     )
     parts = [Spans.of(trace, make)]
     for track in np.unique(events.track[begin]).tolist():
-        mine, ends = (rows[events.track[rows] == track] for rows in (begin, end))
-        following = np.searchsorted(events.ts[ends], events.ts[mine])
+        starts, ends = (rows[events.track[rows] == track] for rows in (begin, end))
+        following = np.searchsorted(events.ts[ends], events.ts[starts])
         known = following < len(ends)
         last = ends[following[known]]
-        parts.append(Spans(events.ts[mine[known]], events.ts[last] + events.dur[last], mine[known]))
+        parts.append(Spans(events.ts[starts[known]], events.ts[last] + events.dur[last], starts[known]))
     columns = ([getattr(part, name) for part in parts] for name in ("start", "end", "row"))
     start, stop, row = (np.concatenate(column) for column in columns)
     order = np.argsort(start, kind="stable")
@@ -83,6 +83,6 @@ def captures(trace: Trace) -> Spans:
 def capture_times(trace: Trace, track: int) -> Intervals:
     """When a thread captures or instantiates, without overlaps."""
     spans = captures(trace)
-    mine = np.flatnonzero(trace.events.track[spans.row] == track)
-    start: Int64s = spans.start[mine]
-    return union(start, spans.end[mine])
+    rows = np.flatnonzero(trace.events.track[spans.row] == track)
+    start: Int64s = spans.start[rows]
+    return union(start, spans.end[rows])

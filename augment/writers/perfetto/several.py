@@ -107,10 +107,10 @@ def parts(path: Path) -> list[tuple[str, int, int]]:
     if not mark or start < 0:
         return []
     try:
-        found = msgspec.json.decode(rest[start : rest.rindex(b"]]") + 2], type=list[tuple[str, int, int]])
+        table = msgspec.json.decode(rest[start : rest.rindex(b"]]") + 2], type=list[tuple[str, int, int]])
     except ValueError:
         return []
-    return found if all(at + length <= size for _, at, length in found) else []
+    return table if all(at + length <= size for _, at, length in table) else []
 
 
 def write_parts(path: Path, names: Sequence[str], out: BinaryIO) -> None:
@@ -177,12 +177,12 @@ class Several:
         self._taken.add(name)
         tracks = GroupTracks(augmented.trace, self._tracks, group=replace(group, name=name), place=self._roots)
         start = self._file.tell()
-        found = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
+        written = write_part(augmented, self._file, tracks, Part(self._traces, name, links))
         self._parts.append((name, start, self._file.tell() - start))
         self._traces += 1
         self._roots += 1
         self._tracks = tracks.count
-        return found
+        return written
 
     def copy(self, name: str, file: BinaryIO, start: int, length: int) -> None:
         """Write a trace that stands in another file of several traces; no other may be added then."""
