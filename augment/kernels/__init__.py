@@ -1,4 +1,4 @@
-"""The kernels: every loop that is compiled to machine code, and what Python needs to call them.
+"""The kernels: the loops that are compiled to machine code, and what Python needs to call them.
 
-The room imports numpy and itself alone. ``catalogue.py`` lists the functions that Python calls.
+This package imports only numpy and its own modules. ``catalogue.py`` lists the functions that Python calls.
 """

@@ -1,4 +1,4 @@
-"""Compiled code of ``derived/source/arg_columns_scan.py``: few args of many events, from the events' own JSON."""
+"""Compiled code of ``derived/source/arg_columns_scan.py``: reads a few args of many events from the events' JSON."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from augment.kernels.tokens import CLOSE_BRACE, ODD, skip_blank
 def scan_columns(
     origin: int, base: int, place: int, count: int, offsets: int, lengths: int, first: int, wanted: int
 ) -> int:
-    """Take the args of the rows from ``place`` on; ``count``, or the place that is Python's, or ``-1 -`` a full one.
+    """Take the args of the rows from ``place`` on. Returns ``count`` when all rows are done, the place of a row that
+    Python must read, or ``-1 - place`` when the columns are full at that row.
 
-    ``origin`` is where the text's byte ``base`` is; there ``offsets`` (int64) and ``lengths`` (int32) have the rows,
-    which are numbered from ``first`` on.
+    ``origin`` is the address of byte ``base`` of the text. ``offsets`` (int64) and ``lengths`` (int32) locate each row
+    in the text. Rows are numbered from ``first`` on.
     """
     while place < count:
         start = origin + load_int(offsets + 8 * place) - base

@@ -1,6 +1,6 @@
-"""The compiled reading of an event's args from its own JSON: where they are, and which of them are wanted.
+"""Compiled code that finds an event's args in its own JSON and takes the wanted ones.
 
-Wanted args go where ``wanted_args.py`` tells.
+``wanted_args.py`` describes where the wanted args are stored.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ MIXER, KEY_SHIFT = np.uint64(KEY_MIXER), np.uint64(64 - KEY_BITS)
 def find_args(start: int, stop: int) -> int:
     """The address of the args object of the event at ``start``; 0 if there is none, :data:`ODD` if Python must look.
 
-    The first brace after the event's own opens them, unless it is in a string, or of another member.
+    The args object begins at the first brace after the event's own brace. If that brace may lie in a string or in
+    another member, the members are read one by one.
     """
     i: int = start + 1
     while i < stop:
@@ -108,7 +109,7 @@ def find_args(start: int, stop: int) -> int:
 
 @compiled
 def find_args_by_member(start: int, stop: int) -> int:
-    """The same, member by member; the last of several."""
+    """As :func:`find_args`, but reads member by member. Of several args members, the last counts."""
     args: int = 0
     i: int = skip_blank(stop, start + 1)
     while load_byte(i) == QUOTE:
@@ -136,10 +137,11 @@ def find_args_by_member(start: int, stop: int) -> int:
 
 @compiled
 def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64, int]:
-    """From after a value (or an opening brace, if ``first``) to the next member.
+    """Move from after a value (or from an opening brace, if ``first``) to the next member.
 
-    Returns the position of its value, the length of its key, its :func:`key_word` and its position; length -1 and the
-    position after the brace where the object closes; else :data:`INCOMPLETE` or :data:`ODD` as the position.
+    Returns the position of the member's value, the length of its key, the :func:`key_word` of the key, and the key's
+    position. At the end of the object the length is -1 and the position is after the closing brace. On failure the
+    position is :data:`INCOMPLETE` or :data:`ODD`.
     """
     i = skip_blank(stop, i)
     if i >= stop:
@@ -175,7 +177,7 @@ def next_key(stop: int, i: int, first: bool) -> tuple[int, int, np.uint64, int]:
 
 @compiled
 def find_key(length: int, word: np.uint64, key: int, wanted: int) -> int:
-    """The address of the entry of the key at ``key`` among those that are wanted; 0 if it is not."""
+    """The address of the table entry of the key at ``key``; 0 if that arg is not wanted."""
     keys = load_int(wanted + KEYS)
     slot = np.int64((word + np.uint64(length)) * MIXER >> KEY_SHIFT)
     while True:
@@ -191,7 +193,7 @@ def find_key(length: int, word: np.uint64, key: int, wanted: int) -> int:
 
 @compiled
 def begin_args(row: int, wanted: int) -> None:
-    """Take the args of ``row`` from now on; those of an event that was not kept are taken back."""
+    """Begin the args of ``row``. Args of an earlier event that was not kept are discarded."""
     store_int(wanted + ROW, row)
     store_int(wanted + TAKEN, load_int(wanted + COUNT))
     store_int(wanted + SEEN, 0)
@@ -200,24 +202,24 @@ def begin_args(row: int, wanted: int) -> None:
 
 @compiled
 def keep_args(wanted: int) -> None:
-    """Keep what was taken of the row."""
+    """Keep the args that were taken of the row."""
     store_int(wanted + COUNT, load_int(wanted + TAKEN))
 
 
 @compiled_apart
 def take_arg(stop: int, i: int, entry: int, wanted: int) -> int:
-    """Take the value at ``i`` of a wanted arg; the position after it, or :data:`FULL`."""
+    """Take the value at ``i`` of a wanted arg. Returns the position after it, or :data:`FULL`."""
     number, taken = load_int(entry + NUMBER), load_int(wanted + TAKEN)
     bit = np.int64(1) << number
     if load_int(wanted + SEEN) & bit:
-        return ODD  # of two, the last counts, whatever it is
+        return ODD  # of two equal keys, the last counts, whatever its value
     if taken >= load_int(wanted + ROOM):
         return FULL
     value, after = 0, ODD
     if load_int(entry + IS_TEXT) == 0:
         value, after = read_int(stop, i)
         if after > i + 1 and load_byte(i) == ZERO_DIGIT:
-            after = ODD  # JSON knows no such number
+            after = ODD  # JSON has no such number
     if after == ODD:
         after = skip_value(stop, i)
         if after < 0:
@@ -238,9 +240,9 @@ def take_arg(stop: int, i: int, entry: int, wanted: int) -> int:
 
 @compiled
 def take_args(stop: int, i: int, row: int, fields: int, wanted: int) -> int:
-    """Take what is wanted of the args object of ``row`` that opens at ``i``; the position after it.
+    """Take the wanted args from the args object of ``row`` that opens at ``i``. Returns the position after the object.
 
-    ``fields`` is where the caller keeps the numbers that have a FIELD; 0 if none has.
+    ``fields`` is where the caller stores the numbers that have a FIELD; 0 if none has one.
     """
     begin_args(row, wanted)
     i, length, word, key = next_key(stop, i + 1, True)

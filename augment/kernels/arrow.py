@@ -1,20 +1,20 @@
 """The functions of Arrow's C stream interface, for ``arrays/arrow.py``.
 
-Consumers call them on any thread, at any time. They are compiled because a function of Python's cannot run while an
-exception is raised, nor after the interpreter has ended: consumers call ``release`` then, too. A structure is handed
-out by copying it. What is released is marked; the address of its mark is in its ``private_data``.
+Consumers call these functions on any thread, at any time. They are compiled because a Python function cannot run while
+an exception is raised, nor after the interpreter has ended, and consumers call ``release`` then, too. A structure is
+handed out by copying it. A released structure is marked; the address of its mark is in its ``private_data``.
 """
 
 from __future__ import annotations
 
 from augment.kernels.memory import compiled, load_int, store_int
 
-# where members lie in the structures ArrowSchema, ArrowArray and ArrowArrayStream; private_data follows release
+# offsets of members in the structures ArrowSchema, ArrowArray and ArrowArrayStream; private_data follows release
 CHILD_COUNT = 32
 SCHEMA_CHILDREN, SCHEMA_RELEASE, SCHEMA_SIZE = 40, 56, 72
 ARRAY_CHILDREN, ARRAY_RELEASE, ARRAY_SIZE = 48, 64, 80
 STREAM_RELEASE, STREAM_PRIVATE = 24, 32
-# where members lie in what the private_data of a stream points to
+# offsets of members in the private data of a stream
 STREAM_MARK, SCHEMAS, SCHEMA_COUNT, SCHEMAS_GIVEN, ARRAY, ARRAY_GIVEN, CONTROL_SIZE = 0, 8, 16, 24, 32, 40, 48
 NO_MORE = 22  #: EINVAL
 
@@ -27,7 +27,7 @@ def _end(structure: int, release_at: int) -> None:
 
 @compiled
 def _end_whole(structure: int, children_at: int, release_at: int) -> None:
-    """End a structure and, down to the items of lists, its children that were not moved elsewhere."""
+    """Release a structure, its children and the items of lists, except children that were moved elsewhere."""
     children = load_int(structure + children_at)
     for i in range(load_int(structure + CHILD_COUNT)):
         child = load_int(children + 8 * i)
@@ -71,7 +71,9 @@ def release_stream(stream: int) -> int:
 
 @compiled
 def get_schema(stream: int, out: int) -> int:
-    """``ArrowArrayStream.get_schema``: one of the prepared copies, as each is released on its own."""
+    """``ArrowArrayStream.get_schema``: hands out one of the prepared copies, because each copy is released
+    separately.
+    """
     control = load_int(stream + STREAM_PRIVATE)
     given = load_int(control + SCHEMAS_GIVEN)
     if given >= load_int(control + SCHEMA_COUNT):
@@ -83,7 +85,7 @@ def get_schema(stream: int, out: int) -> int:
 
 @compiled
 def get_next(stream: int, out: int) -> int:
-    """``ArrowArrayStream.get_next``: the one array, then a released one, which is the end."""
+    """``ArrowArrayStream.get_next``: hands out the only array, then a released array, which marks the end."""
     control = load_int(stream + STREAM_PRIVATE)
     if load_int(control + ARRAY_GIVEN):
         store_int(out + ARRAY_RELEASE, 0)
@@ -95,5 +97,5 @@ def get_next(stream: int, out: int) -> int:
 
 @compiled
 def get_last_error(stream: int) -> int:  # noqa: ARG001 - as Arrow has it
-    """``ArrowArrayStream.get_last_error``: no text."""
+    """``ArrowArrayStream.get_last_error``: there is no text."""
     return 0

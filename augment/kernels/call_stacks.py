@@ -7,10 +7,11 @@ from augment.kernels.memory import Column, compiled
 
 @compiled
 def nest(ts: Column, end: Column, thread: Column, parent: Column, depth: Column, stop: Column) -> int:
-    """Fill ``parent``, ``depth`` and ``stop`` of slices by ascending thread, then ``ts``, then from outer to inner.
+    """Fill ``parent``, ``depth`` and ``stop`` of slices sorted by thread, then ``ts``, then from outer to inner.
 
-    The chain of parents of the slice before is the stack: what ends before this one does can enclose nothing that is
-    still to come, as it would have to enclose this one first. So each slice is passed once: linear time.
+    The stack is the chain of parents of the previous slice. A slice on it that ends before the current slice cannot
+    enclose any later slice, because it would have to enclose the current slice, too. So each slice leaves the stack
+    once, and the time is linear.
     """
     for i in range(len(ts)):
         stop[i] = len(ts)

@@ -1,6 +1,6 @@
-"""Every kernel: the functions of this room that Python calls, and the types of their arguments.
+"""The catalogue of kernels: the functions of this package that Python calls, and the types of their arguments.
 
-An argument is an ``int64``, which may be an address, or a column: an array without gaps, as ``int32[]``.
+An argument is an ``int64``, which may be an address, or a column: a contiguous array, written as ``int32[]``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The loops over the critical graph: columns that hold nodes or edges of the graph have -1 for none."""
+"""The loops over the critical graph. In columns of nodes or edges, -1 stands for none."""
 
 from __future__ import annotations
 
 from augment.kernels.memory import Column, compiled
 
-NEVER = 1 << 62  #: no recording lasts so long
+NEVER = 1 << 62  #: later than the end of any recording
 
 
 @compiled
@@ -21,7 +21,7 @@ def bind(target: Column, arrival: Column, head: Column, following: Column, bindi
 
 @compiled
 def walk(binding: Column, source: Column, path: Column, node: int) -> int:
-    """Write the binding edges from ``node`` back to ``path``; how many there are."""
+    """Write the binding edges on the way from ``node`` back to the start into ``path``. Returns their number."""
     count = 0
     edge = binding[node]
     while edge >= 0:
@@ -33,7 +33,7 @@ def walk(binding: Column, source: Column, path: Column, node: int) -> int:
 
 @compiled
 def latest(order: Column, head: Column, following: Column, source: Column, weight: Column, late: Column) -> int:
-    """Fill ``late``, in which the last node is known and any other :data:`NEVER`."""
+    """Fill ``late``. On entry it holds the time of the last node, and :data:`NEVER` for all others."""
     for place in range(len(order)):
         node = order[len(order) - 1 - place]
         edge = head[node] if late[node] < NEVER else -1
@@ -48,9 +48,9 @@ def saved(
     order: Column, head: Column, following: Column, source: Column, weight: Column, ts: Column, due: Column,
     leaving: Column, cut_edge: Column, cut_ns: Column, jobs: Column, early: Column, cut: Column, result: Column,
 ) -> int:  # fmt: skip
-    """Fill ``result``, one a job of six numbers: see :func:`augment.derived.critical.critical_loops.saved`.
+    """Fill ``result`` for jobs of six numbers each: see :func:`augment.derived.critical.critical_loops.saved`.
 
-    ``early`` is ``ts`` and ``cut`` is 0, before and after.
+    Before and after the call, ``early`` equals ``ts`` and ``cut`` is 0.
     """
     for job in range(len(result)):
         first, stop, leave, left, low, high = 6 * job, 6 * job + 1, 6 * job + 2, 6 * job + 3, 6 * job + 4, 6 * job + 5

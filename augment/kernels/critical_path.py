@@ -1,6 +1,6 @@
 """The loops of ``derived/critical/critical_path.py`` and ``what_if.py``: along the path, and along all threads.
 
-Time only goes forward in both, so the segments of each thread and the windows are followed by cursors.
+Both loops only move forward in time, so a cursor per thread and per window is enough.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from augment.kernels.memory import Column, as_int, compiled
 KIND_COUNT = 12  #: kinds of time: see ``critical_path.BoundBy``
 CPU_OPERATOR, DATA_LOADING, OUTSIDE, IDLE = 0, 2, 3, 11
 THREAD, STREAM = 0, 3  #: kinds of edges: see ``dependencies.Kind``
-#: places in the state of :func:`follow`: how many slices there are and what the last is, the window; of the stretch
-#: outside operators its rows and the one with most time; how many names the window has, and all windows before
+#: places in the state of :func:`follow`: the number of slices and the last of them; the window; of the stretch
+#: outside operators its rows and the row with most time; the number of names in this window and in all earlier ones
 (MADE, LAST_KIND, LAST_SOURCE, LAST_WINDOW, WINDOW, ROWS, MOST_NS, MOST_ROW, NAMES, NAMED_WINDOW, NAMED) = range(11)
 STATES = 11
 
@@ -19,11 +19,11 @@ STATES = 11
 @compiled
 def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Column, opened: Column,
               result: Column) -> int:  # fmt: skip
-    """Fill ``result`` for each place of the call stacks: the row of the outermost wanted slice around it, else its own
-    if it is wanted, else -1.
+    """Fill ``result`` for each place of the call stacks: the row of the outermost wanted slice around it; the row of
+    the place itself if only that is wanted; -1 if neither is.
 
-    ``opened`` is room for the wanted slices of a thread that end later than all before them: the first of these that
-    ends late enough is the outermost. ``is_wanted`` is by row.
+    ``opened`` holds the wanted slices of a thread that end later than all slices before them. The first of these that
+    ends late enough is the outermost. ``is_wanted`` is indexed by row.
     """
     depth, thread = 0, -1
     for place in range(len(row)):
@@ -33,7 +33,7 @@ def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Co
         end = ts[slice_] + dur[slice_]
         needed = max(end, ts[slice_] + 1)
         low, high, step = depth, depth, 1
-        while low > 0 and ts[opened[low - 1]] + dur[opened[low - 1]] >= needed:  # twice only where slices cross
+        while low > 0 and ts[opened[low - 1]] + dur[opened[low - 1]] >= needed:  # repeats only where slices cross
             high = low - 1
             low = max(high - step, 0)
             step *= 2
@@ -52,7 +52,7 @@ def outermost(row: Column, track: Column, ts: Column, dur: Column, is_wanted: Co
 
 @compiled
 def close(state: Column, row: Column, spent: Column, rows: Column) -> int:
-    """Give a stretch outside operators the row with most of its time, and forget the stretch."""
+    """Close a stretch outside operators: give it the row with most of its time."""
     if state[MADE] > 0 and state[LAST_KIND] == OUTSIDE:
         row[state[MADE] - 1] = state[MOST_ROW]
     for i in range(state[ROWS]):
@@ -64,7 +64,7 @@ def close(state: Column, row: Column, spent: Column, rows: Column) -> int:
 
 @compiled
 def stay_outside(state: Column, row: int, slot: int, ns: int, spent: Column, rows: Column) -> int:
-    """Add time to a row of the stretch outside operators; of equal ones the lesser row has most."""
+    """Add time to a row of the stretch outside operators. If several rows have most time, the lowest counts."""
     if spent[slot] == 0:
         rows[state[ROWS]] = slot
         state[ROWS] += 1
@@ -78,7 +78,7 @@ def stay_outside(state: Column, row: int, slot: int, ns: int, spent: Column, row
 @compiled
 def flush(state: Column, codes: Column, code_ns: Column, code_count: Column, named_window: Column, named_code: Column,
           named_ns: Column, named_count: Column) -> int:  # fmt: skip
-    """Write the sums of the window's names, and forget them."""
+    """Write the sums of the window's names and clear them."""
     for i in range(state[NAMES]):
         code, place = codes[i], state[NAMED] + i
         named_window[place] = state[NAMED_WINDOW]
@@ -100,7 +100,9 @@ def add(
     codes: Column, code_ns: Column, code_count: Column, named_window: Column, named_code: Column, named_ns: Column,
     named_count: Column,
 ) -> int:  # fmt: skip
-    """Add a piece of the path, of a ``kind`` and a row, to slices and sums; it is cut where windows begin and end."""
+    """Add a piece of the path, with its ``kind`` and row, to slices and sums. The piece is cut at the bounds of
+    windows.
+    """
     source = event
     if kind == OUTSIDE:
         source = -1
@@ -160,10 +162,10 @@ def follow(
     slice_row: Column, spent: Column, rows: Column, codes: Column, code_ns: Column, code_count: Column,
     named_window: Column, named_code: Column, named_ns: Column, named_count: Column,
 ) -> int:  # fmt: skip
-    """Add all pieces of the path's ``edges``, in time, to slices and sums: see :func:`add`.
+    """Add all pieces of the path's ``edges``, in order of time, to slices and sums: see :func:`add`.
 
-    An edge along a thread consists of the thread's innermost slices. Any other consists of the time in which its
-    source's work runs, and of a delay.
+    An edge along a thread is divided into the thread's innermost slices. Any other edge is divided into the time in
+    which its source's work runs, and a delay.
     """
     for i in range(len(edges)):
         edge = edges[i]
@@ -203,7 +205,9 @@ def follow(
 
 @compiled
 def enter(window: int, entered: int, bounds: Column, keys: Column, slot: Column) -> int:
-    """Make ``slot`` that of a ``window``'s keys instead of those of the window ``entered`` before; -1 is none."""
+    """Make ``slot`` hold the keys of ``window`` instead of those of the window ``entered`` before; -1 stands for no
+    window.
+    """
     if entered >= 0:
         for i in range(bounds[entered], bounds[entered + 1]):
             slot[keys[i]] = -1
@@ -220,13 +224,13 @@ def without(
     window_ts: Column, window_end: Column, key_bounds: Column, keys: Column, slot: Column, total: Column,
     least: Column, cut_key: Column, cut_edge: Column, cut_ns: Column,
 ) -> int:  # fmt: skip
-    """Sum up the pieces of threads whose name and kind are asked for: ``keys`` of each window, names times kinds.
+    """Sum the pieces of threads whose name and kind are requested. ``keys`` holds names × kinds for each window.
 
-    Pieces are cut at the graph's nodes and where windows begin and end. ``total`` and ``least`` (of what is above 0)
-    are by key. By how much each edge would be shorter is written to ``cut_key``, ``cut_edge`` and ``cut_ns``.
+    Pieces are cut at the graph's nodes and at the bounds of windows. ``total`` and ``least`` (the least value above 0)
+    are indexed by key. The reduction of each edge is written to ``cut_key``, ``cut_edge`` and ``cut_ns``.
 
     Returns:
-        How many of these there are, also of those for which there was no room.
+        The number of reductions, including those for which there was no room.
     """
     made, node, entered = 0, 1, -1
     while node < first_work:

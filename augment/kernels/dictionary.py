@@ -1,6 +1,6 @@
 """Dictionaries of byte strings: open-addressing slots (int32) over hashes (uint64), all by address.
 
-Those of ``known_bytes.py`` Python fills, those of ``interned.py`` compiled code itself.
+Python fills the dictionaries of ``known_bytes.py``. Compiled code itself fills those of ``interned.py``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def same_bytes(left: int, right: int, size: int) -> bool:
 
 @compiled
 def fill_slots(slots: int, mask: int, hashes: int, count: int) -> int:
-    """Put the first ``count`` entries into a new, empty slot table; 0."""
+    """Put the first ``count`` entries into a new, empty slot table. Returns 0."""
     for k in range(count):
         slot = np.int64(load_word(hashes + 8 * k) >> np.uint64(20)) & mask
         while load_int32(slots + 4 * slot) >= 0:
@@ -61,7 +61,7 @@ def fill_slots(slots: int, mask: int, hashes: int, count: int) -> int:
 
 @compiled
 def hash_bytes(start: int, size: int, hashed: np.uint64) -> np.uint64:
-    """``hashed`` with bytes mixed in."""
+    """Mix bytes into ``hashed``."""
     k = 0
     while k + 8 <= size:
         hashed = (hashed ^ load_word(start + k)) * MULTIPLIER
@@ -76,7 +76,9 @@ def hash_bytes(start: int, size: int, hashed: np.uint64) -> np.uint64:
 
 @compiled
 def look_up(start: int, size: int, hashed: np.uint64, dictionary: int) -> int:
-    """The id of the ``size`` bytes at ``start``, or ``-1 - slot`` where a new one would go."""
+    """The id of the ``size`` bytes at ``start``; ``-1 - slot``, the slot for a new entry, if they are not in the
+    dictionary.
+    """
     mask = load_int(dictionary + MASK)
     slots, hashes = load_int(dictionary + SLOTS), load_int(dictionary + HASHES)
     slot = np.int64(hashed >> np.uint64(20)) & mask
@@ -93,7 +95,7 @@ def look_up(start: int, size: int, hashed: np.uint64, dictionary: int) -> int:
 
 @compiled
 def put_in(start: int, size: int, hashed: np.uint64, slot: int, dictionary: int, new: int, at: int) -> bool:
-    """Enter bytes as id ``new`` at ``at`` in the pool; False if there is no room for them."""
+    """Store bytes as id ``new`` at offset ``at`` of the pool; False if there is no room for them."""
     if new >= load_int(dictionary + ROOM) or at + size + 8 > load_int(dictionary + BYTES_ROOM):
         return False
     pool = load_int(dictionary + BYTES) + at
@@ -108,7 +110,9 @@ def put_in(start: int, size: int, hashed: np.uint64, slot: int, dictionary: int,
 
 @compiled
 def intern(start: int, size: int, hashed: np.uint64, dictionary: int, counts: int) -> int:
-    """The id of bytes in a dictionary counted at ``counts``, new if need be; :data:`FULL`: there is no room."""
+    """The id of bytes in the dictionary whose counts are at ``counts``. New bytes are added; :data:`FULL` if there is
+    no room.
+    """
     index = look_up(start, size, hashed, dictionary)
     if index >= 0:
         return index

@@ -9,10 +9,11 @@ from augment.kernels.memory import Column, compiled
 def around(
     end: Column, thread: Column, needed: Column, asker: Column, where: Column, opened: Column, result: Column
 ) -> int:
-    """Fill ``result``: of the first ``where`` slices the last of the thread ``asker`` that ends at ``needed`` or later.
+    """Fill ``result``: of the first ``where`` slices, the last one on the thread ``asker`` that ends at ``needed`` or
+    later.
 
-    Of the slices passed, those are kept open that end later than all that began after them: any other is outlasted by
-    one that is further in. So ends descend in ``opened``, and the last that ends late enough is found by halving.
+    A slice that ends no later than one that began after it is never the answer. The remaining slices are kept in
+    ``opened``, where ends descend, so a binary search finds the last slice that ends late enough.
     """
     depth, passed = 0, 0
     for i in range(len(result)):

@@ -1,7 +1,7 @@
-"""Compiled code of the Perfetto writer: args from the events' own JSON, without a Python object an event.
+"""Compiled code of the Perfetto writer: encodes args from the events' own JSON without a Python object per event.
 
-Integers are encoded as they stand. Any other value is looked up with its key, by their bytes, in a dictionary that
-Python fills; so is the key of an integer. Events of odd forms are left to Python as a whole.
+Integers are encoded directly. Any other value is looked up by the bytes of key and value in a dictionary that Python
+fills. The key of an integer is looked up in the same way. Events of unusual form are left to Python as a whole.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from augment.kernels.tokens import (
     string_end,
 )
 
-IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: tells a key from a key with its value
+IS_KEY = np.uint64(0x5851F42D4C957F2D)  #: distinguishes a key from a key with its value
 SIGN = np.iinfo(np.int64).min  #: the bit of a float's sign
-MOST_DIGITS = 15  #: of a float that is the quotient of two exact ones
+MOST_DIGITS = 15  #: the most digits of a float that is computed as the quotient of two exact floats
 
 
 @compiled
@@ -69,8 +69,10 @@ def put_key(out: int, entry: int, size: int, tables: int) -> int:
 
 @compiled
 def put_number(i: int, stop: int, entry: int, out: int, tables: int) -> tuple[int, int]:
-    """Write the arg whose number begins at ``i``: the positions after it in the text (:data:`ODD`: not written) and in
-    the output. Taken are integers of up to 18 digits, and floats of which a division gives the nearest double."""
+    """Write the arg whose number begins at ``i``. Returns the position after it in the text (:data:`ODD` if it was not
+    written) and the position in the output. Integers of up to 18 digits are written, and floats for which a single
+    division gives the nearest double.
+    """
     negative = load_byte(i) == MINUS
     if negative:
         i += 1
@@ -116,10 +118,10 @@ def put_number(i: int, stop: int, entry: int, out: int, tables: int) -> tuple[in
 
 @compiled
 def repeated(hashed: np.uint64, count: int, bloom: np.uint64, state: int) -> bool:
-    """Whether a key with this hash is among the ``count`` keys of the event so far."""
+    """Whether a key with this hash is among the first ``count`` keys of the event."""
     if bloom & (np.uint64(1) << (hashed >> np.uint64(58))) == ZERO:
         return False
-    for k in range(count):  # noqa: SIM110 - numba compiles no any()
+    for k in range(count):  # noqa: SIM110 - numba does not compile any()
         if load_word(state + KEYS + WORD * k) == hashed:
             return True
     return False
@@ -127,7 +129,7 @@ def repeated(hashed: np.uint64, count: int, bloom: np.uint64, state: int) -> boo
 
 @compiled
 def put_args(i: int, stop: int, out: int, last: int, tables: int, state: int) -> int:
-    """Write the args of the object that opens at ``i``: the address after them, or ``-1 -`` why not."""
+    """Write the args of the object that opens at ``i``. Returns the address after them, or ``-1 - reason``."""
     count, bloom = 0, ZERO
     i = skip_blank(stop, i + 1)
     if load_byte(i) == CLOSE_BRACE:
@@ -179,7 +181,7 @@ def put_args(i: int, stop: int, out: int, last: int, tables: int, state: int) ->
 
 @compiled
 def missed(start: int, end: int, hashed: np.uint64, is_key: bool, state: int) -> int:
-    """Ask Python for the code of these bytes."""
+    """Request the code of these bytes from Python."""
     store_int(state + MISS_START, start)
     store_int(state + MISS_END, end)
     store_int(state + MISS_HASH, np.int64(hashed))
@@ -189,7 +191,9 @@ def missed(start: int, end: int, hashed: np.uint64, is_key: bool, state: int) ->
 
 @compiled
 def event_args(start: int, stop: int, out: int, last: int, tables: int, state: int) -> int:
-    """Write the args of the event between ``start`` and ``stop``: the address after them, or ``-1 -`` why not."""
+    """Write the args of the event between ``start`` and ``stop``. Returns the address after them, or ``-1 -
+    reason``.
+    """
     args = find_args(start, stop)
     if args == ODD:
         return -1 - ODD_ROW

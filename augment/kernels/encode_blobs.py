@@ -1,4 +1,6 @@
-"""Compiled code of the Perfetto writer: the blobs of many events, each the args that its text has and its suffixes."""
+"""Compiled code of the Perfetto writer: the blobs of many events. A blob holds the args in the event's text, then its
+suffixes.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ def scan_args(
 ) -> int:  # fmt: skip
     """Write the blobs of the ``rows`` rows at ``offsets``, from ``state[ROW]`` on, to ``out + state[AT]`` and on.
 
-    ``origin`` is where the text's byte ``base`` is; ``first`` is the number of the first row, as SUFFIX_ROWS counts.
-    A row's blob is its args, or what Python put at READY if READY_ROW is the row, and then its suffixes. The text of
-    rows is JSON, or the packets of Perfetto's format.
+    ``origin`` is the address of byte ``base`` of the text. ``first`` is the number of the first row in the numbering of
+    SUFFIX_ROWS. A row's blob begins with its args, or with what Python stored at READY if READY_ROW is that row; its
+    suffixes follow. The text of rows is JSON, or packets in Perfetto's format.
     """
     last = out + room
     row, suffix, at = load_int(state + ROW), load_int(state + SUFFIX), out + load_int(state + AT)

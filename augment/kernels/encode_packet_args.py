@@ -1,7 +1,8 @@
-"""Compiled code of the Perfetto writer: args from packets of the same format, whose strings have other numbers.
+"""Compiled code of the Perfetto writer: encodes args from packets in Perfetto's format, whose strings are numbered
+differently.
 
-An integer or float is copied behind its key. Any other annotation is looked up by its bytes, in a dictionary that
-Python fills; so is each key. Events of odd forms are left to Python as a whole.
+An integer or float is copied after its key. Any other annotation is looked up by its bytes in a dictionary that Python
+fills. Keys are looked up in the same way. Events of unusual form are left to Python as a whole.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from augment.kernels.tokens import ALL, MULTIPLIER, ZERO
 
 KEY_NUMBER, KEY_NAME = 0x08, 0x52  #: tags within an annotation
 UINT, INT, POINTER, DOUBLE = 0x18, 0x20, 0x38, 0x29
-COUNTER, DOUBLE_COUNTER = 240, 353  #: tags of an event: args as well
+COUNTER, DOUBLE_COUNTER = 240, 353  #: tags of an event's fields that are args, too
 
 
 @compiled
 def packet_args(start: int, stop: int, offset: int, out: int, last: int, tables: int, state: int) -> int:
-    """Write the args of the packet between ``start`` and ``stop``, byte ``offset`` of the text.
+    """Write the args of the packet between ``start`` and ``stop``, which begins at byte ``offset`` of the text.
 
     Returns:
-        The address after them, or ``-1 -`` why not.
+        The address after the args, or ``-1 - reason``.
     """
     i, end, sequence = event_in(start, stop)
     if i == 0:
@@ -76,7 +77,9 @@ def packet_args(start: int, stop: int, offset: int, out: int, last: int, tables:
 def put_annotation(
     start: int, stop: int, out: int, last: int, count: int, bloom: np.uint64, tables: int, state: int
 ) -> int:
-    """Write one; the address after it, or ``-1 -`` why not. What its key is goes to KEYS, behind those ``count``."""
+    """Write an annotation. Returns the address after it, or ``-1 - reason``. The hash of its key is appended to the
+    ``count`` KEYS.
+    """
     value = key_end(start, stop)
     if value < 0:
         return -1 - ODD_ROW
@@ -87,7 +90,7 @@ def put_annotation(
     size = load_int(load_int(tables + CODE_SIZES) + WORD * entry)
     code = load_word(load_int(tables + BYTES) + load_int(load_int(tables + CODES) + WORD * entry))
     which = (code & (ALL >> (np.uint64(8) * np.uint64(8 - size)))) * MULTIPLIER
-    if repeated(which, count, bloom, state):  # a dictionary of Python's has the last value at the first one's place
+    if repeated(which, count, bloom, state):  # a Python dict keeps the last value at the place of the first key
         return -1 - ODD_ROW
     store_int(state + KEYS + WORD * count, np.int64(which))
     if out + PACKET_ROOM + size > last:
@@ -108,7 +111,7 @@ def put_annotation(
 
 @compiled
 def key_end(start: int, stop: int) -> int:
-    """Where the key ends with which an annotation begins; -1 if it begins with none."""
+    """The end of the key that an annotation begins with; -1 if it does not begin with a key."""
     tag, i = varint(start, stop)
     if i < 0 or (tag != KEY_NUMBER and tag != KEY_NAME):
         return -1
@@ -117,7 +120,7 @@ def key_end(start: int, stop: int) -> int:
 
 @compiled
 def put_plain(i: int, stop: int, entry: int, out: int, tables: int) -> int:
-    """Write an arg whose value, the field at ``i``, is a plain number and ends it; 0: it is none."""
+    """Write an arg whose value is a plain number in the field at ``i``, which must end the arg; 0 if it is not one."""
     tag, i = varint(i, stop)
     if i < 0:
         return 0

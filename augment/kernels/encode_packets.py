@@ -1,6 +1,6 @@
 """Compiled code of the Perfetto writer: packets and args from columns.
 
-All arguments are numbers and addresses, because calls of many columns would be long.
+All arguments are numbers and addresses, because calls with many column arguments would be slow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def varint_size(value: int) -> int:
 
 @compiled
 def copy_bytes(to: int, start: int, size: int) -> None:
-    """Copy by words: up to 7 bytes beyond the end are read and written, too."""
+    """Copy by words. Up to 7 bytes beyond the end are read and written, too."""
     k = 0
     while k < size:
         store_int(to + k, load_int(start + k))
@@ -51,7 +51,9 @@ def copy_bytes(to: int, start: int, size: int) -> None:
 
 @compiled
 def put_packet(at: int, kind: int, ts: int, track: int, category: int, name: int, blob: int, size: int) -> int:
-    """Write an event's packet, whose args are the ``size`` bytes at ``blob``; the address after it."""
+    """Write an event's packet, with the args in the ``size`` bytes at ``blob``. Returns the address after the
+    packet.
+    """
     event = 3 + varint_size(track) + size
     if category:
         event += 1 + varint_size(category)
@@ -93,9 +95,10 @@ def encode_rows(
     row: int, stop: int, kinds: int, times: int, tracks: int, categories: int, names: int, blobs: int, starts: int,
     sizes: int, out: int, room: int, progress: int,
 ) -> int:  # fmt: skip
-    """Write packets from ``row`` on until ``stop`` or no more fit; the next row. The bytes' end goes to ``progress``.
+    """Write the packets from ``row`` on, until ``stop`` or until the output is full. Returns the next row. The end of
+    the written bytes is stored at ``progress``.
 
-    ``starts`` is 0 where there are no blobs.
+    ``starts`` is 0 if there are no blobs.
     """
     at, last = out, out + room
     while row < stop:
@@ -114,7 +117,7 @@ def encode_rows(
 
 @compiled
 def join_pieces(count: int, addresses: int, sizes: int, out: int) -> int:
-    """Write pieces of bytes one after the other; the address after the last."""
+    """Write pieces of bytes one after the other. Returns the address after the last."""
     at = out
     for i in range(count):
         size = load_int(sizes + WORD * i)
@@ -125,10 +128,10 @@ def join_pieces(count: int, addresses: int, sizes: int, out: int) -> int:
 
 @compiled
 def columns_to_args(rows: int, program: int, steps: int, out: int, starts: int, sizes: int) -> int:
-    """Write the args of ``rows`` rows to ``out``; of each column, ``program`` has four addresses.
+    """Write the args of ``rows`` rows to ``out``. ``program`` holds four addresses for each column.
 
-    Of texts: codes, then bytes, starts and sizes of what each code stands for. Of integers: values, key, the key's
-    size, and 0. A value or code of -1 is left out.
+    For texts these are the codes, then the bytes, starts and sizes of the encoded args. For integers they are the
+    values, the key, the key's size, and 0. A value or code of -1 is left out.
     """
     at = out
     for row in range(rows):

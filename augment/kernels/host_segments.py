@@ -7,9 +7,10 @@ from augment.kernels.memory import Column, compiled
 
 @compiled
 def divide(ts: Column, end: Column, thread: Column, when: Column, place: Column, stop: Column, opened: Column) -> int:
-    """Write when the innermost slice changes and to which place (-1 none), and the stop of each thread; how many.
+    """Write the moments at which the innermost slice changes, the place of the new one (-1: none), and the stop of each
+    thread. Returns the number of segments.
 
-    What is written is overwritten by what comes at the same moment; ``opened`` is room for the stack.
+    Of several changes at one moment the last is kept. ``opened`` is room for the stack.
     """
     made, depth, current = 0, 0, -1
     for i in range(len(ts) + 1):

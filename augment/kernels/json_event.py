@@ -1,4 +1,4 @@
-"""The compiled reading of one event into a few integers."""
+"""Compiled code that reads one event into a few integers."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ K_PH, K_TS, K_DUR, K_NAME, K_CAT, K_PID, K_TID, K_ID, K_ARGS = (
 
 @compiled
 def saw(fields: int, what: int) -> None:
-    """Note that the event at hand has ``what``."""
+    """Record in the event's flags that it has ``what``."""
     store_int(fields + SEEN, load_int(fields + SEEN) | what)
 
 
 @compiled
 def read_args(stop: int, i: int, fields: int, wanted: int) -> int:
-    """Take what is wanted of the args object that opens at ``i``; the position after it."""
+    """Take the wanted args from the args object that opens at ``i``. Returns the position after it."""
     store_int(fields + CORRELATION, -1)
     store_int(fields + SEEN, load_int(fields + SEEN) & ~(HAS_SIZE | HAS_DEVICE | HAS_STREAM))
     i = take_args(stop, i, load_int(wanted + ROW), fields, wanted)
@@ -93,7 +93,7 @@ def read_args(stop: int, i: int, fields: int, wanted: int) -> int:
 
 @compiled
 def read_string(stop: int, i: int, field: int) -> int:
-    """A string's place and hash into the three integers at ``field``; the position after it."""
+    """Store a string's place and hash in the three integers at ``field``. Returns the position after the string."""
     if load_byte(i) != QUOTE:
         return ODD
     at, hashed, escapes = string_end(stop, i + 1)
@@ -109,7 +109,7 @@ def read_string(stop: int, i: int, field: int) -> int:
 
 @compiled
 def read_identity(stop: int, i: int, kind: int) -> int:
-    """A pid or tid into the integers at ``kind`` and after it; the position after it."""
+    """Store a pid or tid in the integers at ``kind`` and after it. Returns the position after the value."""
     if load_byte(i) == QUOTE:
         store_int(kind, STRING)
         return read_string(stop, i, kind + 8)
@@ -121,7 +121,7 @@ def read_identity(stop: int, i: int, kind: int) -> int:
 
 @compiled
 def read_phase(stop: int, i: int, fields: int) -> int:
-    """The one letter of ``ph``; the position after it."""
+    """Store the single letter of ``ph``. Returns the position after it."""
     if i + 2 >= stop:
         return INCOMPLETE
     letter = load_byte(i + 1)
@@ -134,7 +134,7 @@ def read_phase(stop: int, i: int, fields: int) -> int:
 
 @compiled
 def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int, wanted: int) -> int:
-    """One member of an event into ``fields``; the position after its value."""
+    """Read one member of an event into ``fields``. Returns the position after its value."""
     if length == 2 and key == K_PH:
         return read_phase(stop, i, fields)
     if (length == 2 and key == K_TS) or (length == 3 and key == K_DUR):
@@ -163,9 +163,10 @@ def read_member(stop: int, i: int, length: int, key: np.uint64, fields: int, wan
 
 @compiled
 def read_event(stop: int, i: int, fields: int, line_end: int, wanted: int) -> int:
-    """The event that opens at ``i`` into ``fields``; the position after it.
+    """Read the event that opens at ``i`` into ``fields``. Returns the position after it.
 
-    ``fields[LINE]`` becomes ``line_end`` if the text up to there is whole members that are an event's head.
+    ``fields[LINE]`` becomes ``line_end`` if the text up to ``line_end`` consists of whole members that form an event's
+    head.
     """
     store_int(fields + SEEN, 0)
     store_int(fields + LINE, -1)
@@ -188,7 +189,9 @@ def read_event(stop: int, i: int, fields: int, line_end: int, wanted: int) -> in
 
 @compiled
 def read_rest(stop: int, i: int, fields: int, wanted: int) -> int:
-    """The members from ``i``, after a comma, to the end of the event; :data:`ODD` if they name its head again."""
+    """Read the members from ``i``, after a comma, to the end of the event; :data:`ODD` if they repeat a member of its
+    head.
+    """
     i = skip_blank(stop, i)
     if i < stop and load_byte(i) == CLOSE_BRACE:
         return ODD
@@ -203,7 +206,9 @@ def read_rest(stop: int, i: int, fields: int, wanted: int) -> int:
 
 @compiled
 def line_at(stop: int, i: int) -> tuple[int, np.uint64]:
-    """The position of the line end after ``i`` and the hash of the text before it; -1 if none is near."""
+    """The position of the line end after ``i`` and the hash of the text before it; -1 if there is no line end
+    nearby.
+    """
     hashed, salt = ZERO, SALT
     last = min(stop, i + LONGEST_LINE)
     while i < last:

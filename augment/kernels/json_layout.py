@@ -1,4 +1,4 @@
-"""What the compiled scanner and its Python side agree on: results, and where things stand in memory.
+"""The constants that the compiled scanner and its Python side share: result codes and places in memory.
 
 Every place is an int64 at a byte offset of one of three arrays: ``state`` (counters), ``tables`` (addresses and sizes
 of the columns and dictionaries), ``fields`` (the event at hand).
@@ -35,14 +35,14 @@ PLACE_WIDTH, HEAD_WIDTH, NOTE_WIDTH = 5 * 8, 6 * 8, 4 * 8
 # what `fields` holds of the event at hand: its int64 at these byte offsets
 (PHASE, TS, DUR, NAME, NAME_END, NAME_HASH, CATEGORY, CATEGORY_END, CATEGORY_HASH, PID_KIND, PID, PID_END, PID_HASH,
  TID_KIND, TID, TID_END, TID_HASH, ID, CORRELATION, DEVICE, STREAM, SIZE, SEEN, LINE) = range(0, 24 * 8, 8)  # fmt: skip
-HEAD_AT = 24 * 8  #: where the head is put together
+HEAD_AT = 24 * 8  #: where the head of the event is assembled
 FIELDS = 24 + 6
-TO_END, TO_HASH = 8, 16  #: from where a string field begins to where it ends, and its hash
+TO_END, TO_HASH = 8, 16  #: offsets from a string field to the end of the string and to its hash
 HAS_PHASE, HAS_TS, HAS_DUR, HAS_NAME, HAS_ID, HAS_SIZE, HAS_DEVICE, HAS_STREAM = (1 << k for k in range(8))
 HAS_CATEGORY, HAS_HEAD = 1 << 8, 1 << 9
-HEAD = HAS_PHASE | HAS_NAME | HAS_CATEGORY  #: what a line that is worth keeping gives, besides pid and tid
+HEAD = HAS_PHASE | HAS_NAME | HAS_CATEGORY  #: what a line must contain to be kept, besides pid and tid
 LONGEST_LINE = 2048
-GIVE_UP_LINES = 256  #: so many events without a line end nearby: the text is not laid out in lines
+GIVE_UP_LINES = 256  #: after so many events without a line end nearby, the text counts as not laid out in lines
 NUMBER, STRING, MISSING = 0, 1, 2  #: kinds of a pid or tid
 SLICE, METADATA = ord("X"), ord("M")
-ABSENT = -(1 << 63)  #: a device or stream that args do not give
+ABSENT = -(1 << 63)  #: the place of a device or stream that the args lack

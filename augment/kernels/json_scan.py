@@ -1,8 +1,8 @@
-"""The compiled event scanner: JSON bytes straight into columns, one pass, no Python object an event.
+"""The compiled event scanner: reads JSON bytes into columns in one pass, without a Python object per event.
 
-It takes the forms that Kineto and its kin write. An event in any other form (escaped keys, exponents, string
-correlations, broken JSON) is noted by its place, a row is kept free for it, and the general reader fills it.
-Kineto writes the same first line for each call of an operator: a line whose exact bytes are known is not read again.
+It reads the forms that Kineto and related profilers write. An event in any other form (escaped keys, exponents, string
+correlations, broken JSON) is noted by its place; a row is reserved for it, and the general reader fills the row. Kineto
+writes the same first line for each call of an operator, so a line whose exact bytes are known is not read again.
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ from augment.kernels.tokens import (
 FLOW_START, FLOW_FINISH = (np.uint64(int.from_bytes(text, "little")) for text in (b'"ph": "s', b'"ph": "f'))
 KNOWN_PHASE = np.zeros(256, np.bool_)
 KNOWN_PHASE[[ord(phase) for phase in PHASES]] = True
-ENDS_VALUE = np.zeros(256, np.bool_)  #: what may come after a bare value
+ENDS_VALUE = np.zeros(256, np.bool_)  #: the bytes that may follow a bare value
 ENDS_VALUE[[*range(33), *b',[]{"']] = True
 
 
 @compiled_apart
 def keep_line(slot: int, start: int, size: int, hashed: np.uint64, head: int, tables: int, state: int) -> None:
-    """Remember a line that was just read, while there is room; ``head`` is where what it says stands."""
+    """Store a line that was just read, if there is room. ``head`` is the address of the values read from it."""
     new, at = load_int(state + LINES), load_int(state + LINE_POOL)
     if put_in(start, size, hashed, slot, tables + LINE_DICTIONARY, new, at):
         for k in range(0, HEAD_WIDTH, 8):
@@ -136,7 +136,7 @@ def keep_line(slot: int, start: int, size: int, hashed: np.uint64, head: int, ta
 
 @compiled
 def intern_field(fields: int, field: int, tables: int, state: int) -> int:
-    """The id of a string that the event at hand has; :data:`FULL` if there is no room for it."""
+    """The id of a string of the current event; :data:`FULL` if there is no room for it."""
     start = load_int(fields + field)
     size = load_int(fields + field + TO_END) - start
     return intern(start, size, load_word(fields + field + TO_HASH), tables + STRING_DICTIONARY, state + STRINGS)
@@ -144,7 +144,9 @@ def intern_field(fields: int, field: int, tables: int, state: int) -> int:
 
 @compiled
 def make_head(fields: int, tables: int, state: int) -> bool:
-    """Phase, category, name, kinds, pid and tid of the event at hand, at ``fields + HEAD_AT``; False: no room."""
+    """Write phase, category, name, kinds, pid and tid of the current event to ``fields + HEAD_AT``; False if there is
+    no room.
+    """
     seen = load_int(fields + SEEN)
     category = name = 0  # the empty string
     if seen & HAS_CATEGORY:
@@ -171,7 +173,7 @@ def make_head(fields: int, tables: int, state: int) -> bool:
 
 @compiled
 def keep_row(fields: int, head: int, offset: int, length: int, tables: int, state: int) -> bool:
-    """Append the event at hand to the columns; False, and nothing appended, if a table must grow first."""
+    """Append the current event to the columns. False, with nothing appended, if a table must grow first."""
     seen, row = load_int(fields + SEEN), load_int(state + ROWS)
     device = load_int(fields + DEVICE) if seen & HAS_DEVICE else ABSENT
     stream = load_int(fields + STREAM) if seen & HAS_STREAM else ABSENT
@@ -200,7 +202,7 @@ def keep_row(fields: int, head: int, offset: int, length: int, tables: int, stat
 
 @compiled_apart
 def note(kind: int, start: int, length: int, base: int, tables: int, state: int) -> None:
-    """Leave an event to Python; one that may become a row gets a free row (phase 0)."""
+    """Leave an event to Python. If it may become a row, an empty row (phase 0) is reserved for it."""
     count, row = load_int(state + NOTES), load_int(state + ROWS)
     place = load_int(tables + NOTE_TABLE) + NOTE_WIDTH * count
     store_int(place, kind)
@@ -217,7 +219,9 @@ def note(kind: int, start: int, length: int, base: int, tables: int, state: int)
 
 @compiled
 def kind_of_note(fields: int) -> int:
-    """What Python must do for an event that was read without oddity; -1: nothing, it is a row."""
+    """What Python must do for an event that was read without difficulty; -1 if nothing, because it is an ordinary
+    row.
+    """
     seen, phase = load_int(fields + SEEN), load_int(fields + PHASE)
     if seen & HAS_PHASE and phase == METADATA:
         return NOTE_METADATA
@@ -228,14 +232,14 @@ def kind_of_note(fields: int) -> int:
 
 @compiled
 def scan_event(stop: int, start: int, base: int, origin: int, fields: int, tables: int, state: int) -> int:
-    """Take the event that opens at ``start``; the position after it, or :data:`INCOMPLETE` or :data:`FULL`."""
+    """Take the event that opens at ``start``. Returns the position after it, or :data:`INCOMPLETE` or :data:`FULL`."""
     known, line, line_end, hashed = -1, start, -1, ZERO
     wanted = load_int(tables + ARGS)
     begin_args(load_int(state + ROWS), wanted)
     if load_int(state + NO_LINES) < GIVE_UP_LINES:
         line = skip_blank(stop, start + 1)
         word = load_word(line)
-        if word != FLOW_START and word != FLOW_FINISH:  # their first lines have an id and a time: no two are the same
+        if word != FLOW_START and word != FLOW_FINISH:  # their first lines contain an id and a time: all differ
             line_end, hashed = line_at(stop, line)
             if line_end < 0:
                 store_int(state + NO_LINES, load_int(state + NO_LINES) + 1)
@@ -270,18 +274,20 @@ def scan_event(stop: int, start: int, base: int, origin: int, fields: int, table
 
 @compiled
 def skip_element(stop: int, i: int) -> int:
-    """The position after an element that is no object; :data:`ODD` where none stands, or something joins on to it."""
+    """The position after an element that is not an object; :data:`ODD` if there is no element, or if other text adjoins
+    it.
+    """
     if load_byte(i) == OPEN_BRACKET:
         return skip_nested(stop, i, False)
     i = skip_value(stop, i)
     if i == stop:
-        return INCOMPLETE  # what comes next may join on to it
+        return INCOMPLETE  # the text that comes next may adjoin the element
     return ODD if i >= 0 and not ENDS_VALUE[load_byte(i)] else i
 
 
 @compiled_apart
 def note_undivided(base: int, state: int) -> None:
-    """Count that no comma stands before the element that was just taken."""
+    """Count a missing comma before the element that was just taken."""
     if load_int(state + MISSING_COMMAS) == 0:
         store_int(state + FIRST_MISSING, base + load_int(state + POSITION))
     store_int(state + MISSING_COMMAS, load_int(state + MISSING_COMMAS) + 1)
@@ -289,10 +295,11 @@ def note_undivided(base: int, state: int) -> None:
 
 @compiled
 def scan(origin: int, size: int, base: int, fields: int, tables: int, state: int) -> int:
-    """Scan array elements from ``state[POSITION]`` on; stop as :data:`MORE`, END, GROW or BROKEN says.
+    """Scan array elements from ``state[POSITION]`` on, until one of :data:`MORE`, END, GROW or BROKEN applies.
 
-    All arguments but ``size`` and ``base``, the offset of the text at ``origin`` in the whole text, are addresses. On
-    return ``state[POSITION]`` is the first element that was not taken, or the closing bracket, or where it breaks.
+    All arguments but ``size`` and ``base`` are addresses; ``base`` is the offset of the text at ``origin`` in the whole
+    text. On return, ``state[POSITION]`` is the first element that was not taken, the closing bracket, or the place
+    where the text is broken.
     """
     stop = origin + size
     i = origin + load_int(state + POSITION)

@@ -1,4 +1,4 @@
-"""The compiled scanner's tables: its places and its pairs."""
+"""The compiled scanner's tables: places, and sparse columns of pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from augment.kernels.memory import (
 
 @compiled
 def place_hash(kinds: int, pid: int, tid: int, device: int, stream: int) -> int:
-    """Where to look for a place first, before the mask."""
+    """The hash of a place, before the mask is applied."""
     hashed = as_word(pid) * np.uint64(0x9E3779B97F4A7C15) ^ as_word(tid + kinds)
     hashed = (hashed * np.uint64(0xC2B2AE3D27D4EB4F)) ^ (as_word(device) + as_word(stream) * np.uint64(31))
     hashed *= np.uint64(0x9E3779B97F4A7C15)
@@ -46,7 +46,7 @@ def fill_place_slots(slots: int, mask: int, keys: int, count: int) -> int:
 
 @compiled
 def find_place(kinds: int, pid: int, tid: int, device: int, stream: int, tables: int, state: int) -> int:
-    """The id of a (pid, tid, device, stream), new if need be; :data:`FULL` if there is no room."""
+    """The id of a (pid, tid, device, stream). A new one is added; :data:`FULL` if there is no room."""
     room, slots, keys = load_int(tables + PLACE_ROOM), load_int(tables + PLACE_SLOTS), load_int(tables + PLACE_KEYS)
     mask = 2 * room - 1
     slot = place_hash(kinds, pid, tid, device, stream) & mask
@@ -74,7 +74,7 @@ def find_place(kinds: int, pid: int, tid: int, device: int, stream: int, tables:
 
 @compiled
 def append_pair(columns: int, counter: int, row: int, value: int) -> None:
-    """Append a row and its value to the two columns whose addresses stand at ``columns``."""
+    """Append a row and its value to the two columns whose addresses are at ``columns``."""
     count = load_int(counter)
     store_int(load_int(columns) + 8 * count, row)
     store_int(load_int(columns + 8) + 8 * count, value)

@@ -1,4 +1,6 @@
-"""Python's side of the dictionaries of ``dictionary.py``: compiled code looks up, and Python enters what was missed."""
+"""Python's side of the dictionaries of ``dictionary.py``: compiled code looks bytes up, and Python adds missing
+ones.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ import numpy as np
 from augment.kernels.interned import BYTES, slots
 from augment.kernels.native import native
 
-# what `tables` begins with: a dictionary as in `interned.py`, and of each id the place of its code in the pool
+# what `tables` begins with: a dictionary as in `interned.py`, and for each id the place of its code in the pool
 CODES, CODE_SIZES = BYTES + 8, BYTES + 16
 
 
 class KnownBytes:
-    """Byte strings and their codes, which are bytes, too: an open-addressing table, as ``look_up`` reads it."""
+    """Byte strings and their codes, which are byte strings, too, in an open-addressing table that ``look_up`` reads."""
 
     def __init__(self) -> None:
         self._count = self._used = 0
@@ -21,12 +23,12 @@ class KnownBytes:
         self._pool = np.zeros(1 << 18, np.uint8)
 
     def addresses(self) -> list[int]:
-        """From SLOTS to CODE_SIZES."""
+        """The values from SLOTS to CODE_SIZES."""
         columns = [column.ctypes.data for column in self._columns]
         return [self._slots.ctypes.data, len(self._slots) - 1, *columns[:3], self._pool.ctypes.data, *columns[3:]]
 
     def add(self, hashed: int, text: bytes, code: bytes) -> None:
-        """Enter ``code`` for ``text``."""
+        """Add ``code`` for ``text``."""
         self._make_room(len(text) + len(code) + 16)
         at = self._used
         self._pool[at : at + len(text)] = np.frombuffer(text, np.uint8)

@@ -1,6 +1,7 @@
-"""The loop of ``writers/perfetto/lanes.py``: each lane keeps its open slices as a list from ``top`` to those ``below``.
+"""The loop of ``writers/perfetto/lanes.py``: the open slices of each lane form a list that starts at ``top`` and
+continues in ``below``.
 
-Of each place of a track there is the first lane, and of each lane the next; -1 is none.
+Each place of a track has a first lane, and each lane a next one; -1 stands for none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from augment.kernels.memory import Column, compiled
 def slice_at(
     at: int, meant: int, lane: int, ts: Column, end: Column, mark: Column, top: Column, next_lane: Column, below: Column
 ) -> int:
-    """The innermost slice that covers ``at``, of ``lane`` and all after it; -1 if there is none."""
+    """The innermost slice that covers ``at`` in ``lane`` and all lanes after it; -1 if there is none."""
     best = -1
     while lane >= 0:
         inner = top[lane]
@@ -33,7 +34,7 @@ def walk(
     rows: Column, place: Column, ts: Column, end: Column, mark: Column, point_place: Column, point_ts: Column,
     point_mark: Column, first_lane: Column, top: Column, next_lane: Column, below: Column, lane: Column, result: Column,
 ) -> int:  # fmt: skip
-    """One pass in the order of time: the lane of each of ``rows``, and what slice each point found."""
+    """One pass in order of time: assigns a lane to each of ``rows`` and a slice to each point."""
     lanes, point = 0, 0
     for i in range(len(rows) + 1):
         row = rows[i] if i < len(rows) else 0

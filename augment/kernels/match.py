@@ -1,4 +1,4 @@
-"""The loop of ``readers/match.py``: one pass in the order of time, with a stack for each track."""
+"""The loop of ``readers/match.py``: one pass in order of time, with a stack for each track."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ def match(
     begin_order: Column, begin_ts: Column, begin_track: Column, end_order: Column, end_ts: Column, end_track: Column,
     before: Column, top: Column, below: Column, end_of: Column,
 ) -> int:  # fmt: skip
-    """Fill ``end_of``. ``top`` is the innermost open slice of each track, ``below`` the one around each; -1 is none."""
+    """Fill ``end_of``. ``top`` is the innermost open slice of each track, ``below`` the one around each slice; -1:
+    none.
+    """
     b = 0
     for e in range(len(end_order)):
         end = end_order[e]

@@ -1,7 +1,7 @@
-"""What kernels are made with: their decorators, memory by address, words.
+"""The building blocks of kernels: decorators, access to memory by address, and operations on words.
 
-As they stand these are plain Python, and so is every kernel: tests run them like that, as oracles of the compiled
-ones. The build (``building/emit.py``) puts numba's in their place before it imports the kernels.
+Here they are plain Python, and so is every kernel: tests run kernels in this form as oracles of the compiled ones. The
+build (``building/emit.py``) replaces these functions with numba's before it imports the kernels.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-#: an array without gaps, of the type that the catalogue names; no index of it is negative
+#: a contiguous array of the type that the catalogue gives; its indexes are never negative
 Column: TypeAlias = npt.NDArray[Any]
 
 
 def compiled(function: Function) -> Function:
-    """``function``, compiled into its compiled callers: a call takes most of what a JSON token costs."""
+    """Inline ``function`` into its compiled callers. A call would cost nearly as much as reading a JSON token."""
     return function
 
 
 def compiled_apart(function: Function) -> Function:
-    """``function``, compiled once, to be called: for what is rare, and would only make its callers large."""
+    """Compile ``function`` once and call it. This is for rare cases, which would only make their callers larger."""
     return function
 
 
@@ -70,7 +70,7 @@ def as_word(value: int) -> np.uint64:
 
 
 def as_int(value: int) -> int:
-    """A number of a column of any type as an int64, which arithmetic is done with."""
+    """A number of a column of any type as an int64, for arithmetic."""
     return int(value)
 
 

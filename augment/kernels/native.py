@@ -1,7 +1,6 @@
 """The library of the kernels: machine code that is built with the package and lies beside this file.
 
-In a checkout (``building/`` lies beside ``augment/``) it is built again when it was not made from the sources as they
-are now.
+In a checkout (``building/`` lies beside ``augment/``) the library is rebuilt when its sources have changed.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _NAME = {"win32": "kernels.dll", "darwin": "kernels.dylib"}.get(sys.platform, "k
 
 
 def native(name: str) -> Native:
-    """A kernel of the catalogue as machine code; it runs without the GIL.
+    """A kernel of the catalogue as machine code. It runs without the GIL.
 
     Raises:
-        ImportError: there is no library that fits the sources, and none can be built.
+        ImportError: no library fits the sources, and none can be built.
     """
     return _native(name)
 
@@ -77,7 +76,7 @@ def _library() -> ctypes.CDLL:
 
 
 def address_of(name: str) -> int:
-    """The address of a kernel of the catalogue whose arguments are integers, for code that is not Python's."""
+    """The address of a kernel of the catalogue whose arguments are integers, for callers outside Python."""
     return ctypes.cast(getattr(_library(), name.replace(".", "_")), ctypes.c_void_p).value or 0
 
 
@@ -88,12 +87,12 @@ def own_target() -> str:
 
 
 def is_current(library: Path, target: str) -> bool:
-    """Whether a library was made from the sources as they are now."""
+    """Whether a library was built from the current sources."""
     return library.exists() and digest(target).encode() in library.read_bytes()
 
 
 def digest(target: str) -> str:
-    """Of all that the library of a platform is made from."""
+    """The digest of all sources of a platform's library."""
     made = hashlib.sha256(target.encode())
     for path in sorted(_FOLDER.glob("*.py")) + sorted(_BUILDING.glob("*.py")):
         made.update(path.name.encode() + b"\0" + path.read_bytes())

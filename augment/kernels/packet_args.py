@@ -1,7 +1,7 @@
-"""Compiled code of ``readers/perfetto/arg_scan.py``: few args of many packets.
+"""Compiled code of ``readers/perfetto/arg_scan.py``: a few args of many packets.
 
-It takes annotations of a key by number and one value, an integer or a string by number; packets with others among the
-wanted ones it leaves to Python as a whole.
+It takes annotations that have a numbered key and one value, an integer or a numbered string. Packets with other forms
+among the wanted annotations are left to Python as a whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WORD = 8
 
 @compiled
 def put(columns: int, index: int, row: int, flag: int, value: int) -> None:
-    """Add what ``row`` has of column ``index``."""
+    """Add the value of ``row`` to column ``index``."""
     column = columns + 4 * WORD * index
     length = load_int(column + 3 * WORD)
     count = load_int(length)
@@ -48,9 +48,11 @@ def put(columns: int, index: int, row: int, flag: int, value: int) -> None:
 
 @compiled
 def take_annotation(i: int, stop: int, category: int, row: int, seen: int, columns: int, state: int) -> tuple[int, int]:
-    """Store a wanted one; :data:`DONE` or why not, and which columns the row has by now, a bit each."""
+    """Store a wanted annotation. Returns :data:`DONE` or the reason why not, and the columns that the row has so far,
+    one bit each.
+    """
     tag, i = varint(i, stop)
-    if tag != 0x08 or i < 0:  # a key by number comes first
+    if tag != 0x08 or i < 0:  # a numbered key comes first
         return ODD_ROW, seen
     key, i = varint(i, stop)
     if i < 0 or key < 0 or key >= load_int(state + KEY_COUNT):
@@ -65,7 +67,7 @@ def take_annotation(i: int, stop: int, category: int, row: int, seen: int, colum
     value, i = varint(i, stop)
     if i != stop:
         return ODD_ROW, seen
-    if tag == 136:  # a string by number
+    if tag == 136:  # a numbered string
         if value < 0 or value >= load_int(state + VALUE_COUNT):
             return ODD_ROW, seen
         known = load_int(load_int(load_int(state + VALUES) + WORD * index) + WORD * value)
@@ -75,7 +77,7 @@ def take_annotation(i: int, stop: int, category: int, row: int, seen: int, colum
             return MISS, seen
         put(columns, index, row, known & 255, known >> 8)
     elif (tag == 0x18 or tag == 0x20 or tag == 0x38) and load_int(load_int(state + IS_TEXT) + WORD * index) == 0:
-        put(columns, index, row, PLAIN, value)  # of an integer or a pointer, the int64 of the same bits
+        put(columns, index, row, PLAIN, value)  # an integer or a pointer: the int64 of the same bits
     else:
         return ODD_ROW, seen
     return DONE, seen | bit
@@ -83,7 +85,9 @@ def take_annotation(i: int, stop: int, category: int, row: int, seen: int, colum
 
 @compiled
 def take_event(i: int, stop: int, category: int, row: int, columns: int, state: int) -> int:
-    """Store the wanted args of the ``TrackEvent`` between ``i`` and ``stop``; :data:`DONE`, or why not."""
+    """Store the wanted args of the ``TrackEvent`` between ``i`` and ``stop``. Returns :data:`DONE`, or the reason why
+    not.
+    """
     seen = np.int64(0)
     while i < stop:
         tag, i = varint(i, stop)
@@ -106,7 +110,9 @@ def take_event(i: int, stop: int, category: int, row: int, columns: int, state: 
 
 @compiled
 def event_in(i: int, stop: int) -> tuple[int, int, int]:
-    """Where the only ``TrackEvent`` of a packet begins and ends (at 0 or -1: it is odd), and its sequence."""
+    """The bounds of the only ``TrackEvent`` of a packet (0 or -1 if the packet is unusual), and the packet's
+    sequence.
+    """
     start, end, sequence = np.int64(0), np.int64(0), np.int64(0)
     while i < stop:
         tag, i = varint(i, stop)
@@ -133,11 +139,12 @@ def event_in(i: int, stop: int) -> tuple[int, int, int]:
 def scan_args(
     origin: int, base: int, count: int, offsets: int, lengths: int, categories: int, rows: int, columns: int, state: int
 ) -> int:
-    """Take the args of the ``count`` rows at ``offsets``, from ``state[ROW]`` on; :data:`DONE`, or why it stopped.
+    """Take the args of the ``count`` rows at ``offsets``, from ``state[ROW]`` on. Returns :data:`DONE`, or why it
+    stopped.
 
-    ``origin`` is where the text's byte ``base`` is; ``categories`` are bytes, ``rows`` int64; ``columns`` holds four
-    addresses a column: of its rows and values (int64), its flags (bytes), and of its length. There must be room for
-    one entry a row.
+    ``origin`` is the address of byte ``base`` of the text; ``categories`` are bytes, ``rows`` int64. ``columns`` holds
+    four addresses for each column: of its rows and values (int64), of its flags (bytes), and of its length. Each column
+    must have room for one entry per row.
     """
     place = load_int(state + ROW)
     while place < count:

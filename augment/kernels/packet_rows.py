@@ -1,4 +1,4 @@
-"""Compiled code of the reader: where the scan of packets puts what it takes."""
+"""Compiled code of the reader: stores the results of the packet scan in tables."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from augment.kernels.packet_layout import (
     TS,
 )
 
-ODD, FULL = -1, -2  #: of a position: Python must look; a table must grow first
+ODD, FULL = -1, -2  #: results in place of a position: Python must look; a table must grow first
 
 
 @compiled
 def take_end(ts: int, track: int, tables: int, state: int) -> int:
-    """Take the end of a slice: :data:`MORE`, or why not."""
+    """Store the end of a slice. Returns :data:`MORE`, or why it was not stored."""
     ends = load_int(state + ENDS)
     if ends >= load_int(tables + END_ROOM):
         return GROW
@@ -60,7 +60,9 @@ def take_end(ts: int, track: int, tables: int, state: int) -> int:
 
 @compiled
 def put_flow(at: int, stop: int, is_last: int, tables: int, state: int) -> int:
-    """Enter the flow at ``at``, which counts when its event does; the position after it, or why there is none."""
+    """Store the flow at ``at``, which counts when its event is taken. Returns the position after it, or why it was not
+    stored.
+    """
     flows = load_int(state + OWN_FLOWS)
     if at + 8 > stop:
         return ODD
@@ -75,7 +77,7 @@ def put_flow(at: int, stop: int, is_last: int, tables: int, state: int) -> int:
 
 @compiled
 def put_row(ts: int, kind: int, track: int, place: int, offset: int, length: int, tables: int, state: int) -> int:
-    """Enter the event at hand, which is no end: :data:`MORE`, or why not."""
+    """Store the current event, which is not an end. Returns :data:`MORE`, or why it was not stored."""
     row, sizes, args = load_int(state + EVENTS), load_int(state + SIZES), state + OWN_ARGS
     if row >= load_int(tables + EVENT_ROOM) or sizes >= load_int(tables + SIZE_ROOM):
         return GROW

@@ -1,7 +1,7 @@
-"""The packet scan, compiled: what ``readers/perfetto/scan.py`` does for the packets that are nearly all of a file.
+"""The compiled packet scan: does the work of ``readers/perfetto/scan.py`` for nearly all packets of a file.
 
-It takes packets with a track event and nothing else, whose track, place and strings are known; any other it leaves to
-Python, byte for byte where it is.
+It takes packets that hold only a track event whose track, place and strings are known. Any other packet is left,
+unchanged, to Python.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ LOW_SEVEN = np.uint64(127)
 
 @compiled
 def long_varint(at: int, stop: int) -> tuple[int, int]:
-    """The varint at ``at`` as an int64 and the position after it, :data:`ODD` if it does not end before ``stop``."""
+    """The varint at ``at`` as an int64 and the position after it; :data:`ODD` if it does not end before ``stop``."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < stop and shift < np.uint64(70):
         byte = np.uint64(load_byte(at))
@@ -92,7 +92,7 @@ def long_varint(at: int, stop: int) -> tuple[int, int]:
 
 @compiled
 def varint(at: int, stop: int) -> tuple[int, int]:
-    """The same, quicker where it is one byte."""
+    """As :func:`long_varint`, but faster for a single byte."""
     if at < stop:
         byte = load_byte(at)
         if byte < 128:
@@ -123,7 +123,7 @@ def skip(tag: int, at: int, stop: int) -> int:
 
 @compiled
 def slot_of(first: int, second: int, third: int) -> int:
-    """Where to look for a key first, before the mask."""
+    """The hash of a key, before the mask is applied."""
     hashed = (as_word(first) * MANY) ^ (as_word(second) * OTHER_MANY)
     hashed = (hashed ^ as_word(third)) * MANY
     return np.int64(hashed >> SHIFT)
@@ -131,7 +131,7 @@ def slot_of(first: int, second: int, third: int) -> int:
 
 @compiled
 def number_of(slots: int, mask: int, first: int, second: int, third: int) -> int:
-    """The number of a key; -1 if it has none."""
+    """The number of a key; -1 if it has no number."""
     slot = slot_of(first, second, third) & mask
     while True:
         entry = slots + SLOT * slot
@@ -145,7 +145,7 @@ def number_of(slots: int, mask: int, first: int, second: int, third: int) -> int
 
 @compiled
 def code_of_text(start: int, size: int, tables: int) -> int:
-    """The code of the arg whose key is this text; 0 if it is no column."""
+    """The code of the arg with this text as its key; 0 if it is not a column."""
     entry = load_int(tables + KEY_TEXTS)
     for _ in range(load_int(tables + KEY_COUNT)):
         if load_int(entry + 8) == size:
@@ -161,7 +161,7 @@ def code_of_text(start: int, size: int, tables: int) -> int:
 
 @compiled
 def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
-    """The code of an arg, 0 if it is no column, :data:`ODD` if Python must look; and its value."""
+    """The code of an arg (0 if it is not a column, :data:`ODD` if Python must look) and its value."""
     code, value, plain = 0, np.int64(0), False
     while at < stop:
         tag, at = varint(at, stop)
@@ -200,14 +200,14 @@ def annotation(at: int, stop: int, block: int, tables: int) -> tuple[int, int]:
 
 @compiled_apart
 def may_nest_too_deeply(at: int, stop: int, ends: int) -> bool:
-    """Whether an arg may have values that lie too deep; ``ends`` has room for where :data:`DEEPEST` values end."""
+    """Whether an arg may have values that lie too deep. ``ends`` has room for the ends of :data:`DEEPEST` values."""
     depth = 0
     while at < stop:
         tag, at = varint(at, stop)
         after = skip(tag, at, stop) if at >= 0 else ODD
-        if after < 0 or tag == 0x42:  # damaged, or the older form: Python tells
+        if after < 0 or tag == 0x42:  # damaged, or the older form: Python decides
             return True
-        if tag == 0x5A or tag == 0x62:  # an entry of a dictionary, an element of an array: go on within
+        if tag == 0x5A or tag == 0x62:  # an entry of a dictionary or an element of an array: continue inside it
             if depth == DEEPEST:
                 return True
             store_int(ends + 8 * depth, after)
@@ -222,7 +222,7 @@ def may_nest_too_deeply(at: int, stop: int, ends: int) -> bool:
 
 @compiled
 def trace_time(given: int, block: int) -> int:
-    """The trace's time of a packet's; a moving clock moves when the packet is taken."""
+    """A packet's time on the trace's clock. An incremental clock advances when the packet is taken."""
     kind = load_int(block + CLOCK_KIND)
     if kind == TRACE_CLOCK:
         return given
@@ -234,7 +234,7 @@ def trace_time(given: int, block: int) -> int:
 
 @compiled
 def begin_event(block: int, state: int) -> None:
-    """Forget the event before, and what it had: the next has the defaults of its sequence."""
+    """Reset the state of the event. The next event starts with the defaults of its sequence."""
     store_int(state + OWN_KIND, 0)
     store_int(state + OWN_TRACK, load_int(block + DEFAULT_TRACK))
     store_int(state + OWN_NAME, 0)
@@ -249,7 +249,7 @@ def begin_event(block: int, state: int) -> None:
 
 @compiled
 def read_arg(at: int, stop: int, block: int, tables: int, state: int) -> int:
-    """An arg of the event at hand; the position after it."""
+    """Read an arg of the current event. Returns the position after it."""
     size, first = varint(at, stop)
     after = skip(ANNOTATION, at, stop)
     if after < 0:
@@ -265,8 +265,9 @@ def read_arg(at: int, stop: int, block: int, tables: int, state: int) -> int:
 
 @compiled
 def read_string(at: int, stop: int, numbers: int, target: int) -> int:
-    """A string by its iid: the first is put at ``target``; ``numbers`` is where known strings and their count
-    are. The position after it."""
+    """Read a string by its iid; the first is stored at ``target``. ``numbers`` is the address of the known strings and
+    their count. Returns the position after the string.
+    """
     iid, at = varint(at, stop)
     if at < 0 or iid < 0 or iid >= load_int(numbers + 8):
         return ODD
@@ -278,7 +279,9 @@ def read_string(at: int, stop: int, numbers: int, target: int) -> int:
 
 @compiled
 def read_field(tag: int, at: int, stop: int, block: int, tables: int, state: int) -> int:
-    """A field of the event at hand; the position after it, :data:`ODD`, or :data:`FULL`: a table must grow first."""
+    """Read a field of the current event. Returns the position after it, :data:`ODD`, or :data:`FULL` if a table must
+    grow first.
+    """
     if tag == ANNOTATION:
         return read_arg(at, stop, block, tables, state)
     if tag == 0x48 or tag == 0x58:
@@ -300,7 +303,9 @@ def read_field(tag: int, at: int, stop: int, block: int, tables: int, state: int
 def take_event(
     at: int, stop: int, ts: int, block: int, offset: int, length: int, tables: int, state: int
 ) -> int:  # fmt: skip
-    """Take a track event: :data:`MORE` if it was taken, else why not. Nothing counts until it is taken whole."""
+    """Take a track event. Returns :data:`MORE`, or why it was not taken. Nothing is stored unless the whole event is
+    taken.
+    """
     begin_event(block, state)
     while at < stop:
         tag, at = varint(at, stop)
@@ -324,7 +329,7 @@ def take_event(
 
 @compiled
 def take_packet(at: int, stop: int, offset: int, tables: int, state: int) -> int:
-    """Take a packet: :data:`MORE` if it was taken, else why not."""
+    """Take a packet. Returns :data:`MORE`, or why it was not taken."""
     length = stop - at
     ts, sequence, flags, clock = np.int64(ABSENT), np.int64(0), np.int64(0), np.int64(0)
     event, event_stop = 0, 0
@@ -367,9 +372,9 @@ def take_packet(at: int, stop: int, offset: int, tables: int, state: int) -> int
 
 @compiled
 def scan_packets(start: int, stop: int, base: int, tables: int, state: int) -> int:
-    """Take packets from ``start + state[POSITION]`` on; ``base`` is the offset of ``start``. Why it stopped.
+    """Take packets from ``start + state[POSITION]`` on; ``base`` is the offset of ``start``. Returns why it stopped.
 
-    Eight bytes beyond ``stop`` may be loaded.
+    Up to eight bytes beyond ``stop`` may be loaded.
     """
     at = start + load_int(state + POSITION)
     while at < stop:
@@ -377,7 +382,7 @@ def scan_packets(start: int, stop: int, base: int, tables: int, state: int) -> i
             return BY_HAND
         size, first = varint(at + 1, stop)
         if first < 0 or size < 0 or size > stop - first:
-            return BY_HAND  # it goes on beyond the end, or is none: Python tells
+            return BY_HAND  # the packet extends beyond the end, or is not a packet: Python decides
         why = take_packet(first, first + size, base + first - start, tables, state)
         if why != MORE:
             return why

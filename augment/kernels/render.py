@@ -1,4 +1,4 @@
-"""The loop of ``writers/rendering.py``: rows of integers to text."""
+"""The loop of ``writers/rendering.py``: renders rows of integers as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIRS = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.ui
 
 @compiled
 def copy(target: int, source: int, size: int) -> int:
-    """Copy eight bytes at a time, up to seven beyond ``size``; where the copy ends."""
+    """Copy eight bytes at a time, up to seven beyond ``size``. Returns the end of the copy."""
     for k in range(0, size, 8):
         store_int(target + k, load_int(source + k))
     return target + size
@@ -25,10 +25,10 @@ def copy(target: int, source: int, size: int) -> int:
 
 @compiled
 def write_number(out: int, value: int, decimals: int, trim: bool) -> int:
-    """Write ``value * 10 ** -decimals`` at ``out``; the place after it."""
+    """Write ``value * 10 ** -decimals`` at ``out``. Returns the place after it."""
     rest = as_word(value)
     if value < 0:
-        rest = np.uint64(0) - rest  # also right for the least int64, which has no positive
+        rest = np.uint64(0) - rest  # also right for the least int64, whose negation overflows
         store_byte(out, MINUS)
         out += 1
     digits = 1
@@ -67,10 +67,10 @@ def render_rows(
     steps: int, step_count: int, prefixes: int, pool: int, ends: int, values: int, row: int, stop: int, out: int,
     last: int, written: int,
 ) -> int:  # fmt: skip
-    """Render from ``row`` on until ``stop``, or until ``out`` has passed ``last``; the next row.
+    """Render from ``row`` on until ``stop``, or until ``out`` has passed ``last``. Returns the next row.
 
-    All arguments but the counts and rows are addresses; ``values`` is where the first row's values stand. What ``out``
-    has come to is stored at ``written``.
+    All arguments but the counts and rows are addresses; ``values`` is the address of the first row's values. The final
+    value of ``out`` is stored at ``written``.
     """
     while row < stop and out <= last:
         comma = False  # whether an arg has been written in this group

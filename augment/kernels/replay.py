@@ -1,4 +1,4 @@
-"""The loop of a job's replay: columns that hold rows have -1 for none."""
+"""The loop of a job's replay. In columns of rows, -1 stands for none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def play(
     order: Column, first: Column, anchor: Column, holder: Column, before: Column, base: Column, local: Column,
     overlap: Column, moving: Column, lag: Column, waited: Column, resume: Column, done: Column,
 ) -> int:  # fmt: skip
-    """Fill ``done``, when each part of a collective ends, and ``resume``, when its rank goes on with its own work.
+    """Fill ``done``, the end of each part of a collective, and ``resume``, the time at which its rank continues its own
+    work.
 
     Other columns: see :class:`augment.job.progress.Progress` and :class:`augment.job.replay.Replay`.
     """

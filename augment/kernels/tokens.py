@@ -1,7 +1,7 @@
 """Compiled JSON token scanning: the innermost loops of the fast reader.
 
-Positions are addresses. :data:`PADDING` bytes after ``stop`` may be loaded, whatever they hold; nothing at or beyond
-``stop`` is taken as text. ``INCOMPLETE`` as a result means that the text ends within the token.
+Positions are addresses. :data:`PADDING` bytes after ``stop`` may be loaded, whatever they hold, but nothing at or
+beyond ``stop`` is interpreted as text. The result ``INCOMPLETE`` means that the text ends within the token.
 """
 # numba's uint64 arithmetic falls to float64 when mixed with int64: every word operation below is uint64 on both sides
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from augment.kernels.memory import compiled, compiled_apart, load_byte, load_word, trailing_zeros
 
-PADDING = 8  #: bytes after a text that must be there
+PADDING = 8  #: bytes that must exist after a text
 PLAIN, ESCAPED, BAD_ESCAPE = 0, 1, 2
 INCOMPLETE = -1
-ODD = -2  #: a form that the general reader has to take
+ODD = -2  #: a form that only the general reader can read
 
 LOW = np.uint64(0x0101010101010101)
 HIGH = np.uint64(0x8080808080808080)
@@ -29,8 +29,8 @@ ZERO = np.uint64(0)
 
 QUOTE, BACKSLASH, COMMA, COLON = 34, 92, 44, 58
 OPEN_BRACE, CLOSE_BRACE, OPEN_BRACKET, CLOSE_BRACKET = 123, 125, 91, 93
-SHALLOW = 14  #: what nests deeper within an event (that adds 2) is left to the general reader
-LONGEST_WORD = 6  #: ``false`` and what comes after it
+SHALLOW = 14  #: the greatest nesting within an event (which adds 2); deeper events are left to the general reader
+LONGEST_WORD = 6  #: the length of ``false`` and the byte after it
 LARGEST_MICROSECONDS = 9_000_000_000_000_000  #: of which the nanoseconds fit int64, with room to round
 MINUS, PLUS, DOT, ZERO_DIGIT, NINE_DIGIT = 45, 43, 46, 48, 57
 IS_ESCAPE = np.zeros(256, np.bool_)
@@ -47,7 +47,7 @@ SIXES = np.uint64(0x0606060606060606)
 
 @compiled
 def skip_blank(stop: int, i: int) -> int:
-    """The first position from ``i`` that holds no blank; at most ``stop``."""
+    """The first position from ``i`` on that holds no blank; at most ``stop``."""
     while i < stop and load_byte(i) <= 32:
         i += 1
         if i + 8 <= stop and load_word(i) == SPACES:
@@ -87,7 +87,7 @@ def string_end(stop: int, i: int) -> tuple[int, np.uint64, int]:
 
 @compiled_apart
 def escaped_string_end(stop: int, i: int, hashed: np.uint64) -> tuple[int, np.uint64, int]:
-    """The rest of a string from its first backslash on, byte by byte."""
+    """As :func:`string_end`, byte by byte, for the rest of a string from its first backslash on."""
     escapes = ESCAPED
     while i < stop:
         character = load_byte(i)
@@ -124,7 +124,7 @@ def plain_end(stop: int, i: int) -> int:
 
 @compiled
 def skip_string(stop: int, i: int) -> int:
-    """The position after the string that opens at ``i``; :data:`ODD` where JSON knows no such escape."""
+    """The position after the string that opens at ``i``; :data:`ODD` if it has an escape that JSON does not allow."""
     at = plain_end(stop, i + 1)
     if at == ODD:
         at, _, escapes = string_end(stop, i + 1)
@@ -135,7 +135,7 @@ def skip_string(stop: int, i: int) -> int:
 
 @compiled_apart
 def skip_nested(stop: int, i: int, strict: bool) -> int:
-    """The position after the object or array that opens at ``i``, by brackets and strings alone.
+    """The position after the object or array that opens at ``i``. Only brackets and strings are examined.
 
     If ``strict``, :data:`ODD` where a string has a bad escape, or brackets nest deeper than :data:`SHALLOW`.
     """
@@ -162,7 +162,7 @@ def skip_nested(stop: int, i: int, strict: bool) -> int:
 
 @compiled
 def skip_value(stop: int, i: int) -> int:
-    """The position after the value that begins at ``i``; :data:`ODD` for what is no string, number or bracket."""
+    """The position after the value that begins at ``i``; :data:`ODD` if it is not a string, number, object or array."""
     if i >= stop:
         return INCOMPLETE
     character = load_byte(i)
@@ -194,11 +194,11 @@ def skip_word(stop: int, i: int) -> int:
 
 @compiled
 def eight_digits(word: np.uint64) -> int:
-    """The number that 8 bytes spell in decimal digits; -1 if one is none."""
+    """The number that 8 bytes spell in decimal digits; -1 if a byte is not a digit."""
     if (word & HIGH_HALVES) != ZERO_DIGITS or ((word + SIXES) & HIGH_HALVES) != ZERO_DIGITS:
         return -1
     word -= ZERO_DIGITS
-    word = (word * np.uint64(10)) + (word >> np.uint64(8))  # pairs of digits, then of those, then of those
+    word = (word * np.uint64(10)) + (word >> np.uint64(8))  # digits to pairs, to groups of four, to all eight
     low = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
     high = ((word >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
     return np.int64((low + high) >> np.uint64(32))
@@ -206,7 +206,9 @@ def eight_digits(word: np.uint64) -> int:
 
 @compiled
 def read_int(stop: int, i: int) -> tuple[int, int]:
-    """The integer at ``i`` and the position after it; :data:`ODD` where it is none or passes 18 digits."""
+    """The integer at ``i`` and the position after it; :data:`ODD` if it is not an integer or has more than 18
+    digits.
+    """
     negative = i < stop and load_byte(i) == MINUS
     if negative:
         i += 1
@@ -226,7 +228,7 @@ def read_int(stop: int, i: int) -> tuple[int, int]:
 def read_ns(stop: int, i: int) -> tuple[int, int]:
     """Decimal microseconds at ``i`` as integer ns, a half rounded to even, and the position after them.
 
-    A quoted number is taken, too. :data:`ODD` where there is an exponent, or more than int64 ns can hold.
+    A quoted number is accepted, too. :data:`ODD` if it has an exponent or exceeds int64 ns.
     """
     quoted = i < stop and load_byte(i) == QUOTE
     if quoted:
@@ -249,7 +251,7 @@ def read_ns(stop: int, i: int) -> tuple[int, int]:
     if i == first or value > LARGEST_MICROSECONDS:
         return 0, ODD
     digits = 0
-    rest = 0  # what follows the third decimal, compared to a half: 0 nothing, 1 below, 2 exactly, 3 above
+    rest = 0  # the digits after the third decimal, compared to a half: 0 nothing, 1 below, 2 exactly, 3 above
     if load_byte(i) == DOT:
         i += 1
         fraction = i

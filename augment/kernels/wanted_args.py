@@ -1,4 +1,4 @@
-"""Which args compiled code takes of events, and where to: Python's side of ``args.py``."""
+"""The args that compiled code takes of events, and where it stores them: Python's side of ``args.py``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import numpy as np
 
 from augment.kernels.interned import COUNTS, DICTIONARY, Dictionary, longer
 
-# what `wanted` holds: its int64 at these byte offsets. TAKEN counts what the event at hand adds to the COUNT before it,
-# SEEN has a bit for each arg that it has, FIELDS_SEEN the HAS of each field. ROWS (int32), KINDS (bytes) and VALUES
+# what `wanted` holds: its int64 at these byte offsets. TAKEN is COUNT plus the args of the current event, SEEN has a
+# bit for each arg that the event has, FIELDS_SEEN the HAS of each field. ROWS (int32), KINDS (bytes) and VALUES
 # (int64) are addresses of columns
 ROW, COUNT, TAKEN, SEEN, FIELDS_SEEN, ROOM, ROWS, KINDS, VALUES, KEYS = range(0, 10 * 8, 8)
 TEXT_COUNTS = KEYS + 8
 TEXTS = TEXT_COUNTS + COUNTS
 WANTED = (TEXTS + DICTIONARY) // 8
-# its keys: an open-addressing table of these int64. FIELD is -1, or where the caller keeps a number, and HAS its bit
+# its keys: an open-addressing table of these int64. FIELD is -1 or where the caller stores the number, HAS its bit
 KEY_LENGTH, KEY_WORD, KEY_TEXT, NUMBER, IS_TEXT, FIELD, HAS, KEY_WIDTH = range(0, 8 * 8, 8)
 KEY_BITS = 7
 KEY_SLOTS = 1 << KEY_BITS
 KEY_MIXER = 0x9E3779B97F4A7C15
-IS_CODE = 1 << 7  #: added to the number of an arg, its kind: the value is the number of a text
+IS_CODE = 1 << 7  #: added to the number of an arg to give its kind: the value is the number of a text
 MOST_ARGS = 63
 _WORD_MASK = (1 << 64) - 1
 
 
 def key_word(key: str) -> int:
-    """A key as compiled code compares it first: its first eight bytes, mixed with its last eight if it is longer."""
+    """The word by which compiled code first compares a key: its first eight bytes, mixed with its last eight if it is
+    longer.
+    """
     text = key.encode()
     word = int.from_bytes(text[:8].ljust(8, b"\0"), "little")
     if len(text) > 8:
@@ -36,14 +38,17 @@ def key_word(key: str) -> int:
 
 
 class WantedArgs:
-    """The row, the kind (the number of the arg, and whether it is a code) and the value of each arg that was taken."""
+    """The row, the kind (the number of the arg, and whether the value is a code) and the value of each arg that was
+    taken.
+    """
 
     def __init__(
         self, keys: Iterable[tuple[str, int, bool]], room: int, fields: Mapping[str, tuple[int, int]] | None = None
     ) -> None:
-        """Take ``keys``: the key of an arg, its number, whether it is a text. Of ``fields`` FIELD and HAS are told.
+        """Take ``keys``: the key of each arg, its number, and whether it is a text. ``fields`` gives FIELD and HAS of
+        some.
 
-        ``room`` is reserved: memory that is not written to is not taken.
+        ``room`` entries are reserved; memory that is never written is not allocated.
         """
         self._texts = Dictionary(1 << 12, 1 << 20)
         self._columns: list[Any] = [np.empty(room, kind) for kind in (np.int32, np.uint8, np.int64)]
@@ -55,7 +60,7 @@ class WantedArgs:
 
     @property
     def address(self) -> int:
-        """Where compiled code finds all of it."""
+        """The address of all tables for compiled code."""
         return int(self._wanted.ctypes.data)
 
     def _tell(self) -> None:
@@ -64,7 +69,7 @@ class WantedArgs:
         self._wanted[TEXTS // 8 :] = self._texts.addresses()
 
     def grow(self) -> None:
-        """Make room in what is full, or may be at the next event."""
+        """Enlarge the columns that are full or may be full after the next event."""
         if self._wanted[COUNT // 8] + MOST_ARGS > len(self._columns[0]):
             self._columns = [longer(column, 2 * len(column) + MOST_ARGS) for column in self._columns]
         texts, _, pool_wanted = self._wanted[TEXT_COUNTS // 8 :][:3].tolist()
@@ -72,15 +77,15 @@ class WantedArgs:
         self._tell()
 
     def finish(self) -> tuple[Any, Any, Any, list[bytes]]:
-        """Rows, kinds, values, and the texts; nothing can be taken any more."""
+        """The rows, kinds, values and texts. Nothing can be taken afterwards."""
         count, texts = int(self._wanted[COUNT // 8]), int(self._wanted[TEXT_COUNTS // 8])
-        columns, self._columns = self._columns, []  # whose memory is the caller's now
+        columns, self._columns = self._columns, []  # the caller owns this memory now
         rows, kinds, values = (column[:count] for column in columns)
         return rows, kinds, values, self._texts.texts(texts)
 
 
 def _key_table(entries: list[tuple[str, int, bool, int, int]]) -> tuple[Any, list[Any]]:
-    """The open-addressing table of the keys, and the texts that it points into."""
+    """The open-addressing table of the keys, and the texts that it points to."""
     table = np.full((KEY_SLOTS, KEY_WIDTH // 8), -1, np.int64)
     texts = []
     for key, *rest in entries:
