@@ -245,12 +245,12 @@ def test_ranks_of_a_job_lie_below_each_other_in_order(context: Any, pictures: Pa
     simulate(JobOptions(ranks=3, steps=2, layers=2, straggler=0), tmp_path / "job")
     augment("merge", tmp_path / "job", "-o", tmp_path / "job.pftrace").communicate(timeout=60)
     seen = see(context, tmp_path / "job.pftrace", pictures / "open_job.png")
-    states = [f"GPU state rank {rank}" for rank in range(3)]
-    assert [name for name in seen.pinned if not name.startswith("Diagnosis")] == ["Steps rank 0", *states]
+    rows = [f"{row} rank {rank}" for rank in range(3) for row in ("GPU state", "Wait and transfer stream 23")]
+    assert seen.pinned == ["Job critical path", "Late rank", "Ranks waiting", *rows]
     assert (seen.import_errors, seen.elsewhere) == (0, [])
     assert [name for name in seen.expanded if name.startswith("rank")] == ["rank 0"]
     assert "GPU 0" in seen.expanded
-    assert seen.roots == ["rank 0", "rank 1", "rank 2"]
+    assert seen.roots == ["Job", "rank 0", "rank 1", "rank 2"]
 
 
 @pytest.fixture(scope="module")

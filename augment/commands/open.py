@@ -63,12 +63,14 @@ def command(
     """
     import tempfile
 
-    from augment.errors import UsageError
+    from augment.errors import UsageError, expect_regular
     from augment.viewer.packages import ui_folder
     from augment.viewer.server import PORT, TraceServer
 
     if port not in (None, PORT) and not offline:
         raise UsageError(f"--port {port}: ui.perfetto.dev fetches only from port {PORT}; other ports need --offline")
+    if os.path.exists(file):
+        expect_regular(file)  # before anything waits for a port
     ui = ui_folder() if offline else None
     server = TraceServer(PORT if port is None else port)
     try:
